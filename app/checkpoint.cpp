@@ -1,0 +1,175 @@
+#include "app/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+CheckpointManifest read_manifest(const fs::path& dir) {
+  const std::string path = (dir / kManifestName).string();
+  std::ifstream file(path, std::ios::binary);
+  CHECK_INPUT(file.is_open(), "{}: cannot be opened for reading: {}", path, std::strerror(errno));
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  } catch (const nlohmann::json::exception&) {
+    throw InputError(fmt::format("{}: is damaged: it is not JSON", path));
+  }
+  return manifest_from_json(json, path);
+}
+
+bool has_manifest(const fs::path& dir) {
+  std::error_code error;
+  return fs::exists(dir / kManifestName, error);
+}
+
+fs::path resolve(const fs::path& path) {
+  if (has_manifest(path)) return path;
+  std::error_code error;
+  CHECK_INPUT(fs::exists(path, error), "{}: there is no such checkpoint", path.string());
+  CHECK_INPUT(fs::is_directory(path, error), "{}: is a file, expected the directory of a checkpoint", path.string());
+  const std::optional<fs::path> newest = Checkpoint::newest(path);
+  CHECK_INPUT(newest.has_value(), "{}: has neither a {} nor a complete checkpoint step_N in it", path.string(),
+              kManifestName);
+  return *newest;
+}
+
+// `count` elements of `dtype` at `source` (unaligned) as `out` of another dtype.
+void convert(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
+             const std::string& where) {
+  if (out.dtype() == DType::kFloat32) {
+    return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
+  }
+  CHECK(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32, "{} is stored as {} and cannot be read as {}", where,
+        dtype_name(dtype), dtype_name(out.dtype()));
+  for (int64_t i = 0; i < count; ++i) {
+    float value;
+    std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(float)), sizeof(float));
+    out.data<BFloat16>()[out_begin + i] = BFloat16(value);
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& path) : path_(resolve(path)), manifest_(read_manifest(path_)) {
+  for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
+}
+
+std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
+  const std::vector<FoundCheckpoint> found = find_checkpoints(dir);
+  return found.empty() ? std::nullopt : std::optional(found.back().path);
+}
+
+bool Checkpoint::exists(const fs::path& path) {
+  std::error_code error;
+  return has_manifest(path) || (fs::is_directory(path, error) && newest(path).has_value());
+}
+
+const CheckpointTensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &manifest_.tensors[found->second];
+}
+
+void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, float* out) {
+  read(name, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
+}
+
+void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, const Tensor& out) {
+  const CheckpointTensorInfo* tensor = find(name);
+  CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
+  CHECK(0 <= begin && begin <= end && end <= tensor->numel() && out.numel() == end - begin,
+        "{}: elements {} to {} of tensor {} {} asked for, into {}", path_.string(), begin, end, name,
+        describe_shape(tensor->shape), out.describe());
+  const int64_t size = dtype_bytes(tensor->dtype);
+  for (const CheckpointPiece& piece : tensor->pieces) {
+    const int64_t first = std::max(begin, piece.begin), last = std::min(end, piece.end);
+    if (first >= last) continue;
+    if (first == piece.begin && last == piece.end) verify_piece(*tensor, piece);
+    const std::byte* source = piece_bytes(*tensor, piece).data() + (first - piece.begin) * size;
+    if (out.dtype() == tensor->dtype) {
+      std::memcpy(static_cast<char*>(out.raw()) + (first - begin) * size, source,
+                  static_cast<size_t>((last - first) * size));
+    } else {
+      convert(tensor->dtype, source, last - first, out, first - begin, fmt::format("{}: tensor {}", path_.string(), name));
+    }
+  }
+}
+
+const SafetensorsFile& Checkpoint::shard(const std::string& name) {
+  if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
+  const auto listed = std::find_if(manifest_.shards.begin(), manifest_.shards.end(),
+                                   [&](const CheckpointShard& candidate) { return candidate.file == name; });
+  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
+              (path_ / kManifestName).string(), name);
+  const fs::path path = path_ / name;
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
+  CHECK_INPUT(static_cast<int64_t>(bytes) == listed->bytes, "{}: is {} bytes long, its manifest says {}", path.string(),
+              bytes, listed->bytes);
+  SafetensorsFile file(path.string());
+  const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
+  CHECK_INPUT(checksum == listed->header_checksum, "{}: its header is damaged: checksum {}, its manifest says {}",
+              path.string(), checksum, listed->header_checksum);
+  return shards_.emplace(name, std::move(file)).first->second;
+}
+
+std::span<const std::byte> Checkpoint::piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+  const SafetensorsFile& file = shard(piece.file);
+  const SafetensorsEntry* entry = file.find(piece.key);
+  CHECK_INPUT(entry != nullptr, "{}: has no tensor {}, which its manifest names", file.path(), piece.key);
+  CHECK_INPUT(entry->numel() == piece.end - piece.begin && entry->dtype == safetensors_dtype(tensor.dtype),
+              "{}: tensor {} is {} {}, its manifest says {} elements of {}", file.path(), piece.key, entry->dtype,
+              describe_shape(entry->shape), piece.end - piece.begin, dtype_name(tensor.dtype));
+  return file.bytes(*entry);
+}
+
+void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+  if (verified_.contains(&piece)) return;
+  const std::span<const std::byte> bytes = piece_bytes(tensor, piece);
+  const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
+  CHECK_INPUT(checksum == piece.checksum, "{}: tensor {} is damaged: its checksum is {}, the manifest says {}",
+              (path_ / piece.file).string(), piece.key, checksum, piece.checksum);
+  verified_.insert(&piece);
+}
+
+void Checkpoint::verify() {
+  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
+    for (const CheckpointPiece& piece : tensor.pieces) verify_piece(tensor, piece);
+  }
+}
+
+nlohmann::json Checkpoint::describe() {
+  int64_t bytes = 0;
+  for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;
+  nlohmann::json json = {{"checkpoint", path_.string()},
+                         {"step", step()},
+                         {"model", model_config_to_json(model_config())},
+                         {"parameters", model_config().num_parameters()},
+                         {"tensors", tensors().size()},
+                         {"shards", manifest_.shards.size()},
+                         {"bytes", bytes},
+                         {"ranks", ranks()}};
+  if (meta().is_object() && meta().contains("tokens")) json["tokens"] = meta().at("tokens");
+  try {
+    verify();
+    json["intact"] = true;
+  } catch (const InputError& error) {
+    json["intact"] = false;
+    json["damage"] = error.what();
+  }
+  return json;
+}
+
+}  // namespace octavo

@@ -1,0 +1,65 @@
+// Reads a checkpoint (app/checkpoint_format.h): any element range of any tensor, whatever mesh wrote it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/checkpoint_format.h"
+#include "app/safetensors.h"
+#include "kernels/core/tensor.h"
+
+namespace octavo {
+
+// Holds the manifest; shards are mapped when first read. Move-only, used by one thread. What is wrong with a checkpoint
+// (no such one, a damaged manifest, a missing, resized or damaged shard) is an InputError naming the file.
+class Checkpoint {
+ public:
+  // `path`: a checkpoint, or a directory of them, of which the newest complete one is taken.
+  explicit Checkpoint(const std::filesystem::path& path);
+
+  // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
+  static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
+  // Whether the path is a checkpoint or a directory that has one.
+  static bool exists(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  int64_t step() const { return manifest_.step; }
+  int ranks() const { return manifest_.ranks; }
+  const ModelConfig& model_config() const { return manifest_.model; }
+  const nlohmann::json& meta() const { return manifest_.meta; }
+  const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const CheckpointTensorInfo* find(std::string_view name) const;  // null when there is none; borrowed
+
+  // Elements [begin, end) of the flattened tensor into host memory, converted to float32, or to `out`'s dtype (float32,
+  // bfloat16, or as stored). A piece that lies within the range is compared with its checksum, once.
+  void read(std::string_view name, int64_t begin, int64_t end, float* out);
+  void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
+
+  // Reads everything and compares all checksums; throws InputError for the first damage.
+  void verify();
+  // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
+  // intact: true, or intact: false with the damage.
+  nlohmann::json describe();
+
+ private:
+  const SafetensorsFile& shard(const std::string& name);
+  // The bytes of a piece as stored, its entry checked against the manifest.
+  std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+  void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+
+  std::filesystem::path path_;
+  CheckpointManifest manifest_;
+  std::map<std::string, size_t, std::less<>> index_;  // of manifest_.tensors by name
+  std::map<std::string, SafetensorsFile> shards_;
+  std::set<const CheckpointPiece*> verified_;
+};
+
+}  // namespace octavo

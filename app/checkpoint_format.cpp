@@ -1,0 +1,227 @@
+#include "app/checkpoint_format.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "app/safetensors.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormatName = "octavo checkpoint";
+constexpr int kFormatVersion = 1;
+
+DType dtype_from_name(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  throw InputError(fmt::format("unknown dtype {}", name));
+}
+
+Json shards_to_json(const std::vector<CheckpointShard>& shards) {
+  Json json = Json::array();
+  for (const CheckpointShard& shard : shards) {
+    json.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"header_xxh3", shard.header_checksum}});
+  }
+  return json;
+}
+
+Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
+  Json json = Json::array();
+  for (const CheckpointTensorInfo& tensor : tensors) {
+    Json pieces = Json::array();
+    for (const CheckpointPiece& piece : tensor.pieces) {
+      pieces.push_back({{"file", piece.file},
+                        {"key", piece.key},
+                        {"begin", piece.begin},
+                        {"end", piece.end},
+                        {"xxh3", piece.checksum}});
+    }
+    json.push_back({{"name", tensor.name},
+                    {"shape", tensor.shape},
+                    {"dtype", dtype_name(tensor.dtype)},
+                    {"pieces", std::move(pieces)}});
+  }
+  return json;
+}
+
+CheckpointShard shard_from_json(const Json& json) {
+  CheckpointShard shard;
+  json.at("file").get_to(shard.file);
+  json.at("bytes").get_to(shard.bytes);
+  json.at("header_xxh3").get_to(shard.header_checksum);
+  CHECK_INPUT(!shard.file.empty() && shard.file.find('/') == std::string::npos, "shard '{}' is not a plain file name",
+              shard.file);
+  return shard;
+}
+
+CheckpointTensorInfo tensor_from_json(const Json& json) {
+  CheckpointTensorInfo tensor;
+  json.at("name").get_to(tensor.name);
+  json.at("shape").get_to(tensor.shape);
+  tensor.dtype = dtype_from_name(json.at("dtype").get<std::string>());
+  for (const Json& piece : json.at("pieces")) {
+    tensor.pieces.push_back({piece.at("file"), piece.at("key"), piece.at("begin"), piece.at("end"), piece.at("xxh3")});
+  }
+  return tensor;
+}
+
+std::string checksum_of(const Json& json) {
+  const std::string text = json.dump();
+  return checksum_hex(text.data(), static_cast<int64_t>(text.size()));
+}
+
+}  // namespace
+
+int64_t CheckpointTensorInfo::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::string checksum_hex(const void* bytes, int64_t count) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes, static_cast<size_t>(count)));
+}
+
+std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}", step); }
+
+std::string shard_name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
+
+Json model_config_to_json(const ModelConfig& config) {
+  Json json = {{"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"num_layers", config.num_layers},
+               {"num_heads", config.num_heads},
+               {"num_kv_heads", config.num_kv_heads},
+               {"head_dim", config.head_dim},
+               {"vocab_size", config.vocab_size},
+               {"rope_theta", config.rope_theta},
+               {"rope_scaling", nullptr},
+               {"rms_norm_eps", config.rms_norm_eps},
+               {"tie_word_embeddings", config.tie_word_embeddings}};
+  if (config.rope_scaling) {
+    json["rope_scaling"] = {
+        {"factor", config.rope_scaling->factor},
+        {"low_freq_factor", config.rope_scaling->low_freq_factor},
+        {"high_freq_factor", config.rope_scaling->high_freq_factor},
+        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
+  }
+  return json;
+}
+
+ModelConfig model_config_from_json(const Json& json) {
+  ModelConfig config;
+  json.at("hidden_size").get_to(config.hidden_size);
+  json.at("intermediate_size").get_to(config.intermediate_size);
+  json.at("num_layers").get_to(config.num_layers);
+  json.at("num_heads").get_to(config.num_heads);
+  json.at("num_kv_heads").get_to(config.num_kv_heads);
+  json.at("head_dim").get_to(config.head_dim);
+  json.at("vocab_size").get_to(config.vocab_size);
+  json.at("rope_theta").get_to(config.rope_theta);
+  json.at("rms_norm_eps").get_to(config.rms_norm_eps);
+  json.at("tie_word_embeddings").get_to(config.tie_word_embeddings);
+  if (const Json& scaling = json.at("rope_scaling"); !scaling.is_null()) {
+    config.rope_scaling = RopeScaling{scaling.at("factor"), scaling.at("low_freq_factor"),
+                                      scaling.at("high_freq_factor"), scaling.at("original_max_position_embeddings")};
+  }
+  return config;
+}
+
+void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path) {
+  if (checkpoint == run) return;
+  const Json theirs = model_config_to_json(checkpoint);
+  const Json ours = model_config_to_json(run);
+  // In the order a reader thinks of them, not JSON's alphabetical one.
+  for (const char* field : {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+                            "vocab_size", "tie_word_embeddings", "rope_theta", "rope_scaling", "rms_norm_eps"}) {
+    CHECK_INPUT(theirs.at(field) == ours.at(field),
+                "{}: a checkpoint of another model: its {} is {}, this run's model.{} is {}", checkpoint_path, field,
+                theirs.at(field).dump(), field, ours.at(field).dump());
+  }
+}
+
+Json manifest_part_to_json(const CheckpointManifest& part) {
+  return {{"shards", shards_to_json(part.shards)}, {"tensors", tensors_to_json(part.tensors)}};
+}
+
+void merge_manifest_part(CheckpointManifest& manifest, const Json& part) {
+  for (const Json& shard : part.at("shards")) manifest.shards.push_back(shard_from_json(shard));
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) index.emplace(manifest.tensors[i].name, i);
+  for (const Json& json : part.at("tensors")) {
+    CheckpointTensorInfo added = tensor_from_json(json);
+    const auto [position, fresh] = index.emplace(added.name, manifest.tensors.size());
+    if (fresh) {
+      manifest.tensors.push_back(std::move(added));
+      continue;
+    }
+    CheckpointTensorInfo& tensor = manifest.tensors[position->second];
+    CHECK(tensor.shape == added.shape && tensor.dtype == added.dtype,
+          "tensor {} is {} {} on one rank and {} {} on another", tensor.name, dtype_name(tensor.dtype),
+          describe_shape(tensor.shape), dtype_name(added.dtype), describe_shape(added.shape));
+    tensor.pieces.insert(tensor.pieces.end(), added.pieces.begin(), added.pieces.end());
+  }
+}
+
+void check_coverage(CheckpointManifest& manifest) {
+  for (CheckpointTensorInfo& tensor : manifest.tensors) {
+    std::sort(tensor.pieces.begin(), tensor.pieces.end(),
+              [](const CheckpointPiece& a, const CheckpointPiece& b) { return a.begin < b.begin; });
+    int64_t next = 0;
+    for (const CheckpointPiece& piece : tensor.pieces) {
+      CHECK(piece.begin == next && piece.end > next,
+            "tensor {} {}: a piece holds elements {} to {}, expected one from {}", tensor.name,
+            describe_shape(tensor.shape), piece.begin, piece.end, next);
+      next = piece.end;
+    }
+    CHECK(next == tensor.numel(), "tensor {} {}: its pieces end at element {} of {}", tensor.name,
+          describe_shape(tensor.shape), next, tensor.numel());
+  }
+}
+
+Json manifest_to_json(const CheckpointManifest& manifest) {
+  Json json = manifest_part_to_json(manifest);
+  json["format"] = kFormatName;
+  json["version"] = kFormatVersion;
+  json["step"] = manifest.step;
+  json["model"] = model_config_to_json(manifest.model);
+  json["mesh"] = {{"ranks", manifest.ranks}};
+  json["meta"] = manifest.meta;
+  json["xxh3"] = checksum_of(json);
+  return json;
+}
+
+CheckpointManifest manifest_from_json(const Json& json, const std::string& path) {
+  CHECK_INPUT(json.is_object() && json.value("format", Json()) == kFormatName,
+              "{}: is not the manifest of an octavo checkpoint", path);
+  CHECK_INPUT(json.value("version", Json()) == kFormatVersion,
+              "{}: has format version {}, this octavo reads version {}", path, json.value("version", Json()).dump(),
+              kFormatVersion);
+  Json content = json;
+  content.erase("xxh3");
+  CHECK_INPUT(json.value("xxh3", Json()) == checksum_of(content),
+              "{}: is damaged: its checksum is {}, its contents give \"{}\"", path, json.value("xxh3", Json()).dump(),
+              checksum_of(content));
+  CheckpointManifest manifest;
+  try {
+    json.at("step").get_to(manifest.step);
+    manifest.model = model_config_from_json(json.at("model"));
+    json.at("mesh").at("ranks").get_to(manifest.ranks);
+    manifest.meta = json.at("meta");
+    merge_manifest_part(manifest, json);
+    check_coverage(manifest);
+  } catch (const std::exception& error) {
+    throw InputError(fmt::format("{}: is not a valid manifest: {}", path, error.what()));
+  }
+  return manifest;
+}
+
+}  // namespace octavo

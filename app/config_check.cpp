@@ -1,0 +1,113 @@
+// What holds between keys, and what this version and the device can do.
+#include <numeric>
+
+#include "app/config.h"
+#include "app/config_names.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using namespace config_names;
+
+void check_batch(const Config& config, int64_t ranks) {
+  const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
+  const int64_t unit = config.training.micro_batch_size * data_ranks;
+  CHECK_INPUT(config.training.global_batch_size % unit == 0,
+              "training.global_batch_size is {}, expected a multiple of training.micro_batch_size {} times {} "
+              "data-parallel ranks = {}",
+              config.training.global_batch_size, config.training.micro_batch_size, data_ranks, unit);
+}
+
+void check_schedule(const Config& config) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  CHECK_INPUT(optimizer.warmup_steps <= config.training.steps,
+              "optimizer.warmup_steps is {}, expected at most training.steps {}", optimizer.warmup_steps,
+              config.training.steps);
+  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
+              "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay "
+              "phase",
+              optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
+  CHECK_INPUT(optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
+              "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed training.steps {}",
+              optimizer.warmup_steps, optimizer.decay_steps, config.training.steps);
+}
+
+void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t vocab_size) {
+  CHECK_INPUT(!id || *id < vocab_size, "{} is {}, expected a token below model.vocab_size {}", key, *id, vocab_size);
+}
+
+void check_model(const Config& config) {
+  if (!config.model_complete() && !config.init_from.empty()) return;
+  CHECK_INPUT(config.model_given(),
+              "{} has no model, expected model.preset, the fields of its shape, or model.init_from", config.source);
+  config.model.validate();
+  check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
+  check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
+}
+
+void check_datasets(const std::vector<DatasetSource>& sources, const char* key, bool needed) {
+  CHECK_INPUT(!needed || !sources.empty(), "{} names no dataset, expected at least one {{path: PREFIX}}", key);
+  const double total = std::accumulate(sources.begin(), sources.end(), 0.0,
+                                       [](double sum, const DatasetSource& source) { return sum + source.weight; });
+  CHECK_INPUT(sources.empty() || total > 0, "the weights of {} are all 0, expected at least one above 0", key);
+}
+
+}  // namespace
+
+void check_supported(const Config& config) {
+  const PrecisionRecipe& recipe = config.recipe;
+  const ActivationCheckpointing::Mode mode = config.activation_checkpointing.mode;
+  CHECK_INPUT(recipe.linear == LinearPrecision::kBFloat16,
+              "precision.linear is {}, which is not available in this version, expected bfloat16",
+              name_of(kLinear, recipe.linear));
+  CHECK_INPUT(recipe.reduce == DType::kFloat32,
+              "precision.reduce is {}, which is not available in this version, expected float32",
+              name_of(kFloatType, recipe.reduce));
+  CHECK_INPUT(config.parallel.tensor_parallel == 1,
+              "parallel.tensor_parallel is {}, and this version has no tensor parallelism, expected 1",
+              config.parallel.tensor_parallel);
+  CHECK_INPUT(config.reshard_after_forward == "auto",
+              "parallel.reshard_after_forward is '{}', which is not available in this version, expected auto",
+              config.reshard_after_forward);
+  CHECK_INPUT(mode == ActivationCheckpointing::Mode::kAuto || mode == ActivationCheckpointing::Mode::kNone,
+              "activation_checkpointing.mode is {}, which is not available in this version, expected auto or none",
+              name_of(kMode, mode));
+}
+
+void validate(const Config& config, int64_t ranks, Purpose purpose) {
+  check_model(config);
+  check_datasets(config.data.train, "data.train", purpose == Purpose::kTrain);
+  check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
+  check_schedule(config);
+  check_batch(config, ranks);
+}
+
+void adopt_model(Config& config, const ModelConfig& from_weights) {
+  const nlohmann::ordered_json stated = model_to_json(config.model);
+  const nlohmann::ordered_json found = model_to_json(from_weights);
+  for (const std::string& field : config.model_fields) {
+    CHECK_INPUT(stated.at(field) == found.at(field), "{} has {} {}, but the config's model.{} is {}, expected the same",
+                config.init_from, field, found.at(field).dump(), field, stated.at(field).dump());
+  }
+  config.model = from_weights;
+  config.model_fields.clear();
+  for (const auto& field : found.items()) config.model_fields.push_back(field.key());
+}
+
+void resolve_device(Config& config, Device device) {
+  const bool is_cuda = device == Device::kCuda;
+  if (!config.compute_given) config.precision.compute = is_cuda ? DType::kBFloat16 : DType::kFloat32;
+  CHECK_INPUT(!is_cuda || config.precision.compute == DType::kBFloat16,
+              "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
+              "runs with device: cpu)",
+              name_of(kFloatType, config.precision.compute));
+  CHECK_INPUT(!is_cuda || !config.data.document_mask,
+              "data.document_mask is true, which attention has no kernels for on GPUs in this version, expected false "
+              "there");
+  config.compute_given = true;
+  config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+}
+
+}  // namespace octavo

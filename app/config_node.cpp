@@ -1,0 +1,190 @@
+#include "app/config_node.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr size_t kMaxDescribedText = 80;
+// An anchor that contains itself makes a YAML tree endless; no config is nested deeper than this.
+constexpr int kMaxDepth = 16;
+constexpr const char* kCommandLine = "command line";
+
+// Where a piece of YAML came from: a file, with lines, or a command-line argument, without.
+struct Origin {
+  std::string name;
+  bool has_lines = true;
+
+  std::string at(const YAML::Mark& mark) const {
+    return has_lines && mark.line >= 0 ? fmt::format("{}:{}", name, mark.line + 1) : name;
+  }
+};
+
+ConfigNode node_from_yaml(const YAML::Node& yaml, const Origin& origin, int depth);
+
+void add_map_entries(const YAML::Node& yaml, const Origin& origin, int depth, ConfigNode& node) {
+  for (const auto& entry : yaml) {
+    const std::string where = origin.at(entry.first.Mark());
+    CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
+    const std::string& key = entry.first.Scalar();
+    CHECK_INPUT(node.find(key) == nullptr, "{}: the key '{}' is given twice", where, key);
+    node.children.push_back(node_from_yaml(entry.second, origin, depth + 1));
+    node.keys.push_back(key);
+  }
+}
+
+ConfigNode node_from_yaml(const YAML::Node& yaml, const Origin& origin, int depth) {
+  ConfigNode node;
+  node.where = origin.at(yaml.Mark());
+  CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
+  if (yaml.IsScalar()) {
+    node.kind = Kind::kScalar;
+    node.text = yaml.Scalar();
+    node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
+  } else if (yaml.IsSequence()) {
+    node.kind = Kind::kList;
+    for (const auto& item : yaml) node.children.push_back(node_from_yaml(item, origin, depth + 1));
+  } else if (yaml.IsMap()) {
+    node.kind = Kind::kMap;
+    add_map_entries(yaml, origin, depth, node);
+  }
+  return node;
+}
+
+ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.name, documents.size());
+    if (documents.empty()) return ConfigNode{.where = origin.name};
+    return node_from_yaml(documents.front(), origin, 0);
+  } catch (const YAML::Exception& error) {
+    const bool has_place = origin.has_lines && error.mark.line >= 0;
+    const std::string place =
+        has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
+    throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.name, place, error.msg));
+  }
+}
+
+std::string read_text(const std::string& path) {
+  std::error_code ignored;
+  CHECK_INPUT(std::filesystem::exists(path, ignored), "{} does not exist, expected a YAML config file", path);
+  CHECK_INPUT(!std::filesystem::is_directory(path, ignored), "{} is a directory, expected a YAML config file", path);
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  CHECK_INPUT(file.good() || text.str().empty(), "{} cannot be read", path);
+  CHECK_INPUT(file.is_open(), "{} cannot be opened for reading", path);
+  return text.str();
+}
+
+void merge(ConfigNode& target, ConfigNode value) {
+  if (target.kind != Kind::kMap || value.kind != Kind::kMap) {
+    target = std::move(value);
+    return;
+  }
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const auto found = std::find(target.keys.begin(), target.keys.end(), value.keys[i]);
+    if (found != target.keys.end()) {
+      merge(target.children[static_cast<size_t>(found - target.keys.begin())], std::move(value.children[i]));
+    } else {
+      target.keys.push_back(value.keys[i]);
+      target.children.push_back(std::move(value.children[i]));
+    }
+  }
+}
+
+// `text` as the innermost of maps nested along the dotted `key`.
+ConfigNode wrap_in_maps(const std::string& key, ConfigNode value) {
+  const size_t dot = key.rfind('.');
+  const std::string last = dot == std::string::npos ? key : key.substr(dot + 1);
+  ConfigNode map{.kind = Kind::kMap, .where = kCommandLine};
+  map.keys.push_back(last);
+  map.children.push_back(std::move(value));
+  return dot == std::string::npos ? map : wrap_in_maps(key.substr(0, dot), std::move(map));
+}
+
+void check_path_is_open(const ConfigNode& root, const std::string& key, const std::string& override_text) {
+  const ConfigNode* node = &root;
+  for (size_t dot = key.find('.'), begin = 0; dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
+    node = node->find(key.substr(begin, dot - begin));
+    // `rope_scaling: none` is a map left out, so its keys can be set as if it were empty.
+    if (node == nullptr || node->kind == Kind::kNull || node->text == "none") return;
+    CHECK_INPUT(node->kind == Kind::kMap, "the argument '{}' sets a key below {}, which is {} ({}), not a section",
+                override_text, key.substr(0, dot), node->describe(), node->where);
+  }
+}
+
+}  // namespace
+
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  const auto found = std::find(keys.begin(), keys.end(), key);
+  return found == keys.end() ? nullptr : &children[static_cast<size_t>(found - keys.begin())];
+}
+
+std::string ConfigNode::describe() const {
+  switch (kind) {
+    case Kind::kNull:
+      return "empty";
+    case Kind::kList:
+      return "a list";
+    case Kind::kMap:
+      return "a map";
+    case Kind::kScalar:
+      break;
+  }
+  std::string shown = text.size() <= kMaxDescribedText ? text : text.substr(0, kMaxDescribedText) + "...";
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  return is_string ? fmt::format("the string \"{}\"", shown) : fmt::format("'{}'", shown);
+}
+
+ConfigNode node_from_file(const std::string& path) {
+  ConfigNode root = parse_yaml(read_text(path), Origin{path});
+  CHECK_INPUT(root.kind != Kind::kNull, "{} is empty, expected a YAML map of sections", path);
+  CHECK_INPUT(root.kind == Kind::kMap, "{} holds {}, expected a YAML map of sections", path, root.describe());
+  return root;
+}
+
+ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string& where) {
+  ConfigNode node;
+  node.where = where;
+  if (json.is_object()) {
+    node.kind = Kind::kMap;
+    for (const auto& [key, value] : json.items()) {
+      node.keys.push_back(key);
+      node.children.push_back(node_from_json(value, where));
+    }
+  } else if (json.is_array()) {
+    node.kind = Kind::kList;
+    for (const auto& item : json) node.children.push_back(node_from_json(item, where));
+  } else if (!json.is_null()) {
+    node.kind = Kind::kScalar;
+    node.is_string = json.is_string();
+    node.text = json.is_string() ? json.get<std::string>() : json.dump();
+  }
+  return node;
+}
+
+void apply_override(ConfigNode& root, const std::string& override_text) {
+  const size_t equals = override_text.find('=');
+  CHECK_INPUT(equals != std::string::npos, "the argument '{}' has no '=', expected section.key=value", override_text);
+  const std::string key = override_text.substr(0, equals);
+  const bool has_empty_part =
+      key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
+  CHECK_INPUT(!has_empty_part, "the argument '{}' has an empty key, expected section.key=value", override_text);
+  check_path_is_open(root, key, override_text);
+  ConfigNode value = parse_yaml(override_text.substr(equals + 1), Origin{kCommandLine, false});
+  merge(root, wrap_in_maps(key, std::move(value)));
+}
+
+}  // namespace octavo

@@ -1,0 +1,13 @@
+# Warnings are errors; one interface target carries the options of every Octavo target.
+add_library(octavo_options INTERFACE)
+target_include_directories(octavo_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+
+set(octavo_cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -fno-math-errno)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND OCTAVO_CPU_ARCH)
+  list(APPEND octavo_cxx_flags -march=${OCTAVO_CPU_ARCH})
+endif()
+if(OCTAVO_SANITIZE)
+  list(APPEND octavo_cxx_flags -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
+  target_link_options(octavo_options INTERFACE -fsanitize=address,undefined)
+endif()
+target_compile_options(octavo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${octavo_cxx_flags}>")

@@ -1,0 +1,18 @@
+# Fetches cuDNN's header-only C++ frontend for machines with internet access; sets CUDNN_FRONTEND_INCLUDE_DIR on success.
+# The download is tried in a child CMake so that a machine without access still configures (and builds the CPU program).
+set(frontend_dir ${CMAKE_BINARY_DIR}/_deps/cudnn_frontend)
+set(frontend_url https://github.com/NVIDIA/cudnn-frontend/archive/refs/tags/v1.18.0.tar.gz)
+if(NOT EXISTS ${frontend_dir}/include/cudnn_frontend.h)
+  file(DOWNLOAD ${frontend_url} ${frontend_dir}/frontend.tar.gz TIMEOUT 60 INACTIVITY_TIMEOUT 10 STATUS frontend_status)
+  list(GET frontend_status 0 frontend_code)
+  if(frontend_code EQUAL 0)
+    file(ARCHIVE_EXTRACT INPUT ${frontend_dir}/frontend.tar.gz DESTINATION ${frontend_dir}/source)
+    file(GLOB frontend_include ${frontend_dir}/source/*/include)
+    if(frontend_include)
+      file(COPY ${frontend_include} DESTINATION ${frontend_dir})
+    endif()
+  endif()
+endif()
+if(EXISTS ${frontend_dir}/include/cudnn_frontend.h)
+  set(CUDNN_FRONTEND_INCLUDE_DIR ${frontend_dir}/include CACHE PATH "cuDNN frontend headers" FORCE)
+endif()

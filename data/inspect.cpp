@@ -1,0 +1,193 @@
+#include "data/inspect.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "data/sample_stream.h"
+#include "data/token_file.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kEntropyVocabulary = 1024;
+
+// Calls visit(ids, begin) for consecutive pieces of every document; `begin` is the piece's position in its document.
+template <typename Visit>
+void for_each_piece(const TokenFile& file, Visit visit) {
+  std::array<int32_t, 16384> buffer;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    const int64_t length = file.document_length(d);
+    for (int64_t begin = 0; begin < length; begin += static_cast<int64_t>(buffer.size())) {
+      const auto count = static_cast<size_t>(std::min<int64_t>(buffer.size(), length - begin));
+      const std::span<int32_t> ids = std::span(buffer).first(count);
+      file.copy(d, begin, ids);
+      visit(std::span<const int32_t>(ids), begin);
+    }
+  }
+}
+
+struct IdRange {
+  int64_t min = std::numeric_limits<int64_t>::max(), max = std::numeric_limits<int64_t>::min();
+};
+
+IdRange token_ids(const TokenFile& file) {
+  IdRange range;
+  for_each_piece(file, [&](std::span<const int32_t> ids, int64_t) {
+    const auto [low, high] = std::minmax_element(ids.begin(), ids.end());
+    range = {std::min<int64_t>(range.min, *low), std::max<int64_t>(range.max, *high)};
+  });
+  return range;
+}
+
+// -sum n ln(n / total) over `counts`, total their sum; 0 ln 0 = 0. Nats, not yet divided by the total.
+double summed_information(std::span<const int64_t> counts) {
+  int64_t total = 0;
+  for (const int64_t n : counts) total += n;
+  double sum = 0;
+  for (const int64_t n : counts) {
+    if (n > 0) sum -= static_cast<double>(n) * std::log(static_cast<double>(n) / static_cast<double>(total));
+  }
+  return sum;
+}
+
+Json entropies(const TokenFile& file, int64_t vocab_size) {
+  const auto v = static_cast<size_t>(vocab_size);
+  std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]
+  size_t previous = 0;
+  int64_t num_pairs = 0;
+  for_each_piece(file, [&](std::span<const int32_t> ids, int64_t begin) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto id = static_cast<size_t>(ids[i]);
+      ++singles[id];
+      if (begin > 0 || i > 0) {
+        ++pairs[previous * v + id];
+        ++num_pairs;
+      }
+      previous = id;
+    }
+  });
+  double pair_information = 0;
+  for (size_t a = 0; a < v; ++a) pair_information += summed_information(std::span(pairs).subspan(a * v, v));
+  Json json{{"unigram", nullptr}, {"bigram", nullptr}};
+  if (file.num_tokens() > 0) json["unigram"] = summed_information(singles) / static_cast<double>(file.num_tokens());
+  if (num_pairs > 0) json["bigram"] = pair_information / static_cast<double>(num_pairs);
+  return json;
+}
+
+Json document_lengths(const TokenFile& file) {
+  if (file.num_documents() == 0) return nullptr;
+  int64_t shortest = std::numeric_limits<int64_t>::max(), longest = 0;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    const int64_t length = file.document_length(d);
+    shortest = std::min(shortest, length);
+    longest = std::max(longest, length);
+  }
+  return {{"min", shortest},
+          {"mean", static_cast<double>(file.num_tokens()) / static_cast<double>(file.num_documents())},
+          {"max", longest}};
+}
+
+// The content of PREFIX.json; null when there is none. A problem when it is not a JSON object.
+Json read_sidecar(const std::string& path, Json& problems) {
+  std::ifstream file(path);
+  if (!file) return nullptr;
+  Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object()) return json;
+  problems.push_back(fmt::format("{}: is not a JSON object", path));
+  return nullptr;
+}
+
+int64_t integer_or(const Json& sidecar, const char* key, int64_t otherwise) {
+  if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
+  return sidecar[key].get<int64_t>();
+}
+
+void compare_sidecar(const Json& sidecar, const TokenFile& file, const IdRange& ids, Json& problems) {
+  const int64_t documents = integer_or(sidecar, "documents", file.num_documents());
+  const int64_t tokens = integer_or(sidecar, "tokens", file.num_tokens());
+  const int64_t vocab_size = integer_or(sidecar, "vocab_size", std::numeric_limits<int64_t>::max());
+  if (documents != file.num_documents() || tokens != file.num_tokens()) {
+    problems.push_back(fmt::format("the .json beside it speaks of {} documents and {} tokens, but there are {} and {}",
+                                   documents, tokens, file.num_documents(), file.num_tokens()));
+  }
+  if (file.num_tokens() > 0 && ids.max >= vocab_size) {
+    problems.push_back(
+        fmt::format("token id {} is outside the vocabulary of {} in the .json beside it", ids.max, vocab_size));
+  }
+}
+
+}  // namespace
+
+Json inspect_token_file(const std::string& path) {
+  const TokenFile file(path);
+  const IdRange ids = token_ids(file);
+  Json problems = Json::array();
+  const Json sidecar = read_sidecar(token_file_prefix(path) + ".json", problems);
+  compare_sidecar(sidecar, file, ids, problems);
+  if (file.num_tokens() > 0 && ids.min < 0) problems.push_back(fmt::format("token id {} is negative", ids.min));
+
+  Json json;
+  json["path"] = file.path();
+  json["format"] = file.format();
+  json["dtype"] = token_dtype_name(file.dtype());
+  json["documents"] = file.num_documents();
+  json["sequences"] = file.num_sequences();
+  json["tokens"] = file.num_tokens();
+  json["document_length"] = document_lengths(file);
+  json["token_id"] = nullptr;
+  if (file.num_tokens() > 0) json["token_id"] = Json{{"min", ids.min}, {"max", ids.max}};
+  json["sidecar"] = sidecar;
+  const int64_t vocab_size = std::max(integer_or(sidecar, "vocab_size", 0), file.num_tokens() > 0 ? ids.max + 1 : 0);
+  if (ids.min >= 0 && vocab_size > 0 && vocab_size <= kEntropyVocabulary) {
+    json["entropy_nats"] = entropies(file, vocab_size);
+  }
+  json["problems"] = problems;
+  json["intact"] = problems.empty();
+  return json;
+}
+
+std::string describe_token_file(const Json& inspection) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  for (const auto& [key, value] : inspection.items()) {
+    if (value.is_object()) {
+      for (const auto& [name, field] : value.items()) {
+        fmt::format_to(out, "{:<26}{}\n", key + "." + name,
+                       field.is_string() ? field.get<std::string>() : field.dump());
+      }
+    } else if (value.is_array()) {
+      for (const Json& entry : value) fmt::format_to(out, "{:<26}{}\n", key, entry.get<std::string>());
+    } else {
+      fmt::format_to(out, "{:<26}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return text;
+}
+
+void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
+  CHECK_INPUT(begin >= 0 && begin <= end, "samples {}:{}, expected A:B with 0 <= A <= B", begin, end);
+  SampleStream stream(config, config.train, /*vocab_size=*/0);
+  stream.skip(begin);
+  std::vector<int32_t> tokens(static_cast<size_t>(config.seq_len + 1));
+  for (int64_t g = begin; g < end; ++g) {
+    Sample sample;
+    stream.next(tokens, {}, &sample);
+    out << fmt::format("{{\"sample\":{},\"lane\":{},\"epoch\":{},\"tokens\":[{}]}}\n", sample.index, sample.lane,
+                       sample.epoch, fmt::join(tokens, ","));
+  }
+  out.flush();
+  CHECK(out.good(), "writing the samples failed");
+}
+
+}  // namespace octavo

@@ -1,0 +1,49 @@
+// A file written under a temporary name and renamed when it is whole, so that a reader (or the next run) never meets
+// half a file, whatever interrupts the writer.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace octavo {
+
+// Not movable, used by one thread. Writes to PATH.tmp; the destructor removes that file unless rename() was reached.
+class OutputFile {
+ public:
+  // InputError when the file cannot be created (no such directory, no permission), Error when the disk is full.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // Appends; buffered. Error naming the file when the system refuses (a full disk).
+  void write(const void* bytes, size_t size_bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  template <typename T>
+  void write(std::span<const T> values) {
+    write(values.data(), values.size_bytes());
+  }
+
+  // Writes out everything buffered, down to the device, and closes: after it only rename() is allowed. Error when any
+  // byte could not be stored.
+  void finish();
+  // Moves the finished file to its final name, replacing an older one.
+  void rename();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  std::string path_, temporary_;
+  std::unique_ptr<std::FILE, Close> file_;
+  bool renamed_ = false;
+};
+
+}  // namespace octavo

@@ -1,0 +1,105 @@
+// Token files: documents of token ids, memory-mapped and read in place.
+//
+// Two formats are read, both little-endian:
+//
+//   Megatron indexed dataset: PREFIX.bin holds raw tokens, PREFIX.idx describes them:
+//       9 bytes  "MMIDIDX\0\0"
+//       u64      version, 1
+//       u8       dtype code: 1 uint8, 4 int32, 8 uint16
+//       u64      N, sequences
+//       u64      D, document-index entries
+//       i32[N]   length of each sequence in tokens
+//       i64[N]   byte offset of each sequence in PREFIX.bin
+//       i64[D]   document index: document d is the sequences [index[d], index[d+1]), so there are D-1 documents
+//     The arrays start at byte 34, unaligned. The sequences of a document follow one another in the index, not
+//     necessarily in PREFIX.bin.
+//
+//   llm.c shard: one .bin file, a header of 256 int32 (magic, version, token count, rest unused), then the tokens:
+//       magic 20240520, version 1: uint16 GPT-2 tokens, each document led by 50256
+//       magic 20240801, version 7: uint32 Llama 3 tokens, each document led by 128000
+//     The leading token belongs to its document; tokens before the first one are a document too.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/mapped_file.h"
+
+namespace octavo {
+
+// The values are Megatron's codes on disk.
+enum class TokenDtype : uint8_t { kU8 = 1, kI32 = 4, kU16 = 8 };
+
+int64_t token_size_bytes(TokenDtype dtype);
+std::string_view token_dtype_name(TokenDtype dtype);
+// The largest token id that the dtype can hold.
+int64_t max_token_id(TokenDtype dtype);
+
+// Strips a trailing ".bin" or ".idx": the PREFIX of a Megatron dataset.
+std::string token_file_prefix(const std::string& path);
+
+// Position in `ids` of the first one outside [0, vocab_size), or -1. One pass at memory speed when there is none.
+int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size);
+
+// Move-only. All functions are const and safe to call from several threads.
+class TokenFile {
+ public:
+  // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
+  // can be checked without reading the tokens: magic, version, dtype, the sizes of both files against the counts, every
+  // sequence inside PREFIX.bin, the document index rising from 0 to N. InputError naming the file, what was found and
+  // what was expected when anything is wrong. Zero tokens and empty documents are legal here.
+  explicit TokenFile(const std::string& path);
+
+  // Path of the file that holds the tokens.
+  const std::string& path() const { return bin_.path(); }
+  // "megatron" or "llm.c".
+  std::string_view format() const { return lengths_ != nullptr ? "megatron" : "llm.c"; }
+  TokenDtype dtype() const { return dtype_; }
+  int64_t num_documents() const { return num_documents_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t num_tokens() const { return num_tokens_; }
+
+  // Tokens in a document; O(its sequences). No range check: 0 <= document < num_documents().
+  int64_t document_length(int64_t document) const;
+
+  // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes
+  // negative, which no vocabulary contains). Error when the range does not lie inside the document.
+  void copy(int64_t document, int64_t begin, std::span<int32_t> out) const;
+
+  // InputError naming the file, document and position of the first token id outside [0, vocab_size). Reads every token
+  // of files of up to kFullScanBytes, otherwise the beginnings of documents spread evenly over the file: the loader
+  // checks what it emits anyway, so this only decides how early a wrong file is found.
+  void check_vocabulary(int64_t vocab_size) const;
+
+  static constexpr int64_t kFullScanBytes = int64_t{2} << 30;
+
+ private:
+  void open_megatron(const std::string& prefix);
+  void open_llm_c(const std::string& bin_path);
+  void check_sequences();
+  void check_document_index() const;
+  template <typename T>
+  void find_llm_c_documents(T leading_token);
+
+  int64_t first_sequence(int64_t document) const;
+  int64_t sequence_length(int64_t sequence) const;
+  int64_t sequence_offset_bytes(int64_t sequence) const;
+
+  MappedFile idx_;  // not mapped for llm.c shards
+  MappedFile bin_;
+  TokenDtype dtype_ = TokenDtype::kU16;
+  int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
+  // Megatron: the three unaligned arrays inside idx_.
+  const std::byte* lengths_ = nullptr;
+  const std::byte* offsets_ = nullptr;
+  const std::byte* document_index_ = nullptr;
+  // True when document d is sequence d, as most writers have it: saves a look-up in the document index.
+  bool one_sequence_each_ = true;
+  // llm.c: first token of each document, and the token count at the end.
+  std::vector<int64_t> starts_;
+};
+
+}  // namespace octavo

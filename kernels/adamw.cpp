@@ -1,0 +1,73 @@
+#include "kernels/adamw.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void adamw(const Adamw& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+float clip_factor(const Adamw& args) {
+  if (args.options.grad_clip <= 0) return 1.0f;
+  const float norm = std::sqrt(args.grad_sum_of_squares.data<float>()[0]);
+  const float factor = args.options.grad_clip / (norm + 1e-6f);
+  return factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
+}
+
+template <typename Moment>
+void adamw(const Adamw& args) {
+  const AdamwOptions& o = args.options;
+  const int64_t n = args.master.numel();
+  const float clip = clip_factor(args);
+  const float m_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta1), o.step)));
+  const float v_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta2), o.step)));
+  float* master = args.master.data<float>();
+  const float* grad = args.grad.data<float>();
+  Moment* exp_avg = args.exp_avg.data<Moment>();
+  Moment* exp_avg_sq = args.exp_avg_sq.data<Moment>();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = clip * grad[i];
+    const float m = o.beta1 * static_cast<float>(exp_avg[i]) + (1 - o.beta1) * g;
+    const float v = o.beta2 * static_cast<float>(exp_avg_sq[i]) + (1 - o.beta2) * g * g;
+    exp_avg[i] = Moment(m);
+    exp_avg_sq[i] = Moment(v);
+    const float update = m * m_scale / (std::sqrt(v * v_scale) + o.eps) + o.weight_decay * master[i];
+    master[i] -= o.lr * update;
+  }
+  if (!args.weight.defined()) return;
+  BFloat16* weight = args.weight.data<BFloat16>();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) weight[i] = BFloat16(master[i]);
+}
+
+}  // namespace cpu
+
+void adamw(const Adamw& args, Stream& stream) {
+  const int64_t n = args.master.numel();
+  expect_tensor(args.master, "adamw master", DType::kFloat32, {n});
+  expect_tensor(args.grad, "adamw grad", DType::kFloat32, {n});
+  expect_tensor(args.exp_avg, "adamw exp_avg", args.exp_avg.dtype(), {n});
+  expect_tensor(args.exp_avg_sq, "adamw exp_avg_sq", args.exp_avg.dtype(), {n});
+  if (args.weight.defined()) expect_tensor(args.weight, "adamw weight", DType::kBFloat16, {n});
+  if (args.options.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "adamw norm", DType::kFloat32, {1});
+  CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
+  const double bytes = 3.0 * static_cast<double>(args.master.bytes()) + 4.0 * static_cast<double>(args.exp_avg.bytes()) +
+                       (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
+  const OpTimer timer(stream, "adamw", 0, bytes);
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::adamw(args, stream);
+  }
+  cpu::with_compute_dtype(args.exp_avg.dtype(), [&]<typename Moment>() { cpu::adamw<Moment>(args); });
+}
+
+}  // namespace octavo

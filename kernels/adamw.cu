@@ -1,0 +1,111 @@
+#include "kernels/adamw.h"
+
+#include <cmath>
+
+#include "kernels/core/cuda_launch.cuh"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPerThread = 8;
+
+// The pointers and the constants of a step, all that is left once the host has worked out the bias corrections.
+template <typename Moment>
+struct AdamwStep {
+  float* master;
+  Moment* exp_avg;
+  Moment* exp_avg_sq;
+  const float* grad;
+  __nv_bfloat16* weight;  // may be null
+  const float* grad_sum_of_squares;
+  int64_t n;
+  float lr;
+  float beta1;
+  float beta2;
+  float eps;
+  float weight_decay;
+  float grad_clip;
+  float m_scale;  // 1 / (1 - beta1^step)
+  float v_scale;
+};
+
+template <typename Moment>
+__device__ float clip_factor(const AdamwStep<Moment>& step) {
+  if (step.grad_clip <= 0) return 1.0f;
+  const float factor = step.grad_clip / (sqrtf(*step.grad_sum_of_squares) + 1e-6f);
+  return factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
+}
+
+// Updates elements i to i + M - 1.
+template <int M, typename Moment>
+__device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t i) {
+  float grad[M];
+  float master[M];
+  float m[M];
+  float v[M];
+  load_floats(step.grad + i, grad);
+  load_floats(step.master + i, master);
+  load_floats(step.exp_avg + i, m);
+  load_floats(step.exp_avg_sq + i, v);
+#pragma unroll
+  for (int j = 0; j < M; ++j) {
+    const float g = clip * grad[j];
+    m[j] = step.beta1 * m[j] + (1.0f - step.beta1) * g;
+    v[j] = step.beta2 * v[j] + (1.0f - step.beta2) * g * g;
+    const float update = m[j] * step.m_scale / (sqrtf(v[j] * step.v_scale) + step.eps) + step.weight_decay * master[j];
+    master[j] -= step.lr * update;
+  }
+  store_floats(step.master + i, master);
+  store_floats(step.exp_avg + i, m);
+  store_floats(step.exp_avg_sq + i, v);
+  if (step.weight != nullptr) store_floats(step.weight + i, master);
+}
+
+template <int M, typename Moment>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamwStep<Moment> step) {
+  const float clip = clip_factor(step);
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * M;
+  if (i + M <= step.n) {
+    adamw_update<M>(step, clip, i);
+  } else {
+    for (int64_t j = i; j < step.n; ++j) adamw_update<1>(step, clip, j);
+  }
+}
+
+template <typename Moment>
+void adamw_moments(const Adamw& args, Stream& stream) {
+  const AdamwOptions& o = args.options;
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(o.step))));
+  };
+  const AdamwStep<Moment> step{.master = pointer<float>(args.master),
+                               .exp_avg = pointer<Moment>(args.exp_avg),
+                               .exp_avg_sq = pointer<Moment>(args.exp_avg_sq),
+                               .grad = pointer<const float>(args.grad),
+                               .weight = pointer<__nv_bfloat16>(args.weight),
+                               .grad_sum_of_squares = pointer<const float>(args.grad_sum_of_squares),
+                               .n = args.master.numel(),
+                               .lr = o.lr,
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .eps = o.eps,
+                               .weight_decay = o.weight_decay,
+                               .grad_clip = o.grad_clip,
+                               .m_scale = correction(o.beta1),
+                               .v_scale = correction(o.beta2)};
+  const bool aligned =
+      rows_are_aligned<float>(0, {step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight});
+  const int64_t per_block = kThreads * (aligned ? kPerThread : 1);
+  auto* kernel = aligned ? adamw_kernel<kPerThread, Moment> : adamw_kernel<1, Moment>;
+  launch("adamw", kernel, {grid_dim(ceil_div(step.n, per_block)), kThreads}, stream, step);
+}
+
+}  // namespace
+
+void adamw(const Adamw& args, Stream& stream) {
+  with_element(args.exp_avg.dtype(), [&]<typename Moment>() { adamw_moments<Moment>(args, stream); });
+}
+
+}  // namespace octavo::cuda

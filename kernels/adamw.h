@@ -1,0 +1,37 @@
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with global-norm clipping on the device:
+//
+//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6))      as torch.nn.utils.clip_grad_norm_; 1 if grad_clip <= 0
+//   g = c * grad
+//   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
+//   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
+//
+// and, where given, casts w to the compute dtype for the next forward. Elementwise over flat buffers: all tensors are
+// [n]. One fused kernel; queued on `stream`; deterministic.
+#pragma once
+
+#include "kernels/core/stream.h"
+
+namespace octavo {
+
+struct AdamwOptions {
+  float lr = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float eps = 1e-8f;
+  float weight_decay = 0;
+  float grad_clip = 0;
+  int64_t step = 1;  // from 1
+};
+
+struct Adamw {
+  Tensor master;               // in place [n] float32
+  Tensor exp_avg;              // m, in place [n] float32 or bfloat16
+  Tensor exp_avg_sq;           // v, in place [n], as m
+  Tensor grad;                 // [n] float32
+  Tensor weight;               // optional = [n] bfloat16
+  Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
+  AdamwOptions options;
+};
+void adamw(const Adamw& args, Stream& stream);
+
+}  // namespace octavo

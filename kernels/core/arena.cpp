@@ -1,0 +1,58 @@
+#include "kernels/core/arena.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "build_config.h"
+#include "kernels/core/cuda_backend.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+void* allocate_host(int64_t bytes) {
+  void* data = std::aligned_alloc(kAlignment, static_cast<size_t>(round_up(bytes)));
+  CHECK(data != nullptr, "out of memory: {:.2f} GiB could not be allocated", static_cast<double>(bytes) / (1 << 30));
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return data;
+}
+
+}  // namespace
+
+Buffer Buffer::device(Device device, int64_t bytes) {
+  if (bytes == 0) bytes = kAlignment;
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) return Buffer(cuda::allocate_device(bytes), bytes, cuda::free_device);
+  }
+  static_cast<void>(device);
+  return Buffer(allocate_host(bytes), bytes, std::free);
+}
+
+Buffer Buffer::host(Device device, int64_t bytes) {
+  if (bytes == 0) bytes = kAlignment;
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) return Buffer(cuda::allocate_pinned(bytes), bytes, cuda::free_pinned);
+  }
+  static_cast<void>(device);
+  return Buffer(allocate_host(bytes), bytes, std::free);
+}
+
+Arena::Arena(Device device, int64_t capacity) : device_(device), buffer_(Buffer::device(device, capacity)) {}
+
+Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+  // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
+  char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
+  const Tensor tensor(base + used_, dtype, shape);
+  CHECK(planning() || used_ + tensor.bytes() <= buffer_.bytes(), "the arena of {} bytes has no room for {} ({} at {})",
+        buffer_.bytes(), name, tensor.describe(), used_);
+  items_.push_back({name, tensor.bytes()});
+  used_ += round_up(tensor.bytes());
+  return tensor;
+}
+
+}  // namespace octavo

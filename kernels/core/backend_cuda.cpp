@@ -1,0 +1,117 @@
+#include <cuda_runtime_api.h>
+
+#include "kernels/core/cuda_backend.h"
+#include "kernels/core/cuda_check.h"
+#include "kernels/core/error.h"
+
+namespace octavo::cuda {
+
+void check(cudaError_t status, const char* what) {
+  CHECK(status == cudaSuccess, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // "no driver" is an answer here, not an error to carry along
+    return 0;
+  }
+  return count;
+}
+
+GpuInfo device_info(int device_index) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device_index), "cudaGetDeviceProperties");
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check(cudaSetDevice(device_index), "cudaSetDevice");
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return {properties.name, properties.major, properties.minor, static_cast<int64_t>(total_bytes),
+          static_cast<int64_t>(free_bytes)};
+}
+
+int multiprocessor_count(int device_index) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_index), "cudaDeviceGetAttribute");
+  return count;
+}
+
+void* create_stream(int device_index) {
+  check(cudaSetDevice(device_index), "cudaSetDevice");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return stream;
+}
+
+void destroy_stream(void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+
+void synchronize_stream(void* stream) {
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+
+void copy_async(void* dst, const void* src, int64_t bytes, void* stream) {
+  check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpyAsync");
+}
+
+void zero_async(void* dst, int64_t bytes, void* stream) {
+  check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "cudaMemsetAsync");
+}
+
+void* create_event(bool timing) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+void destroy_event(void* event) noexcept { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+
+void record_event(void* event, void* stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+}
+
+void stream_wait_event(void* stream, void* event) {
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+        "cudaStreamWaitEvent");
+}
+
+void synchronize_event(void* event) {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
+}
+
+double event_milliseconds(void* start, void* end) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)),
+        "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+void* allocate_device(int64_t bytes) {
+  void* pointer = nullptr;
+  const cudaError_t status = cudaMalloc(&pointer, static_cast<size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+    constexpr double kGiB = 1 << 30;
+    throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free",
+                            static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
+                            static_cast<double>(total_bytes) / kGiB));
+  }
+  check(status, "cudaMalloc");
+  check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  return pointer;
+}
+
+void free_device(void* pointer) noexcept { cudaFree(pointer); }
+
+void* allocate_pinned(int64_t bytes) {
+  void* pointer = nullptr;
+  check(cudaMallocHost(&pointer, static_cast<size_t>(bytes)), "cudaMallocHost");
+  return pointer;
+}
+
+void free_pinned(void* pointer) noexcept { cudaFreeHost(pointer); }
+
+}  // namespace octavo::cuda

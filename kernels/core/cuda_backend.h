@@ -1,0 +1,33 @@
+// What kernels/core needs of CUDA, so that stream.cpp and memory.cpp name no CUDA type. Implemented in
+// backend_cuda.cpp in CUDA builds; never called otherwise (`if constexpr (kHasCuda)`).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/core/stream.h"
+
+namespace octavo::cuda {
+
+int device_count() noexcept;
+GpuInfo device_info(int device_index);
+int multiprocessor_count(int device_index);
+
+void* create_stream(int device_index);
+void destroy_stream(void* stream) noexcept;
+void synchronize_stream(void* stream);
+void copy_async(void* dst, const void* src, int64_t bytes, void* stream);
+void zero_async(void* dst, int64_t bytes, void* stream);
+
+void* create_event(bool timing);
+void destroy_event(void* event) noexcept;
+void record_event(void* event, void* stream);
+void stream_wait_event(void* stream, void* event);
+void synchronize_event(void* event);
+double event_milliseconds(void* start, void* end);
+
+void* allocate_device(int64_t bytes);
+void free_device(void* pointer) noexcept;
+void* allocate_pinned(int64_t bytes);
+void free_pinned(void* pointer) noexcept;
+
+}  // namespace octavo::cuda

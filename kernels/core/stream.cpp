@@ -1,0 +1,158 @@
+#include "kernels/core/stream.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "build_config.h"
+#include "kernels/core/cuda_backend.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+Stream::Stream(Device device, void* native, int multiprocessors)
+    : device_(device), native_(native), multiprocessors_(multiprocessors) {}
+
+Stream Stream::cpu() { return Stream(Device::kCpu, nullptr, 0); }
+
+Stream Stream::cuda(int device_index) {
+  const int count = cuda_device_count();
+  CHECK_INPUT(kHasCuda, "device is cuda, but this octavo was built without CUDA; use device: cpu or rebuild");
+  CHECK_INPUT(device_index < count, "device is cuda, but GPU {} was asked for and this machine has {}", device_index,
+              count);
+  if constexpr (kHasCuda) {
+    void* native = cuda::create_stream(device_index);
+    return Stream(Device::kCuda, native, cuda::multiprocessor_count(device_index));
+  }
+  throw Error("unreachable");
+}
+
+Stream::Stream(Stream&& other) noexcept
+    : device_(other.device_),
+      native_(std::exchange(other.native_, nullptr)),
+      multiprocessors_(other.multiprocessors_),
+      deterministic_(other.deterministic_),
+      workspace_(other.workspace_),
+      profiler_(other.profiler_),
+      states_(std::move(other.states_)) {}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this != &other) {
+    release();
+    device_ = other.device_;
+    native_ = std::exchange(other.native_, nullptr);
+    multiprocessors_ = other.multiprocessors_;
+    deterministic_ = other.deterministic_;
+    workspace_ = other.workspace_;
+    profiler_ = other.profiler_;
+    states_ = std::move(other.states_);
+  }
+  return *this;
+}
+
+Stream::~Stream() { release(); }
+
+void Stream::release() noexcept {
+  states_.clear();  // library handles go before the stream they were made on
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::destroy_stream(native_);
+  }
+  native_ = nullptr;
+}
+
+void Stream::synchronize() {
+  if constexpr (kHasCuda) {
+    if (is_cuda()) cuda::synchronize_stream(native_);
+  }
+}
+
+void Stream::copy(void* dst, const void* src, int64_t bytes) {
+  if (bytes == 0) return;
+  if constexpr (kHasCuda) {
+    if (is_cuda()) return cuda::copy_async(dst, src, bytes, native_);
+  }
+  std::memmove(dst, src, static_cast<size_t>(bytes));
+}
+
+void Stream::copy(const Tensor& dst, const Tensor& src) {
+  CHECK(dst.dtype() == src.dtype() && dst.numel() == src.numel(), "cannot copy {} to {}", src.describe(),
+        dst.describe());
+  copy(dst.raw(), src.raw(), src.bytes());
+}
+
+void Stream::zero(const Tensor& tensor) {
+  if (tensor.bytes() == 0) return;
+  if constexpr (kHasCuda) {
+    if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native_);
+  }
+  std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+}
+
+void* Stream::workspace(int64_t bytes) const {
+  CHECK(bytes <= workspace_bytes(), "an op needs a workspace of {} bytes, the stream has {}", bytes, workspace_bytes());
+  return workspace_.raw();
+}
+
+Event::Event(Device device, bool timing) : device_(device) {
+  if constexpr (kHasCuda) {
+    if (device_ == Device::kCuda) native_ = cuda::create_event(timing);
+  }
+  static_cast<void>(timing);
+}
+
+Event::Event(Event&& other) noexcept
+    : device_(other.device_), native_(std::exchange(other.native_, nullptr)), host_ms_(other.host_ms_) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(native_, other.native_);
+  std::swap(host_ms_, other.host_ms_);
+  return *this;
+}
+
+Event::~Event() {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::destroy_event(native_);
+  }
+}
+
+void Event::record(const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) return cuda::record_event(native_, stream.native());
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  host_ms_ = std::chrono::duration<double, std::milli>(now).count();
+  static_cast<void>(stream);
+}
+
+void Event::wait(const Stream& stream) const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_);
+  }
+  static_cast<void>(stream);
+}
+
+void Event::synchronize() const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::synchronize_event(native_);
+  }
+}
+
+double Event::milliseconds_since(const Event& start) const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) return cuda::event_milliseconds(start.native_, native_);
+  }
+  return host_ms_ - start.host_ms_;
+}
+
+int cuda_device_count() {
+  if constexpr (kHasCuda) return cuda::device_count();
+  return 0;
+}
+
+GpuInfo gpu_info(int device_index) {
+  if constexpr (kHasCuda) return cuda::device_info(device_index);
+  throw Error(fmt::format("this octavo was built without CUDA, there is no GPU {}", device_index));
+}
+
+}  // namespace octavo

@@ -1,0 +1,121 @@
+// Stream: where ops run. On the CPU it is the calling thread (ops finish before they return); on a GPU it is a CUDA
+// stream (ops are queued in order and the host goes on). It carries what library-backed ops need between calls: a
+// scratch workspace, and the handles and plans of cuBLASLt and cuDNN, kept here so that nothing is global.
+//
+// Not thread-safe: one thread issues work to a stream. Move-only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <unordered_map>
+
+#include "kernels/core/tensor.h"
+
+namespace octavo {
+
+enum class Device : uint8_t { kCpu, kCuda };
+
+class Profiler;
+
+class Stream {
+ public:
+  static Stream cpu();
+  // A non-blocking CUDA stream on GPU `device_index`, which becomes the calling thread's current device. Throws
+  // InputError when this build has no CUDA or the machine no such GPU.
+  static Stream cuda(int device_index);
+
+  Stream(Stream&&) noexcept;
+  Stream& operator=(Stream&&) noexcept;
+  ~Stream();
+
+  Device device() const { return device_; }
+  bool is_cuda() const { return device_ == Device::kCuda; }
+  void* native() const { return native_; }  // cudaStream_t, null on the CPU
+  int multiprocessors() const { return multiprocessors_; }
+
+  // Waits until everything queued so far is done.
+  void synchronize();
+  // Queued: dst = src, between any two places the device can reach. Host memory must be pinned for it to be asynchronous.
+  void copy(void* dst, const void* src, int64_t bytes);
+  void copy(const Tensor& dst, const Tensor& src);
+  // Queued: all bytes zero.
+  void zero(const Tensor& tensor);
+
+  // Scratch memory shared by all ops of this stream: an op may use it from its launch to its end and expects nothing of
+  // its contents. The owner sizes it once from the ops' *_workspace_bytes; an op that needs more throws.
+  void set_workspace(Tensor workspace) { workspace_ = workspace; }
+  void* workspace(int64_t bytes) const;
+  int64_t workspace_bytes() const { return workspace_.defined() ? workspace_.bytes() : 0; }
+
+  // Bitwise reproducible results from run to run: ops then choose fixed algorithms instead of timing candidates.
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
+  bool deterministic() const { return deterministic_; }
+
+  // Times each op when set; borrowed, null by default.
+  void set_profiler(Profiler* profiler) { profiler_ = profiler; }
+  Profiler* profiler() const { return profiler_; }
+
+  // State a library-backed op keeps between calls, one object a type, made on first use and destroyed with the stream.
+  template <typename State>
+  State& state() {
+    auto& slot = states_[std::type_index(typeid(State))];
+    if (!slot) slot = StatePointer(new State(*this), [](void* p) { delete static_cast<State*>(p); });
+    return *static_cast<State*>(slot.get());
+  }
+
+ private:
+  using StatePointer = std::unique_ptr<void, void (*)(void*)>;
+  struct NullState : StatePointer {
+    NullState() : StatePointer(nullptr, [](void*) {}) {}
+    using StatePointer::operator=;
+  };
+
+  Stream(Device device, void* native, int multiprocessors);
+  void release() noexcept;
+
+  Device device_;
+  void* native_;
+  int multiprocessors_;
+  bool deterministic_ = false;
+  Tensor workspace_;
+  Profiler* profiler_ = nullptr;
+  std::unordered_map<std::type_index, NullState> states_;
+};
+
+// A point in a stream that another stream, or the host, can wait for. Move-only. On the CPU it is always reached.
+class Event {
+ public:
+  // timing: elapsed times can be asked of two such events.
+  explicit Event(Device device, bool timing = false);
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  ~Event();
+
+  void record(const Stream& stream);
+  void wait(const Stream& stream) const;  // work queued on `stream` from now on starts after this event
+  void synchronize() const;               // the host waits
+  // Milliseconds from `start` to this event; both timing events, both reached.
+  double milliseconds_since(const Event& start) const;
+
+ private:
+  Device device_;
+  void* native_ = nullptr;
+  double host_ms_ = 0;
+};
+
+// GPUs this process can use; 0 without CUDA in the build, without a driver or without a GPU.
+int cuda_device_count();
+
+struct GpuInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+GpuInfo gpu_info(int device_index);
+
+}  // namespace octavo

@@ -1,0 +1,50 @@
+// Helpers of the CPU reference ops: dispatch on the compute dtype, float conversions, a vectorizable exp.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/core/error.h"
+#include "kernels/core/tensor.h"
+
+namespace octavo::cpu {
+
+// Calls f.operator()<T>() with T = float or BFloat16, the tensor's dtype.
+template <typename F>
+void with_compute_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f.template operator()<float>();
+    case DType::kBFloat16:
+      return f.template operator()<BFloat16>();
+    default:
+      throw Error(fmt::format("expected a float32 or bfloat16 tensor, got {}", dtype_name(dtype)));
+  }
+}
+
+// e^x within 2 units in the last place for every float; results under 2^-126 become 2^-126. NaN stays NaN.
+// Written without branches or calls so that loops over it vectorize (libm's expf does not).
+inline float exp_fast(float x) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  constexpr float kLn2High = 0.693359375f;  // ln 2 = high + low; n * high is exact for |n| < 2^15
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer held in the low bits
+  x = x < -87.3f ? -87.3f : x;
+  x = x > 88.3f ? 88.3f : x;
+  const float shifted = x * kLog2e + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  float p = 1.9875691500e-4f;  // minimax polynomial of (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2] (Cephes)
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
+
+}  // namespace octavo::cpu

@@ -1,0 +1,76 @@
+#include "kernels/cross_entropy.h"
+
+#include <cmath>
+#include <limits>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void cross_entropy(const CrossEntropy& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+template <typename T>
+float row_max(const T* row, int64_t n) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t v = 0; v < n; ++v) {
+    const float x = static_cast<float>(row[v]);
+    max = x > max ? x : max;
+  }
+  return max;
+}
+
+template <typename T>
+void cross_entropy_row(const CrossEntropy& args, int64_t t) {
+  const int64_t vocab = args.logits.dim(1);
+  const T* logits = args.logits.data<T>() + t * vocab;
+  T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
+  const int32_t target = args.targets.data<int32_t>()[t];
+  float& loss = args.losses.data<float>()[t];
+  if (target < 0) {
+    loss = 0;
+    if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
+    return;
+  }
+  const float max = row_max(logits, vocab);
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t v = 0; v < vocab; ++v) total += exp_fast(static_cast<float>(logits[v]) - max);
+  loss = std::log(total) + max - static_cast<float>(logits[target]);
+  if (d_logits == nullptr) return;
+  const float inverse = args.scale / total;
+  const float at_target = exp_fast(static_cast<float>(logits[target]) - max) * inverse - args.scale;
+#pragma omp simd
+  for (int64_t v = 0; v < vocab; ++v) d_logits[v] = T(exp_fast(static_cast<float>(logits[v]) - max) * inverse);
+  d_logits[target] = T(at_target);
+}
+
+}  // namespace cpu
+
+void cross_entropy(const CrossEntropy& args, Stream& stream) {
+  const int64_t tokens = args.logits.dim(0);
+  const int64_t vocab = args.logits.dim(1);
+  const DType compute = args.logits.dtype();
+  expect_tensor(args.logits, "cross_entropy logits", compute, {tokens, vocab});
+  expect_tensor(args.losses, "cross_entropy losses", DType::kFloat32, {tokens});
+  expect_tensor(args.targets, "cross_entropy targets", DType::kInt32, {tokens});
+  if (args.d_logits.defined()) expect_tensor(args.d_logits, "cross_entropy d_logits", compute, {tokens, vocab});
+  const double passes = args.d_logits.defined() ? 2 : 1;
+  const OpTimer timer(stream, "cross_entropy", 0, passes * static_cast<double>(args.logits.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::cross_entropy(args, stream);
+  }
+  cpu::with_compute_dtype(compute, [&]<typename T>() {
+#pragma omp parallel for
+    for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t);
+  });
+}
+
+}  // namespace octavo

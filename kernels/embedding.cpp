@@ -1,0 +1,78 @@
+#include "kernels/embedding.h"
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void embedding_forward(const EmbeddingForward& args, Stream& stream);
+void embedding_backward(const EmbeddingBackward& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+void embedding_forward(const EmbeddingForward& args) {
+  const int64_t tokens = args.ids.numel();
+  const int64_t row_bytes = args.out.dim(1) * dtype_bytes(args.out.dtype());
+  const int32_t* ids = args.ids.data<int32_t>();
+  const char* table = static_cast<const char*>(args.table.raw());
+  char* out = static_cast<char*>(args.out.raw());
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) std::copy_n(table + ids[t] * row_bytes, row_bytes, out + t * row_bytes);
+}
+
+// Threads split the columns, so that each sum runs over the tokens in `order` whatever the number of threads.
+template <typename T>
+void embedding_backward(const EmbeddingBackward& args) {
+  const int64_t tokens = args.ids.numel();
+  const int64_t hidden = args.d_table.dim(1);
+  const int32_t* ids = args.ids.data<int32_t>();
+  const int32_t* order = args.order.data<int32_t>();
+  const T* d_out = args.d_out.data<T>();
+  float* d_table = args.d_table.data<float>();
+  constexpr int64_t kColumns = 64;
+#pragma omp parallel for
+  for (int64_t begin = 0; begin < hidden; begin += kColumns) {
+    const int64_t end = std::min(begin + kColumns, hidden);
+    for (int64_t i = 0; i < tokens; ++i) {
+      const int64_t t = order[i];
+      float* row = d_table + ids[t] * hidden;
+      const T* d_row = d_out + t * hidden;
+#pragma omp simd
+      for (int64_t c = begin; c < end; ++c) row[c] += static_cast<float>(d_row[c]);
+    }
+  }
+}
+
+}  // namespace cpu
+
+void embedding_forward(const EmbeddingForward& args, Stream& stream) {
+  const int64_t tokens = args.ids.numel();
+  const int64_t hidden = args.table.dim(1);
+  expect_tensor(args.ids, "embedding_forward ids", DType::kInt32, {tokens});
+  expect_tensor(args.out, "embedding_forward out", args.table.dtype(), {tokens, hidden});
+  const OpTimer timer(stream, "embedding_forward", 0, 2.0 * static_cast<double>(args.out.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::embedding_forward(args, stream);
+  }
+  cpu::embedding_forward(args);
+}
+
+void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
+  const int64_t tokens = args.ids.numel();
+  const int64_t hidden = args.d_table.dim(1);
+  expect_tensor(args.ids, "embedding_backward ids", DType::kInt32, {tokens});
+  expect_tensor(args.order, "embedding_backward order", DType::kInt32, {tokens});
+  expect_tensor(args.d_table, "embedding_backward d_table", DType::kFloat32, {args.d_table.dim(0), hidden});
+  expect_tensor(args.d_out, "embedding_backward d_out", args.d_out.dtype(), {tokens, hidden});
+  const OpTimer timer(stream, "embedding_backward", 0, 3.0 * static_cast<double>(args.d_out.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::embedding_backward(args, stream);
+  }
+  cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() { cpu::embedding_backward<T>(args); });
+}
+
+}  // namespace octavo

@@ -1,0 +1,96 @@
+#include "kernels/matmul.h"
+
+#include <cblas.h>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void matmul(const Matmul& args, Stream& stream);
+int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+Sizes check_sizes(const Matmul& args) {
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.transpose_a ? args.a.dim(0) : args.a.dim(1);
+  const DType compute = args.a.dtype();
+  if (args.transpose_a) {
+    expect_tensor(args.a, "matmul a", compute, {k, m});
+  } else {
+    expect_tensor(args.a, "matmul a", compute, {m, k});
+  }
+  if (args.transpose_b) {
+    expect_tensor(args.b, "matmul b", compute, {n, k});
+  } else {
+    expect_tensor(args.b, "matmul b", compute, {k, n});
+  }
+  CHECK(args.d.dtype() == compute || args.d.dtype() == DType::kFloat32, "matmul: d is {}, a is {}", args.d.describe(),
+        args.a.describe());
+  return {m, n, k};
+}
+
+}  // namespace
+
+namespace cpu {
+
+void sgemm(const Matmul& args, const Sizes& s, float* d, const float* a, const float* b, bool accumulate) {
+  const auto lda = static_cast<blasint>(args.transpose_a ? s.m : s.k);
+  const auto ldb = static_cast<blasint>(args.transpose_b ? s.k : s.n);
+  cblas_sgemm(CblasRowMajor, args.transpose_a ? CblasTrans : CblasNoTrans, args.transpose_b ? CblasTrans : CblasNoTrans,
+              static_cast<blasint>(s.m), static_cast<blasint>(s.n), static_cast<blasint>(s.k), 1.0f, a, lda, b, ldb,
+              accumulate ? 1.0f : 0.0f, d, static_cast<blasint>(s.n));
+}
+
+void widen(float* out, const Tensor& x) {
+  const BFloat16* in = x.data<BFloat16>();
+  const int64_t n = x.numel();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i]);
+}
+
+void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
+  float* a = static_cast<float*>(stream.workspace(matmul_workspace_bytes(s.m, s.n, s.k, DType::kBFloat16, stream)));
+  float* b = a + s.m * s.k;
+  float* product = b + s.k * s.n;
+  widen(a, args.a);
+  widen(b, args.b);
+  if (args.d.dtype() == DType::kFloat32) return sgemm(args, s, args.d.data<float>(), a, b, args.accumulate);
+  if (args.accumulate) widen(product, args.d);
+  sgemm(args, s, product, a, b, args.accumulate);
+  BFloat16* d = args.d.data<BFloat16>();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < s.m * s.n; ++i) d[i] = BFloat16(product[i]);
+}
+
+}  // namespace cpu
+
+void matmul(const Matmul& args, Stream& stream) {
+  const Sizes s = check_sizes(args);
+  const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  const OpTimer timer(stream, args.name, flops, static_cast<double>(args.a.bytes() + args.b.bytes() + args.d.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::matmul(args, stream);
+  }
+  if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
+  cpu::sgemm(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>(), args.accumulate);
+}
+
+int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::matmul_workspace_bytes(m, n, k, dtype, stream);
+  }
+  return dtype == DType::kBFloat16 ? (m * k + k * n + m * n) * dtype_bytes(DType::kFloat32) : 0;
+}
+
+}  // namespace octavo

@@ -1,0 +1,151 @@
+#include "kernels/rms_norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void rms_norm_forward(const RmsNormForward& args, Stream& stream);
+void rms_norm_backward(const RmsNormBackward& args, Stream& stream);
+int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+template <typename T>
+void rms_norm_forward(const RmsNormForward& args) {
+  const int64_t tokens = args.x.dim(0);
+  const int64_t hidden = args.x.dim(1);
+  const T* weight = args.weight.data<T>();
+  float* rstd = args.rstd.data<float>();
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) {
+    const T* h = args.x.data<T>() + t * hidden;
+    if (args.residual.defined()) {
+      const T* residual = args.residual.data<T>() + t * hidden;
+      T* sum = args.residual_out.data<T>() + t * hidden;
+#pragma omp simd
+      for (int64_t c = 0; c < hidden; ++c) sum[c] = T(static_cast<float>(h[c]) + static_cast<float>(residual[c]));
+      h = sum;
+    }
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < hidden; ++c) squares += static_cast<float>(h[c]) * static_cast<float>(h[c]);
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + args.eps);
+    rstd[t] = scale;
+    T* out = args.out.data<T>() + t * hidden;
+#pragma omp simd
+    for (int64_t c = 0; c < hidden; ++c) out[c] = T(static_cast<float>(h[c]) * scale * static_cast<float>(weight[c]));
+  }
+}
+
+// d_weight first, as d_h may overwrite d_out; threads split its columns, so the sums do not depend on their number.
+template <typename T>
+void rms_norm_backward_weight(const RmsNormBackward& args) {
+  const int64_t tokens = args.h.dim(0);
+  const int64_t hidden = args.h.dim(1);
+  const T* h = args.h.data<T>();
+  const T* d_out = args.d_out.data<T>();
+  const float* rstd = args.rstd.data<float>();
+  float* d_weight = args.d_weight.data<float>();
+  constexpr int64_t kColumns = 64;
+#pragma omp parallel for
+  for (int64_t begin = 0; begin < hidden; begin += kColumns) {
+    const int64_t end = std::min(begin + kColumns, hidden);
+    for (int64_t t = 0; t < tokens; ++t) {
+#pragma omp simd
+      for (int64_t c = begin; c < end; ++c) {
+        d_weight[c] += static_cast<float>(d_out[t * hidden + c]) * static_cast<float>(h[t * hidden + c]) * rstd[t];
+      }
+    }
+  }
+}
+
+template <typename T>
+void rms_norm_backward_input(const RmsNormBackward& args) {
+  const int64_t tokens = args.h.dim(0);
+  const int64_t hidden = args.h.dim(1);
+  const T* weight = args.weight.data<T>();
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) {
+    const T* h = args.h.data<T>() + t * hidden;
+    const T* d_out = args.d_out.data<T>() + t * hidden;
+    const T* d_residual = args.d_residual.defined() ? args.d_residual.data<T>() + t * hidden : nullptr;
+    T* d_h = args.d_h.data<T>() + t * hidden;
+    const float rstd = args.rstd.data<float>()[t];
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < hidden; ++c) {
+      dot += static_cast<float>(d_out[c]) * static_cast<float>(weight[c]) * static_cast<float>(h[c]);
+    }
+    const float projection = rstd * rstd * dot / static_cast<float>(hidden);
+#pragma omp simd
+    for (int64_t c = 0; c < hidden; ++c) {
+      const float normed = static_cast<float>(d_out[c]) * static_cast<float>(weight[c]);
+      const float d = rstd * (normed - static_cast<float>(h[c]) * projection);
+      d_h[c] = T(d_residual != nullptr ? d + static_cast<float>(d_residual[c]) : d);
+    }
+  }
+}
+
+}  // namespace cpu
+
+void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
+  const int64_t tokens = args.x.dim(0);
+  const int64_t hidden = args.x.dim(1);
+  const DType compute = args.x.dtype();
+  expect_tensor(args.x, "rms_norm_forward x", compute, {tokens, hidden});
+  expect_tensor(args.out, "rms_norm_forward out", compute, {tokens, hidden});
+  expect_tensor(args.rstd, "rms_norm_forward rstd", DType::kFloat32, {tokens});
+  expect_tensor(args.weight, "rms_norm_forward weight", compute, {hidden});
+  if (args.residual.defined()) {
+    expect_tensor(args.residual, "rms_norm_forward residual", compute, {tokens, hidden});
+    expect_tensor(args.residual_out, "rms_norm_forward residual_out", compute, {tokens, hidden});
+  }
+  const double passes = args.residual.defined() ? 4 : 2;
+  const OpTimer timer(stream, "rms_norm_forward", 0, passes * static_cast<double>(args.x.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::rms_norm_forward(args, stream);
+  }
+  cpu::with_compute_dtype(compute, [&]<typename T>() { cpu::rms_norm_forward<T>(args); });
+}
+
+void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
+  const int64_t tokens = args.h.dim(0);
+  const int64_t hidden = args.h.dim(1);
+  const DType compute = args.h.dtype();
+  expect_tensor(args.h, "rms_norm_backward h", compute, {tokens, hidden});
+  expect_tensor(args.d_h, "rms_norm_backward d_h", compute, {tokens, hidden});
+  expect_tensor(args.d_out, "rms_norm_backward d_out", compute, {tokens, hidden});
+  expect_tensor(args.d_weight, "rms_norm_backward d_weight", DType::kFloat32, {hidden});
+  expect_tensor(args.rstd, "rms_norm_backward rstd", DType::kFloat32, {tokens});
+  expect_tensor(args.weight, "rms_norm_backward weight", compute, {hidden});
+  if (args.d_residual.defined()) {
+    expect_tensor(args.d_residual, "rms_norm_backward d_residual", compute, {tokens, hidden});
+  }
+  const double passes = args.d_residual.defined() ? 4 : 3;
+  const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::rms_norm_backward(args, stream);
+  }
+  cpu::with_compute_dtype(compute, [&]<typename T>() {
+    cpu::rms_norm_backward_weight<T>(args);
+    cpu::rms_norm_backward_input<T>(args);
+  });
+}
+
+int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::rms_norm_backward_workspace_bytes(hidden, stream);
+  }
+  static_cast<void>(hidden);
+  return 0;
+}
+
+}  // namespace octavo

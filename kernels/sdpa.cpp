@@ -1,0 +1,73 @@
+#include "kernels/sdpa.h"
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/sdpa_cpu.h"
+
+namespace octavo {
+
+namespace cuda {
+void sdpa_forward(const SdpaForward& args, Stream& stream);
+void sdpa_backward(const SdpaBackward& args, Stream& stream);
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+void check_common(const SdpaShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                  const Tensor& document_start) {
+  const int64_t tokens = shape.batch * shape.seq_len;
+  CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0, "sdpa: {} query heads, {} kv heads",
+        shape.num_heads, shape.num_kv_heads);
+  expect_tensor(qkv, "sdpa qkv", qkv.dtype(), {tokens, shape.qkv_width()});
+  expect_tensor(out, "sdpa out", qkv.dtype(), {tokens, shape.out_width()});
+  expect_tensor(lse, "sdpa lse", DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  if (document_start.defined()) expect_tensor(document_start, "sdpa document_start", DType::kInt32, {tokens});
+}
+
+// Products of the causal half: q k^T and p v forward; five of them backward.
+double causal_flops(const SdpaShape& shape, int products) {
+  return static_cast<double>(products) * static_cast<double>(shape.batch * shape.num_heads) *
+         static_cast<double>(shape.seq_len * shape.seq_len) * static_cast<double>(shape.head_dim);
+}
+
+}  // namespace
+
+void sdpa_forward(const SdpaForward& args, Stream& stream) {
+  check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
+  const OpTimer timer(stream, "sdpa_forward", causal_flops(args.shape, 2));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sdpa_forward(args, stream);
+  }
+  cpu::sdpa_forward(args, stream);
+}
+
+void sdpa_backward(const SdpaBackward& args, Stream& stream) {
+  check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
+  expect_tensor(args.d_qkv, "sdpa_backward d_qkv", args.qkv.dtype(), {args.qkv.dim(0), args.qkv.dim(1)});
+  expect_tensor(args.d_out, "sdpa_backward d_out", args.qkv.dtype(), {args.out.dim(0), args.out.dim(1)});
+  const OpTimer timer(stream, "sdpa_backward", causal_flops(args.shape, 5));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sdpa_backward(args, stream);
+  }
+  cpu::sdpa_backward(args, stream);
+}
+
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream);
+  }
+  return cpu::sdpa_workspace_bytes(shape);
+}
+
+void sdpa_check_supported(int64_t head_dim, DType dtype, Device device) {
+  if (device == Device::kCpu) return;
+  CHECK_INPUT(dtype == DType::kBFloat16,
+              "precision.compute is {}, but attention on GPUs computes in bfloat16; set precision.compute: bfloat16",
+              dtype_name(dtype));
+  CHECK_INPUT(head_dim == 32 || head_dim == 64 || head_dim == 128,
+              "model.head_dim is {}, but attention on GPUs has kernels for 32, 64 and 128", head_dim);
+}
+
+}  // namespace octavo

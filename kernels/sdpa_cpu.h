@@ -1,0 +1,12 @@
+// The CPU reference of attention; see kernels/sdpa.h for the formulas.
+#pragma once
+
+#include "kernels/sdpa.h"
+
+namespace octavo::cpu {
+
+void sdpa_forward(const SdpaForward& args, Stream& stream);
+void sdpa_backward(const SdpaBackward& args, Stream& stream);
+int64_t sdpa_workspace_bytes(const SdpaShape& shape);
+
+}  // namespace octavo::cpu

@@ -1,0 +1,112 @@
+#include "kernels/swiglu.h"
+
+#include "kernels/core/cuda_launch.cuh"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kRows = 4;  // rows a thread works on at once: as many independent loads in flight, and no division
+
+__device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_forward_kernel(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
+  if (column >= intermediate) return;
+  Vec<T, N> gate[kRows];
+  Vec<T, N> up[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    const T* p = gate_up + (row + r) * 2 * intermediate + column;
+    gate[r] = Vec<T, N>::load(p);
+    up[r] = Vec<T, N>::load(p + intermediate);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    float g[N];
+    float u[N];
+    gate[r].widen(g);
+    up[r].widen(u);
+#pragma unroll
+    for (int i = 0; i < N; ++i) g[i] = g[i] * sigmoid(g[i]) * u[i];
+    Vec<T, N>::narrow(g).store(out + (row + r) * intermediate + column);
+  }
+}
+
+// d_gate_up may alias gate_up: a thread reads both of its elements of a row before it writes them.
+template <typename T, int N>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up,
+                                                                   int64_t tokens, int64_t intermediate) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
+  if (column >= intermediate) return;
+  Vec<T, N> gate[kRows];
+  Vec<T, N> up[kRows];
+  Vec<T, N> d[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    const T* p = gate_up + (row + r) * 2 * intermediate + column;
+    gate[r] = Vec<T, N>::load(p);
+    up[r] = Vec<T, N>::load(p + intermediate);
+    d[r] = Vec<T, N>::load(d_out + (row + r) * intermediate + column);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    float g[N];
+    float u[N];
+    float dy[N];
+    gate[r].widen(g);
+    up[r].widen(u);
+    d[r].widen(dy);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float s = sigmoid(g[i]);
+      const float silu = g[i] * s;
+      g[i] = dy[i] * u[i] * s * (1.0f + g[i] * (1.0f - s));
+      u[i] = dy[i] * silu;
+    }
+    T* p = d_gate_up + (row + r) * 2 * intermediate + column;
+    Vec<T, N>::narrow(g).store(p);
+    Vec<T, N>::narrow(u).store(p + intermediate);
+  }
+}
+
+LaunchShape row_tiles(int64_t tokens, int64_t columns) {
+  return {dim3(grid_dim(ceil_div(tokens, kRows)), grid_dim(ceil_div(columns, kThreads))), kThreads};
+}
+
+}  // namespace
+
+void swiglu_forward(const SwigluForward& args, Stream& stream) {
+  const int64_t tokens = args.out.dim(0);
+  const int64_t intermediate = args.out.dim(1);
+  with_element(args.out.dtype(), [&]<typename T>() {
+    const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});
+    auto* kernel = aligned ? swiglu_forward_kernel<T, kVector<T>> : swiglu_forward_kernel<T, 1>;
+    launch("swiglu_forward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
+           pointer<T>(args.out), pointer<const T>(args.gate_up), tokens, intermediate);
+  });
+}
+
+void swiglu_backward(const SwigluBackward& args, Stream& stream) {
+  const int64_t tokens = args.d_out.dim(0);
+  const int64_t intermediate = args.d_out.dim(1);
+  with_element(args.d_out.dtype(), [&]<typename T>() {
+    const bool aligned =
+        rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()});
+    auto* kernel = aligned ? swiglu_backward_kernel<T, kVector<T>> : swiglu_backward_kernel<T, 1>;
+    launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
+           pointer<T>(args.d_gate_up), pointer<const T>(args.d_out), pointer<const T>(args.gate_up), tokens,
+           intermediate);
+  });
+}
+
+}  // namespace octavo::cuda

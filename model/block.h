@@ -1,0 +1,89 @@
+// One transformer block of Llama (arXiv 2302.13971, 2407.21783), forward and backward:
+//
+//   h0 = residual + delta                      what the previous block left
+//   h1 = h0 + o(attention(rope(qkv(norm1(h0)))))
+//   out = h1 + down(swiglu(gate_up(norm2(h1))))
+//
+// The last addition is left to the next norm, which fuses it: a block hands on h1 as `residual` and the down product as
+// `delta`. Queued on the stream of the context.
+#pragma once
+
+#include "kernels/sdpa.h"
+#include "model/config.h"
+#include "model/parameters.h"
+
+namespace octavo {
+
+// The shapes a model runs at.
+struct BatchShape {
+  int64_t micro_batch_size = 0;  // sequences in one forward pass
+  int64_t seq_len = 0;
+  int64_t tokens() const { return micro_batch_size * seq_len; }
+};
+
+// Views into a flat parameter buffer: the weights of a block, or their gradients.
+struct BlockParameters {
+  BlockParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config, int64_t layer);
+
+  Tensor norms;     // norm1, norm2 and the padding between, flat
+  Tensor norm1;     // [hidden]
+  Tensor norm2;     // [hidden]
+  Tensor qkv;       // [(heads + 2 kv_heads) * head_dim, hidden]
+  Tensor o;         // [hidden, heads * head_dim]
+  Tensor gate_up;   // [2 * intermediate, hidden]
+  Tensor down;      // [hidden, intermediate]
+};
+
+// What forward saves for backward.
+struct BlockActivations {
+  BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+
+  Tensor h0;         // [tokens, hidden] the residual stream entering the block
+  Tensor rstd1;      // [tokens] float32
+  Tensor norm1;      // [tokens, hidden] input of qkv
+  Tensor qkv;        // [tokens, qkv_width] rotated
+  Tensor attention;  // [tokens, heads * head_dim] input of o
+  Tensor lse;        // [batch, heads, seq_len] float32
+  Tensor h1;         // [tokens, hidden] the residual stream between attention and MLP
+  Tensor rstd2;      // [tokens] float32
+  Tensor norm2;      // [tokens, hidden] input of gate_up
+  Tensor gate_up;    // [tokens, 2 * intermediate]; backward overwrites it with its gradient
+  Tensor swiglu;     // [tokens, intermediate] input of down
+};
+
+// Gradients that live within one block's backward; all blocks share them.
+struct BlockGradients {
+  BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+
+  Tensor d_norm;       // [tokens, hidden]
+  Tensor d_qkv;        // [tokens, qkv_width]
+  Tensor d_attention;  // [tokens, heads * head_dim]
+  Tensor d_swiglu;     // [tokens, intermediate]
+};
+
+// What every block of a pass shares.
+struct BlockContext {
+  const ModelConfig& config;
+  SdpaShape attention;
+  Tensor rope_table;      // [seq_len, head_dim] float32
+  Tensor document_start;  // optional [tokens] int32
+  Stream& stream;
+};
+
+// `delta` [tokens, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
+// activations.h0 already holds the input.
+void block_forward(const BlockContext& context, const BlockParameters& weights, const Tensor& residual,
+                   const Tensor& delta, const BlockActivations& activations);
+
+// `d_h` [tokens, hidden]: in, the gradient of the block's output; out, of its input. Products write the weight gradients
+// with =, or += when accumulating; norm gradients are always +=.
+void block_backward(const BlockContext& context, const BlockParameters& weights, const BlockParameters& gradients,
+                    const BlockActivations& activations, const BlockGradients& scratch, const Tensor& d_h,
+                    bool accumulate);
+
+// Scratch of the block's ops.
+int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);
+
+SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape);
+
+}  // namespace octavo

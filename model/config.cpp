@@ -1,0 +1,105 @@
+#include "model/config.h"
+
+#include <array>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+struct Preset {
+  const char* name;
+  ModelConfig config;
+};
+
+// Meta's published shapes (config.json of the models); llama3_1_8b is the 1.8B of the PyTorch float8 work.
+const std::array<Preset, 6>& presets() {
+  static const RopeScaling scaling_32{32.0, 1.0, 4.0, 8192};
+  static const std::array<Preset, 6> all{{
+      {"llama3_1b", {2048, 8192, 16, 32, 8, 64, 128256, 500000.0, scaling_32, 1e-5, true}},
+      {"llama3_1.8b", {2048, 7168, 24, 16, 8, 128, 128256, 500000.0, std::nullopt, 1e-5, false}},
+      {"llama3_3b", {3072, 8192, 28, 24, 8, 128, 128256, 500000.0, scaling_32, 1e-5, true}},
+      {"llama3_8b", {4096, 14336, 32, 32, 8, 128, 128256, 500000.0, std::nullopt, 1e-5, false}},
+      {"llama3_70b", {8192, 28672, 80, 64, 8, 128, 128256, 500000.0, std::nullopt, 1e-5, false}},
+      {"llama3_405b",
+       {16384, 53248, 126, 128, 8, 128, 128256, 500000.0, RopeScaling{8.0, 1.0, 4.0, 8192}, 1e-5, false}},
+  }};
+  return all;
+}
+
+void check_positive(int64_t value, const char* field) {
+  CHECK_INPUT(value > 0, "model.{} is {}, expected a positive number", field, value);
+}
+
+}  // namespace
+
+int64_t ModelConfig::num_parameters() const { return num_matmul_parameters() + (tie_word_embeddings ? 0 : vocab_size * hidden_size); }
+
+int64_t ModelConfig::num_matmul_parameters() const {
+  const int64_t attention = hidden_size * qkv_width() + attention_width() * hidden_size;
+  const int64_t mlp = 3 * hidden_size * intermediate_size;
+  return num_layers * (attention + mlp + 2 * hidden_size) + hidden_size + vocab_size * hidden_size;
+}
+
+double ModelConfig::flops_per_token(int64_t seq_len) const {
+  return 6.0 * static_cast<double>(num_matmul_parameters()) +
+         12.0 * static_cast<double>(num_layers * attention_width() * seq_len);
+}
+
+void ModelConfig::validate() const {
+  check_positive(hidden_size, "hidden_size");
+  check_positive(intermediate_size, "intermediate_size");
+  check_positive(num_layers, "num_layers");
+  check_positive(num_heads, "num_heads");
+  check_positive(num_kv_heads, "num_kv_heads");
+  check_positive(head_dim, "head_dim");
+  check_positive(vocab_size, "vocab_size");
+  CHECK_INPUT(num_heads % num_kv_heads == 0, "model.num_heads is {}, which model.num_kv_heads {} does not divide",
+              num_heads, num_kv_heads);
+  CHECK_INPUT(head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", head_dim);
+  CHECK_INPUT(rope_theta > 0, "model.rope_theta is {}, expected a positive number", rope_theta);
+  CHECK_INPUT(rms_norm_eps > 0, "model.rms_norm_eps is {}, expected a positive number", rms_norm_eps);
+  if (rope_scaling) {
+    CHECK_INPUT(rope_scaling->factor >= 1, "model.rope_scaling.factor is {}, expected at least 1",
+                rope_scaling->factor);
+    CHECK_INPUT(rope_scaling->high_freq_factor > rope_scaling->low_freq_factor && rope_scaling->low_freq_factor > 0,
+                "model.rope_scaling.high_freq_factor is {} and low_freq_factor {}, expected high > low > 0",
+                rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
+    CHECK_INPUT(rope_scaling->original_max_position_embeddings > 0,
+                "model.rope_scaling.original_max_position_embeddings is {}, expected a positive number",
+                rope_scaling->original_max_position_embeddings);
+  }
+}
+
+bool ModelConfig::operator==(const ModelConfig& other) const {
+  const auto same_scaling = [&] {
+    if (rope_scaling.has_value() != other.rope_scaling.has_value()) return false;
+    if (!rope_scaling) return true;
+    return rope_scaling->factor == other.rope_scaling->factor &&
+           rope_scaling->low_freq_factor == other.rope_scaling->low_freq_factor &&
+           rope_scaling->high_freq_factor == other.rope_scaling->high_freq_factor &&
+           rope_scaling->original_max_position_embeddings == other.rope_scaling->original_max_position_embeddings;
+  };
+  return hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
+         num_layers == other.num_layers && num_heads == other.num_heads && num_kv_heads == other.num_kv_heads &&
+         head_dim == other.head_dim && vocab_size == other.vocab_size && rope_theta == other.rope_theta &&
+         same_scaling() && rms_norm_eps == other.rms_norm_eps && tie_word_embeddings == other.tie_word_embeddings;
+}
+
+std::vector<std::string> model_preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.emplace_back(preset.name);
+  return names;
+}
+
+ModelConfig model_preset(const std::string& name) {
+  for (const Preset& preset : presets()) {
+    if (name == preset.name) return preset.config;
+  }
+  std::string known;
+  for (const Preset& preset : presets()) known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
+  throw InputError(fmt::format("model.preset is '{}', expected one of {}", name, known));
+}
+
+}  // namespace octavo

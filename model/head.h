@@ -1,0 +1,55 @@
+// The head: final norm, lm_head and cross entropy, forward and backward, in chunks of tokens, so that the logits of a
+// micro-batch never exist whole.
+#pragma once
+
+#include "model/block.h"
+
+namespace octavo {
+
+// Views of the head's parameters in a flat buffer: weights, or gradients. A tied model's lm_head is the embedding table.
+struct HeadParameters {
+  HeadParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config);
+
+  Tensor norm;     // [hidden]
+  Tensor lm_head;  // [vocab, hidden]
+};
+
+struct HeadActivations {
+  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+
+  Tensor h;       // [tokens, hidden] the residual stream after the last block
+  Tensor rstd;    // [tokens] float32
+  Tensor norm;    // [tokens, hidden] input of lm_head
+  Tensor losses;  // [tokens] float32
+  Tensor logits;  // [chunk, vocab]; training turns them into their gradient in place
+  Tensor d_norm;  // [chunk, hidden]
+};
+
+// Final norm: activations.h = residual + delta, activations.norm = its norm.
+void head_norm_forward(const BlockContext& context, const HeadParameters& weights, const Tensor& residual,
+                       const Tensor& delta, const HeadActivations& activations);
+
+// Losses of all tokens, no gradients. targets [tokens] int32, -1: ignored, loss 0.
+void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
+               const HeadActivations& activations);
+
+// Logits [vocab] of one token, in activations.logits.
+Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,
+                   int64_t token);
+
+// Losses, and backward through lm_head and the final norm: d_h = the gradient of the residual stream of
+// scale * sum(losses). lm_head's gradient is written with =, or += when accumulating; the norm's is always +=.
+struct HeadBackward {
+  const HeadParameters& weights;
+  const HeadParameters& gradients;
+  const HeadActivations& activations;
+  Tensor targets;
+  Tensor d_h;
+  float scale = 1;
+  bool accumulate = false;
+};
+void head_loss_backward(const BlockContext& context, const HeadBackward& args);
+
+int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);
+
+}  // namespace octavo

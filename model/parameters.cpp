@@ -1,0 +1,118 @@
+#include "model/parameters.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kInitStd = 0.02;  // as the Llama configs of Hugging Face (initializer_range)
+
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijective mix of 64 bits.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t hash_name(uint64_t seed, std::string_view name) {
+  uint64_t hash = mix(seed);
+  for (const char c : name) hash = mix(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
+// A standard normal number for one counter value, by Box and Muller on two halves of one hash.
+float normal(uint64_t key, uint64_t counter) {
+  const uint64_t bits = mix(key ^ mix(counter));
+  const double u1 = (static_cast<double>(bits >> 32) + 0.5) * 0x1p-32;
+  const double u2 = static_cast<double>(bits & 0xffffffffu) * 0x1p-32;
+  return static_cast<float>(std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2));
+}
+
+}  // namespace
+
+int64_t ParameterSpec::numel() const {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  return count;
+}
+
+void ParameterLayout::add(std::string name, std::vector<int64_t> shape, double init_std) {
+  ParameterSpec spec{std::move(name), std::move(shape), total_elements_, init_std};
+  total_elements_ += spec.numel();
+  specs_.push_back(std::move(spec));
+}
+
+void ParameterLayout::align_next() {
+  total_elements_ = (total_elements_ + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+}
+
+void ParameterLayout::add_block(const ModelConfig& c, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  // The two products that write into the residual stream start smaller, so that its variance at the last layer does not
+  // grow with the depth (Radford et al., GPT-2, section 2.3).
+  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  add(prefix + "input_layernorm.weight", {c.hidden_size}, 0);
+  align_next();
+  add(prefix + "post_attention_layernorm.weight", {c.hidden_size}, 0);
+  align_next();
+  add(prefix + "self_attn.q_proj.weight", {c.num_heads * c.head_dim, c.hidden_size}, kInitStd);
+  add(prefix + "self_attn.k_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd);
+  add(prefix + "self_attn.v_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd);
+  align_next();
+  add(prefix + "self_attn.o_proj.weight", {c.hidden_size, c.attention_width()}, residual_std);
+  align_next();
+  add(prefix + "mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd);
+  add(prefix + "mlp.up_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd);
+  align_next();
+  add(prefix + "mlp.down_proj.weight", {c.hidden_size, c.intermediate_size}, residual_std);
+  align_next();
+}
+
+ParameterLayout::ParameterLayout(const ModelConfig& config) {
+  add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, kInitStd);
+  align_next();
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, layer);
+  add("model.norm.weight", {config.hidden_size}, 0);
+  align_next();
+  if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, config.hidden_size}, kInitStd);
+  align_next();
+}
+
+const ParameterSpec& ParameterLayout::find(std::string_view name) const {
+  for (const ParameterSpec& spec : specs_) {
+    if (spec.name == name) return spec;
+  }
+  throw Error(fmt::format("the model has no parameter {}", name));
+}
+
+ParameterBuffers::ParameterBuffers(const ParameterLayout& layout, DType compute, Arena& arena)
+    : master(arena.allocate("master weights", DType::kFloat32, {layout.total_elements()})),
+      grad(arena.allocate("gradients", DType::kFloat32, {layout.total_elements()})),
+      weight(compute == DType::kFloat32 ? master
+                                        : arena.allocate("compute weights", compute, {layout.total_elements()})) {}
+
+Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec) {
+  const Tensor slice = flat.rows(spec.offset, spec.offset + spec.numel());
+  return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
+}
+
+void initialize_parameters(const ParameterLayout& layout, uint64_t seed, const Tensor& host) {
+  float* values = host.data<float>();
+  for (const ParameterSpec& spec : layout.specs()) {
+    const uint64_t key = hash_name(seed, spec.name);
+    const auto std = static_cast<float>(spec.init_std);
+    float* out = values + spec.offset;
+    const int64_t count = spec.numel();
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = spec.init_std == 0 ? 1.0f : std * normal(key, static_cast<uint64_t>(i));
+    }
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,52 @@
+// ProcessGroup: the ranks of a run and their control messages, on the host, over MPI. One process a GPU (or a share of
+// the CPU). Started without a launcher it is a group of one and MPI is not initialised at all.
+//
+// Every method but the accessors is a collective: all ranks call it in the same order, from the main thread. Messages
+// are small; tensors go through a Communicator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+class ProcessGroup {
+ public:
+  // Initialises MPI when mpirun, srun or another PMI launcher started this process. At most one may exist.
+  ProcessGroup();
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  // among the ranks of this machine
+  int local_size() const { return local_size_; }
+  bool is_root() const { return rank_ == 0; }
+
+  void barrier();
+  std::string broadcast(const std::string& text, int root = 0);    // root's text on every rank
+  std::vector<std::string> gather(const std::string& text);        // every rank's text, on rank 0; empty elsewhere
+  std::vector<std::string> all_gather(const std::string& text);    // every rank's text, on every rank
+  int64_t all_reduce_max(int64_t value);
+  double all_reduce_sum(double value);
+
+  // Runs `work` on every rank; when it throws on any, the error of the lowest such rank is thrown on all of them (as
+  // InputError if that rank's was one). So a bad file seen by one rank ends the run everywhere, with one message.
+  // `work` must not call collectives that the other ranks would be left alone in.
+  void agree(const std::function<void()>& work);
+
+  // Ends all ranks at once, for failures the others cannot know of.
+  [[noreturn]] void abort(int exit_code);
+
+ private:
+  bool initialised_ = false;
+  int rank_ = 0;
+  int size_ = 1;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+};
+
+}  // namespace octavo

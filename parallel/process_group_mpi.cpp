@@ -1,0 +1,128 @@
+#include <mpi.h>
+
+#include <cstdlib>
+#include <exception>
+
+#include "kernels/core/error.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+namespace {
+
+void check(int status, const char* what) { CHECK(status == MPI_SUCCESS, "MPI: {} failed with {}", what, status); }
+
+// Whether a launcher started this process. MPI's own singleton start-up is slow and needs its daemons, so a program
+// started by hand does without it.
+bool launched() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"}) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  return false;
+}
+
+int checked_size(const std::string& text) {
+  CHECK(text.size() < (size_t{1} << 30), "a control message of {} bytes is too large", text.size());
+  return static_cast<int>(text.size());
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup() {
+  if (!launched()) return;
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  initialised_ = true;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+  MPI_Comm node = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  check(MPI_Comm_rank(node, &local_rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(node, &local_size_), "MPI_Comm_size");
+  check(MPI_Comm_free(&node), "MPI_Comm_free");
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (initialised_) MPI_Finalize();
+}
+
+void ProcessGroup::barrier() {
+  if (size_ > 1) check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+}
+
+std::string ProcessGroup::broadcast(const std::string& text, int root) {
+  if (size_ == 1) return text;
+  std::string result = text;
+  int bytes = checked_size(text);
+  check(MPI_Bcast(&bytes, 1, MPI_INT, root, MPI_COMM_WORLD), "MPI_Bcast");
+  result.resize(static_cast<size_t>(bytes));
+  check(MPI_Bcast(result.data(), bytes, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
+  return result;
+}
+
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
+  if (size_ == 1) return {text};
+  const auto ranks = static_cast<size_t>(size_);
+  const int bytes = checked_size(text);
+  std::vector<int> counts(ranks);
+  check(MPI_Allgather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+  std::vector<int> offsets(ranks);
+  int total = 0;
+  for (size_t i = 0; i < ranks; ++i) {
+    offsets[i] = total;
+    CHECK(total <= (1 << 30) - counts[i], "the control messages of {} ranks are too large", size_);
+    total += counts[i];
+  }
+  std::string all(static_cast<size_t>(total), '\0');
+  check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), counts.data(), offsets.data(), MPI_CHAR,
+                       MPI_COMM_WORLD),
+        "MPI_Allgatherv");
+  std::vector<std::string> texts(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    texts[i] = all.substr(static_cast<size_t>(offsets[i]), static_cast<size_t>(counts[i]));
+  }
+  return texts;
+}
+
+std::vector<std::string> ProcessGroup::gather(const std::string& text) {
+  std::vector<std::string> texts = all_gather(text);
+  if (!is_root()) texts.clear();
+  return texts;
+}
+
+int64_t ProcessGroup::all_reduce_max(int64_t value) {
+  if (size_ > 1) {
+    check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  }
+  return value;
+}
+
+double ProcessGroup::all_reduce_sum(double value) {
+  if (size_ > 1) {
+    check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
+  }
+  return value;
+}
+
+void ProcessGroup::agree(const std::function<void()>& work) {
+  // A first character tells the kind: '-' no error, 'i' an InputError, 'e' any other.
+  std::string outcome = "-";
+  try {
+    work();
+  } catch (const InputError& error) {
+    outcome = std::string("i") + error.what();
+  } catch (const std::exception& error) {
+    outcome = std::string("e") + error.what();
+  }
+  for (const std::string& text : all_gather(outcome)) {
+    if (text[0] == 'i') throw InputError(text.substr(1));
+    if (text[0] == 'e') throw Error(text.substr(1));
+  }
+}
+
+void ProcessGroup::abort(int exit_code) {
+  if (initialised_ && size_ > 1) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace octavo

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Checks the rules that keep the folders apart (see docs/architecture.md), and prints each breach as file:line: reason.
+
+    app -> model -> parallel -> kernels -> kernels/core        data -> kernels/core
+
+  * an include from the repository root names a file of the same folder or of one below it;
+  * CUDA, NCCL and MPI headers are included only by files whose name says so;
+  * no conditional compilation: the one switch is the generated build_config.h;
+  * every header begins with #pragma once.
+
+    check_layers.py [ROOT]       exit code 1 when there is a breach
+    check_layers.py --self-test  plants breaches in a scratch tree and checks that each is found
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+# What each layer may include besides itself.
+BELOW = {
+    "app": {"model", "parallel", "data", "kernels", "kernels/core"},
+    "model": {"parallel", "kernels", "kernels/core"},
+    "parallel": {"kernels", "kernels/core"},
+    "data": {"kernels/core"},
+    "kernels": {"kernels/core"},
+    "kernels/core": set(),
+}
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+
+# Vendor headers, and the files that may include them.
+CUDA_FILES = r"(\.cu|\.cuh|_cuda\.cpp|_cublaslt\.cpp|_cudnn\.cpp|_nccl\.cpp)$|^kernels/core/(cuda_check\.h|cuda_launch\.cuh)$"
+VENDOR_HEADERS = [
+    (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
+    (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu)$"), "an NCCL header"),
+    (re.compile(r"^mpi(\.h|/|-ext)"), re.compile(r"_mpi\.cpp$"), "an MPI header"),
+]
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b")
+
+
+def layer_of(path):
+    """The layer of a path relative to the root, or None for what belongs to none (system headers, build_config.h)."""
+    parts = Path(path).parts
+    if len(parts) > 2 and parts[:2] == ("kernels", "core"):
+        return "kernels/core"
+    return parts[0] if len(parts) > 1 and parts[0] in BELOW else None
+
+
+def check_include(name, header, quoted):
+    """Reason why file `name` must not include `header`, or None."""
+    layer, other = layer_of(name), layer_of(header)
+    if layer and other and quoted and other != layer and other not in BELOW[layer]:
+        return f"{layer} must not include {other} ({header})"
+    if quoted and layer and other:
+        return None  # one of our own files, whatever its name begins with
+    for pattern, allowed, what in VENDOR_HEADERS:
+        if pattern.search(header) and not allowed.search(name):
+            return f"{what} ({header}) outside the files made for it"
+    return None
+
+
+def check_file(root, path):
+    name = path.relative_to(root).as_posix()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    breaches = []
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        reason = check_include(name, match.group(2), match.group(1) == '"') if match else None
+        if reason:
+            breaches.append(f"{name}:{number}: {reason}")
+        if layer_of(name) and CONDITIONAL.match(line):
+            breaches.append(f"{name}:{number}: conditional compilation; use `if constexpr (kHasCuda)` or a file of its own")
+    if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines:
+        breaches.append(f"{name}:1: a header without #pragma once")
+    return breaches
+
+
+def check_tree(root):
+    files = sorted(
+        path
+        for folder in {layer.split("/")[0] for layer in BELOW} | {"tests"}
+        for path in (root / folder).rglob("*")
+        if path.suffix in SUFFIXES and path.is_file()
+    )
+    return len(files), [breach for path in files for breach in check_file(root, path)]
+
+
+def self_test():
+    # Each planted file with the number of breaches that it must give.
+    planted = {
+        "kernels/core/tensor.h": ("#pragma once\n#include <vector>\n", 0),
+        "kernels/core/up.cpp": ('#include "kernels/matmul.h"\n', 1),
+        "kernels/core/cuda_check.h": ("#pragma once\n#include <cuda_runtime_api.h>\n", 0),
+        "kernels/matmul.h": ('#pragma once\n#include "kernels/core/tensor.h"\n#include "build_config.h"\n', 0),
+        "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
+        "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
+        "kernels/up.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n', 2),
+        "data/loader.cpp": ('#include "kernels/core/tensor.h"\n#include "kernels/matmul.h"\n', 1),
+        "data/up.cpp": ('#include "parallel/communicator.h"\n', 1),
+        "parallel/communicator_mpi.cpp": ("#include <mpi.h>\n", 0),
+        "parallel/communicator.cpp": ("#include <mpi.h>\n#include <nccl.h>\n", 2),
+        "model/llama.cpp": ('#include "parallel/communicator.h"\n#include "app/train.h"\n', 1),
+        "model/switch.cpp": ("#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "model/no_guard.h": ("int f();\n", 1),
+        "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
+        "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for name, (text, _) in planted.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        _, breaches = check_tree(root)
+    failed = False
+    for name, (_, expected) in planted.items():
+        found = [breach for breach in breaches if breach.startswith(name + ":")]
+        if len(found) != expected:
+            print(f"self-test: {name}: expected {expected} breaches, found {found}")
+            failed = True
+    print(f"self-test: {len(planted)} files, {len(breaches)} breaches found" + (", FAILED" if failed else ""))
+    return 1 if failed else 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    count, breaches = check_tree(root)
+    for breach in breaches:
+        print(breach)
+    print(f"{count} files, {len(breaches)} breaches of the layering rules")
+    return 1 if breaches or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

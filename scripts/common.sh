@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it: where the checkout is, and the few helpers that they share.
+
+# shellcheck disable=SC2034  # used by the scripts that source this file
+OCTAVO_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+say() { printf '\n== %s\n' "$*"; }
+
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# Prints the first python3 that can import the given modules; fails when there is none. A python3 that comes first on
+# PATH (pyenv, conda) does not see the packages that apt installs for /usr/bin/python3.
+python_with() {
+  local python
+  for python in python3 /usr/bin/python3 "$OCTAVO_ROOT/.deps/venv/bin/python3"; do
+    if command -v "$python" >/dev/null 2>&1 && "$python" -c "import $1" >/dev/null 2>&1; then
+      printf '%s\n' "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Directory of the CUDA toolkit's nvcc, where there is one.
+find_nvcc() {
+  local candidate
+  for candidate in "$(command -v nvcc || true)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc; do
+    if [[ -x "$candidate" ]]; then
+      printf '%s\n' "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# Number of GPUs that this process can use; 0 where there is no driver.
+count_gpus() {
+  if [[ -n "${CUDA_VISIBLE_DEVICES+set}" && -z "$CUDA_VISIBLE_DEVICES" ]] || ! command -v nvidia-smi >/dev/null 2>&1; then
+    echo 0
+    return
+  fi
+  local gpus
+  gpus="$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)"
+  if [[ -n "${CUDA_VISIBLE_DEVICES:-}" ]]; then
+    local -a visible
+    IFS=, read -r -a visible <<<"$CUDA_VISIBLE_DEVICES"
+    gpus=$((${#visible[@]} < gpus ? ${#visible[@]} : gpus))
+  fi
+  echo "$gpus"
+}
+
+# Sets the array MPIRUN to the command that starts $1 ranks on this machine. Threads are set by OMP_NUM_THREADS, so ranks
+# are not bound to single cores; a rank told to stop is given ten minutes to save its checkpoint before it is killed.
+make_mpirun() {
+  local ranks="$1" cores threads
+  cores="$(nproc)"
+  threads=$((cores / ranks > 0 ? cores / ranks : 1))
+  MPIRUN=(mpirun -n "$ranks" --bind-to none --mca odls_base_sigkill_timeout 600)
+  if [[ "$(id -u)" -eq 0 ]]; then MPIRUN+=(--allow-run-as-root); fi
+  if ((cores < ranks)); then MPIRUN+=(--oversubscribe); fi
+  MPIRUN+=(-x "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}")
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""A Hugging Face tokenizer as a child process: one JSON object a line in, one a line out.
+
+    hf_tokenizer.py tokenizer.json
+
+    {"encode": "text"}      ->  {"ids": [1, 2, 3]}        no special tokens are added
+    {"decode": [1, 2, 3]}   ->  {"text": "text"}          special tokens are left out
+    anything else           ->  {"error": "sentence"}     and it goes on with the next line
+
+The first line out is {"vocab_size": N}, or {"error": ...} and exit code 2 when there is no tokenizer to serve. `octavo
+generate` starts it for models whose tokenizer is a Hugging Face one; training never needs it.
+"""
+
+import json
+import sys
+
+
+def reply(answer):
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def answer(tokenizer, line):
+    try:
+        request = json.loads(line)
+    except json.JSONDecodeError as error:
+        return {"error": f"not JSON: {error}"}
+    if isinstance(request, dict) and isinstance(request.get("encode"), str):
+        return {"ids": tokenizer.encode(request["encode"], add_special_tokens=False).ids}
+    ids = request.get("decode") if isinstance(request, dict) else None
+    if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
+        return {"error": 'expected {"encode": TEXT} or {"decode": [IDS]}'}
+    # Ids that the model has and the tokenizer has not (a rounded-up vocabulary) are left out.
+    return {"text": tokenizer.decode(ids, skip_special_tokens=True)}
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        import tokenizers
+    except ImportError:
+        reply({"error": "the Python package `tokenizers` is missing: python3 -m pip install tokenizers"})
+        return 2
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
+    except Exception as error:  # the package raises a bare Exception
+        reply({"error": f"{sys.argv[1]}: is not a Hugging Face tokenizer.json: {error}"})
+        return 2
+    reply({"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)})
+    for line in sys.stdin:
+        if line.strip():
+            reply(answer(tokenizer, line))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Draws the loss curve of a run from its metrics.jsonl into a PNG; needs matplotlib.
+
+    plot_metrics.py runs/quickstart/metrics.jsonl [MORE...] --output loss.png [--bigram-entropy 2.3]
+
+Several files are drawn into one picture, so that runs can be compared. After a resume the file holds some steps twice; the
+later line counts.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+def read_metrics(path):
+    """The lines of metrics.jsonl as a list of dicts, one a step, in order of the steps."""
+    by_step = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                # A run that was killed can leave half a last line.
+                print(f"{path}:{number}: not a JSON object, left out", file=sys.stderr)
+                continue
+            by_step.setdefault(entry["step"], {}).update(entry)
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def last_validation_loss(metrics):
+    losses = [entry["validation_loss"] for entry in metrics if entry.get("validation_loss") is not None]
+    return losses[-1] if losses else None
+
+
+def draw(runs, output, bigram_entropy):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 5), dpi=120)
+    for index, (name, metrics) in enumerate(runs):
+        color = f"C{index}"
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        trained = [(entry["step"], entry["loss"]) for entry in metrics if entry.get("loss") is not None]
+        axes.plot(*zip(*trained), color=color, alpha=0.6, linewidth=1.2, label=f"{prefix}training loss")
+        validated = [(e["step"], e["validation_loss"]) for e in metrics if e.get("validation_loss") is not None]
+        if validated:
+            label = f"{prefix}validation loss, last {validated[-1][1]:.3f}"
+            axes.plot(*zip(*validated), color=color, marker="o", linewidth=1.8, label=label)
+    if bigram_entropy is not None:
+        label = f"bigram entropy of the held-out files, {bigram_entropy:.3f}"
+        axes.axhline(bigram_entropy, color="black", linestyle="--", linewidth=1.0, label=label)
+    axes.set_xlabel("step")
+    axes.set_ylabel("cross entropy, nats a token")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(output)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("metrics", nargs="+", type=Path, help="metrics.jsonl of one or more runs")
+    parser.add_argument("--output", type=Path, help="PNG to write")
+    parser.add_argument("--bigram-entropy", type=float, help="draw a line at this many nats a token")
+    parser.add_argument("--print-validation", action="store_true", help="only print the last validation loss of the first run")
+    arguments = parser.parse_args()
+
+    runs = [(path.parent.name, read_metrics(path)) for path in arguments.metrics]
+    for path, (_, metrics) in zip(arguments.metrics, runs):
+        if not metrics:
+            parser.exit(1, f"{path}: holds no metrics\n")
+    if arguments.print_validation:
+        loss = last_validation_loss(runs[0][1])
+        if loss is None:
+            parser.exit(1, f"{arguments.metrics[0]}: holds no validation loss\n")
+        print(f"{loss:.4f}")
+        return
+    if arguments.output is None:
+        parser.error("--output is missing")
+    draw(runs, arguments.output, arguments.bigram_entropy)
+    print(f"drew {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The whole of Octavo in one go, in a few minutes: installs what is missing, builds, packs the C and C++ headers of this
+# machine, trains configs/quickstart.yaml on them, draws the loss curve, and prints a sample.
+#
+#   ./scripts/quickstart.sh [section.key=value ...]     e.g. training.steps=1000 for a better model
+#
+# Two ranks on the CPU; one rank a GPU, at most two, where there are GPUs. Everything it makes lies in runs/quickstart, which
+# is made anew each time. Fails when the model does not learn more than a table of byte pairs would.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$OCTAVO_ROOT"
+
+octavo=build/octavo
+run_dir=runs/quickstart
+corpus_mib=60
+
+build() {
+  ./scripts/setup.sh
+  say "Building"
+  cmake --preset default
+  cmake --build --preset default
+}
+
+# Lists the headers, thinned evenly to at most corpus_mib when the machine has more, so that no one library fills the corpus.
+# Files with a NUL byte are no text. Names without an extension are headers only inside the C++ standard library's folders. Boost is left out: where it is
+# installed, most of all headers are its.
+list_headers() {
+  find /usr/include -path /usr/include/boost -prune -o -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.hh' -o -name '*.hxx' -o \
+    \( -path '/usr/include/c++/*' ! -name '*.*' \) \) -readable -size -1024k -print0 |
+    LC_ALL=C xargs -0 grep -LaP '\x00' | LC_ALL=C sort | xargs -d '\n' stat --format '%s %n' |
+    awk -v limit=$((corpus_mib * 1024 * 1024)) '
+      { total += $1; sub(/^[0-9]+ /, ""); name[NR] = $0 }
+      END {
+        share = total > limit ? limit / total : 1
+        for (i = 1; i <= NR; ++i) if (int(i * share) > int((i - 1) * share)) print name[i]
+      }'
+}
+
+pack() {
+  say "Packing the C and C++ headers under /usr/include"
+  list_headers >"$run_dir/headers.txt"
+  [[ -s "$run_dir/headers.txt" ]] || die "no headers under /usr/include"
+  "$octavo" pack --input-list "$run_dir/headers.txt" --output "$run_dir/data/train" \
+    --hold-out-every 20 --hold-out-output "$run_dir/data/held_out"
+  "$octavo" inspect "$run_dir/data/held_out" | tee "$run_dir/held_out.txt"
+  bigram_entropy="$(sed -n 's/.*bigram[a-z_]*"\?[: ]*\([0-9][0-9.]*\).*/\1/p' "$run_dir/held_out.txt" | head -n 1)"
+  [[ -n "$bigram_entropy" ]] || die "octavo inspect printed no bigram entropy"
+}
+
+train() {
+  local ranks=2 gpus=0
+  if grep -q 'kHasCuda = true' build/generated/build_config.h; then gpus="$(count_gpus)"; fi
+  if ((gpus > 0)); then ranks=$((gpus < 2 ? gpus : 2)); fi
+  make_mpirun "$ranks"
+  say "Training on $ranks ranks, $gpus GPUs"
+  printf '%s ' "${MPIRUN[@]}" "$octavo" train configs/quickstart.yaml "$@"
+  printf '\n\n'
+  "${MPIRUN[@]}" "$octavo" train configs/quickstart.yaml "$@"
+}
+
+plot() {
+  local python
+  if python="$(python_with matplotlib)"; then
+    say "Loss curve"
+    "$python" scripts/plot_metrics.py "$run_dir/metrics.jsonl" --bigram-entropy "$bigram_entropy" --output "$run_dir/loss.png"
+  else
+    say "No loss curve: Python's matplotlib is not installed (apt-get install python3-matplotlib)"
+  fi
+}
+
+sample() {
+  local checkpoint
+  checkpoint="$(find "$run_dir/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1)"
+  [[ -n "$checkpoint" ]] || die "no checkpoint in $run_dir/checkpoints"
+  say "A sample from $checkpoint"
+  "$octavo" generate "$checkpoint" --prompt $'#ifndef _LINUX_' --max-tokens 600 --temperature 0.7
+  echo
+}
+
+compare() {
+  local loss
+  loss="$(python3 scripts/plot_metrics.py "$run_dir/metrics.jsonl" --print-validation)"
+  say "Result after $((SECONDS - built_at)) s"
+  printf 'validation loss   %s nats a byte\n' "$loss"
+  printf 'bigram entropy    %s nats a byte, of the same held-out files\n' "$bigram_entropy"
+  awk -v loss="$loss" -v bigram="$bigram_entropy" 'BEGIN { exit !(loss < bigram) }' ||
+    die "the validation loss is not below the bigram entropy: the model has not learnt enough"
+  echo "The model predicts held-out code better than any table of byte pairs could."
+}
+
+build
+built_at=$SECONDS
+rm -rf "$run_dir"
+mkdir -p "$run_dir/data"
+pack
+train "$@"
+plot
+sample
+compare

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Installs nothing that is there already,
+# so it takes a second the second time. Never touches the system's Python packages through pip.
+#
+#   ./scripts/setup.sh
+#
+# With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend. Where that
+# fails, a sentence says so and CMake builds the CPU program.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+cudnn_frontend_version=1.18.0
+frontend_dir="$OCTAVO_ROOT/.deps/cudnn_frontend"
+
+# Each line: how to see that it is there | apt package. `cmd` looks on PATH, `hdr` asks the compiler for a header (so that
+# a library installed by other means counts), `py` asks for a Python module.
+required="
+cmd g++|build-essential
+cmd make|build-essential
+cmd cmake|cmake
+cmd ninja|ninja-build
+cmd pkg-config|pkg-config
+cmd mpirun|openmpi-bin
+cmd mpicc|libopenmpi-dev
+cmd python3|python3
+hdr yaml-cpp/yaml.h|libyaml-cpp-dev
+hdr fmt/format.h|libfmt-dev
+hdr spdlog/spdlog.h|libspdlog-dev
+hdr CLI/CLI.hpp|libcli11-dev
+hdr nlohmann/json.hpp|nlohmann-json3-dev
+hdr openblas-openmp/cblas.h|libopenblas-openmp-dev
+hdr xxhash.h|libxxhash-dev
+hdr gtest/gtest.h|libgtest-dev
+"
+# Octavo trains without these: the plot, the format check and the lint are skipped where they are missing.
+optional="
+cmd clang-format|clang-format
+cmd clang-tidy|clang-tidy
+py matplotlib|python3-matplotlib
+"
+
+has_header() {
+  local dir
+  for dir in /usr/include "/usr/include/$(uname -m)-linux-gnu" /usr/local/include; do
+    [[ -e "$dir/$1" ]] && return 0
+  done
+  command -v g++ >/dev/null 2>&1 && printf '#include <%s>\n' "$1" | g++ -E -x c++ - >/dev/null 2>&1
+}
+
+is_there() {
+  case "$1" in
+    cmd) command -v "$2" >/dev/null 2>&1 ;;
+    hdr) has_header "$2" ;;
+    py) python_with "$2" >/dev/null ;;
+  esac
+}
+
+# Prints the apt packages of the lines whose check fails, each once.
+missing_packages() {
+  local kind name package
+  while IFS='| ' read -r kind name package; do
+    [[ -z "$kind" ]] || is_there "$kind" "$name" || printf '%s\n' "$package"
+  done <<<"$1" | sort -u
+}
+
+as_root() {
+  if [[ "$(id -u)" -eq 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null 2>&1; then
+    sudo "$@"
+  else
+    printf 'setup.sh: neither root nor sudo, so apt-get cannot install packages\n' >&2
+    return 1
+  fi
+}
+
+apt_updated=0
+apt_install() {
+  command -v apt-get >/dev/null 2>&1 || return 1
+  if ((!apt_updated)); then
+    as_root apt-get update -qq || printf 'setup.sh: apt-get update failed, trying with the package lists at hand\n' >&2
+    apt_updated=1
+  fi
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+install_packages() {
+  local -a packages
+  mapfile -t packages < <(missing_packages "$required")
+  if ((${#packages[@]})); then
+    say "Installing ${packages[*]}"
+    apt_install "${packages[@]}" || die "could not install ${packages[*]}; install them by hand and run this again"
+  fi
+  mapfile -t packages < <(missing_packages "$optional")
+  if ((${#packages[@]})); then
+    say "Installing ${packages[*]} (optional)"
+    apt_install "${packages[@]}" || printf 'setup.sh: going on without %s\n' "${packages[*]}" >&2
+  fi
+}
+
+check_cmake_version() {
+  local version
+  version="$(cmake --version | sed -n '1s/.*version //p')"
+  if [[ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" != 3.25 ]]; then
+    die "CMake 3.25 or newer is needed, found $version"
+  fi
+}
+
+has_cudnn_frontend() {
+  local dir
+  for dir in "$frontend_dir/include" "${CUDNN_FRONTEND_PATH:-}/include" "${CUDNN_FRONTEND_PATH:-}" /usr/include \
+    /usr/local/include "$(dirname "$(dirname "$1")")/include"; do
+    [[ -n "$dir" && -e "$dir/cudnn_frontend.h" ]] && return 0
+  done
+  return 1
+}
+
+# Takes the headers out of the wheel that NVIDIA publishes; any wheel will do, whatever the Python it was made for.
+fetch_cudnn_frontend() {
+  local python
+  python="$(python_with pip)" || { apt_install python3-pip && python="$(python_with pip)"; } || return 1
+  scratch="$(mktemp -d)"
+  trap 'rm -rf "$scratch"' EXIT
+  local -a download=("$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
+    --dest "$scratch" "nvidia-cudnn-frontend==$cudnn_frontend_version")
+  "${download[@]}" || "${download[@]}" --python-version 3.12 --platform "manylinux_2_28_$(uname -m)" || return 1
+  mkdir -p "$scratch/unpacked"
+  "$python" -m zipfile -e "$scratch"/*.whl "$scratch/unpacked" || return 1
+  [[ -e "$scratch/unpacked/include/cudnn_frontend.h" ]] || return 1
+  mkdir -p "$frontend_dir"
+  rm -rf "$frontend_dir/include"
+  mv "$scratch/unpacked/include" "$frontend_dir/include"
+}
+
+install_packages
+check_cmake_version
+if nvcc="$(find_nvcc)" && ! has_cudnn_frontend "$nvcc"; then
+  say "Fetching the headers of cuDNN's C++ frontend $cudnn_frontend_version"
+  fetch_cudnn_frontend || printf '%s\n' \
+    "setup.sh: could not fetch nvidia-cudnn-frontend $cudnn_frontend_version; without it the CPU program is built" >&2
+fi

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test with ctest: first the program as users build it (with CUDA where a
+# toolkit is found), then the CPU program under AddressSanitizer and UndefinedBehaviorSanitizer. Ends with the counts; the
+# exit code is 0 when nothing failed.
+#
+#   ./scripts/test.sh [--no-sanitize] [--lint] [ctest arguments, e.g. -R RmsNorm]
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$OCTAVO_ROOT"
+
+sanitize=1
+lint=0
+while (($#)); do
+  case "$1" in
+    --no-sanitize) sanitize=0 ;;
+    --lint) lint=1 ;;
+    *) break ;;
+  esac
+  shift
+done
+
+# Tests that start ranks do so through mpirun; it refuses root and more ranks than cores unless told otherwise.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+# build_and_test PRESET BUILD_DIR [ctest arguments]
+build_and_test() {
+  local preset="$1" build_dir="$2"
+  shift 2
+  say "Building: preset $preset"
+  cmake --preset "$preset"
+  cmake --build --preset "$preset"
+  say "Testing: preset $preset"
+  # Failures are counted at the end, so that one build's failure does not hide the other's.
+  ctest --preset "$preset" --output-junit "$OCTAVO_ROOT/$build_dir/ctest.xml" "$@" || true
+}
+
+started=$SECONDS
+./scripts/setup.sh
+rm -f build/ctest.xml build-sanitize/ctest.xml
+build_and_test default build "$@"
+reports=(build/ctest.xml)
+if ((sanitize)); then
+  # The checks of the sources have run; what needs a GPU cannot run here.
+  build_and_test sanitize build-sanitize --label-exclude sources "$@"
+  reports+=(build-sanitize/ctest.xml)
+fi
+if ((lint)); then ./scripts/lint.sh build; fi
+
+say "Result after $((SECONDS - started)) s"
+python3 scripts/count_tests.py "${reports[@]}"

@@ -1,0 +1,123 @@
+// Helpers of the data tests: a temporary folder and small token files.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/token_writer.h"
+
+namespace octavo {
+
+// A folder that is removed at the end of the test.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "octavo_data_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw Error("mkdtemp failed");
+    path_ = pattern;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string operator/(std::string_view name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_file(const std::string& path, std::string_view content) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream file(path, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  ASSERT_TRUE(file.good());
+}
+
+inline std::string read_whole_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Little-endian bytes, value after value.
+class Bytes {
+ public:
+  template <typename T>
+  Bytes& add(T value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof(T));
+    return *this;
+  }
+  Bytes& text(std::string_view text) {
+    text_.append(text);
+    return *this;
+  }
+  const std::string& str() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+using Documents = std::vector<std::vector<int32_t>>;
+
+inline void write_tokens(const std::string& prefix, const Documents& documents, TokenDtype dtype = TokenDtype::kI32) {
+  TokenFileWriter writer(prefix, dtype);
+  for (const auto& document : documents) writer.add_document(document);
+  writer.finish();
+}
+
+// Documents of the given lengths in which every token is unique, counting up from `first`.
+inline Documents counting_documents(const std::vector<int64_t>& lengths, int32_t first = 0) {
+  Documents documents;
+  for (const int64_t length : lengths) {
+    documents.emplace_back(static_cast<size_t>(length));
+    std::iota(documents.back().begin(), documents.back().end(), first);
+    first += static_cast<int32_t>(length);
+  }
+  return documents;
+}
+
+// `count` lengths between 0 and `longest`, the same ones at every run.
+inline std::vector<int64_t> varied_lengths(int64_t count, int64_t longest, uint32_t seed = 1) {
+  std::vector<int64_t> lengths;
+  uint32_t x = seed;
+  for (int64_t i = 0; i < count; ++i) {
+    x = x * 1664525u + 1013904223u;
+    lengths.push_back(static_cast<int64_t>((x >> 8) % static_cast<uint32_t>(longest + 1)));
+  }
+  return lengths;
+}
+
+// Runs `action` and returns the message of the exception of exactly type E that it must throw.
+template <typename E, typename Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const E& error) {
+    EXPECT_EQ(typeid(error), typeid(E)) << error.what();
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return {};
+  }
+  ADD_FAILURE() << "no exception";
+  return {};
+}
+
+inline void expect_mentions(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' is not in: " << message;
+  }
+}
+
+}  // namespace octavo
