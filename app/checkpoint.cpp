@@ -50,8 +50,8 @@ void convert(DType dtype, const std::byte* source, int64_t count, const Tensor& 
   if (out.dtype() == DType::kFloat32) {
     return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
   }
-  CHECK(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32, "{} is stored as {} and cannot be read as {}", where,
-        dtype_name(dtype), dtype_name(out.dtype()));
+  CHECK(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32, "{} is stored as {} and cannot be read as {}",
+        where, dtype_name(dtype), dtype_name(out.dtype()));
   for (int64_t i = 0; i < count; ++i) {
     float value;
     std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(float)), sizeof(float));
@@ -100,7 +100,8 @@ void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, const T
       std::memcpy(static_cast<char*>(out.raw()) + (first - begin) * size, source,
                   static_cast<size_t>((last - first) * size));
     } else {
-      convert(tensor->dtype, source, last - first, out, first - begin, fmt::format("{}: tensor {}", path_.string(), name));
+      convert(tensor->dtype, source, last - first, out, first - begin,
+              fmt::format("{}: tensor {}", path_.string(), name));
     }
   }
 }

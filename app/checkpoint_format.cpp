@@ -199,6 +199,10 @@ Json manifest_to_json(const CheckpointManifest& manifest) {
   return json;
 }
 
+bool is_checkpoint_manifest(const Json& json) {
+  return json.is_object() && json.value("format", Json()) == kFormatName;
+}
+
 CheckpointManifest manifest_from_json(const Json& json, const std::string& path) {
   CHECK_INPUT(json.is_object() && json.value("format", Json()) == kFormatName,
               "{}: is not the manifest of an octavo checkpoint", path);

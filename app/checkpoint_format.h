@@ -58,6 +58,8 @@ struct CheckpointManifest {
 
 // The manifest carries a checksum of itself, so that a damaged one is never believed.
 nlohmann::json manifest_to_json(const CheckpointManifest& manifest);
+// Whether the JSON says that it is one, damaged or not.
+bool is_checkpoint_manifest(const nlohmann::json& json);
 // InputError naming `path` and what is wrong when the JSON is no undamaged manifest of a version this build reads, or
 // its pieces do not cover their tensors.
 CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::string& path);

@@ -93,7 +93,8 @@ void read_model(SectionReader section, Config& config) {
   derive_heads(config, has_head_dim);
   if (config.preset.empty()) return;
   config.model_fields.clear();
-  for (const auto& field : model_to_json(model).items()) config.model_fields.push_back(field.key());
+  const nlohmann::ordered_json shape = model_to_json(model);
+  for (const auto& field : shape.items()) config.model_fields.push_back(field.key());
 }
 
 std::vector<DatasetSource> read_datasets(SectionReader& section, const char* key) {

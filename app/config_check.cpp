@@ -22,14 +22,11 @@ void check_batch(const Config& config, int64_t ranks) {
 
 void check_schedule(const Config& config) {
   const OptimizerConfig& optimizer = config.optimizer;
-  CHECK_INPUT(optimizer.warmup_steps <= config.training.steps,
-              "optimizer.warmup_steps is {}, expected at most training.steps {}", optimizer.warmup_steps,
-              config.training.steps);
   CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
               "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay "
               "phase",
               optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
-  CHECK_INPUT(optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
+  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
               "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed training.steps {}",
               optimizer.warmup_steps, optimizer.decay_steps, config.training.steps);
 }
@@ -42,6 +39,10 @@ void check_model(const Config& config) {
   if (!config.model_complete() && !config.init_from.empty()) return;
   CHECK_INPUT(config.model_given(),
               "{} has no model, expected model.preset, the fields of its shape, or model.init_from", config.source);
+  const nlohmann::ordered_json shape = model_to_json(config.model);
+  for (const auto& [field, value] : shape.items())
+    CHECK_INPUT(!value.is_number() || value != 0,
+                "{} does not give model.{}, expected it beside the others, or a preset", config.source, field);
   config.model.validate();
   check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);

@@ -22,7 +22,8 @@ constexpr const char* kCommandLine = "command line";
 
 // Where a piece of YAML came from: a file, with lines, or a command-line argument, without.
 struct Origin {
-  std::string name;
+  std::string name;      // of the place of a key
+  std::string document;  // of the whole
   bool has_lines = true;
 
   std::string at(const YAML::Mark& mark) const {
@@ -64,14 +65,13 @@ ConfigNode node_from_yaml(const YAML::Node& yaml, const Origin& origin, int dept
 ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.name, documents.size());
-    if (documents.empty()) return ConfigNode{.where = origin.name};
-    return node_from_yaml(documents.front(), origin, 0);
+    CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.document, documents.size());
+    return node_from_yaml(documents.empty() ? YAML::Node() : documents.front(), origin, 0);
   } catch (const YAML::Exception& error) {
     const bool has_place = origin.has_lines && error.mark.line >= 0;
     const std::string place =
         has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
-    throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.name, place, error.msg));
+    throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.document, place, error.msg));
   }
 }
 
@@ -103,11 +103,13 @@ void merge(ConfigNode& target, ConfigNode value) {
   }
 }
 
-// `text` as the innermost of maps nested along the dotted `key`.
+// `value` as the innermost of maps nested along the dotted `key`.
 ConfigNode wrap_in_maps(const std::string& key, ConfigNode value) {
   const size_t dot = key.rfind('.');
   const std::string last = dot == std::string::npos ? key : key.substr(dot + 1);
-  ConfigNode map{.kind = Kind::kMap, .where = kCommandLine};
+  ConfigNode map;
+  map.kind = Kind::kMap;
+  map.where = kCommandLine;
   map.keys.push_back(last);
   map.children.push_back(std::move(value));
   return dot == std::string::npos ? map : wrap_in_maps(key.substr(0, dot), std::move(map));
@@ -149,7 +151,7 @@ std::string ConfigNode::describe() const {
 }
 
 ConfigNode node_from_file(const std::string& path) {
-  ConfigNode root = parse_yaml(read_text(path), Origin{path});
+  ConfigNode root = parse_yaml(read_text(path), Origin{path, path});
   CHECK_INPUT(root.kind != Kind::kNull, "{} is empty, expected a YAML map of sections", path);
   CHECK_INPUT(root.kind == Kind::kMap, "{} holds {}, expected a YAML map of sections", path, root.describe());
   return root;
@@ -183,7 +185,8 @@ void apply_override(ConfigNode& root, const std::string& override_text) {
       key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
   CHECK_INPUT(!has_empty_part, "the argument '{}' has an empty key, expected section.key=value", override_text);
   check_path_is_open(root, key, override_text);
-  ConfigNode value = parse_yaml(override_text.substr(equals + 1), Origin{kCommandLine, false});
+  const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
+  ConfigNode value = parse_yaml(override_text.substr(equals + 1), origin);
   merge(root, wrap_in_maps(key, std::move(value)));
 }
 

@@ -7,7 +7,7 @@ if(OCTAVO_CUDA)
   find_program(OCTAVO_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
   if(OCTAVO_NVCC)
     set(CMAKE_CUDA_COMPILER ${OCTAVO_NVCC})
-    # CMake 3.25 cannot map C++20 or sm_90a for nvcc 13, so both flags are passed by hand.
+    # The -gencode flag below says what to build for: sm_90a has instructions that plain sm_90 has not.
     set(CMAKE_CUDA_ARCHITECTURES OFF)
     include(CheckLanguage)
     check_language(CUDA)
@@ -47,6 +47,10 @@ if(OCTAVO_CUDA)
     endforeach()
     if(NOT octavo_cuda_missing)
       enable_language(CUDA)
+      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and newer take it
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+      endif()
       set(OCTAVO_HAS_CUDA ON)
     endif()
   else()
@@ -59,7 +63,7 @@ if(OCTAVO_HAS_CUDA)
   add_library(octavo_cuda INTERFACE)
   target_include_directories(octavo_cuda SYSTEM INTERFACE ${CUDART_INCLUDE_DIR})
   target_link_libraries(octavo_cuda INTERFACE ${CUDART_LIBRARY})
-  set(octavo_nvcc_flags -std=c++20 -gencode=${OCTAVO_CUDA_GENCODE} -O3 --expt-relaxed-constexpr -lineinfo
+  set(octavo_nvcc_flags -gencode=${OCTAVO_CUDA_GENCODE} -O3 --expt-relaxed-constexpr -lineinfo
       -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter --Werror=all-warnings)
   target_compile_options(octavo_cuda INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${octavo_nvcc_flags}>")
   add_library(octavo_cuda_libraries INTERFACE)

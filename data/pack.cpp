@@ -193,7 +193,7 @@ class Packer {
     CHECK_INPUT(documents_ > 0,
                 "pack: the inputs hold no document ({} files read, {} unreadable, {} binary, {} empty documents)",
                 summary_.files, summary_.unreadable_files, summary_.binary_files, summary_.empty_documents);
-    CHECK_INPUT(documents_ >= options_.hold_out_every, "pack: there are {} documents, too few to hold out every {}th",
+    CHECK_INPUT(documents_ >= options_.hold_out_every, "pack: there are {} documents, too few to hold out one in {}",
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();
     summary_.tokens = writer_->num_tokens();

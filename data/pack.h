@@ -34,7 +34,8 @@ struct PackSummary {
   int64_t empty_documents = 0;  // left out: no byte to learn from
 };
 
-// Writes PREFIX.bin, .idx and .json, all or none of them. InputError when a named input is missing or not text, a JSONL
+// Writes PREFIX.bin, .idx and .json under temporary names and renames them once everything is read, so that bad input
+// leaves an older dataset of that name whole. InputError when a named input is missing or not text, a JSONL
 // line is malformed (naming file and line), or there is no document at all; Error when the disk is full.
 PackSummary pack(const PackOptions& options);
 

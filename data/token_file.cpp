@@ -279,7 +279,8 @@ void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) co
 }
 
 void TokenFile::check_vocabulary(int64_t vocab_size) const {
-  if (max_token_id(dtype_) < vocab_size) return;  // no id of this type can be outside
+  // No id of an unsigned type can be outside a vocabulary that covers it.
+  if (dtype_ != TokenDtype::kI32 && max_token_id(dtype_) < vocab_size) return;
   constexpr int64_t kSpreadDocuments = 4096, kSpreadTokens = 65536;
   const bool full = bin_.size_bytes() <= kFullScanBytes;
   const int64_t stride = full ? 1 : std::max<int64_t>(1, num_documents_ / kSpreadDocuments);

@@ -1,7 +1,6 @@
-#include "kernels/adamw.h"
-
 #include <cmath>
 
+#include "kernels/adamw.h"
 #include "kernels/core/cuda_launch.cuh"
 
 namespace octavo::cuda {
@@ -95,8 +94,7 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                .grad_clip = o.grad_clip,
                                .m_scale = correction(o.beta1),
                                .v_scale = correction(o.beta2)};
-  const bool aligned =
-      rows_are_aligned<float>(0, {step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight});
+  const bool aligned = rows_are_aligned<float>(0, {step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight});
   const int64_t per_block = kThreads * (aligned ? kPerThread : 1);
   auto* kernel = aligned ? adamw_kernel<kPerThread, Moment> : adamw_kernel<1, Moment>;
   launch("adamw", kernel, {grid_dim(ceil_div(step.n, per_block)), kThreads}, stream, step);

@@ -1,5 +1,4 @@
 #include "kernels/cast.h"
-
 #include "kernels/core/cuda_launch.cuh"
 
 namespace octavo::cuda {

@@ -1,11 +1,10 @@
-#include "kernels/cross_entropy.h"
-
 #include <cooperative_groups.h>
 
 #include <cfloat>
 #include <utility>
 
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/cross_entropy.h"
 
 namespace octavo::cuda {
 
@@ -26,8 +25,8 @@ struct Arguments {
   float scale;
 };
 
-// The largest logit of a part of a row and the sum of exp(logit - max) over that part. `max` starts at the lowest finite
-// number, which keeps exp(max - max) out of NaN for a part without elements.
+// The largest logit of a part of a row and the sum of exp(logit - max) over that part. `max` starts at the lowest
+// finite number, which keeps exp(max - max) out of NaN for a part without elements.
 struct SoftmaxPart {
   float max;
   float sum;

@@ -1,6 +1,5 @@
-#include "kernels/embedding.h"
-
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/embedding.h"
 
 namespace octavo::cuda {
 
@@ -57,7 +56,8 @@ __device__ void add_to_row(float* row, const float (&sum)[N]) {
   store_floats(row, values);
 }
 
-// sum += the rows d_out[token(k)] for k = 0, step, 2 step, ... up to the first k for which token(k) is -1, in that order.
+// sum += the rows d_out[token(k)] for k = 0, step, 2 step, ... up to the first k for which token(k) is -1, in that
+// order.
 template <int kUnroll, int N, typename T, typename TokenAt>
 __device__ void sum_rows(float (&sum)[N], const T* d_out, int64_t hidden, int64_t step, TokenAt token_at) {
   for (int64_t k = 0;; k += kUnroll * step) {
@@ -172,9 +172,9 @@ void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
                                          .hidden = args.d_out.dim(1)};
     const bool aligned = rows_are_aligned<T>(arguments.hidden, {arguments.d_out, arguments.d_table});
     const int64_t columns = kLanes * (aligned ? kVector<T> : 1);
-    const LaunchShape shape{dim3(grid_dim(ceil_div(arguments.tokens, kPositions)),
-                                 grid_dim(ceil_div(arguments.hidden, columns))),
-                            kLanes * kGroups};
+    const LaunchShape shape{
+        dim3(grid_dim(ceil_div(arguments.tokens, kPositions)), grid_dim(ceil_div(arguments.hidden, columns))),
+        kLanes * kGroups};
     auto* kernel = aligned ? embedding_backward_kernel<T, kVector<T>> : embedding_backward_kernel<T, 1>;
     launch("embedding_backward", kernel, shape, stream, arguments);
   });

@@ -1,6 +1,5 @@
-#include "kernels/reduce.h"
-
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/reduce.h"
 
 namespace octavo::cuda {
 
@@ -17,8 +16,8 @@ struct Square {
   __device__ float operator()(float x) const { return x * x; }
 };
 
-// partial[block] = the sum of term(x[i]) over the block's share: float32 over a thread's kUnroll * N elements at a time,
-// float64 from there on.
+// partial[block] = the sum of term(x[i]) over the block's share: float32 over a thread's kUnroll * N elements at a
+// time, float64 from there on.
 template <int N, typename Term>
 __global__ void __launch_bounds__(kThreads) partial_sums_kernel(double* partial, const float* x, int64_t n, Term term) {
   double total = 0;
@@ -65,8 +64,8 @@ void add_sum(const Tensor& out, const Tensor& x, Term term, Stream& stream) {
   if (x.numel() == 0) return;
   const int blocks = block_count(stream);
   auto* partial = static_cast<double*>(stream.workspace(partial_bytes(stream)));
-  auto* kernel = rows_are_aligned<float>(0, {x.raw()}) ? partial_sums_kernel<kVector<float>, Term>
-                                                       : partial_sums_kernel<1, Term>;
+  auto* kernel =
+      rows_are_aligned<float>(0, {x.raw()}) ? partial_sums_kernel<kVector<float>, Term> : partial_sums_kernel<1, Term>;
   launch("reduce", kernel, {grid_dim(blocks), kThreads}, stream, partial, pointer<const float>(x), x.numel(), term);
   launch("reduce", add_partial_sums_kernel, {1, kThreads}, stream, pointer<float>(out), partial, blocks);
 }

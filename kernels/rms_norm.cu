@@ -1,10 +1,9 @@
-#include "kernels/rms_norm.h"
-
 #include <cuda_pipeline_primitives.h>
 
 #include <algorithm>
 
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/rms_norm.h"
 
 namespace octavo::cuda {
 
@@ -139,6 +138,7 @@ constexpr int kStages = 2;
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
 constexpr int kMaxBlocksPerMultiprocessor = 4;
+constexpr int backward_threads(int k) { return k <= 2 ? 256 : 512; }
 
 template <typename T>
 int64_t stage_bytes(int64_t hidden) {
@@ -166,7 +166,7 @@ __device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t ro
 }
 
 template <typename T, int K>
-__global__ void __launch_bounds__(kMaxThreads) backward_kernel(const BackwardArguments<T> args) {
+__global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const BackwardArguments<T> args) {
   constexpr int N = kVector<T>;
   extern __shared__ uint4 shared[];
   __shared__ float scratch[2][32];
@@ -260,8 +260,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const Backwar
 
 // d_weight[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
 // column x, and a warp then adds those 32 sums.
-__global__ void __launch_bounds__(1024) add_partials_kernel(float* d_weight, const float* partial, int rows,
-                                                            int64_t hidden) {
+__global__ void __launch_bounds__(1024)
+    add_partials_kernel(float* d_weight, const float* partial, int rows, int64_t hidden) {
   __shared__ float sums[32][33];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
@@ -291,9 +291,8 @@ void forward(const RmsNormForward& args, Stream& stream) {
                                       .weight = pointer<const T>(args.weight),
                                       .hidden = args.x.dim(1),
                                       .eps = args.eps};
-  const bool aligned =
-      rows_are_aligned<T>(arguments.hidden, {arguments.out, arguments.residual_out, arguments.x, arguments.residual,
-                                             arguments.weight});
+  const bool aligned = rows_are_aligned<T>(
+      arguments.hidden, {arguments.out, arguments.residual_out, arguments.x, arguments.residual, arguments.weight});
   const int64_t vectors = arguments.hidden / kVector<T>;
   constexpr int kVectorsPerThread = 4;
   if (aligned && vectors <= kVectorsPerThread * kMaxThreads) {
@@ -310,22 +309,21 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
   const auto blocks_at = [&](int64_t per_multiprocessor) {
     return static_cast<int>(std::min<int64_t>(per_multiprocessor * stream.multiprocessors(), arguments.tokens));
   };
-  const bool aligned =
-      rows_are_aligned<T>(arguments.hidden, {arguments.d_h, arguments.d_out, arguments.d_residual, arguments.h,
-                                             arguments.weight, arguments.partial});
+  const bool aligned = rows_are_aligned<T>(arguments.hidden, {arguments.d_h, arguments.d_out, arguments.d_residual,
+                                                              arguments.h, arguments.weight, arguments.partial});
   const int64_t vectors = arguments.hidden / kVector<T>;
   const int64_t shared_bytes = stage_bytes<T>(arguments.hidden);
-  if (!aligned || shared_bytes > kSharedBytesPerMultiprocessor || vectors > 4 * kMaxThreads) {
+  if (!aligned || shared_bytes > kSharedBytesPerMultiprocessor || vectors > 4 * backward_threads(4)) {
     const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
     launch("rms_norm_backward", backward_any_kernel<T>, {grid_dim(blocks), kRowThreads}, stream, arguments);
     return blocks;
   }
-  const int k = vectors <= 256 ? 1 : vectors <= 512 ? 2 : 4;
+  const int k = vectors <= backward_threads(1) ? 1 : vectors <= 2 * backward_threads(2) ? 2 : 4;
   auto* kernel = k == 1 ? backward_kernel<T, 1> : k == 2 ? backward_kernel<T, 2> : backward_kernel<T, 4>;
   const int blocks =
       blocks_at(std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kMaxBlocksPerMultiprocessor));
-  launch("rms_norm_backward", kernel,
-         {grid_dim(blocks), threads_for(vectors, k), static_cast<size_t>(shared_bytes)}, stream, arguments);
+  launch("rms_norm_backward", kernel, {grid_dim(blocks), threads_for(vectors, k), static_cast<size_t>(shared_bytes)},
+         stream, arguments);
   return blocks;
 }
 

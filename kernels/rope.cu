@@ -1,8 +1,7 @@
-#include "kernels/rope.h"
-
 #include <algorithm>
 
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/rope.h"
 
 namespace octavo::cuda {
 
@@ -15,10 +14,10 @@ constexpr int kHeadsAtOnce = 4;  // loads in flight
 struct RopeSizes {
   int64_t tokens;
   int64_t seq_len;
-  int64_t row_elements;   // elements of a packed row
-  int rotated_heads;      // query and key heads, which lie one after the other
+  int64_t row_elements;  // elements of a packed row
+  int rotated_heads;     // query and key heads, which lie one after the other
   int head_dim;
-  float direction;        // -1 turns back
+  float direction;  // -1 turns back
 };
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head.

@@ -1,6 +1,5 @@
-#include "kernels/swiglu.h"
-
 #include "kernels/core/cuda_launch.cuh"
+#include "kernels/swiglu.h"
 
 namespace octavo::cuda {
 
@@ -41,8 +40,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // d_gate_up may alias gate_up: a thread reads both of its elements of a row before it writes them.
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up,
-                                                                   int64_t tokens, int64_t intermediate) {
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up, int64_t tokens, int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
   if (column >= intermediate) return;

@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-Llama::Llama(const ModelConfig& config, const BatchShape& shape, Purpose purpose, const ParameterLayout& layout,
+Llama::Llama(const ModelConfig& config, const BatchShape& shape, LlamaMode mode, const ParameterLayout& layout,
              const ParameterBuffers& parameters, Arena& arena, Stream& stream)
     : config_(config),
       shape_(shape),
@@ -22,9 +22,9 @@ Llama::Llama(const ModelConfig& config, const BatchShape& shape, Purpose purpose
   delta_ = arena.allocate("residual delta", compute, {shape.tokens(), config.hidden_size});
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     weights_.emplace_back(parameters.weight, layout, config, layer);
-    if (purpose == Purpose::kTraining || layer == 0) activations_.emplace_back(config, shape, compute, arena);
+    if (mode == LlamaMode::kTraining || layer == 0) activations_.emplace_back(config, shape, compute, arena);
   }
-  if (purpose == Purpose::kTraining) {
+  if (mode == LlamaMode::kTraining) {
     d_embedding_ = parameter_view(parameters.grad, layout.find("model.embed_tokens.weight"));
     head_gradients_ = HeadParameters(parameters.grad, layout, config);
     for (int64_t layer = 0; layer < config.num_layers; ++layer) {

@@ -21,12 +21,11 @@ struct MicroBatch {
   Tensor document_start;  // optional, see SdpaForward
 };
 
-enum class Purpose : uint8_t { kTraining, kInference };  // inference keeps one block's activations, no gradients
-
+// In inference mode one block's activations serve all blocks, and forward_backward() is not available.
 class Llama {
  public:
   // `parameters` must outlive the model. Throws InputError when the device has no kernel for the shape.
-  Llama(const ModelConfig& config, const BatchShape& shape, Purpose purpose, const ParameterLayout& layout,
+  Llama(const ModelConfig& config, const BatchShape& shape, LlamaMode mode, const ParameterLayout& layout,
         const ParameterBuffers& parameters, Arena& arena, Stream& stream);
 
   // losses() = the loss of every token.

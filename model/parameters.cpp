@@ -90,29 +90,26 @@ const ParameterSpec& ParameterLayout::find(std::string_view name) const {
   throw Error(fmt::format("the model has no parameter {}", name));
 }
 
-ParameterBuffers::ParameterBuffers(const ParameterLayout& layout, DType compute, Arena& arena)
-    : master(arena.allocate("master weights", DType::kFloat32, {layout.total_elements()})),
-      grad(arena.allocate("gradients", DType::kFloat32, {layout.total_elements()})),
-      weight(compute == DType::kFloat32 ? master
-                                        : arena.allocate("compute weights", compute, {layout.total_elements()})) {}
+ParameterBuffers::ParameterBuffers(const ParameterLayout& layout, DType compute, LlamaMode mode, Arena& arena)
+    : master(arena.allocate("master weights", DType::kFloat32, {layout.total_elements()})) {
+  if (mode == LlamaMode::kTraining) {
+    grad = arena.allocate("gradients", DType::kFloat32, {layout.total_elements()});
+  }
+  weight = compute == DType::kFloat32 ? master
+                                      : arena.allocate("compute weights", compute, {layout.total_elements()});
+}
 
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec) {
   const Tensor slice = flat.rows(spec.offset, spec.offset + spec.numel());
   return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
 }
 
-void initialize_parameters(const ParameterLayout& layout, uint64_t seed, const Tensor& host) {
-  float* values = host.data<float>();
-  for (const ParameterSpec& spec : layout.specs()) {
-    const uint64_t key = hash_name(seed, spec.name);
-    const auto std = static_cast<float>(spec.init_std);
-    float* out = values + spec.offset;
-    const int64_t count = spec.numel();
+void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end, float* out) {
+  const uint64_t key = hash_name(seed, spec.name);
+  const auto std = static_cast<float>(spec.init_std);
+  const bool constant = spec.init_std == 0;
 #pragma omp parallel for
-    for (int64_t i = 0; i < count; ++i) {
-      out[i] = spec.init_std == 0 ? 1.0f : std * normal(key, static_cast<uint64_t>(i));
-    }
-  }
+  for (int64_t i = begin; i < end; ++i) out[i - begin] = constant ? 1.0f : std * normal(key, static_cast<uint64_t>(i));
 }
 
 }  // namespace octavo

@@ -47,19 +47,21 @@ class ParameterLayout {
 
 // Flat buffers in layout order. float32 `master` and `grad`; `weight` in the compute dtype is what the products read: it
 // aliases `master` when the compute dtype is float32.
+enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no gradients
+
 struct ParameterBuffers {
-  ParameterBuffers(const ParameterLayout& layout, DType compute, Arena& arena);
+  ParameterBuffers(const ParameterLayout& layout, DType compute, LlamaMode mode, Arena& arena);
 
   Tensor master;
-  Tensor grad;
+  Tensor grad;  // in training
   Tensor weight;
 };
 
 // The elements of one parameter within a flat buffer, as a 1- or 2-dimensional tensor.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec);
 
-// Fills `host` [total_elements] float32 in host memory with initial values. Each element is a function of (seed, name,
-// index) alone (a counter-based generator), so any number of ranks or any sharding starts from the same model.
-void initialize_parameters(const ParameterLayout& layout, uint64_t seed, const Tensor& host);
+// Writes elements [begin, end) of a parameter's initial value to `out`. Each element is a function of (seed, name, index)
+// alone (a counter-based generator), so any number of ranks and any sharding start from the same model.
+void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end, float* out);
 
 }  // namespace octavo

@@ -37,6 +37,8 @@ class ProcessGroup {
   // InputError if that rank's was one). So a bad file seen by one rank ends the run everywhere, with one message.
   // `work` must not call collectives that the other ranks would be left alone in.
   void agree(const std::function<void()>& work);
+  // Whether agree() has thrown, that is, whether all ranks know of the failure under way.
+  bool agreed_failure() const { return agreed_failure_; }
 
   // Ends all ranks at once, for failures the others cannot know of.
   [[noreturn]] void abort(int exit_code);
@@ -47,6 +49,7 @@ class ProcessGroup {
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
+  bool agreed_failure_ = false;
 };
 
 }  // namespace octavo

@@ -115,8 +115,10 @@ void ProcessGroup::agree(const std::function<void()>& work) {
     outcome = std::string("e") + error.what();
   }
   for (const std::string& text : all_gather(outcome)) {
+    if (text[0] == '-') continue;
+    agreed_failure_ = true;
     if (text[0] == 'i') throw InputError(text.substr(1));
-    if (text[0] == 'e') throw Error(text.substr(1));
+    throw Error(text.substr(1));
   }
 }
 

@@ -52,14 +52,14 @@ count_gpus() {
   echo "$gpus"
 }
 
-# Sets the array MPIRUN to the command that starts $1 ranks on this machine. Threads are set by OMP_NUM_THREADS, so ranks
+# Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (all by default). Threads are set by OMP_NUM_THREADS, so ranks
 # are not bound to single cores; a rank told to stop is given ten minutes to save its checkpoint before it is killed.
 make_mpirun() {
-  local ranks="$1" cores threads
+  local ranks="$1" here="${2:-$1}" cores threads
   cores="$(nproc)"
-  threads=$((cores / ranks > 0 ? cores / ranks : 1))
+  threads=$((cores / here > 0 ? cores / here : 1))
   MPIRUN=(mpirun -n "$ranks" --bind-to none --mca odls_base_sigkill_timeout 600)
   if [[ "$(id -u)" -eq 0 ]]; then MPIRUN+=(--allow-run-as-root); fi
-  if ((cores < ranks)); then MPIRUN+=(--oversubscribe); fi
+  if ((cores < here)); then MPIRUN+=(--oversubscribe); fi
   MPIRUN+=(-x "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}")
 }

@@ -15,7 +15,7 @@ say "Layers"
 python3 scripts/check_layers.py
 if command -v shellcheck >/dev/null 2>&1; then
   say "Shell"
-  shellcheck -x scripts/*.sh .ci/run
+  shellcheck -x -S warning scripts/*.sh .ci/run
 fi
 
 command -v clang-tidy >/dev/null 2>&1 || die "clang-tidy is not installed: run scripts/setup.sh"

@@ -22,7 +22,7 @@ namespace octavo::cuda {
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;   // dynamic shared memory
+  size_t shared_bytes = 0;    // dynamic shared memory
   unsigned cluster_size = 1;  // blocks along x that can read each other's shared memory; divides grid.x
 };
 
@@ -32,9 +32,9 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   constexpr size_t kDefaultSharedBytes = 48 * 1024;
   if (shape.shared_bytes > kDefaultSharedBytes) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared_bytes)),
-          name);
+    check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
+        name);
   }
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;

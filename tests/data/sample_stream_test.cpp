@@ -120,7 +120,7 @@ std::vector<StreamCase> stream_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(SampleStream, Definition, testing::ValuesIn(stream_cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // With tokens that are unique and documents that never straddle a sample's end, each token must come once an epoch.
 void expect_each_document_once_an_epoch(int64_t num_documents, int64_t lanes, int64_t epochs) {
@@ -201,6 +201,17 @@ TEST_P(OneOrSeveral, SkippingIsReading) {
       }
     }
   }
+}
+
+// The samples end with the last token of an epoch, before a document without tokens.
+TEST(SampleStream, SkippingWholeEpochsEndsWhereReadingEnds) {
+  const TempDir dir;
+  write_tokens(dir / "t", counting_documents({3, 5, 0}));
+  SampleStream reader = open_stream({.seq_len = 7, .shuffle = Shuffle::kNone}, dir / "t");
+  SampleStream skipper = open_stream({.seq_len = 7, .shuffle = Shuffle::kNone}, dir / "t");
+  for (int g = 0; g < 5; ++g) read_sample(reader);
+  skipper.skip(5);
+  EXPECT_EQ(skipper.state(), reader.state());
 }
 
 TEST_P(OneOrSeveral, RestoredStreamGoesOnAsIfNothingHadHappened) {

@@ -61,7 +61,7 @@ TEST_P(EveryDtype, WrittenDocumentsAreReadBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TokenFile, EveryDtype, testing::Values(TokenDtype::kU8, TokenDtype::kU16, TokenDtype::kI32),
-                         [](const auto& info) { return std::string(token_dtype_name(info.param)); });
+                         [](const auto& test) { return std::string(token_dtype_name(test.param)); });
 
 TEST(TokenFile, ReadsTheBytesOfTheFormat) {
   const TempDir dir;
@@ -181,7 +181,7 @@ std::vector<BrokenFile> broken_files() {
 }
 
 INSTANTIATE_TEST_SUITE_P(TokenFile, Broken, testing::ValuesIn(broken_files()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(TokenFile, FolderIsRefused) {
   const TempDir dir;

@@ -8,4 +8,4 @@ if ! command -v shellcheck >/dev/null 2>&1; then
   echo "skipped: shellcheck is not installed"
   exit 77
 fi
-shellcheck -x scripts/*.sh tests/scripts/*.sh .ci/run
+shellcheck -x -S warning scripts/*.sh tests/scripts/*.sh .ci/run

@@ -1,0 +1,54 @@
+// The subcommands of octavo; main() parses the command line and calls one. Each returns the process's exit code or
+// throws; docs: the Command line section of the design.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitBadInput = 2;
+inline constexpr int kExitStopped = 3;
+
+struct ConfigArguments {
+  std::string path;                    // CONFIG.yaml
+  std::vector<std::string> overrides;  // key=value
+};
+
+int train_command(const ConfigArguments& arguments, ProcessGroup& group);
+int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group);
+
+struct BenchArguments {
+  ConfigArguments config;
+  int64_t warmup = 3;  // steps before the clock starts
+  int64_t steps = 10;  // timed steps; the median counts
+  bool json = false;
+};
+int bench_command(const BenchArguments& arguments, ProcessGroup& group);
+
+struct GenerateArguments {
+  std::string checkpoint;
+  std::string prompt;
+  int64_t max_tokens = 256;
+  double temperature = 0.8;  // 0: always the most likely token
+  int64_t top_k = 0;         // sample among the k most likely; 0: all
+  double top_p = 1.0;        // sample among the most likely that make up this probability
+  uint64_t seed = 0;
+  std::string device = "auto";
+};
+int generate_command(const GenerateArguments& arguments, ProcessGroup& group);
+
+struct InspectArguments {
+  std::string target;   // token file, checkpoint, or config with samples
+  std::string samples;  // "A:B"
+  std::vector<std::string> overrides;
+};
+int inspect_command(const InspectArguments& arguments);
+
+}  // namespace octavo

@@ -1,0 +1,79 @@
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+
+#include "app/evaluation.h"
+#include "app/metrics.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+InferenceState::InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena,
+                               Runtime& runtime)
+    : parameters(layout, config.precision.compute, LlamaMode::kInference, arena),
+      model(config.model, {config.training.micro_batch_size, config.data.seq_len}, LlamaMode::kInference, layout,
+            parameters, arena, runtime.stream()),
+      inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
+  if (validating) validator.emplace(config, runtime, arena);
+}
+
+InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& runtime)
+    : runtime_(runtime), layout_(config.model) {
+  runtime.group().agree([&] {
+    Arena plan(runtime.stream().device());
+    const InferenceState planned(config, layout_, validating, plan, runtime);
+    arena_.emplace(runtime.stream().device(), plan.used());
+    state_ = std::make_unique<InferenceState>(config, layout_, validating, *arena_, runtime);
+  });
+}
+
+void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
+  runtime_.group().agree([&] {
+    const Tensor& master = state_->parameters.master;
+    if (checkpoint != nullptr) {
+      load_weights(*checkpoint, layout_, master, runtime_.stream());
+    } else {
+      load_initial_weights(config, layout_, master, runtime_.stream());
+    }
+  });
+  cast_weights(state_->parameters, runtime_.stream());
+}
+
+namespace {
+
+// checkpoint.resume names one; otherwise the newest of checkpoint.dir; otherwise none and model.init_from is used.
+std::optional<Checkpoint> find_checkpoint(const Config& config) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume);
+  if (c.resume == "auto") {
+    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest);
+  }
+  CHECK_INPUT(!config.init_from.empty(),
+              "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
+              "model.init_from names one",
+              c.dir);
+  return std::nullopt;
+}
+
+}  // namespace
+
+int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
+  Config config = load_run_config(arguments, group, Purpose::kEvaluate);
+  std::optional<Checkpoint> checkpoint;
+  group.agree([&] {
+    checkpoint = find_checkpoint(config);
+    if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
+  });
+  Runtime runtime(config, group);
+  InferenceModel inference(config, true, runtime);
+  inference.load(config, checkpoint ? &*checkpoint : nullptr);
+  const double loss = inference.state().validator->loss(inference.state().model);
+  if (group.is_root()) {
+    spdlog::info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}",
+                 checkpoint ? checkpoint->path().string() : config.init_from, loss, std::exp(loss),
+                 with_thousands_separators(inference.state().validator->num_tokens()));
+  }
+  return kExitDone;
+}
+
+}  // namespace octavo

@@ -1,0 +1,47 @@
+// A model ready for forward passes only, its weights loaded from wherever the config or the user says.
+#pragma once
+
+#include <optional>
+
+#include "app/commands.h"
+#include "app/config.h"
+#include "app/runtime.h"
+#include "app/validation.h"
+#include "app/weights.h"
+
+namespace octavo {
+
+// Loads, checks and completes a config on every rank alike: the shape comes from model.init_from where none is given.
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose);
+
+// The buffers of a model without gradients or moments.
+struct InferenceState {
+  // `validating`: with the buffers of a Validator of config.data.validation. `layout` must outlive the state.
+  InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena, Runtime& runtime);
+  InferenceState(const InferenceState&) = delete;
+  InferenceState& operator=(const InferenceState&) = delete;
+
+  ParameterBuffers parameters;
+  Llama model;
+  std::optional<Validator> validator;
+  Tensor inputs;  // [micro_batch_size * seq_len] int32
+};
+
+// Plans and allocates in one go.
+class InferenceModel {
+ public:
+  InferenceModel(const Config& config, bool validating, Runtime& runtime);
+
+  // From a checkpoint, or from config.model.init_from without one.
+  void load(const Config& config, Checkpoint* checkpoint);
+
+  InferenceState& state() { return *state_; }
+
+ private:
+  Runtime& runtime_;
+  ParameterLayout layout_;
+  std::optional<Arena> arena_;
+  std::unique_ptr<InferenceState> state_;
+};
+
+}  // namespace octavo

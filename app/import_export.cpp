@@ -1,0 +1,259 @@
+#include "app/import_export.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <list>
+#include <regex>
+#include <system_error>
+#include <utility>
+
+#include "app/checkpoint.h"
+#include "app/checkpoint_format.h"
+#include "app/hf_format.h"
+#include "app/safetensors.h"
+#include "app/weight_source.h"
+#include "data/output_file.h"
+#include "kernels/core/arena.h"
+#include "kernels/core/error.h"
+#include "model/parameters.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kWeightsName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kGenerationConfigName = "generation_config.json";
+// What a tokenizer consists of beside tokenizer.json.
+constexpr std::array<const char*, 4> kTokenizerFiles{"tokenizer.json", "tokenizer_config.json",
+                                                     "special_tokens_map.json", "chat_template.jinja"};
+
+// "a/b/" and "a/b" are the same directory, but only the second has a file name.
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+int64_t largest_parameter(const ParameterLayout& layout) {
+  int64_t largest = 0;
+  for (const ParameterSpec& spec : layout.specs()) largest = std::max(largest, spec.numel());
+  return largest;
+}
+
+void check_import_target(const fs::path& target) {
+  std::error_code error;
+  if (!fs::exists(target, error)) return;
+  CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
+              target.string());
+  if (fs::is_empty(target, error)) return;
+  const fs::path manifest = target / kManifestName;
+  CHECK_INPUT(fs::exists(manifest, error), "{}: is not empty and no octavo checkpoint, so it is not overwritten",
+              target.string());
+  const Json json = read_json_file(manifest.string());
+  CHECK_INPUT(is_checkpoint_manifest(json), "{}: is not the manifest of an octavo checkpoint, so {} is not overwritten",
+              manifest.string(), target.string());
+}
+
+// What an import remembers: the ids for an export back, and the tokenizer for text in and out.
+Json import_meta(const fs::path& hf_dir, const Json& config) {
+  const HfMetadata metadata = parse_hf_metadata(config);
+  Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
+               {"tokens", 0},
+               {"hugging_face",
+                {{"bos_token_id", metadata.bos_token_id},
+                 {"eos_token_id", metadata.eos_token_id},
+                 {"max_position_embeddings", metadata.max_position_embeddings}}}};
+  if (fs::exists(hf_dir / kTokenizerFiles[0])) {
+    meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerFiles[0]).string();
+  }
+  return meta;
+}
+
+// All parameters into one shard, and the manifest that describes it.
+void write_weights_checkpoint(WeightSource& source, const Json& meta, const fs::path& dir) {
+  const ParameterLayout layout(source.model_config());
+  std::vector<SafetensorsEntry> entries;
+  for (const ParameterSpec& spec : layout.specs()) entries.push_back({spec.name, "F32", spec.shape, 0, 0});
+  const std::string file = shard_name(0);
+  SafetensorsWriter writer((dir / file).string(), std::move(entries));
+  CheckpointManifest manifest{0, source.model_config(), 1, meta, {}, {}};
+  const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(DType::kFloat32));
+  for (const ParameterSpec& spec : layout.specs()) {
+    const int64_t bytes = spec.numel() * dtype_bytes(DType::kFloat32);
+    source.read(spec.name, 0, spec.numel(), static_cast<float*>(buffer.data()));
+    writer.write(buffer.data(), bytes);
+    const CheckpointPiece piece{file, spec.name, 0, spec.numel(), checksum_hex(buffer.data(), bytes)};
+    manifest.tensors.push_back({spec.name, spec.shape, DType::kFloat32, {piece}});
+  }
+  writer.commit();
+  const std::string_view header = writer.header();
+  manifest.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+  write_manifest(dir, manifest);
+}
+
+// The value at meta.config.data.KEY, null where the checkpoint has none.
+Json data_setting(const Json& meta, const char* key) {
+  const Json::json_pointer pointer(fmt::format("/config/data/{}", key));
+  return meta.contains(pointer) ? meta.at(pointer) : Json();
+}
+
+HfMetadata export_metadata(const Json& meta) {
+  HfMetadata metadata;
+  if (meta.is_object() && meta.contains("hugging_face")) {
+    metadata = parse_hf_metadata(meta.at("hugging_face"));
+  } else {
+    metadata.bos_token_id = data_setting(meta, "bos_id");
+    metadata.eos_token_id = data_setting(meta, "eos_id");
+  }
+  const Json seq_len = data_setting(meta, "seq_len");
+  if (seq_len.is_number_integer()) metadata.seq_len = seq_len.get<int64_t>();
+  return metadata;
+}
+
+// Parameters that share a file, in layout order.
+std::vector<std::vector<const ParameterSpec*>> group_into_shards(const ParameterLayout& layout,
+                                                                 const ExportOptions& options) {
+  std::vector<std::vector<const ParameterSpec*>> shards(1);
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : layout.specs()) {
+    const int64_t size = spec.numel() * dtype_bytes(options.dtype);
+    if (!shards.back().empty() && bytes + size > options.max_shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(&spec);
+    bytes += size;
+  }
+  return shards;
+}
+
+void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>& specs, DType dtype,
+                 const Buffer& buffer, SafetensorsWriter& writer) {
+  for (const ParameterSpec* spec : specs) {
+    const Tensor values(buffer.data(), dtype, {spec->numel()});
+    checkpoint.read(spec->name, 0, spec->numel(), values);
+    writer.write(values.raw(), values.bytes());
+  }
+  writer.finish();
+}
+
+bool is_weights_file(const std::string& name) {
+  static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json)");
+  return std::regex_match(name, pattern);
+}
+
+void remove_old_weights(const fs::path& dir) {
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    if (is_weights_file(entry.path().filename().string())) old.push_back(entry.path());
+  }
+  for (const fs::path& path : old) fs::remove(path);
+}
+
+void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
+  OutputFile file(path.string());
+  file.write(json.dump(2) + "\n");
+  file.finish();
+  file.rename();
+}
+
+// The weights' files. All of them are whole under temporary names before the first old one goes.
+void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOptions& options, ExportReport& report) {
+  const ParameterLayout layout(checkpoint.model_config());
+  const auto shards = group_into_shards(layout, options);
+  const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(options.dtype));
+  std::list<SafetensorsWriter> writers;
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::ordered_json::object()}};
+  int64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name =
+        shards.size() == 1 ? kWeightsName : fmt::format("model-{:05d}-of-{:05d}.safetensors", i + 1, shards.size());
+    std::vector<SafetensorsEntry> entries;
+    for (const ParameterSpec* spec : shards[i]) {
+      entries.push_back({spec->name, safetensors_dtype(options.dtype), spec->shape, 0, 0});
+      index["weight_map"][spec->name] = name;
+      total_bytes += spec->numel() * dtype_bytes(options.dtype);
+    }
+    write_shard(checkpoint, shards[i], options.dtype, buffer,
+                writers.emplace_back((dir / name).string(), std::move(entries)));
+    report.files.push_back(name);
+  }
+  remove_old_weights(dir);
+  for (SafetensorsWriter& writer : writers) writer.rename();
+  if (shards.size() == 1) return;
+  index["metadata"]["total_size"] = total_bytes;
+  write_json_file(dir / kIndexName, index);
+  report.files.emplace_back(kIndexName);
+}
+
+void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtype, ExportReport& report) {
+  const HfMetadata metadata = export_metadata(checkpoint.meta());
+  write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, dtype));
+  write_json_file(
+      dir / kGenerationConfigName,
+      {{"_from_model_config", true}, {"bos_token_id", metadata.bos_token_id}, {"eos_token_id", metadata.eos_token_id}});
+  report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
+}
+
+void copy_tokenizer(const Json& meta, const fs::path& hf_dir, ExportReport& report) {
+  const Json setting = data_setting(meta, "tokenizer");
+  if (!setting.is_string() || setting == "byte") return;
+  const fs::path tokenizer = setting.get<std::string>();
+  if (!fs::exists(tokenizer)) {
+    report.missing_tokenizer = tokenizer.string();
+    return;
+  }
+  for (const char* name : kTokenizerFiles) {
+    const fs::path from = name == kTokenizerFiles[0] ? tokenizer : tokenizer.parent_path() / name;
+    std::error_code error;
+    if (!fs::exists(from) || fs::equivalent(from, hf_dir / name, error)) continue;
+    fs::copy_file(from, hf_dir / name, fs::copy_options::overwrite_existing, error);
+    CHECK(!error, "{}: cannot be copied to {}: {}", from.string(), hf_dir.string(), error.message());
+    report.files.emplace_back(name);
+  }
+}
+
+}  // namespace
+
+void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
+  const fs::path target = without_trailing_slash(checkpoint_dir);
+  CHECK_INPUT(fs::exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}", hf_dir,
+              kHfConfigName);
+  HfWeights source(hf_dir);
+  check_import_target(target);
+  const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
+  remove_directory(temporary);
+  std::error_code error;
+  fs::create_directories(temporary, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
+  try {
+    write_weights_checkpoint(source, import_meta(hf_dir, source.json()), temporary);
+    install_directory(temporary, target);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+}
+
+ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options) {
+  CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
+        "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
+  CheckpointWeights source{fs::path(checkpoint)};
+  const fs::path dir = hf_dir;
+  CHECK_INPUT(!fs::exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
+              hf_dir);
+  std::error_code error;
+  fs::create_directories(dir, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
+  ExportReport report;
+  export_weights(source.checkpoint(), dir, options, report);
+  export_config(source.checkpoint(), dir, options.dtype, report);
+  copy_tokenizer(source.checkpoint().meta(), dir, report);
+  sync_directory(dir);
+  return report;
+}
+
+}  // namespace octavo

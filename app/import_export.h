@@ -1,0 +1,32 @@
+// Conversion between Hugging Face directories and checkpoints, tensor by tensor: the largest one is what is held in
+// memory. Import and export give back the same float32 values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+
+namespace octavo {
+
+// Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments. Written
+// under a temporary name beside it and renamed. InputError when something other than a checkpoint is already there.
+void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir);
+
+struct ExportOptions {
+  DType dtype = DType::kFloat32;            // or bfloat16
+  int64_t max_shard_bytes = 5'000'000'000;  // of tensors in a file; more than one file gets an index
+};
+
+struct ExportReport {
+  std::vector<std::string> files;  // written, without the directory
+  std::string missing_tokenizer;   // the tokenizer that the checkpoint names, when it was not there to be copied
+};
+
+// A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
+// weights and, where the checkpoint's config names a Hugging Face tokenizer.json, the tokenizer's files. Older weights
+// in the directory are replaced, once the new ones are whole; other files stay.
+ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
+
+}  // namespace octavo

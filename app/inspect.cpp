@@ -1,0 +1,54 @@
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+
+#include "app/checkpoint.h"
+#include "app/commands.h"
+#include "app/config.h"
+#include "data/inspect.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+int64_t parse_index(std::string_view text, const std::string& whole) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  CHECK_INPUT(error == std::errc() && end == text.data() + text.size() && !text.empty(),
+              "--samples is '{}', expected A:B with 0 <= A <= B", whole);
+  return value;
+}
+
+void inspect_samples(const InspectArguments& arguments) {
+  const size_t colon = arguments.samples.find(':');
+  CHECK_INPUT(colon != std::string::npos, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
+  const std::string_view range = arguments.samples;
+  const int64_t begin = parse_index(range.substr(0, colon), arguments.samples);
+  const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
+  const Config config = load_config(arguments.target, arguments.overrides);
+  write_samples(config.data, begin, end, std::cout);
+}
+
+bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
+
+}  // namespace
+
+int inspect_command(const InspectArguments& arguments) {
+  if (!arguments.samples.empty()) {
+    inspect_samples(arguments);
+    return kExitDone;
+  }
+  CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
+              "inspecting the config {} needs --samples A:B", arguments.target);
+  if (std::filesystem::is_directory(arguments.target)) {
+    const nlohmann::json description = Checkpoint(arguments.target).describe();
+    std::cout << description.dump(2) << std::endl;
+    return description.value("intact", false) ? kExitDone : kExitBadInput;
+  }
+  const nlohmann::ordered_json description = inspect_token_file(arguments.target);
+  std::cout << description.dump(2) << std::endl;
+  return description.value("intact", false) ? kExitDone : kExitBadInput;
+}
+
+}  // namespace octavo

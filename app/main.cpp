@@ -1,0 +1,175 @@
+// octavo: the command line. Subcommands are in app/commands.h.
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+
+#include "app/commands.h"
+#include "app/import_export.h"
+#include "build_config.h"
+#include "data/pack.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// What the command line says; each subcommand reads its own part.
+struct CommandLine {
+  ConfigArguments config;
+  BenchArguments bench;
+  GenerateArguments generate;
+  InspectArguments inspect;
+  PackOptions pack;
+  std::string source, destination, dtype = "float32";
+};
+
+using Command = std::function<int(ProcessGroup&)>;
+
+void add_config(CLI::App* command, ConfigArguments& arguments) {
+  command->add_option("config", arguments.path, "CONFIG.yaml")->required();
+  command->add_option("overrides", arguments.overrides, "section.key=value, in place of the file's");
+}
+
+void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
+  auto* train = app.add_subcommand("train", "train a model; under mpirun for several ranks; resumes by itself");
+  add_config(train, line.config);
+  train->callback([&] { run = [&](ProcessGroup& group) { return train_command(line.config, group); }; });
+
+  auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");
+  add_config(evaluate, line.config);
+  evaluate->callback([&] { run = [&](ProcessGroup& group) { return evaluate_command(line.config, group); }; });
+
+  auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
+  add_config(bench, line.bench.config);
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::NonNegativeNumber);
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::PositiveNumber);
+  bench->add_flag("--json", line.bench.json, "print JSON");
+  bench->callback([&] { run = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });
+
+  auto* generate = app.add_subcommand("generate", "sample text from a checkpoint");
+  generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();
+  generate->add_option("--prompt", line.generate.prompt, "text to continue")->required();
+  generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")->check(CLI::PositiveNumber);
+  generate->add_option("--temperature", line.generate.temperature, "0: the most likely token")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-k", line.generate.top_k, "among the k most likely; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-p", line.generate.top_p, "among those that make up this probability")
+      ->check(CLI::Range(0.0, 1.0));
+  generate->add_option("--seed", line.generate.seed, "of the sampling");
+  generate->add_option("--device", line.generate.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  generate->callback([&] { run = [&](ProcessGroup& group) { return generate_command(line.generate, group); }; });
+}
+
+int run_pack(const PackOptions& options) {
+  const PackSummary s = pack(options);
+  std::cout << fmt::format("{}: {} documents, {} tokens from {} files\n", options.output, s.documents, s.tokens, s.files);
+  if (options.hold_out_every > 0) {
+    std::cout << fmt::format("held out: {} documents, {} tokens\n", s.held_out_documents, s.held_out_tokens);
+  }
+  if (s.unreadable_files + s.binary_files + s.empty_documents > 0) {
+    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", s.unreadable_files,
+                             s.binary_files, s.empty_documents);
+  }
+  return kExitDone;
+}
+
+int run_export(const CommandLine& line) {
+  const DType dtype = line.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+  const ExportReport report = export_hf(line.source, line.destination, {.dtype = dtype});
+  std::cout << fmt::format("{}: {} files\n", line.destination, report.files.size());
+  if (!report.missing_tokenizer.empty()) {
+    std::cout << fmt::format("the tokenizer {} was not there to be copied\n", report.missing_tokenizer);
+  }
+  return kExitDone;
+}
+
+void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
+  auto* pack = app.add_subcommand("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer");
+  pack->add_option("--input", line.pack.inputs, "files and directories");
+  pack->add_option("--input-list", line.pack.input_list, "a file naming one input a line");
+  pack->add_option("--output", line.pack.output, "PREFIX of the token file")->required();
+  pack->add_option("--hold-out-every", line.pack.hold_out_every, "every n-th document goes to a second token file")
+      ->check(CLI::NonNegativeNumber);
+  pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one; default OUTPUT_held_out");
+  pack->callback([&] { run = [&](ProcessGroup&) { return run_pack(line.pack); }; });
+
+  auto* inspect = app.add_subcommand("inspect", "what is in a token file or a checkpoint, and whether it is intact");
+  inspect->add_option("target", line.inspect.target, "PREFIX, CHECKPOINT, or CONFIG.yaml with --samples")->required();
+  inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
+  inspect->add_option("overrides", line.inspect.overrides, "section.key=value, with --samples");
+  inspect->callback([&] { run = [&](ProcessGroup&) { return inspect_command(line.inspect); }; });
+
+  auto* import_command = app.add_subcommand("import", "Hugging Face safetensors -> checkpoint");
+  import_command->add_option("hf_dir", line.source, "HF_DIR")->required();
+  import_command->add_option("checkpoint", line.destination, "CHECKPOINT")->required();
+  import_command->callback([&] {
+    run = [&](ProcessGroup&) {
+      import_hf(line.source, line.destination);
+      return kExitDone;
+    };
+  });
+
+  auto* export_command = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
+  export_command->add_option("checkpoint", line.source, "CHECKPOINT")->required();
+  export_command->add_option("hf_dir", line.destination, "HF_DIR")->required();
+  export_command->add_option("--dtype", line.dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  export_command->callback([&] { run = [&](ProcessGroup&) { return run_export(line); }; });
+}
+
+// Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
+// others cannot know of ends them too.
+int fail(ProcessGroup& group, const std::string& message, int exit_code) {
+  if (group.size() == 1 || group.agreed_failure()) {
+    if (group.is_root()) fmt::print(stderr, "octavo: {}\n", message);
+    return exit_code;
+  }
+  fmt::print(stderr, "octavo: rank {}: {}\n", group.rank(), message);
+  group.abort(exit_code);
+}
+
+int run_command(const Command& command, ProcessGroup& group) {
+  try {
+    return command(group);
+  } catch (const InputError& error) {
+    return fail(group, error.what(), kExitBadInput);
+  } catch (const std::exception& error) {
+    return fail(group, error.what(), kExitFailed);
+  }
+}
+
+int main(int argc, char** argv) {
+  auto logger = std::make_shared<spdlog::logger>("octavo", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  logger->set_pattern("%v");
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+
+  CLI::App app("Octavo pretrains Llama-3-family language models.", "octavo");
+  app.set_version_flag("--version", std::string("octavo ") + kVersion + (kHasCuda ? " (CUDA)" : " (CPU)"));
+  app.require_subcommand(1);
+  CommandLine line;
+  Command command;
+  add_compute_commands(app, line, command);
+  add_file_commands(app, line, command);
+  ProcessGroup group;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = error.get_exit_code() == 0;  // --help, --version
+    if (asked && group.is_root()) app.exit(error);
+    if (!asked && group.is_root()) fmt::print(stderr, "octavo: {} (see octavo --help)\n", error.what());
+    return asked ? kExitDone : kExitBadInput;
+  }
+  return run_command(command, group);
+}
+
+}  // namespace
+
+}  // namespace octavo
+
+int main(int argc, char** argv) { return octavo::main(argc, argv); }

@@ -1,0 +1,102 @@
+#include "app/runtime.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+Device choose_device(const Config& config) {
+  if (config.device == DeviceChoice::kCpu) return Device::kCpu;
+  if (config.device == DeviceChoice::kCuda) return Device::kCuda;
+  return cuda_device_count() > 0 ? Device::kCuda : Device::kCpu;
+}
+
+// The cores this process may run on, as text that is equal exactly for processes sharing the same cores of one machine.
+std::string core_set(int& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    return "all";
+  }
+  cores = CPU_COUNT(&set);
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  std::string text = host;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) text += fmt::format(" {}", i);
+  }
+  return text;
+}
+
+// Ranks bound to the same cores share them; OMP_NUM_THREADS overrides.
+int choose_threads(ProcessGroup& group) {
+  int cores = 1;
+  const std::string mine = core_set(cores);
+  const std::vector<std::string> all = group.all_gather(mine);
+  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
+  return std::max(1, cores / sharing);
+}
+
+Stream make_stream(Device device, ProcessGroup& group) {
+  if (device == Device::kCpu) return Stream::cpu();
+  const int gpus = cuda_device_count();
+  CHECK_INPUT(gpus > 0, "device is cuda, but no GPU was found on this machine; use device: cpu, or check the driver");
+  CHECK_INPUT(group.local_size() <= gpus,
+              "{} ranks were started on a machine with {} GPU{}; start one rank a GPU or use device: cpu",
+              group.local_size(), gpus, gpus == 1 ? "" : "s");
+  return Stream::cuda(group.local_rank());
+}
+
+}  // namespace
+
+Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(Stream::cpu()) {
+  group.agree([&] {
+    const Device device = choose_device(config);
+    resolve_device(config, device);
+    stream_ = make_stream(device, group);
+  });
+  const int threads = choose_threads(group);
+  omp_set_num_threads(threads);
+  stream_.set_deterministic(config.training.deterministic);
+  communicator_ = make_communicator(group, stream_);
+
+  const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
+  if (stream_.is_cuda()) {
+    description_ = fmt::format("{} on {}", ranks, gpu_info(group.local_rank()).name);
+  } else {
+    description_ = fmt::format("{} on cpu, {} thread{} each", ranks, threads, threads == 1 ? "" : "s");
+    const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    if (group.is_root() && threads * group.local_size() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
+      spdlog::warn("using {} of {} cores, as the launcher bound the ranks; mpirun --bind-to none gives them all",
+                   threads * group.local_size(), online);
+    }
+  }
+}
+
+std::string Runtime::describe() const { return description_; }
+
+double Runtime::memory_gib() const {
+  if (stream_.is_cuda()) {
+    const GpuInfo info = gpu_info(group_.local_rank());
+    return static_cast<double>(info.total_bytes - info.free_bytes) / kGiB;
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / kGiB;
+}
+
+}  // namespace octavo

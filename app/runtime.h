@@ -1,0 +1,40 @@
+// What a command that computes runs on: the device, its stream, the threads and the communicator of this rank.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "app/config.h"
+#include "kernels/core/stream.h"
+#include "parallel/communicator.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+class Runtime {
+ public:
+  // Picks the device (config.device; auto: the GPU if there is one), resolves what the config leaves to it, sets the
+  // number of CPU threads, and connects the ranks. A collective; throws InputError on every rank alike when a rank has
+  // no GPU of its own.
+  Runtime(Config& config, ProcessGroup& group);
+
+  ProcessGroup& group() { return group_; }
+  Stream& stream() { return stream_; }
+  Communicator& communicator() { return *communicator_; }
+
+  // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
+  std::string describe() const;
+  // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
+  double memory_gib() const;
+
+ private:
+  ProcessGroup& group_;
+  Stream stream_;
+  std::unique_ptr<Communicator> communicator_;
+  std::string description_;
+};
+
+// The GPU's dense bfloat16 rate that `mfu` is relative to, FLOP/s.
+inline constexpr double kPeakFlops = 989e12;
+
+}  // namespace octavo

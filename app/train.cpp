@@ -1,0 +1,38 @@
+#include <spdlog/spdlog.h>
+
+#include "app/commands.h"
+#include "app/evaluation.h"
+#include "app/weight_source.h"
+#include "app/trainer.h"
+
+namespace octavo {
+
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
+  Config config;
+  group.agree([&] {
+    config = load_config(arguments.path, arguments.overrides);
+    check_supported(config);
+    validate(config, group.size(), purpose);
+    if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
+    validate(config, group.size(), purpose);
+  });
+  return config;
+}
+
+int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
+  Config config = load_run_config(arguments, group, Purpose::kTrain);
+  Runtime runtime(config, group);
+  if (group.is_root()) {
+    const double millions = static_cast<double>(config.model.num_parameters()) / 1e6;
+    spdlog::info("octavo train {}: {:.1f}M parameters, {} tokens a step, {}", arguments.path, millions,
+                 with_thousands_separators(config.training.global_batch_size * config.data.seq_len),
+                 runtime.describe());
+  }
+  Trainer trainer(config, runtime);
+  const Trainer::Outcome outcome = trainer.run();
+  if (outcome == Trainer::Outcome::kDone) return kExitDone;
+  if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
+  return kExitStopped;
+}
+
+}  // namespace octavo

@@ -1,0 +1,182 @@
+#include "app/trainer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+
+#include "app/signals.h"
+#include "app/weights.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+Arena allocate_training(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  const int64_t local_batch = config.training.global_batch_size / runtime.communicator().size();
+  Stream& stream = runtime.stream();
+  Arena plan = plan_training(config, layout, local_batch, stream);
+  if (!config.data.validation.empty()) {
+    runtime.group().agree([&] { const Validator validator(config, runtime, plan); });
+  }
+  return Arena(stream.device(), plan.used());
+}
+
+// What a checkpoint holds: the master weights and both moments of every parameter.
+std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  const auto add = [&](const std::string& prefix, const Tensor& flat) {
+    for (const ParameterSpec& spec : layout.specs()) {
+      tensors.push_back({prefix + spec.name, spec.shape, 0, spec.numel(),
+                         flat.rows(spec.offset, spec.offset + spec.numel())});
+    }
+  };
+  add("", state.parameters.master);
+  add(kExpAvg, state.optimizer.exp_avg());
+  add(kExpAvgSq, state.optimizer.exp_avg_sq());
+  return tensors;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Runtime& runtime)
+    : config_(config),
+      runtime_(runtime),
+      layout_(config.model),
+      arena_(allocate_training(config, layout_, runtime)),
+      state_(config, layout_, config.training.global_batch_size / runtime.communicator().size(), arena_,
+             runtime.stream()),
+      results_(runtime.stream().device()),
+      writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
+              runtime.stream()) {
+  if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
+  runtime.group().agree([&] { resume_or_initialize(); });
+  cast_weights(state_.parameters, runtime.stream());
+  if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
+}
+
+void Trainer::resume_or_initialize() {
+  const CheckpointConfig& c = config_.checkpoint;
+  std::optional<std::filesystem::path> path;
+  if (c.resume == "auto") path = Checkpoint::newest(c.dir);
+  if (c.resume != "auto" && c.resume != "never") path = c.resume;
+  Stream& stream = runtime_.stream();
+  const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
+                              .rank = runtime_.communicator().rank(),
+                              .num_ranks = runtime_.communicator().size(),
+                              .vocab_size = config_.model.vocab_size};
+  if (!path) {
+    loader_ = std::make_unique<Loader>(config_.data, options);
+    return load_initial_weights(config_, layout_, state_.parameters.master, stream);
+  }
+  Checkpoint checkpoint(*path);
+  check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
+  const nlohmann::json& meta = checkpoint.meta();
+  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
+  loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
+  load_weights(checkpoint, layout_, state_.parameters.master, stream);
+  load_moments(checkpoint, layout_, state_.optimizer, stream);
+  start_step_ = checkpoint.step();
+  start_tokens_ = meta.value("tokens", int64_t{0});
+  saved_step_ = start_step_;
+  if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+}
+
+// Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The
+// gradients it leaves are overwritten by the first micro-batch.
+void Trainer::warm_up() {
+  if (!runtime_.stream().is_cuda()) return;
+  state_.model.forward_backward(state_.batch.micro_batch(0), 0.0f, true);
+  runtime_.stream().synchronize();
+}
+
+int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
+
+Trainer::Outcome Trainer::run() {
+  catch_stop_signals();
+  warm_up();
+  Stream& stream = runtime_.stream();
+  const int64_t total_steps = config_.training.steps;
+  if (start_step_ >= total_steps && runtime_.group().is_root()) {
+    spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
+  }
+  interval_ = {Clock::now()};
+  for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
+    const Batch& batch = loader_->next();
+    interval_.data_ms += loader_->data_ms();
+    state_.batch.upload(batch);
+    training_step(state_, step, learning_rate(config_.optimizer, step, total_steps), runtime_.communicator(), stream);
+    results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+
+    const bool last = step == total_steps;
+    const bool stopping = should_stop();
+    const bool validating = validator_ && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
+    const bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+    if (results_.pending() > 1) finish_step(false, false);
+    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved.
+    if (validating || saving) finish_step(last || stopping, validating);
+    if (writer_.pending()) writer_.poll();
+    if (saving) save(step);
+    if (stopping) {
+      writer_.finish();
+      return Outcome::kStopped;
+    }
+  }
+  writer_.finish();
+  return Outcome::kDone;
+}
+
+// All ranks stop at the same step, whichever of them got the signal.
+bool Trainer::should_stop() { return runtime_.group().all_reduce_max(stop_requested() ? 1 : 0) != 0; }
+
+void Trainer::finish_step(bool always, bool validating) {
+  const std::optional<StepResult> result = results_.pop();
+  if (!result) return;
+  const auto finished = Clock::now();
+  ++interval_.steps;
+  const bool finite = std::isfinite(result->loss_sum) && std::isfinite(result->grad_norm);
+  std::optional<double> validation_loss;
+  if (validating && finite) validation_loss = validator_->loss(state_.model);
+  const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
+  const bool first = result->step == start_step_ + 1;
+  if (due || first || always || validating || !finite) report(*result, finished, validation_loss);
+  CHECK(finite, "the loss or the gradient norm of step {} is not finite; the last checkpoint is {}", result->step,
+        saved_step_ < 0 ? "none" : fmt::format("that of step {}", saved_step_));
+}
+
+void Trainer::report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss) {
+  const double seconds = std::chrono::duration<double>(finished - interval_.start).count();
+  const double steps = static_cast<double>(interval_.steps);
+  StepMetrics m;
+  m.step = result.step;
+  m.total_steps = config_.training.steps;
+  m.loss = result.loss_sum / static_cast<double>(tokens_per_step());
+  m.grad_norm = result.grad_norm;
+  m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
+  m.tokens = tokens_seen(result.step);
+  m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.communicator().size();
+  const double flops = m.wps * config_.model.flops_per_token(config_.data.seq_len);
+  m.mfu = flops / kPeakFlops;
+  m.tflops = flops / 1e12;
+  m.step_ms = 1e3 * seconds / steps;
+  m.data_ms = interval_.data_ms / steps;
+  m.memory_gib = runtime_.memory_gib();
+  m.validation_loss = validation_loss;
+  interval_ = {Clock::now()};
+  if (!metrics_) return;
+  spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
+  metrics_->write(m);
+}
+
+void Trainer::save(int64_t step) {
+  const nlohmann::json meta = {{"config", to_json(config_)},
+                               {"loader", loader_->state_json()},
+                               {"random", {{"seed", config_.training.seed}}},
+                               {"tokens", tokens_seen(step)}};
+  const std::vector<CheckpointTensor> tensors = checkpoint_tensors(layout_, state_);
+  const Communicator& ranks = runtime_.communicator();
+  writer_.save(step, config_.model, meta, divide_tensors(tensors, ranks.rank(), ranks.size()));
+  saved_step_ = step;
+}
+
+}  // namespace octavo

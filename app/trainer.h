@@ -1,0 +1,68 @@
+// The training loop: one object a run. See Trainer::run() for the life of a step.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "app/checkpoint_writer.h"
+#include "app/config.h"
+#include "app/metrics.h"
+#include "app/runtime.h"
+#include "app/step_results.h"
+#include "app/training_state.h"
+#include "app/validation.h"
+#include "data/loader.h"
+
+namespace octavo {
+
+class Trainer {
+ public:
+  // Opens the data, allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from
+  // or a random initialization. A collective; what is wrong is an InputError on every rank, before any training.
+  // `config` is validated and its device resolved; `runtime` must outlive the trainer.
+  Trainer(const Config& config, Runtime& runtime);
+
+  enum class Outcome { kDone, kStopped };
+  // Trains up to config.training.steps; kStopped after a signal, once a checkpoint is saved. Error when the loss is not
+  // finite.
+  Outcome run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Since the last logged step.
+  struct Interval {
+    Clock::time_point start;
+    int64_t steps = 0;
+    double data_ms = 0;
+  };
+
+  void resume_or_initialize();
+  void warm_up();
+  // Waits for the oldest step whose result is pending; then validates if asked, and reports the step when it is due,
+  // `always`, or validated.
+  void finish_step(bool always, bool validating);
+  void report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss);
+  void save(int64_t step);
+  bool should_stop();
+  int64_t tokens_per_step() const;
+  int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
+
+  Config config_;
+  Runtime& runtime_;
+  ParameterLayout layout_;
+  Arena arena_;
+  TrainingState state_;
+  StepResults results_;
+  std::optional<Validator> validator_;
+  CheckpointWriter writer_;
+  std::unique_ptr<Loader> loader_;
+  std::optional<MetricsWriter> metrics_;  // on rank 0
+  int64_t start_step_ = 0;                // already done when the run began
+  int64_t start_tokens_ = 0;              // seen by then
+  int64_t saved_step_ = -1;
+  Interval interval_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,37 @@
+#include "app/validation.h"
+
+#include "kernels/reduce.h"
+
+namespace octavo {
+
+Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
+    : runtime_(&runtime),
+      samples_(config.data, {.batches = config.validation.batches,
+                             .global_batch_size = config.training.global_batch_size,
+                             .micro_batch_size = config.training.micro_batch_size,
+                             .rank = runtime.communicator().rank(),
+                             .num_ranks = runtime.communicator().size(),
+                             .vocab_size = config.model.vocab_size}),
+      seq_len_(config.data.seq_len),
+      batch_({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
+             config.model.vocab_size, config.data.document_mask, arena, runtime.stream()),
+      sum_(arena.allocate("validation loss", DType::kFloat32, {1})) {}
+
+double Validator::loss(Llama& model) {
+  Stream& stream = runtime_->stream();
+  double total = 0;
+  while (const Batch* batch = samples_.next()) {
+    batch_.upload(*batch);
+    model.forward(batch_.micro_batch(0));
+    stream.zero(sum_);
+    sum({.out = sum_, .x = model.losses()}, stream);
+    float value = 0;
+    stream.copy(&value, sum_.raw(), sizeof(value));
+    stream.synchronize();
+    total += static_cast<double>(value);
+  }
+  total = runtime_->group().all_reduce_sum(total);
+  return total / static_cast<double>(num_tokens());
+}
+
+}  // namespace octavo

@@ -1,0 +1,31 @@
+// The validation loss: the mean cross entropy of a model over the samples of data.validation, the same samples at every
+// call and for any number of ranks.
+#pragma once
+
+#include "app/batch_buffers.h"
+#include "app/config.h"
+#include "app/runtime.h"
+#include "data/validation_set.h"
+#include "model/llama.h"
+
+namespace octavo {
+
+class Validator {
+ public:
+  // Opens data.validation; takes its buffers from `arena` (two micro-batches of tokens and a sum).
+  Validator(const Config& config, Runtime& runtime, Arena& arena);
+
+  // A collective. In nats a token.
+  double loss(Llama& model);
+  // That the loss is the mean of.
+  int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
+
+ private:
+  Runtime* runtime_;
+  ValidationSet samples_;
+  int64_t seq_len_;
+  BatchBuffers batch_;
+  Tensor sum_;  // [1] float32
+};
+
+}  // namespace octavo

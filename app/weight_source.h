@@ -1,0 +1,71 @@
+// Where the weights of a model come from: a Hugging Face directory or an Octavo checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint.h"
+#include "app/hf_format.h"
+#include "app/safetensors.h"
+#include "model/config.h"
+
+namespace octavo {
+
+// The parameters of a model, all there and of the right shapes (checked on opening). Used by one thread.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  virtual const ModelConfig& model_config() const = 0;
+  // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout.
+  virtual void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) = 0;
+};
+
+// A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
+// InputError naming the file and tensor when one is missing, misshapen, no float or not of this model. Buffers of old
+// exports (rotary_emb.inv_freq) and a tied model's copy of its embedding are ignored.
+class HfWeights : public WeightSource {
+ public:
+  explicit HfWeights(const std::filesystem::path& dir);
+
+  const ModelConfig& model_config() const override { return config_; }
+  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) override;
+  const nlohmann::json& json() const { return json_; }  // config.json
+
+ private:
+  void open_files();
+  void open_sharded();
+  void check_tensors() const;
+  void check_shape(const std::string& name, const std::vector<int64_t>& shape) const;
+
+  std::filesystem::path dir_;
+  nlohmann::json json_;
+  ModelConfig config_;
+  std::list<SafetensorsFile> files_;  // at addresses that stay
+  std::map<std::string, const SafetensorsFile*> tensors_;
+};
+
+// The master weights of a checkpoint, or of the newest in a directory of them. Whole tensors are compared with their
+// checksums when read.
+class CheckpointWeights : public WeightSource {
+ public:
+  explicit CheckpointWeights(const std::filesystem::path& path);
+
+  const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
+  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) override;
+  Checkpoint& checkpoint() { return checkpoint_; }
+
+ private:
+  Checkpoint checkpoint_;
+};
+
+// Opens whichever of the two is at `path`; InputError when it is neither.
+std::unique_ptr<WeightSource> open_weights(const std::string& path);
+
+}  // namespace octavo

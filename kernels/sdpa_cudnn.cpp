@@ -1,0 +1,244 @@
+// Attention by cuDNN through its C++ frontend. A graph describes q, k and v as strided views into the packed qkv
+// buffer, so nothing is copied; its plan is built once a shape and kept with the stream.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <algorithm>
+#include <cmath>
+#include <compare>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/cuda_check.h"
+#include "kernels/core/error.h"
+#include "kernels/sdpa.h"
+
+namespace octavo::cuda {
+
+namespace {
+
+namespace fe = cudnn_frontend;
+using TensorAttributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+using Pointers = std::unordered_map<int64_t, void*>;
+
+void check(cudnnStatus_t status, const char* what) {
+  CHECK(status == CUDNN_STATUS_SUCCESS, "cuDNN: {} failed: {}", what, cudnnGetErrorString(status));
+}
+
+void check(fe::error_t status, const char* what, const SdpaShape& s) {
+  CHECK(status.is_good(), "cuDNN: {} failed for batch {}, seq_len {}, {} query and {} key/value heads of {}: {}", what,
+        s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim, status.get_message());
+}
+
+// Names of a graph's tensors.
+enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
+
+struct Plan {
+  fe::graph::Graph graph;
+  int64_t workspace_bytes = 0;
+  Buffer lengths;  // device int32 [batch], where the plan needs them
+};
+
+fe::graph::Graph make_graph() {
+  fe::graph::Graph graph;
+  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  return graph;
+}
+
+// cuDNN's dimensions are always {batch, heads, seq_len, head_dim}; rows of `width` elements hold all heads of a token.
+std::vector<int64_t> dims(const SdpaShape& s, int64_t heads) { return {s.batch, heads, s.seq_len, s.head_dim}; }
+std::vector<int64_t> strides(const SdpaShape& s, int64_t width) { return {s.seq_len * width, s.head_dim, width, 1}; }
+
+fe::graph::Tensor_attributes head_tensor(Uid uid, const SdpaShape& s, int64_t heads, int64_t width) {
+  return fe::graph::Tensor_attributes().set_uid(uid).set_dim(dims(s, heads)).set_stride(strides(s, width));
+}
+
+fe::graph::Tensor_attributes lse_tensor(const SdpaShape& s) {
+  return fe::graph::Tensor_attributes()
+      .set_uid(kLse)
+      .set_dim({s.batch, s.num_heads, s.seq_len, 1})
+      .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
+      .set_data_type(fe::DataType_t::FLOAT);
+}
+
+void make_output(const TensorAttributes& tensor, Uid uid, const SdpaShape& s, int64_t heads, int64_t width) {
+  tensor->set_output(true).set_uid(uid).set_dim(dims(s, heads)).set_stride(strides(s, width));
+}
+
+float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
+
+void finish(Plan& plan, const SdpaShape& shape, const char* what, cudnnHandle_t handle) {
+  check(plan.graph.build(handle, {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), what, shape);
+  check(plan.graph.get_workspace_size(plan.workspace_bytes), what, shape);
+}
+
+std::unique_ptr<Plan> build_forward(const SdpaShape& s, cudnnHandle_t handle) {
+  auto plan = std::make_unique<Plan>(Plan{.graph = make_graph(), .lengths = {}});
+  const auto q = plan->graph.tensor(head_tensor(kQ, s, s.num_heads, s.qkv_width()));
+  const auto k = plan->graph.tensor(head_tensor(kK, s, s.num_kv_heads, s.qkv_width()));
+  const auto v = plan->graph.tensor(head_tensor(kV, s, s.num_kv_heads, s.qkv_width()));
+  const auto options = fe::graph::SDPA_attributes()
+                           .set_name("sdpa_forward")
+                           .set_generate_stats(true)
+                           .set_attn_scale(attention_scale(s))
+                           .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                           .set_diagonal_band_right_bound(0);
+  const auto [out, lse] = plan->graph.sdpa(q, k, v, options);
+  make_output(out, kOut, s, s.num_heads, s.out_width());
+  lse->set_output(true)
+      .set_uid(kLse)
+      .set_dim({s.batch, s.num_heads, s.seq_len, 1})
+      .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
+      .set_data_type(fe::DataType_t::FLOAT);
+  finish(*plan, s, "building the attention forward", handle);
+  return plan;
+}
+
+// cuDNN's backward scores the columns past the last key of a partial tile of 128 as 0 instead of minus infinity, which
+// overflows where a row's log-sum-exp is very negative (NaN in d_q). Saying how long each sequence is masks them.
+constexpr int64_t kTile = 128;
+
+void mask_partial_tile(fe::graph::SDPA_backward_attributes& options, Plan& plan, const SdpaShape& s, Stream& stream) {
+  const auto lengths = [&](Uid uid) {
+    return plan.graph.tensor(fe::graph::Tensor_attributes()
+                                 .set_uid(uid)
+                                 .set_dim({s.batch, 1, 1, 1})
+                                 .set_stride({1, 1, 1, 1})
+                                 .set_data_type(fe::DataType_t::INT32));
+  };
+  options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
+  const std::vector<int32_t> values(static_cast<size_t>(s.batch), static_cast<int32_t>(s.seq_len));
+  plan.lengths = Buffer::device(Device::kCuda, s.batch * dtype_bytes(DType::kInt32));
+  stream.copy(plan.lengths.data(), values.data(), s.batch * dtype_bytes(DType::kInt32));
+  stream.synchronize();
+}
+
+std::unique_ptr<Plan> build_backward(const SdpaShape& s, cudnnHandle_t handle, Stream& stream) {
+  auto plan = std::make_unique<Plan>(Plan{.graph = make_graph(), .lengths = {}});
+  const auto q = plan->graph.tensor(head_tensor(kQ, s, s.num_heads, s.qkv_width()));
+  const auto k = plan->graph.tensor(head_tensor(kK, s, s.num_kv_heads, s.qkv_width()));
+  const auto v = plan->graph.tensor(head_tensor(kV, s, s.num_kv_heads, s.qkv_width()));
+  const auto out = plan->graph.tensor(head_tensor(kOut, s, s.num_heads, s.out_width()));
+  const auto d_out = plan->graph.tensor(head_tensor(kDOut, s, s.num_heads, s.out_width()));
+  const auto lse = plan->graph.tensor(lse_tensor(s));
+  auto options = fe::graph::SDPA_backward_attributes()
+                     .set_name("sdpa_backward")
+                     .set_attn_scale(attention_scale(s))
+                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0)
+                     .set_deterministic_algorithm(stream.deterministic());
+  if (s.seq_len % kTile != 0) mask_partial_tile(options, *plan, s, stream);
+  const auto [d_q, d_k, d_v] = plan->graph.sdpa_backward(q, k, v, out, d_out, lse, options);
+  make_output(d_q, kDQ, s, s.num_heads, s.qkv_width());
+  make_output(d_k, kDK, s, s.num_kv_heads, s.qkv_width());
+  make_output(d_v, kDV, s, s.num_kv_heads, s.qkv_width());
+  finish(*plan, s, "building the attention backward", handle);
+  return plan;
+}
+
+struct ShapeOrder {
+  static auto key(const SdpaShape& s) {
+    return std::tuple(s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim);
+  }
+  bool operator()(const SdpaShape& a, const SdpaShape& b) const { return key(a) < key(b); }
+};
+
+class CudnnState {
+ public:
+  explicit CudnnState(Stream& stream) {
+    cudnnHandle_t handle = nullptr;
+    check(cudnnCreate(&handle), "cudnnCreate");
+    handle_.reset(handle);
+    check(cudnnSetStream(handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
+  }
+
+  Plan& forward(const SdpaShape& shape) {
+    auto& plan = forward_[shape];
+    if (!plan) plan = build_forward(shape, handle_.get());
+    return *plan;
+  }
+
+  Plan& backward(const SdpaShape& shape, Stream& stream) {
+    auto& plan = (stream.deterministic() ? deterministic_backward_ : backward_)[shape];
+    if (!plan) plan = build_backward(shape, handle_.get(), stream);
+    return *plan;
+  }
+
+  void execute(const Plan& plan, Pointers& pointers, const SdpaShape& shape, const Stream& stream) const {
+    void* workspace = plan.workspace_bytes == 0 ? nullptr : stream.workspace(plan.workspace_bytes);
+    check(plan.graph.execute(handle_.get(), pointers, workspace), "attention", shape);
+  }
+
+ private:
+  struct Destroy {
+    void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
+  };
+  using Plans = std::map<SdpaShape, std::unique_ptr<Plan>, ShapeOrder>;
+
+  std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, Destroy> handle_;
+  Plans forward_;
+  Plans backward_;
+  Plans deterministic_backward_;
+};
+
+// Where the first query, key and value head of a packed buffer lie.
+struct Heads {
+  BFloat16* q;
+  BFloat16* k;
+  BFloat16* v;
+  Heads(const Tensor& packed, const SdpaShape& s)
+      : q(packed.data<BFloat16>()), k(q + s.num_heads * s.head_dim), v(k + s.num_kv_heads * s.head_dim) {}
+};
+
+void check_supported(const SdpaShape& shape, DType dtype, const Tensor& document_start) {
+  sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
+  CHECK(
+      !document_start.defined(),
+      "attention within documents (data.document_mask) is there on the CPU only so far; set data.document_mask: false");
+}
+
+}  // namespace
+
+void sdpa_forward(const SdpaForward& args, Stream& stream) {
+  check_supported(args.shape, args.qkv.dtype(), args.document_start);
+  auto& state = stream.state<CudnnState>();
+  const Heads qkv(args.qkv, args.shape);
+  Pointers pointers{{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOut, args.out.raw()}, {kLse, args.lse.raw()}};
+  state.execute(state.forward(args.shape), pointers, args.shape, stream);
+}
+
+void sdpa_backward(const SdpaBackward& args, Stream& stream) {
+  check_supported(args.shape, args.qkv.dtype(), args.document_start);
+  auto& state = stream.state<CudnnState>();
+  const Plan& plan = state.backward(args.shape, stream);
+  const Heads qkv(args.qkv, args.shape);
+  const Heads d_qkv(args.d_qkv, args.shape);
+  Pointers pointers{{kQ, qkv.q},
+                    {kK, qkv.k},
+                    {kV, qkv.v},
+                    {kOut, args.out.raw()},
+                    {kLse, args.lse.raw()},
+                    {kDOut, args.d_out.raw()},
+                    {kDQ, d_qkv.q},
+                    {kDK, d_qkv.k},
+                    {kDV, d_qkv.v}};
+  if (plan.lengths.data() != nullptr) {
+    pointers.emplace(kQueryLengths, plan.lengths.data());
+    pointers.emplace(kKeyLengths, plan.lengths.data());
+  }
+  state.execute(plan, pointers, args.shape, stream);
+}
+
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
+  check_supported(shape, dtype, {});
+  auto& state = stream.state<CudnnState>();
+  return std::max(state.forward(shape).workspace_bytes, state.backward(shape, stream).workspace_bytes);
+}
+
+}  // namespace octavo::cuda

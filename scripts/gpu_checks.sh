@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Everything that only a machine with a GPU can check, in one go: the kernels against the CPU, memory errors, the golden cases,
+# a short training run on the GPU against the same on the CPU, and the throughput.
+#
+#   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training bench; all by default
+#
+#   BUILD=build          build folder
+#   OUT=runs/gpu_checks  where the logs go, one a check
+#   BENCH_CONFIG=configs/llama3_1.8b_1gpu.yaml
+#   MEMCHECK_FILTER=...  GoogleTest filter of the tests run under compute-sanitizer, which makes them a hundred times slower
+#
+# Ends with a table; exit code 1 when a check failed. A failed check does not keep the others from running.
+# shellcheck disable=SC2317  # the checks are called by name
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$OCTAVO_ROOT"
+
+build="${BUILD:-build}"
+out="${OUT:-runs/gpu_checks}"
+gpu_tests='*Cuda*:*CUDA*:*Gpu*:*GPU*'
+checks=("$@")
+((${#checks[@]})) || checks=(build kernels memcheck golden training bench)
+mkdir -p "$out"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+check_build() {
+  cmake --preset default -B "$build"
+  cmake --build "$build"
+  grep -q 'kHasCuda = true' "$build/generated/build_config.h" || {
+    echo "this build has no CUDA backend; cmake says above what is missing"
+    return 1
+  }
+}
+
+# run_tests FOLDER FILTER [COMMAND before the executable...]: fails when the filter selects nothing or a test is skipped, so
+# that an empty run is not taken for a good one.
+run_tests() {
+  local executable="$build/tests/octavo_$1_tests" filter="$2" log="$scratch/$1.log"
+  shift 2
+  "$@" "$executable" --gtest_filter="$filter" --gtest_brief=0 2>&1 | tee "$log"
+  grep -q '^\[  PASSED  \] [1-9]' "$log" && ! grep -q '^\[  SKIPPED \] [0-9]' "$log"
+}
+
+check_kernels() { run_tests kernels "$gpu_tests"; }
+
+check_memcheck() {
+  run_tests kernels "${MEMCHECK_FILTER:-$gpu_tests}" \
+    compute-sanitizer --tool memcheck --error-exitcode 9 --launch-timeout 60
+}
+
+check_golden() { run_tests model "$gpu_tests"; }
+
+# The same thirty steps on both devices; bfloat16 against float32 must agree in the loss of every logged step.
+check_training() {
+  local device
+  "$build/octavo" pack --input app model kernels data --output "$scratch/train" --hold-out-every 20 \
+    --hold-out-output "$scratch/held_out"
+  for device in cpu cuda; do
+    "$build/octavo" train configs/quickstart.yaml "device=$device" training.steps=30 training.micro_batch_size=8 \
+      optimizer.lr=1.0e-3 logging.every=1 "logging.dir=$scratch/$device" "checkpoint.dir=$scratch/$device/checkpoints" \
+      validation.every=30 "data.train=[{path: $scratch/train}]" "data.validation=[{path: $scratch/held_out}]"
+  done
+  python3 scripts/compare_metrics.py "$scratch/cpu/metrics.jsonl" "$scratch/cuda/metrics.jsonl" --tolerance 0.01
+}
+
+check_bench() { "$build/octavo" bench "${BENCH_CONFIG:-configs/llama3_1.8b_1gpu.yaml}"; }
+
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+results=()
+failed=0
+for check in "${checks[@]}"; do
+  [[ "$(type -t "check_$check")" == function ]] || die "there is no check named $check"
+  say "$check"
+  started=$SECONDS
+  # A subshell under `set -e`, which an `if` around the call would switch off.
+  set +e
+  (
+    set -e
+    "check_$check"
+  ) 2>&1 | tee "$out/$check.log"
+  status=${PIPESTATUS[0]}
+  set -e
+  ((status == 0)) || failed=1
+  results+=("$(printf '%-10s %-7s %5d s   %s' "$check" "$( ((status == 0)) && echo passed || echo FAILED)" \
+    $((SECONDS - started)) "$out/$check.log")")
+done
+
+say "GPU checks on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || echo 'no GPU')"
+printf '%s\n' "${results[@]}" | tee "$out/summary.txt"
+exit "$failed"

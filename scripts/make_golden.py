@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Makes the project's small golden cases with Hugging Face transformers, in float64.
+
+    make_golden.py [OUT_DIR] [CASE...]       OUT_DIR: tests/golden by default; needs torch and transformers 5
+
+One folder a case:
+
+    config.json          the model, as transformers writes it
+    model.safetensors    the initial weights, float32
+    golden.json          the loss and gradient norm of one batch, and the trajectory of a short AdamW run
+    golden.safetensors   that batch (input_ids, labels [batch, seq]), its logits and every gradient (grad.NAME), and
+                         train_tokens [steps, batch, seq + 1]: the tokens of each step, inputs and targets overlapping
+    final.safetensors    the weights after the run
+
+Weights are rounded to float32 before anything is computed, so a program that computes in float32 starts from the same
+numbers. Norm weights are drawn around 1, not set to 1, so that a gradient that forgets them is seen. transformers computes
+norms and rope in float32 whatever the model's dtype; both are replaced by float64 here, and the loss is checked against the
+library's own.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+STEPS, WARMUP, LR, MIN_LR_RATIO = 8, 2, 3e-3, 0.1
+WEIGHT_DECAY, BETAS, EPS, CLIP = 0.1, (0.9, 0.95), 1e-8, 1.0
+
+SHAPE = {
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+# Grouped-query attention with an output matrix of its own; attention wider than the model.
+GQA = SHAPE | {
+    "hidden_size": 32,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 112,
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+}
+# A tied table and Llama 3.1's rope scaling, with an original length so short that all three of its branches are taken.
+TIED = SHAPE | {
+    "hidden_size": 48,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "vocab_size": 96,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+}
+CASES = {"gqa": (GQA, 2, 40, 1), "tied_ropescaled": (TIED, 2, 48, 2)}  # name: (config, batch, seq, seed)
+
+
+def make_model(config, seed):
+    """A Llama whose weights are float32 numbers, in float32."""
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, attn_implementation="sdpa"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0.0, 0.05)
+            else:
+                parameter.normal_(1.0, 0.1)
+    return model.float().eval()
+
+
+def make_exact(model, config):
+    """The same model in float64 throughout."""
+    model = model.double()
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.forward = exact_rms_norm(module)
+        if hasattr(module, "inv_freq"):
+            module.forward = exact_rope(exact_inv_freq(config))
+    return model
+
+
+def exact_rms_norm(module):
+    def forward(x):
+        return module.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + module.variance_epsilon)
+
+    return forward
+
+
+def exact_inv_freq(config):
+    """theta^(-2i/D), with Llama 3.1's scaling where the config asks for it, in float64."""
+    rope, head_dim = config["rope_parameters"], config["head_dim"]
+    inv_freq = rope["rope_theta"] ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    if rope["rope_type"] == "default":
+        return inv_freq
+    turns = rope["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
+    smooth = (turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+    smooth = smooth.clamp(0.0, 1.0)
+    return (1 - smooth) * inv_freq / rope["factor"] + smooth * inv_freq
+
+
+def exact_rope(inv_freq):
+    def forward(x, position_ids, *_, **__):
+        angles = position_ids[..., None].double() * inv_freq
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    return forward
+
+
+def learning_rate(step):
+    """Of a step counted from 1: linear warm-up, then cosine down to MIN_LR_RATIO."""
+    if step <= WARMUP:
+        return LR * step / WARMUP
+    progress = (step - WARMUP) / (STEPS - WARMUP)
+    return LR * (MIN_LR_RATIO + (1 - MIN_LR_RATIO) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def loss_of(model, tokens):
+    """Mean cross entropy of [batch, seq + 1] tokens, and the logits."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), logits
+
+
+def backward(model, tokens):
+    model.zero_grad(set_to_none=True)
+    loss, logits = loss_of(model, tokens)
+    loss.backward()
+    norm = math.sqrt(sum(p.grad.square().sum().item() for p in model.parameters()))
+    return loss.item(), norm, logits.detach()
+
+
+def weights(model):
+    # The tied output matrix is the embedding table and is stored once.
+    return {name: p.detach().float().contiguous().clone() for name, p in model.named_parameters()}
+
+
+def train(model, train_tokens):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    trajectory = []
+    for step, tokens in enumerate(train_tokens, 1):
+        loss, norm, _ = backward(model, tokens)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        trajectory.append({"step": step, "loss": loss, "grad_norm": norm, "lr": learning_rate(step)})
+    return trajectory
+
+
+def make_case(out_dir, name):
+    config, batch, seq, seed = CASES[name]
+    model = make_model(config, seed)
+    generator = torch.Generator().manual_seed(100 + seed)
+    train_tokens = torch.randint(0, config["vocab_size"], (STEPS, batch, seq + 1), generator=generator)
+
+    folder = Path(out_dir) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+
+    with torch.no_grad():
+        library_loss = loss_of(model, train_tokens[0])[0].item()
+    model = make_exact(model, config)
+    loss, norm, logits = backward(model, train_tokens[0])
+    assert logits.dtype == torch.float64 and abs(loss - library_loss) < 2e-6 * loss, (loss, library_loss)
+    tensors = {f"grad.{key}": p.grad.float().contiguous() for key, p in model.named_parameters()}
+    tensors["loss"] = torch.tensor([loss], dtype=torch.float64)
+    tensors["logits"] = logits.float().contiguous()
+    tensors["input_ids"] = train_tokens[0, :, :-1].int().contiguous()
+    tensors["labels"] = train_tokens[0, :, 1:].int().contiguous()
+    tensors["train_tokens"] = train_tokens.int().contiguous()
+    save_file(tensors, folder / "golden.safetensors")
+
+    golden = {
+        "case": name,
+        "batch": batch,
+        "seq": seq,
+        "loss": loss,
+        "grad_norm": norm,
+        "steps": STEPS,
+        "warmup": WARMUP,
+        "lr": LR,
+        "min_lr_ratio": MIN_LR_RATIO,
+        "weight_decay": WEIGHT_DECAY,
+        "weight_decay_on": "tensors of 2 or more dimensions",
+        "beta1": BETAS[0],
+        "beta2": BETAS[1],
+        "eps": EPS,
+        "clip": CLIP,
+        "precision": "float64",
+        "trajectory": train(model, train_tokens),
+    }
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    save_file(weights(model), folder / "final.safetensors")
+    model.config.save_pretrained(folder)
+    last = golden["trajectory"][-1]
+    print(f"{name}: loss {loss:.6f} -> {last['loss']:.6f}, {sum(p.numel() for p in model.parameters())} parameters")
+
+
+def main():
+    out_dir = sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "tests" / "golden"
+    for name in sys.argv[2:] or CASES:
+        make_case(out_dir, name)
+
+
+if __name__ == "__main__":
+    main()

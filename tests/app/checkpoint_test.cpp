@@ -1,0 +1,443 @@
+#include "app/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint_writer.h"
+#include "kernels/core/error.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig small_model() {
+  ModelConfig config;
+  config.hidden_size = 8;
+  config.intermediate_size = 12;
+  config.num_layers = 1;
+  config.num_heads = config.num_kv_heads = 1;
+  config.head_dim = 8;
+  config.vocab_size = 10;
+  return config;
+}
+
+// Owns the values of some tensors: float32 weights and first moments, bfloat16 second moments.
+struct State {
+  explicit State(unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (float& value : weight) value = normal(random);
+    for (float& value : exp_avg) value = normal(random);
+    for (BFloat16& value : exp_avg_sq) value = BFloat16(normal(random));
+  }
+
+  std::vector<CheckpointTensor> tensors() {
+    return {{"a.weight", {7, 5}, 0, 35, Tensor(weight.data(), DType::kFloat32, {35})},
+            {"exp_avg.a.weight", {7, 5}, 0, 35, Tensor(exp_avg.data(), DType::kFloat32, {7, 5})},
+            {"exp_avg_sq.a.weight", {7, 5}, 0, 35, Tensor(exp_avg_sq.data(), DType::kBFloat16, {35})}};
+  }
+
+  std::vector<float> weight = std::vector<float>(35);
+  std::vector<float> exp_avg = std::vector<float>(35);
+  std::vector<BFloat16> exp_avg_sq = std::vector<BFloat16>(35);
+};
+
+class CheckpointTest : public testing::Test {
+ protected:
+  std::string root() const { return dir_ / "checkpoints"; }
+  fs::path step_path(int64_t step) const { return fs::path(root()) / step_directory_name(step); }
+  fs::path shard_path(int64_t step) const { return step_path(step) / shard_name(0); }
+
+  void save(int64_t step, State& state, bool async = false, int64_t keep = 0) {
+    CheckpointWriter writer({root(), keep, async}, group_, stream_);
+    writer.save(step, small_model(), {{"tokens", 10 * step}, {"loader", {1, 2}}}, state.tensors());
+    writer.finish();
+    EXPECT_EQ(writer.last_saved(), step_path(step));
+  }
+
+  static void expect_holds(Checkpoint& checkpoint, const State& state) {
+    std::vector<float> values(35);
+    checkpoint.read("a.weight", 0, 35, values.data());
+    EXPECT_EQ(values, state.weight);
+    checkpoint.read("exp_avg.a.weight", 0, 35, values.data());
+    EXPECT_EQ(values, state.exp_avg);
+    checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data());
+    for (size_t i = 0; i < 35; ++i) EXPECT_EQ(values[i], static_cast<float>(state.exp_avg_sq[i]));
+  }
+
+  std::vector<std::string> listing() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(root())) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  // The InputError with which reading everything fails; empty when it does not.
+  std::string damage(const fs::path& path) {
+    try {
+      Checkpoint(path).verify();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TempDir dir_;
+  ProcessGroup group_;
+  Stream stream_ = Stream::cpu();
+};
+
+TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
+  for (const bool async : {false, true}) {
+    State state(1);
+    save(5, state, async);
+    Checkpoint checkpoint(step_path(5));
+    EXPECT_EQ(checkpoint.step(), 5);
+    EXPECT_EQ(checkpoint.ranks(), 1);
+    EXPECT_EQ(checkpoint.meta().at("tokens"), 50);
+    EXPECT_EQ(checkpoint.meta().at("loader"), (nlohmann::json{1, 2}));
+    EXPECT_EQ(checkpoint.model_config(), small_model());
+    EXPECT_EQ(checkpoint.tensors().size(), 3u);
+    EXPECT_TRUE(checkpoint.has("exp_avg.a.weight"));
+    EXPECT_FALSE(checkpoint.has("b.weight"));
+    expect_holds(checkpoint, state);
+    checkpoint.verify();
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000005"});
+  }
+}
+
+TEST_F(CheckpointTest, ConvertsRangesToTheDtypeAskedFor) {
+  State state(2);
+  save(1, state);
+  Checkpoint checkpoint(root());
+  std::vector<BFloat16> halves(10);
+  checkpoint.read("a.weight", 20, 30, Tensor(halves.data(), DType::kBFloat16, {10}));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(halves[i].bits, BFloat16(state.weight[20 + i]).bits);
+  checkpoint.read("exp_avg_sq.a.weight", 3, 13, Tensor(halves.data(), DType::kBFloat16, {10}));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(halves[i].bits, state.exp_avg_sq[3 + i].bits);
+  std::vector<int32_t> integers(10);
+  EXPECT_THROW(checkpoint.read("a.weight", 0, 10, Tensor(integers.data(), DType::kInt32, {10})), Error);
+  EXPECT_THROW(checkpoint.read("a.weight", 30, 36, std::vector<float>(6).data()), Error);
+  EXPECT_THROW(checkpoint.read("b.weight", 0, 1, std::vector<float>(1).data()), InputError);
+}
+
+TEST_F(CheckpointTest, ReadsRangesAcrossPieces) {
+  State state(3);
+  std::vector<CheckpointTensor> pieces;
+  // Saved last to first, so that order cannot be taken for granted.
+  for (int part = 4; part >= 0; --part) {
+    const auto divided = divide_tensors(state.tensors(), part, 5);
+    pieces.insert(pieces.end(), divided.begin(), divided.end());
+  }
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.save(9, small_model(), {}, pieces);
+  writer.finish();
+  Checkpoint checkpoint(root());
+  EXPECT_GT(checkpoint.find("a.weight")->pieces.size(), 1u);
+  expect_holds(checkpoint, state);
+  for (int64_t begin = 0; begin < 35; begin += 4) {
+    for (int64_t end = begin; end <= 35; ++end) {
+      std::vector<float> values(static_cast<size_t>(end - begin));
+      checkpoint.read("a.weight", begin, end, values.data());
+      EXPECT_EQ(values, std::vector<float>(state.weight.begin() + begin, state.weight.begin() + end));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, DividesByBytesWithoutOverlap) {
+  State state(4);
+  for (const int count : {1, 2, 3, 7, 50, 400}) {
+    std::map<std::string, int64_t> next;
+    int64_t total = 0, largest = 0;
+    for (int part = 0; part < count; ++part) {
+      int64_t bytes = 0;
+      for (const CheckpointTensor& piece : divide_tensors(state.tensors(), part, count)) {
+        EXPECT_EQ(piece.begin, next[piece.name]);
+        EXPECT_EQ(piece.data.numel(), piece.end - piece.begin);
+        next[piece.name] = piece.end;
+        bytes += piece.data.bytes();
+      }
+      largest = std::max(largest, bytes);
+      total += bytes;
+    }
+    EXPECT_EQ(total, 35 * 10);
+    EXPECT_LE(largest, 35 * 10 / count + 8);
+    for (const CheckpointTensor& tensor : state.tensors()) EXPECT_EQ(next[tensor.name], 35);
+  }
+}
+
+TEST_F(CheckpointTest, RefusesTensorsThatAreNotCovered) {
+  State state(5);
+  for (const bool async : {false, true}) {
+    CheckpointWriter writer({root(), 0, async}, group_, stream_);
+    const auto half = divide_tensors(state.tensors(), 0, 2);
+    EXPECT_THROW(
+        {
+          writer.save(1, small_model(), {}, half);
+          writer.finish();
+        },
+        Error);
+    EXPECT_TRUE(listing().empty());
+    std::vector<CheckpointTensor> twice = state.tensors();
+    twice.push_back({"a.weight", {7, 5}, 0, 10, Tensor(state.weight.data(), DType::kFloat32, {10})});
+    EXPECT_THROW(
+        {
+          writer.save(1, small_model(), {}, twice);
+          writer.finish();
+        },
+        Error);
+    EXPECT_TRUE(listing().empty());
+  }
+}
+
+TEST_F(CheckpointTest, SnapshotsBeforeTheWritingThreadRuns) {
+  State state(6);
+  const State before = state;
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.reserve(CheckpointWriter::staging_bytes(state.tensors()));
+  writer.save(1, small_model(), {}, state.tensors());
+  std::fill(state.weight.begin(), state.weight.end(), 0.0f);
+  EXPECT_TRUE(writer.pending());
+  while (!writer.poll()) continue;
+  EXPECT_FALSE(writer.pending());
+  EXPECT_TRUE(writer.poll());
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, before);
+}
+
+TEST_F(CheckpointTest, CompletesAPendingSaveBeforeTheNext) {
+  State first(7), second(8);
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.save(1, small_model(), {}, first.tensors());
+  writer.save(2, small_model(), {}, second.tensors());
+  EXPECT_EQ(writer.last_saved(), step_path(1));
+  writer.finish();
+  Checkpoint one(step_path(1)), two(step_path(2));
+  expect_holds(one, first);
+  expect_holds(two, second);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestUpToTheStepSaved) {
+  State state(9);
+  save(100, state);
+  for (int64_t step = 1; step <= 4; ++step) save(step, state, true, 2);
+  EXPECT_EQ(listing(), (std::vector<std::string>{"step_00000003", "step_00000004", "step_00000100"}));
+  EXPECT_EQ(Checkpoint::newest(root()), step_path(100));
+}
+
+TEST_F(CheckpointTest, ReplacesTheCheckpointOfTheSameStep) {
+  State first(10), second(11);
+  save(3, first);
+  save(3, second, true);
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000003"});
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, second);
+}
+
+TEST_F(CheckpointTest, ClearsAwayWhatCrashedRunsLeft) {
+  State state(12);
+  save(4, state);
+  write_file((fs::path(root()) / ".tmp_step_00000005" / shard_name(0)).string(), "half");
+  fs::create_directories(fs::path(root()) / "notes");
+  EXPECT_EQ(Checkpoint::newest(root()), step_path(4));
+  CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  EXPECT_EQ(listing(), (std::vector<std::string>{"notes", "step_00000004"}));
+}
+
+TEST_F(CheckpointTest, PutsAnInterruptedReplacementBack) {
+  State state(13);
+  save(4, state);
+  fs::rename(step_path(4), fs::path(root()) / ".old_step_00000004");
+  fs::create_directories(fs::path(root()) / ".tmp_step_00000004");
+  EXPECT_EQ(Checkpoint(root()).step(), 4);
+  CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000004"});
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, state);
+}
+
+TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
+  State state(14);
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+  EXPECT_FALSE(Checkpoint::exists(root()));
+  save(1, state);
+  save(2, state);
+  fs::remove(step_path(2) / "manifest.json");
+  EXPECT_EQ(Checkpoint(root()).step(), 1);
+  EXPECT_TRUE(Checkpoint::exists(root()));
+  EXPECT_NE(damage(step_path(2)).find(step_path(2).string()), std::string::npos);
+}
+
+TEST_F(CheckpointTest, NamesWhatIsMissing) {
+  EXPECT_NE(damage(dir_ / "nowhere").find("no such checkpoint"), std::string::npos);
+  write_file(dir_ / "file", "x");
+  EXPECT_NE(damage(dir_ / "file").find("is a file"), std::string::npos);
+  State state(15);
+  save(1, state);
+  fs::remove(shard_path(1));
+  EXPECT_NE(damage(root()).find(shard_path(1).string()), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfAShard) {
+  State state(16);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  const std::string whole = read_whole_file(path);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    write_file(path, damaged);
+    ASSERT_NE(damage(root()).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole);
+  EXPECT_EQ(damage(root()), "");
+  write_file(path, whole.substr(0, whole.size() - 4));
+  EXPECT_NE(damage(root()).find("manifest says"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsDamageWhenResuming) {
+  State state(17);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  std::string damaged = read_whole_file(path);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file(path, damaged);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 35, values.data());
+  EXPECT_EQ(values, state.weight);
+  EXPECT_THROW(checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data()), InputError);
+  const nlohmann::json description = checkpoint.describe();
+  EXPECT_EQ(description.at("intact"), false);
+  EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
+  State state(18);
+  save(1, state);
+  const std::string path = (step_path(1) / "manifest.json").string();
+  const std::string whole = read_whole_file(path);
+  const nlohmann::json original = nlohmann::json::parse(whole);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x04);
+    if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;  // white space for white space
+    write_file(path, damaged);
+    ASSERT_NE(damage(step_path(1)).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole.substr(0, whole.size() / 2));
+  EXPECT_NE(damage(step_path(1)).find(path), std::string::npos);
+}
+
+TEST_F(CheckpointTest, DescribesItself) {
+  State state(19);
+  save(2, state);
+  const nlohmann::json description = Checkpoint(root()).describe();
+  EXPECT_EQ(description.at("step"), 2);
+  EXPECT_EQ(description.at("tokens"), 20);
+  EXPECT_EQ(description.at("ranks"), 1);
+  EXPECT_EQ(description.at("parameters"), small_model().num_parameters());
+  EXPECT_EQ(description.at("model").at("vocab_size"), 10);
+  EXPECT_EQ(description.at("bytes"), fs::file_size(shard_path(2)));
+  EXPECT_EQ(description.at("intact"), true);
+}
+
+TEST(CheckpointModel, NamesTheFirstDifference) {
+  ModelConfig run = small_model();
+  check_same_model(small_model(), run, "checkpoints");
+  run.vocab_size = 20;
+  run.num_layers = 3;
+  try {
+    check_same_model(small_model(), run, "checkpoints");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "checkpoints: a checkpoint of another model: its num_layers is 1, this run's model.num_layers is 3");
+  }
+  run = small_model();
+  run.rope_scaling = RopeScaling{};
+  EXPECT_THROW(check_same_model(small_model(), run, "checkpoints"), InputError);
+  EXPECT_EQ(model_config_from_json(model_config_to_json(run)), run);
+}
+
+// Writing fails beyond a file size, as it does on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, SIG_DFL);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(CheckpointTest, SurvivesAFullDisk) {
+  State first(20), second(21);
+  for (const bool async : {false, true}) {
+    save(1, first);
+    CheckpointWriter writer({root(), 1, async}, group_, stream_);
+    std::string message;
+    try {
+      const FileSizeLimit limit(100);
+      writer.save(2, small_model(), {}, second.tensors());
+      writer.finish();
+    } catch (const InputError& error) {
+      FAIL() << "not the user's input: " << error.what();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_NE(message.find("rank_00000.safetensors"), std::string::npos) << message;
+    EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
+    EXPECT_FALSE(writer.pending());
+    Checkpoint checkpoint(root());
+    expect_holds(checkpoint, first);
+    // And it works again once there is room.
+    writer.save(2, small_model(), {}, second.tensors());
+    writer.finish();
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000002"});
+    fs::remove_all(step_path(2));
+  }
+}
+
+TEST_F(CheckpointTest, SurvivesAFullDiskWhileTheManifestIsWritten) {
+  State state(22);
+  save(1, state);
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  writer.save(2, small_model(), {{"long", std::string(10000, 'x')}}, state.tensors());
+  {
+    const FileSizeLimit limit(5000);
+    EXPECT_THROW(writer.finish(), Error);
+  }
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
+  EXPECT_EQ(damage(root()), "");
+}
+
+TEST_F(CheckpointTest, RefusesADirectoryThatCannotBe) {
+  write_file(dir_ / "file", "x");
+  EXPECT_THROW(CheckpointWriter({dir_ / "file", 1, true}, group_, stream_), InputError);
+  EXPECT_THROW(CheckpointWriter({dir_ / "file/below", 1, true}, group_, stream_), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,91 @@
+// The checks between the keys of a config, against this version, the device and the number of ranks.
+#include "app/config.h"
+#include "tests/app/config_fixture.h"
+
+namespace octavo {
+namespace {
+
+TEST_F(ConfigTest, ChecksBetweenKeys) {
+  const Config good = load(kTrainable);
+  check_supported(good);
+  validate(good, 1);
+  validate(good, 8);
+  expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
+  expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
+  expect_invalid({"optimizer.warmup_steps=101"}, "optimizer.warmup_steps is 101, expected at most training.steps 100");
+  expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
+  expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
+  expect_invalid({"data.train=[]"}, "data.train names no dataset");
+  expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");
+  expect_invalid({"data.eos_id=272"}, "data.eos_id is 272, expected a token below model.vocab_size 272");
+  expect_invalid({"model.num_kv_heads=3"}, "model.num_kv_heads 3");
+  expect_invalid({"model.intermediate_size="}, "does not give model.intermediate_size");
+  expect_invalid({"parallel.data_parallel_shard=2"}, "this run has 1 ranks");
+}
+
+TEST_F(ConfigTest, ModelIsNeededUnlessTheWeightsBringIt) {
+  const std::string rest = "data: {train: x}\n";
+  const std::string message = error_of(rest, {}, [](const Config& config) { validate(config, 1); });
+  EXPECT_NE(message.find("has no model"), std::string::npos) << message;
+  validate(load(rest, {"model.init_from=hf"}), 1);
+  validate(load(rest, {"model.init_from=hf", "model.vocab_size=272"}), 1);
+  const std::string no_validation =
+      error_of(kTrainable, {}, [](const Config& config) { validate(config, 1, Purpose::kEvaluate); });
+  EXPECT_NE(no_validation.find("data.validation names no dataset"), std::string::npos) << no_validation;
+  validate(load(kTrainable, {"data.train="}), 1, Purpose::kSynthetic);
+}
+
+TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
+  const ModelConfig weights = model_preset("llama3_1b");
+  Config config = load("model: {init_from: hf, vocab_size: 128256, head_dim: 64}\n");
+  EXPECT_FALSE(config.model_complete());
+  adopt_model(config, weights);
+  EXPECT_TRUE(config.model == weights);
+  EXPECT_TRUE(config.model_complete());
+  Config other = load("model: {init_from: hf, preset: llama3_1b, rope_scaling: null}\n");
+  EXPECT_THROW(adopt_model(other, weights), InputError);
+}
+
+TEST_F(ConfigTest, WhatThisVersionLacksIsRefusedByName) {
+  expect_invalid({"precision.linear=fp8_tensorwise"}, "precision.linear is fp8_tensorwise");
+  expect_invalid({"precision.reduce=bfloat16"}, "precision.reduce is bfloat16");
+  expect_invalid({"parallel.tensor_parallel=2"}, "parallel.tensor_parallel is 2");
+  expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");
+  for (const char* mode : {"selective", "block", "full"})
+    expect_invalid({fmt::format("activation_checkpointing.mode={}", mode)},
+                   fmt::format("activation_checkpointing.mode is {}", mode));
+  check_supported(load(kTrainable, {"precision.fp8_all_gather=false", "precision.bf16_first_layers=1",
+                                    "activation_checkpointing.mode=none", "parallel.data_parallel_replicate=2"}));
+}
+
+TEST_F(ConfigTest, DeviceDecidesTheDefaultPrecision) {
+  Config config = load(kTrainable);
+  resolve_device(config, Device::kCpu);
+  EXPECT_EQ(config.precision.compute, DType::kFloat32);
+  EXPECT_EQ(config.device, DeviceChoice::kCpu);
+  config = load(kTrainable);
+  resolve_device(config, Device::kCuda);
+  EXPECT_EQ(config.precision.compute, DType::kBFloat16);
+  config = load(kTrainable, {"precision.compute=bfloat16"});
+  resolve_device(config, Device::kCpu);
+  EXPECT_EQ(config.precision.compute, DType::kBFloat16);
+  config = load(kTrainable, {"precision.compute=float32"});
+  EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
+  config = load(kTrainable, {"data.document_mask=true"});
+  EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
+}
+
+TEST(ParallelConfigTest, DataParallelRanks) {
+  EXPECT_EQ((ParallelConfig{-1, 1, 1}.data_parallel_ranks(8)), 8);
+  EXPECT_EQ((ParallelConfig{-1, 2, 1}.data_parallel_ranks(8)), 8);
+  EXPECT_EQ((ParallelConfig{2, 2, 2}.data_parallel_ranks(8)), 4);
+  EXPECT_EQ((ParallelConfig{1, 4, 1}.data_parallel_ranks(4)), 4);
+  EXPECT_THROW((ParallelConfig{-1, 3, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{3, 1, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{0, 1, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{-1, 0, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{-1, 1, -1}.data_parallel_ranks(8)), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

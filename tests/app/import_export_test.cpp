@@ -1,0 +1,259 @@
+#include "app/import_export.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint.h"
+#include "app/hf_format.h"
+#include "app/safetensors.h"
+#include "app/weight_source.h"
+#include "kernels/core/error.h"
+#include "model/parameters.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string golden(const std::string& name) { return std::string(OCTAVO_SOURCE_DIR) + "/tests/golden/" + name; }
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+Weights read_all(const std::string& path) {
+  const auto source = open_weights(path);
+  Weights weights;
+  const ParameterLayout layout(source->model_config());
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<float>& values = weights[spec.name];
+    values.resize(static_cast<size_t>(spec.numel()));
+    source->read(spec.name, 0, spec.numel(), values.data());
+  }
+  return weights;
+}
+
+// A Hugging Face directory with tensors changed, dropped or added.
+class HfDirectory {
+ public:
+  HfDirectory(const TempDir& dir, const std::string& golden_name) : path_(dir / golden_name) {
+    fs::create_directories(path_);
+    fs::copy_file(golden(golden_name) + "/config.json", path_ + "/config.json");
+    const SafetensorsFile file(golden(golden_name) + "/model.safetensors");
+    for (const auto& [name, entry] : file.entries()) {
+      const auto bytes = file.bytes(entry);
+      entries_[name] = entry;
+      data_[name] = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+
+  void drop(const std::string& name) { entries_.erase(name); }
+  void add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape, size_t bytes) {
+    entries_[name] = {name, dtype, std::move(shape), 0, 0};
+    data_[name] = std::string(bytes, '\0');
+  }
+  void write() const {
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, entry] : entries_) entries.push_back(entry);
+    SafetensorsWriter writer(path_ + "/model.safetensors", entries);
+    for (const auto& entry : entries) {
+      writer.write(data_.at(entry.name).data(), static_cast<int64_t>(data_.at(entry.name).size()));
+    }
+    writer.commit();
+  }
+  // The InputError with which opening fails; empty when it does not.
+  std::string refusal() const {
+    write();
+    try {
+      open_weights(path_);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::map<std::string, SafetensorsEntry> entries_;
+  std::map<std::string, std::string> data_;
+};
+
+void expect_contains(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+class ImportExport : public testing::TestWithParam<const char*> {};
+
+TEST_P(ImportExport, RoundTripIsExact) {
+  const TempDir dir;
+  const Weights original = read_all(golden(GetParam()));
+  import_hf(golden(GetParam()), dir / "checkpoint/");
+  Checkpoint checkpoint(dir / "checkpoint");
+  checkpoint.verify();
+  EXPECT_EQ(checkpoint.step(), 0);
+  EXPECT_EQ(read_all(dir / "checkpoint"), original);
+
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(report.files, (std::vector<std::string>{"model.safetensors", "config.json", "generation_config.json"}));
+  EXPECT_EQ(read_all(dir / "exported"), original);
+  const SafetensorsFile file(dir / "exported/model.safetensors");
+  const ModelConfig& config = checkpoint.model_config();
+  EXPECT_EQ(file.find("lm_head.weight") == nullptr, config.tie_word_embeddings);
+  EXPECT_EQ(parse_hf_config(read_json_file(dir / "exported/config.json"), "exported"), config);
+  const nlohmann::json before = read_json_file(golden(GetParam()) + std::string("/config.json"));
+  const nlohmann::json after = read_json_file(dir / "exported/config.json");
+  for (const auto& [key, value] : after.items()) {
+    if (before.contains(key)) {
+      EXPECT_EQ(value, before.at(key)) << key;
+    }
+  }
+}
+
+TEST_P(ImportExport, ShardsAreReadBack) {
+  const TempDir dir;
+  const Weights original = read_all(golden(GetParam()));
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  ExportOptions options;
+  options.max_shard_bytes = 50'000;
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported", options);
+  EXPECT_GT(report.files.size(), 5u);
+  EXPECT_FALSE(fs::exists(dir / "exported/model.safetensors"));
+  EXPECT_EQ(read_all(dir / "exported"), original);
+
+  // Exporting again with other shards leaves none of the old ones.
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(read_all(dir / "exported"), original);
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(dir / "exported")) ++files;
+  EXPECT_EQ(files, 3u);
+}
+
+TEST_P(ImportExport, BFloat16IsRounded) {
+  const TempDir dir;
+  Weights expected = read_all(golden(GetParam()));
+  for (auto& [name, values] : expected) {
+    for (float& value : values) value = static_cast<float>(BFloat16(value));
+  }
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported", {.dtype = DType::kBFloat16});
+  EXPECT_EQ(read_all(dir / "exported"), expected);
+  EXPECT_EQ(SafetensorsFile(dir / "exported/model.safetensors").find("model.norm.weight")->dtype, "BF16");
+  EXPECT_EQ(read_json_file(dir / "exported/config.json").at("dtype"), "bfloat16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ImportExport, testing::Values("gqa", "tied_ropescaled"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST(WeightSource, ReadsRanges) {
+  const auto source = open_weights(golden("gqa"));
+  const Weights all = read_all(golden("gqa"));
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  std::vector<float> part(10);
+  source->read(name, 1003, 1013, part.data());
+  EXPECT_EQ(part, std::vector<float>(all.at(name).begin() + 1003, all.at(name).begin() + 1013));
+}
+
+TEST(WeightSource, IgnoresOldBuffersAndATiedHead) {
+  const TempDir dir;
+  HfDirectory hf(dir, "tied_ropescaled");
+  const ModelConfig config = open_weights(golden("tied_ropescaled"))->model_config();
+  hf.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, 16);
+  hf.add("lm_head.weight", "F32", {config.vocab_size, config.hidden_size},
+         static_cast<size_t>(4 * config.vocab_size * config.hidden_size));
+  EXPECT_EQ(hf.refusal(), "");
+  EXPECT_EQ(read_all(hf.path()), read_all(golden("tied_ropescaled")));
+}
+
+TEST(WeightSource, NamesWrongTensors) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.drop("model.norm.weight");
+  expect_contains(hf.refusal(), "has no tensor model.norm.weight");
+  hf.add("model.norm.weight", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "tensor model.norm.weight is [3], but config.json makes it");
+  const int64_t hidden = open_weights(golden("gqa"))->model_config().hidden_size;
+  hf.add("model.norm.weight", "I32", {hidden}, static_cast<size_t>(4 * hidden));
+  expect_contains(hf.refusal(), "model.norm.weight is I32");
+  hf.add("model.norm.weight", "F16", {hidden}, static_cast<size_t>(2 * hidden));
+  EXPECT_EQ(hf.refusal(), "");
+  hf.add("model.layers.0.self_attn.q_proj.bias", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "model.layers.0.self_attn.q_proj.bias");
+}
+
+TEST(WeightSource, NamesWrongDirectories) {
+  const TempDir dir;
+  EXPECT_THROW(open_weights(dir / "nowhere"), InputError);
+  fs::create_directories(dir / "empty");
+  EXPECT_THROW(open_weights(dir / "empty"), InputError);
+  fs::create_directories(dir / "config_only");
+  fs::copy_file(golden("gqa/config.json"), dir / "config_only/config.json");
+  EXPECT_THROW(open_weights(dir / "config_only"), InputError);
+  write_file(dir / "config_only/model.safetensors.index.json",
+             R"({"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}})");
+  try {
+    open_weights(dir / "config_only");
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "model-00001-of-00001.safetensors");
+  }
+}
+
+TEST(Import, OverwritesOnlyCheckpoints) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  import_hf(golden("tied_ropescaled"), dir / "checkpoint");
+  EXPECT_TRUE(Checkpoint(dir / "checkpoint").model_config().tie_word_embeddings);
+  fs::create_directories(dir / "empty");
+  import_hf(golden("gqa"), dir / "empty");
+  EXPECT_EQ(read_all(dir / "empty"), read_all(golden("gqa")));
+
+  write_file(dir / "letters/letter.txt", "dear");
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "letters"), InputError);
+  write_file(dir / "app/manifest.json", R"({"name": "web app"})");
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "app"), InputError);
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "letters/letter.txt"), InputError);
+  EXPECT_EQ(read_whole_file(dir / "letters/letter.txt"), "dear");
+  EXPECT_EQ(read_whole_file(dir / "app/manifest.json"), R"({"name": "web app"})");
+}
+
+TEST(Import, RefusesWhatIsNoHuggingFaceDirectory) {
+  const TempDir dir;
+  EXPECT_THROW(import_hf(dir / "nowhere", dir / "checkpoint"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+}
+
+TEST(Export, RefusesADamagedCheckpointAndItsDirectory) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "checkpoint"), InputError);
+  export_hf(dir / "checkpoint", dir / "exported");
+  const Weights before = read_all(dir / "exported");
+  const std::string shard = dir / "checkpoint/rank_00000.safetensors";
+  std::string damaged = read_whole_file(shard);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file(shard, damaged);
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
+  EXPECT_EQ(read_all(dir / "exported"), before);
+}
+
+TEST(Export, BringsTheTokenizer) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  write_file(hf.path() + "/tokenizer.json", "{\"model\": 1}");
+  write_file(hf.path() + "/tokenizer_config.json", "{\"class\": 2}");
+  import_hf(hf.path(), dir / "checkpoint");
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(report.missing_tokenizer, "");
+  EXPECT_EQ(read_whole_file(dir / "exported/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read_whole_file(dir / "exported/tokenizer_config.json"), "{\"class\": 2}");
+  fs::remove_all(hf.path());
+  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "again").missing_tokenizer, hf.path() + "/tokenizer.json");
+}
+
+}  // namespace
+}  // namespace octavo
