@@ -95,11 +95,17 @@ nlohmann::ordered_json result_json(const Config& config, Runtime& runtime, std::
   const double wps = tokens / runtime.communicator().size() / step_ms * 1e3;
   const double flops = wps * config.model.flops_per_token(config.data.seq_len);
   const auto [fastest, slowest] = std::minmax_element(times.begin(), times.end());
-  return {{"device", runtime.describe()}, {"parameters", config.model.num_parameters()},
-          {"seq_len", config.data.seq_len}, {"micro_batch_size", config.training.micro_batch_size},
-          {"global_batch_size", config.training.global_batch_size}, {"step_ms", step_ms},
-          {"step_ms_min", *fastest}, {"step_ms_max", *slowest},
-          {"wps", wps}, {"mfu", flops / kPeakFlops}, {"tflops", flops / 1e12},
+  return {{"device", runtime.describe()},
+          {"parameters", config.model.num_parameters()},
+          {"seq_len", config.data.seq_len},
+          {"micro_batch_size", config.training.micro_batch_size},
+          {"global_batch_size", config.training.global_batch_size},
+          {"step_ms", step_ms},
+          {"step_ms_min", *fastest},
+          {"step_ms_max", *slowest},
+          {"wps", wps},
+          {"mfu", flops / kPeakFlops},
+          {"tflops", flops / 1e12},
           {"memory_gib", runtime.memory_gib()}};
 }
 

@@ -70,8 +70,8 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
   if (config.data.bos_id) ids.insert(ids.begin(), *config.data.bos_id);
   CHECK_INPUT(!ids.empty(), "--prompt is empty and the checkpoint's config has no data.bos_id to start from");
   for (const int32_t id : ids) {
-    CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}", id,
-                config.model.vocab_size);
+    CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}",
+                id, config.model.vocab_size);
   }
   return ids;
 }

@@ -1,3 +1,5 @@
+#include "data/inspect.h"
+
 #include <charconv>
 #include <filesystem>
 #include <iostream>
@@ -5,7 +7,6 @@
 #include "app/checkpoint.h"
 #include "app/commands.h"
 #include "app/config.h"
-#include "data/inspect.h"
 #include "kernels/core/error.h"
 
 namespace octavo {

@@ -68,7 +68,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
 
 int run_pack(const PackOptions& options) {
   const PackSummary s = pack(options);
-  std::cout << fmt::format("{}: {} documents, {} tokens from {} files\n", options.output, s.documents, s.tokens, s.files);
+  std::cout << fmt::format("{}: {} documents, {} tokens from {} files\n", options.output, s.documents, s.tokens,
+                           s.files);
   if (options.hold_out_every > 0) {
     std::cout << fmt::format("held out: {} documents, {} tokens\n", s.held_out_documents, s.held_out_tokens);
   }
@@ -118,7 +119,8 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   auto* export_command = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
   export_command->add_option("checkpoint", line.source, "CHECKPOINT")->required();
   export_command->add_option("hf_dir", line.destination, "HF_DIR")->required();
-  export_command->add_option("--dtype", line.dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}));
+  export_command->add_option("--dtype", line.dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   export_command->callback([&] { run = [&](ProcessGroup&) { return run_export(line); }; });
 }
 

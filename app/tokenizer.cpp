@@ -1,11 +1,11 @@
 #include "app/tokenizer.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-
-#include <unistd.h>
 
 #include "build_config.h"
 #include "data/byte_tokenizer.h"
@@ -53,8 +53,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
     std::filesystem::remove(file);
     while (output.ends_with('\n')) output.pop_back();
     const nlohmann::json json = nlohmann::json::parse(output.substr(output.rfind('\n') + 1), nullptr, false);
-    CHECK_INPUT(json.is_object() && !json.contains("error"),
-                "the tokenizer {} could not be used: {}", path_,
+    CHECK_INPUT(json.is_object() && !json.contains("error"), "the tokenizer {} could not be used: {}", path_,
                 json.is_object() ? json["error"].dump() : "python3 with the tokenizers package is needed");
     return json;
   }
@@ -66,7 +65,8 @@ class HuggingFaceTokenizer final : public TextTokenizer {
 
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {
   if (name == "byte") return std::make_unique<ByteTextTokenizer>();
-  CHECK_INPUT(std::filesystem::is_regular_file(name), "the tokenizer {} is not a file, expected a tokenizer.json", name);
+  CHECK_INPUT(std::filesystem::is_regular_file(name), "the tokenizer {} is not a file, expected a tokenizer.json",
+              name);
   return std::make_unique<HuggingFaceTokenizer>(name);
 }
 

@@ -2,8 +2,8 @@
 
 #include "app/commands.h"
 #include "app/evaluation.h"
-#include "app/weight_source.h"
 #include "app/trainer.h"
+#include "app/weight_source.h"
 
 namespace octavo {
 

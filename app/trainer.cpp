@@ -27,8 +27,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, 
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const Tensor& flat) {
     for (const ParameterSpec& spec : layout.specs()) {
-      tensors.push_back({prefix + spec.name, spec.shape, 0, spec.numel(),
-                         flat.rows(spec.offset, spec.offset + spec.numel())});
+      tensors.push_back(
+          {prefix + spec.name, spec.shape, 0, spec.numel(), flat.rows(spec.offset, spec.offset + spec.numel())});
     }
   };
   add("", state.parameters.master);
@@ -110,11 +110,16 @@ Trainer::Outcome Trainer::run() {
 
     const bool last = step == total_steps;
     const bool stopping = should_stop();
-    const bool validating = validator_ && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
+    const bool validating =
+        validator_ && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
     const bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
-    if (results_.pending() > 1) finish_step(false, false);
-    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved.
-    if (validating || saving) finish_step(last || stopping, validating);
+    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved; on a GPU
+    // any other is read when the next one is queued.
+    const int64_t in_flight = stream.is_cuda() && !validating && !saving ? 1 : 0;
+    while (results_.pending() > in_flight) {
+      const bool current = results_.pending() == 1;
+      finish_step(current && (last || stopping), current && validating);
+    }
     if (writer_.pending()) writer_.poll();
     if (saving) save(step);
     if (stopping) {

@@ -61,7 +61,8 @@ void adamw(const Adamw& args, Stream& stream) {
   if (args.weight.defined()) expect_tensor(args.weight, "adamw weight", DType::kBFloat16, {n});
   if (args.options.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "adamw norm", DType::kFloat32, {1});
   CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
-  const double bytes = 3.0 * static_cast<double>(args.master.bytes()) + 4.0 * static_cast<double>(args.exp_avg.bytes()) +
+  const double bytes = 3.0 * static_cast<double>(args.master.bytes()) +
+                       4.0 * static_cast<double>(args.exp_avg.bytes()) +
                        (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
   const OpTimer timer(stream, "adamw", 0, bytes);
   if constexpr (kHasCuda) {

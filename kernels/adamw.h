@@ -1,9 +1,8 @@
 // AdamW (Loshchilov and Hutter, arXiv 1711.05101) with global-norm clipping on the device:
 //
-//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6))      as torch.nn.utils.clip_grad_norm_; 1 if grad_clip <= 0
-//   g = c * grad
-//   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2
-//   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
+//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6))      as torch.nn.utils.clip_grad_norm_; 1 if grad_clip
+//   <= 0 g = c * grad m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2 w = w - lr * (m / (1 - beta1^step) /
+//   (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
 //
 // and, where given, casts w to the compute dtype for the next forward. Elementwise over flat buffers: all tensors are
 // [n]. One fused kernel; queued on `stream`; deterministic.

@@ -25,7 +25,7 @@ struct Matmul {
   Tensor b;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;   // d += instead of d =
+  bool accumulate = false;      // d += instead of d =
   const char* name = "matmul";  // for the profile, a string literal
 };
 void matmul(const Matmul& args, Stream& stream);

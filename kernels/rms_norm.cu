@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
 
 // ---- Backward
 
-// A block walks over rows, keeping its weights and its share of d_weight in registers, K vectors a thread. Two rows of
-// d_out, h and d_residual are in shared memory, one in work and one on its way; a thread fetches just what it will use.
-constexpr int kStages = 2;
+// A block walks over rows, keeping its weights and its share of d_weight in registers, K vectors a thread. kStages rows
+// of d_out, h and d_residual are in shared memory, one in work and the others on their way; a thread fetches just what
+// it will use, so only the sum over the row needs the other threads.
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
 constexpr int kMaxBlocksPerMultiprocessor = 4;
@@ -142,7 +142,7 @@ constexpr int backward_threads(int k) { return k <= 2 ? 256 : 512; }
 
 template <typename T>
 int64_t stage_bytes(int64_t hidden) {
-  return kStages * kStreams * hidden * static_cast<int64_t>(sizeof(T));
+  return kStreams * hidden * static_cast<int64_t>(sizeof(T));
 }
 
 template <typename T, int K>
@@ -165,7 +165,7 @@ __device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t ro
   __pipeline_commit();  // also for no row, so that the number of rows on their way is always the same
 }
 
-template <typename T, int K>
+template <typename T, int K, int kStages>
 __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const BackwardArguments<T> args) {
   constexpr int N = kVector<T>;
   extern __shared__ uint4 shared[];
@@ -180,13 +180,19 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
     if (i < vectors) weight[k] = Vec<T>::load(args.weight + i * N);
   }
 
-  fetch_row<T, K>(args, stages, blockIdx.x);
+  const auto stage_at = [&](int i) { return stages + static_cast<int64_t>(i) * kStreams * args.hidden; };
+  for (int i = 0; i < kStages - 1; ++i) {
+    fetch_row<T, K>(args, stage_at(i), blockIdx.x + static_cast<int64_t>(i) * gridDim.x);
+  }
+  int current = 0;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
-    fetch_row<T, K>(args, stages + (turn ^ 1) * kStreams * args.hidden, row + gridDim.x);
+    const int last = current == 0 ? kStages - 1 : current - 1;  // the stage that the previous row has left
+    fetch_row<T, K>(args, stage_at(last), row + static_cast<int64_t>(kStages - 1) * gridDim.x);
     const float rstd = args.rstd[row];
     __pipeline_wait_prior(kStages - 1);
-    const T* stage = stages + turn * kStreams * args.hidden;
+    const T* stage = stage_at(current);
+    current = current == kStages - 1 ? 0 : current + 1;
 
     float dot = 0;
 #pragma unroll
@@ -309,21 +315,27 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
   const auto blocks_at = [&](int64_t per_multiprocessor) {
     return static_cast<int>(std::min<int64_t>(per_multiprocessor * stream.multiprocessors(), arguments.tokens));
   };
+  const auto launch_staged = [&](auto* kernel, int k, int stages) {
+    const int64_t shared_bytes = stages * stage_bytes<T>(arguments.hidden);
+    const int blocks =
+        blocks_at(std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kMaxBlocksPerMultiprocessor));
+    launch("rms_norm_backward", kernel,
+           {grid_dim(blocks), threads_for(arguments.hidden / kVector<T>, k), static_cast<size_t>(shared_bytes)}, stream,
+           arguments);
+    return blocks;
+  };
   const bool aligned = rows_are_aligned<T>(arguments.hidden, {arguments.d_h, arguments.d_out, arguments.d_residual,
                                                               arguments.h, arguments.weight, arguments.partial});
   const int64_t vectors = arguments.hidden / kVector<T>;
-  const int64_t shared_bytes = stage_bytes<T>(arguments.hidden);
-  if (!aligned || shared_bytes > kSharedBytesPerMultiprocessor || vectors > 4 * backward_threads(4)) {
-    const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
-    launch("rms_norm_backward", backward_any_kernel<T>, {grid_dim(blocks), kRowThreads}, stream, arguments);
-    return blocks;
+  const int64_t row_bytes = stage_bytes<T>(arguments.hidden);
+  if (aligned && vectors <= backward_threads(1)) return launch_staged(backward_kernel<T, 1, 3>, 1, 3);
+  if (aligned && vectors <= 2 * backward_threads(2)) return launch_staged(backward_kernel<T, 2, 3>, 2, 3);
+  if (aligned && vectors <= 4 * backward_threads(4)) {
+    if (3 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 3>, 4, 3);
+    if (2 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 2>, 4, 2);
   }
-  const int k = vectors <= backward_threads(1) ? 1 : vectors <= 2 * backward_threads(2) ? 2 : 4;
-  auto* kernel = k == 1 ? backward_kernel<T, 1> : k == 2 ? backward_kernel<T, 2> : backward_kernel<T, 4>;
-  const int blocks =
-      blocks_at(std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kMaxBlocksPerMultiprocessor));
-  launch("rms_norm_backward", kernel, {grid_dim(blocks), threads_for(vectors, k), static_cast<size_t>(shared_bytes)},
-         stream, arguments);
+  const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
+  launch("rms_norm_backward", backward_any_kernel<T>, {grid_dim(blocks), kRowThreads}, stream, arguments);
   return blocks;
 }
 

@@ -21,8 +21,8 @@ double scaled_frequency(double inv_freq, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / inv_freq;
   if (wavelength < original / scaling.high_freq_factor) return inv_freq;
   if (wavelength > original / scaling.low_freq_factor) return inv_freq / scaling.factor;
-  const double smooth = (original / wavelength - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double smooth =
+      (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1 - smooth) * inv_freq / scaling.factor + smooth * inv_freq;
 }
 

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention: within a head of size
-// D, elements i and i + D/2 form a pair rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
+// Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention: within a head of
+// size D, elements i and i + D/2 form a pair rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
 //
 // Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils): with wavelength w = 2 pi / inv_freq,
 //   w < original / high_freq_factor: unchanged;  w > original / low_freq_factor: inv_freq / factor;
@@ -20,8 +20,8 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
-// Fills `host_table` [seq_len, head_dim] float32 in host memory: row p holds cos of the head_dim/2 angles of position p,
-// then their sin. Computed in float64.
+// Fills `host_table` [seq_len, head_dim] float32 in host memory: row p holds cos of the head_dim/2 angles of position
+// p, then their sin. Computed in float64.
 void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling);
 
 // Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t has

@@ -21,7 +21,9 @@ constexpr int64_t kBlockRows = 64;
 struct Scratch {
   static constexpr int kHeads = 8;
   static constexpr int kScores = 2;
-  static int64_t floats(const SdpaShape& s) { return kHeads * s.seq_len * s.head_dim + kScores * kBlockRows * s.seq_len; }
+  static int64_t floats(const SdpaShape& s) {
+    return kHeads * s.seq_len * s.head_dim + kScores * kBlockRows * s.seq_len;
+  }
 
   float* head(int i) const { return base + i * seq_len * head_dim; }
   float* scores(int i) const { return head(kHeads) + i * kBlockRows * seq_len; }
@@ -71,7 +73,9 @@ void gemm(const Product& p, float* d, const float* a, const float* b, float alph
               static_cast<blasint>(p.ldd));
 }
 
-int64_t first_key(const int32_t* document_start, int64_t i) { return document_start == nullptr ? 0 : document_start[i]; }
+int64_t first_key(const int32_t* document_start, int64_t i) {
+  return document_start == nullptr ? 0 : document_start[i];
+}
 
 // p = softmax over the allowed keys of one row of scores, zeros elsewhere up to `keys`; returns the log-sum-exp.
 float softmax_row(float* row, int64_t begin, int64_t end, int64_t keys) {

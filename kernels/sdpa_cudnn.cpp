@@ -238,7 +238,9 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
   check_supported(shape, dtype, {});
   auto& state = stream.state<CudnnState>();
-  return std::max(state.forward(shape).workspace_bytes, state.backward(shape, stream).workspace_bytes);
+  const int64_t forward_bytes = state.forward(shape).workspace_bytes;
+  if (shape.seq_len == 1) return forward_bytes;  // cuDNN has no backward for a single token
+  return std::max(forward_bytes, state.backward(shape, stream).workspace_bytes);
 }
 
 }  // namespace octavo::cuda

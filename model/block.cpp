@@ -73,8 +73,9 @@ void block_forward(const BlockContext& c, const BlockParameters& w, const Tensor
   linear_forward({.y = a.qkv, .x = a.norm1, .w = w.qkv, .name = "qkv"}, stream);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        stream);
-  sdpa_forward({.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
-               stream);
+  sdpa_forward(
+      {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
+      stream);
   linear_forward({.y = delta, .x = a.attention, .w = w.o, .name = "o"}, stream);
 
   rms_norm_forward({.out = a.norm2,

@@ -25,13 +25,13 @@ struct BatchShape {
 struct BlockParameters {
   BlockParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config, int64_t layer);
 
-  Tensor norms;     // norm1, norm2 and the padding between, flat
-  Tensor norm1;     // [hidden]
-  Tensor norm2;     // [hidden]
-  Tensor qkv;       // [(heads + 2 kv_heads) * head_dim, hidden]
-  Tensor o;         // [hidden, heads * head_dim]
-  Tensor gate_up;   // [2 * intermediate, hidden]
-  Tensor down;      // [hidden, intermediate]
+  Tensor norms;    // norm1, norm2 and the padding between, flat
+  Tensor norm1;    // [hidden]
+  Tensor norm2;    // [hidden]
+  Tensor qkv;      // [(heads + 2 kv_heads) * head_dim, hidden]
+  Tensor o;        // [hidden, heads * head_dim]
+  Tensor gate_up;  // [2 * intermediate, hidden]
+  Tensor down;     // [hidden, intermediate]
 };
 
 // What forward saves for backward.
@@ -75,8 +75,8 @@ struct BlockContext {
 void block_forward(const BlockContext& context, const BlockParameters& weights, const Tensor& residual,
                    const Tensor& delta, const BlockActivations& activations);
 
-// `d_h` [tokens, hidden]: in, the gradient of the block's output; out, of its input. Products write the weight gradients
-// with =, or += when accumulating; norm gradients are always +=.
+// `d_h` [tokens, hidden]: in, the gradient of the block's output; out, of its input. Products write the weight
+// gradients with =, or += when accumulating; norm gradients are always +=.
 void block_backward(const BlockContext& context, const BlockParameters& weights, const BlockParameters& gradients,
                     const BlockActivations& activations, const BlockGradients& scratch, const Tensor& d_h,
                     bool accumulate);

@@ -34,7 +34,9 @@ void check_positive(int64_t value, const char* field) {
 
 }  // namespace
 
-int64_t ModelConfig::num_parameters() const { return num_matmul_parameters() + (tie_word_embeddings ? 0 : vocab_size * hidden_size); }
+int64_t ModelConfig::num_parameters() const {
+  return num_matmul_parameters() + (tie_word_embeddings ? 0 : vocab_size * hidden_size);
+}
 
 int64_t ModelConfig::num_matmul_parameters() const {
   const int64_t attention = hidden_size * qkv_width() + attention_width() * hidden_size;

@@ -57,9 +57,9 @@ void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& tar
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Tensor logits = a.logits.rows(0, end - begin);
     linear_forward({.y = logits, .x = a.norm.rows(begin, end), .w = w.lm_head, .name = "lm_head"}, c.stream);
-    cross_entropy({.losses = a.losses.rows(begin, end), .d_logits = {}, .logits = logits,
-                   .targets = targets.rows(begin, end)},
-                  c.stream);
+    cross_entropy(
+        {.losses = a.losses.rows(begin, end), .d_logits = {}, .logits = logits, .targets = targets.rows(begin, end)},
+        c.stream);
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace octavo {
 
-// Views of the head's parameters in a flat buffer: weights, or gradients. A tied model's lm_head is the embedding table.
+// Views of the head's parameters in a flat buffer: weights, or gradients. A tied model's lm_head is the embedding
+// table.
 struct HeadParameters {
   HeadParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config);
 

@@ -7,9 +7,9 @@
 namespace octavo {
 
 struct LinearForward {
-  Tensor y;  // = [tokens, out]
-  Tensor x;  // [tokens, in]
-  Tensor w;  // [out, in]
+  Tensor y;                     // = [tokens, out]
+  Tensor x;                     // [tokens, in]
+  Tensor w;                     // [out, in]
   const char* name = "linear";  // for the profile
 };
 void linear_forward(const LinearForward& args, Stream& stream);

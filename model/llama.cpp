@@ -34,9 +34,9 @@ Llama::Llama(const ModelConfig& config, const BatchShape& shape, LlamaMode mode,
   }
 
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
-  const int64_t workspace_bytes = std::max({block_workspace_bytes(config, shape, compute, stream),
-                                            head_workspace_bytes(config, shape, compute, stream),
-                                            reduce_workspace_bytes(stream)});
+  const int64_t workspace_bytes =
+      std::max({block_workspace_bytes(config, shape, compute, stream),
+                head_workspace_bytes(config, shape, compute, stream), reduce_workspace_bytes(stream)});
   const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
   if (arena.planning()) return;
   stream.set_workspace(workspace);

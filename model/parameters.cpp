@@ -95,8 +95,7 @@ ParameterBuffers::ParameterBuffers(const ParameterLayout& layout, DType compute,
   if (mode == LlamaMode::kTraining) {
     grad = arena.allocate("gradients", DType::kFloat32, {layout.total_elements()});
   }
-  weight = compute == DType::kFloat32 ? master
-                                      : arena.allocate("compute weights", compute, {layout.total_elements()});
+  weight = compute == DType::kFloat32 ? master : arena.allocate("compute weights", compute, {layout.total_elements()});
 }
 
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec) {

@@ -1,6 +1,6 @@
-// Communicator: collectives on tensors among the ranks of one axis of the mesh. MPI on CPUs, NCCL on GPUs, nothing for a
-// group of one. Every method is a collective: all ranks of the group call it in the same order with equal shapes.
-// On a GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return.
+// Communicator: collectives on tensors among the ranks of one axis of the mesh. MPI on CPUs, NCCL on GPUs, nothing for
+// a group of one. Every method is a collective: all ranks of the group call it in the same order with equal shapes. On
+// a GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return.
 //
 // Bytes per rank and direction, n ranks: all_reduce 2 (n-1)/n of the tensor, broadcast the tensor.
 #pragma once

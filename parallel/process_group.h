@@ -27,9 +27,9 @@ class ProcessGroup {
   bool is_root() const { return rank_ == 0; }
 
   void barrier();
-  std::string broadcast(const std::string& text, int root = 0);    // root's text on every rank
-  std::vector<std::string> gather(const std::string& text);        // every rank's text, on rank 0; empty elsewhere
-  std::vector<std::string> all_gather(const std::string& text);    // every rank's text, on every rank
+  std::string broadcast(const std::string& text, int root = 0);  // root's text on every rank
+  std::vector<std::string> gather(const std::string& text);      // every rank's text, on rank 0; empty elsewhere
+  std::vector<std::string> all_gather(const std::string& text);  // every rank's text, on every rank
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
 

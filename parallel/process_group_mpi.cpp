@@ -74,9 +74,9 @@ std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
     total += counts[i];
   }
   std::string all(static_cast<size_t>(total), '\0');
-  check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), counts.data(), offsets.data(), MPI_CHAR,
-                       MPI_COMM_WORLD),
-        "MPI_Allgatherv");
+  check(
+      MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), counts.data(), offsets.data(), MPI_CHAR, MPI_COMM_WORLD),
+      "MPI_Allgatherv");
   std::vector<std::string> texts(ranks);
   for (size_t i = 0; i < ranks; ++i) {
     texts[i] = all.substr(static_cast<size_t>(offsets[i]), static_cast<size_t>(counts[i]));

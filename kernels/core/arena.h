@@ -1,6 +1,6 @@
 // Memory is planned, then allocated once. A component's constructor takes its buffers from an Arena by name; a run lays
-// everything out twice: first on a planning Arena, which only counts, then on one that holds a single allocation of that
-// size. So the plan that is printed is the plan that runs.
+// everything out twice: first on a planning Arena, which only counts, then on one that holds a single allocation of
+// that size. So the plan that is printed is the plan that runs.
 //
 //   Arena plan(device);               Model(config, plan);       // counts
 //   Arena arena(device, plan.used()); Model model(config, arena); // real addresses

@@ -30,8 +30,8 @@ struct LaunchShape {
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, const Stream& stream, Args... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kDefaultSharedBytes = 48 * 1024;
-  if (shape.shared_bytes > kDefaultSharedBytes) {
+  constexpr size_t kSharedBytesWithoutAsking = 32 * 1024;  // of 48 KiB, so that 16 are left for static arrays
+  if (shape.shared_bytes > kSharedBytesWithoutAsking) {
     check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)),
         name);

@@ -36,8 +36,8 @@ constexpr const char* dtype_name(DType dtype) {
   return "?";
 }
 
-// bfloat16 storage on the host: the upper half of a float32. Conversion from float rounds to nearest even; NaN stays NaN
-// (quiet), values beyond the largest finite bfloat16 become infinity, as on the GPU.
+// bfloat16 storage on the host: the upper half of a float32. Conversion from float rounds to nearest even; NaN stays
+// NaN (quiet), values beyond the largest finite bfloat16 become infinity, as on the GPU.
 struct BFloat16 {
   uint16_t bits = 0;
 

@@ -24,15 +24,15 @@ class InputError : public Error {
 }  // namespace octavo
 
 // Throws octavo::Error with a fmt-formatted message when `condition` is false. Always evaluated.
-#define CHECK(condition, ...)                                    \
-  do {                                                           \
-    if (!(condition)) [[unlikely]]                               \
-      throw ::octavo::Error(::fmt::format(__VA_ARGS__));         \
+#define CHECK(condition, ...)                            \
+  do {                                                   \
+    if (!(condition)) [[unlikely]]                       \
+      throw ::octavo::Error(::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 // The same for what a user got wrong; names the file or key, what was found and what was expected.
-#define CHECK_INPUT(condition, ...)                              \
-  do {                                                           \
-    if (!(condition)) [[unlikely]]                               \
-      throw ::octavo::InputError(::fmt::format(__VA_ARGS__));    \
+#define CHECK_INPUT(condition, ...)                           \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
+      throw ::octavo::InputError(::fmt::format(__VA_ARGS__)); \
   } while (false)

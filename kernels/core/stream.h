@@ -38,7 +38,8 @@ class Stream {
 
   // Waits until everything queued so far is done.
   void synchronize();
-  // Queued: dst = src, between any two places the device can reach. Host memory must be pinned for it to be asynchronous.
+  // Queued: dst = src, between any two places the device can reach. Host memory must be pinned for it to be
+  // asynchronous.
   void copy(void* dst, const void* src, int64_t bytes);
   void copy(const Tensor& dst, const Tensor& src);
   // Queued: all bytes zero.

@@ -109,7 +109,7 @@ class SdpaParity : public ParityTest {
   }
 
   // t.qkv is filled. The GPU rounds probabilities and their gradients to bfloat16 before it multiplies with them.
-  void compare(const SdpaShape& shape, Tensors& t) {
+  void compare(const SdpaShape& shape, Tensors& t, double tolerance = 1e-2) {
     SCOPED_TRACE("batch " + std::to_string(shape.batch) + ", seq_len " + std::to_string(shape.seq_len) + ", heads " +
                  std::to_string(shape.num_heads) + "/" + std::to_string(shape.num_kv_heads) + " of " +
                  std::to_string(shape.head_dim));
@@ -125,12 +125,12 @@ class SdpaParity : public ParityTest {
     expect_close(t.out, "out", 1e-2);
     expect_close(t.lse, "lse", 1e-3);
     on_both([&](Stream& s) { backward(shape, t, s); });
-    expect_close(t.d_qkv, "d_qkv", 2e-2);
+    expect_close(t.d_qkv, "d_qkv", tolerance);
   }
 };
 
 TEST_F(SdpaParity, ForwardAndBackward) {
-  for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
+  for (const SdpaShape& shape : {SdpaShape{1, 2, 2, 1, 64},
                                  {2, 17, 4, 2, 32},
                                  {1, 64, 4, 4, 128},
                                  {3, 100, 6, 2, 64},
@@ -149,6 +149,20 @@ TEST_F(SdpaParity, ForwardAndBackward) {
   }
 }
 
+TEST_F(SdpaParity, ForwardOfOneToken) {
+  const SdpaShape shape{3, 1, 4, 2, 64};
+  Tensors t(shape);
+  reserve_for(shape);
+  fill(t.qkv);
+  poison(t.out);
+  poison(t.lse);
+  on_both([&](Stream& s) {
+    sdpa_forward({.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .document_start = {}}, s);
+  });
+  expect_close(t.out, "out", 1e-2);
+  expect_close(t.lse, "lse", 1e-3);
+}
+
 // Every score near -120 makes every log-sum-exp very negative; with a partial last tile of keys that once gave NaN.
 TEST_F(SdpaParity, VeryNegativeScores) {
   for (const int64_t seq_len : {64, 96, 192, 256, 320, 704}) {
@@ -162,7 +176,7 @@ TEST_F(SdpaParity, VeryNegativeScores) {
         t.qkv.set(row + 2 * head_dim, -120.0f * std::sqrt(static_cast<float>(head_dim)));
       }
       upload(t.qkv);
-      compare(shape, t);
+      compare(shape, t, 5e-2);  // d_q is a difference of large terms
     }
   }
 }

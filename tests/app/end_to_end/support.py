@@ -1,0 +1,292 @@
+"""What the end-to-end tests share: running octavo, token files and safetensors written and read independently of it."""
+
+import array
+import json
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
+
+# A model that takes milliseconds a step and still has every part: grouped-query attention, several layers.
+TINY_MODEL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_layers": 2,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 32,
+    "vocab_size": 272,
+    "rope_theta": 10000.0,
+}
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out_bytes = code, out
+        self.out = out.decode(errors="replace")
+        self.err = err.decode(errors="replace")
+
+    def octavo_lines(self):
+        """The lines octavo itself wrote to stderr; mpirun adds notices of its own."""
+        return [line for line in self.err.splitlines() if line.startswith("octavo: ")]
+
+
+def environment():
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "PMI_"))}
+    return variables | {
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def command(arguments, ranks=1):
+    line = [os.environ["OCTAVO"], *map(str, arguments)]
+    if ranks == 1:
+        return line
+    # mpirun gives ranks a second to end after a signal; a loaded machine may need more for the checkpoint.
+    launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    return [*launcher, "--mca", "odls_base_sigkill_timeout", "60", *line]
+
+
+class Scratch(unittest.TestCase):
+    """Tests of a class share a directory, `self.root`; each gets a fresh one below it, `self.dir`."""
+
+    @classmethod
+    def setUpClass(cls):
+        scratch = tempfile.TemporaryDirectory(prefix="octavo_", ignore_cleanup_errors=True)
+        cls.addClassCleanup(scratch.cleanup)
+        cls.root = Path(scratch.name)
+
+    def setUp(self):
+        self.dir = Path(tempfile.mkdtemp(prefix=self._testMethodName + "_", dir=self.root))
+
+    def start(self, *arguments, ranks=1, **options):
+        """Starts octavo in `self.dir` with its output in files, so that it never waits for a reader."""
+        out, err = tempfile.TemporaryFile(dir=self.root), tempfile.TemporaryFile(dir=self.root)
+        process = subprocess.Popen(
+            command(arguments, ranks), stdout=out, stderr=err, cwd=self.dir, env=environment(), **options
+        )
+        process.captured = (out, err)
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for file in process.captured:
+            file.close()
+
+    def finish(self, process, timeout=60):
+        code = process.wait(timeout)
+        texts = []
+        for file in process.captured:
+            file.seek(0)
+            texts.append(file.read())
+        return Result(code, *texts)
+
+    def run_octavo(self, *arguments, ranks=1, code=DONE, **options):
+        result = self.finish(self.start(*arguments, ranks=ranks, **options))
+        self.assertEqual(result.code, code, f"{arguments}: {result.out}{result.err}")
+        if code in (DONE, STOPPED) and ranks == 1:
+            self.assertEqual(result.err, "", arguments)
+        return result
+
+    def refused(self, *arguments, ranks=1, code=BAD_INPUT, mentions=(), **options):
+        """Runs octavo, which must fail with `code` and one sentence naming everything in `mentions`."""
+        result = self.run_octavo(*arguments, ranks=ranks, code=code, **options)
+        lines = result.octavo_lines()
+        self.assertEqual(len(lines), 1, f"{arguments}: {result.err}")
+        if ranks == 1:
+            self.assertEqual(result.err, lines[0] + "\n", f"{arguments}: more than one line")
+        for text in mentions:
+            self.assertIn(str(text), lines[0], arguments)
+        return lines[0]
+
+    def config(self, data, name="config.yaml", **sections):
+        """Writes a config of a tiny model into self.dir; `sections` are merged into the defaults."""
+        content = {
+            "model": dict(TINY_MODEL),
+            "data": {"train": [{"path": str(data)}], "seq_len": 32, "bos_id": 256, "eos_id": 257, "lanes": 4},
+            "training": {"steps": 6, "global_batch_size": 8, "micro_batch_size": 4},
+            "optimizer": {"lr": 3e-3, "warmup_steps": 2},
+            "checkpoint": {"dir": "checkpoints", "every": 0},
+            "logging": {"every": 1, "dir": "log", "tensorboard": False},
+            "device": "cpu",
+        }
+        for section, values in sections.items():
+            if isinstance(values, dict) and isinstance(content.get(section), dict):
+                content[section] |= values
+            else:
+                content[section] = values
+        path = self.dir / name
+        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))  # is YAML too
+        return path
+
+    def metrics(self, log="log"):
+        """By step; a step that was done again after a restart counts as it was done last."""
+        lines = (self.dir / log / "metrics.jsonl").read_text().splitlines()
+        return {entry["step"]: entry for entry in map(json.loads, lines)}
+
+    def losses(self, log="log"):
+        return {step: (entry["loss"], entry["grad_norm"]) for step, entry in self.metrics(log).items()}
+
+    def assert_close(self, actual, expected, relative):
+        """Two dicts of step -> (loss, grad_norm)."""
+        self.assertEqual(sorted(actual), sorted(expected))
+        for step, values in expected.items():
+            for got, wanted in zip(actual[step], values):
+                self.assertLessEqual(abs(got - wanted), relative * abs(wanted), f"step {step}: {got} and {wanted}")
+
+    def wait_for(self, condition, process, seconds=30):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertIsNone(process.poll(), f"ended early: {process.returncode}")
+            self.assertLess(time.monotonic(), deadline, "nothing happened")
+            time.sleep(0.005)
+
+
+def metrics_lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def checkpoints(directory):
+    return sorted(path.name for path in directory.glob("step_*"))
+
+
+def snapshot(directory):
+    """Every file below a directory with its content."""
+    return {path: path.read_bytes() for path in sorted(Path(directory).rglob("*")) if path.is_file()}
+
+
+def copy_tree(source, target):
+    return Path(shutil.copytree(source, target))
+
+
+# --- token files
+
+CODES = {"u8": (1, "B"), "i32": (4, "i"), "u16": (8, "H")}
+
+
+def write_megatron(prefix, documents, dtype="u16", sequences_per_document=None):
+    """A token file as Megatron writes it. Documents of several sequences are given by their numbers of sequences."""
+    code, letter = CODES[dtype]
+    prefix = str(prefix)
+    offsets, offset = [], 0
+    with open(prefix + ".bin", "wb") as file:
+        for tokens in documents:
+            data = struct.pack(f"<{len(tokens)}{letter}", *tokens)
+            offsets.append(offset)
+            offset += len(data)
+            file.write(data)
+    index = [0]
+    for count in sequences_per_document or [1] * len(documents):
+        index.append(index[-1] + count)
+    with open(prefix + ".idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(documents), len(index)))
+        file.write(struct.pack(f"<{len(documents)}i", *map(len, documents)))
+        file.write(struct.pack(f"<{len(documents)}q", *offsets))
+        file.write(struct.pack(f"<{len(index)}q", *index))
+    return prefix
+
+
+def read_megatron(prefix):
+    """(dtype code, documents as lists of tokens), by the letter of the format."""
+    idx, data = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
+    magic, (version, code, sequences, entries) = idx[:9], struct.unpack_from("<QBQQ", idx, 9)
+    assert magic == b"MMIDIDX\0\0" and version == 1, (magic, version)
+    assert len(idx) == 34 + 12 * sequences + 8 * entries, len(idx)
+    lengths = struct.unpack_from(f"<{sequences}i", idx, 34)
+    offsets = struct.unpack_from(f"<{sequences}q", idx, 34 + 4 * sequences)
+    index = struct.unpack_from(f"<{entries}q", idx, 34 + 12 * sequences)
+    letter = {value: name for value, name in CODES.values()}[code]
+    read = [list(struct.unpack_from(f"<{n}{letter}", data, offset)) for n, offset in zip(lengths, offsets)]
+    assert sum(lengths) * struct.calcsize(letter) == len(data)
+    return code, [sum(read[begin:end], []) for begin, end in zip(index, index[1:])]
+
+
+def write_llm_c(path, tokens, llama3=False):
+    magic, version = (20240801, 7) if llama3 else (20240520, 1)
+    header = struct.pack("<3i", magic, version, len(tokens)).ljust(1024, b"\0")
+    Path(path).write_bytes(header + struct.pack(f"<{len(tokens)}{'I' if llama3 else 'H'}", *tokens))
+    return str(path)
+
+
+def text_documents(count, length, seed=1):
+    """Documents of lower-case nonsense with a structure that a model can learn, the same everywhere."""
+    state, documents = seed, []
+    words = [b"octavo", b"folio", b"quarto", b"leaf", b"sheet", b"page"]
+    for _ in range(count):
+        text = b""
+        while len(text) < length:
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            text += words[state >> 40 & 7 if (state >> 40 & 7) < 6 else 0] + b" "
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        documents.append(list(text[: length - (state >> 33) % (length // 2)]))
+    return documents
+
+
+# --- safetensors
+
+SAFETENSORS = {"F32": (4, "f"), "BF16": (2, "H"), "I64": (8, "q"), "I32": (4, "i"), "F64": (8, "d")}
+
+
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes)"""
+    raw = Path(path).read_bytes()
+    (size,) = struct.unpack_from("<Q", raw)
+    header = json.loads(raw[8 : 8 + size])
+    header.pop("__metadata__", None)
+    tensors, used = {}, 0
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        tensors[name] = (entry["dtype"], entry["shape"], raw[8 + size + begin : 8 + size + end])
+        used += end - begin
+    assert used == len(raw) - 8 - size, "gaps between tensors"
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def numbers(tensor):
+    """The elements of a tensor of read_safetensors; bfloat16 is widened."""
+    dtype, _, content = tensor
+    if dtype == "BF16":
+        halves = array.array("H", content)
+        return array.array("f", b"".join(struct.pack("<I", half << 16) for half in halves))
+    return array.array(SAFETENSORS[dtype][1], content)
+
+
+def checkpoint_tensors(directory):
+    """All tensors of a checkpoint of any number of ranks, put together: name -> (dtype, shape, bytes)."""
+    manifest = json.loads((Path(directory) / "manifest.json").read_text())
+    shards = {shard["file"]: read_safetensors(Path(directory) / shard["file"]) for shard in manifest["shards"]}
+    dtypes = {"float32": "F32", "bfloat16": "BF16"}
+    tensors = {}
+    for tensor in manifest["tensors"]:
+        pieces = sorted(tensor["pieces"], key=lambda piece: piece["begin"])
+        content = b"".join(shards[piece["file"]][piece["key"]][2] for piece in pieces)
+        tensors[tensor["name"]] = (dtypes[tensor["dtype"]], tensor["shape"], content)
+    return tensors
+
+
+def relative_distance(a, b):
+    """|a - b| / |b| of two sequences of numbers."""
+    difference = sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5
+    return difference / max(sum(y * y for y in b) ** 0.5, 1e-30)

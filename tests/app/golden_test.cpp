@@ -1,0 +1,216 @@
+// The model and the trainer against Hugging Face transformers in float64 (scripts/make_golden.py): loss, gradients, and
+// a run of AdamW steps. Cases: tests/golden, ../shared/golden and $OCTAVO_GOLDEN, where they exist; each on the CPU in
+// float32, and on a GPU in bfloat16.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "app/checkpoint.h"
+#include "app/safetensors.h"
+#include "app/trainer.h"
+#include "app/weight_source.h"
+#include "app/weights.h"
+#include "data/token_writer.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct GoldenCase {
+  fs::path dir;
+  Device device;
+};
+
+std::vector<GoldenCase> golden_cases() {
+  std::vector<fs::path> roots = {fs::path(OCTAVO_SOURCE_DIR) / "tests/golden",
+                                 fs::path(OCTAVO_SOURCE_DIR) / "../shared/golden"};
+  if (const char* more = std::getenv("OCTAVO_GOLDEN")) roots.emplace_back(more);
+  std::vector<GoldenCase> cases;
+  for (const fs::path& root : roots) {
+    if (!fs::is_directory(root)) continue;
+    for (const auto& entry : fs::directory_iterator(root)) {
+      if (!fs::exists(entry.path() / "golden.json")) continue;
+      for (const Device device : {Device::kCpu, Device::kCuda}) cases.push_back({entry.path(), device});
+    }
+  }
+  std::sort(cases.begin(), cases.end(), [](const GoldenCase& a, const GoldenCase& b) {
+    return std::pair(a.dir, a.device) < std::pair(b.dir, b.device);
+  });
+  return cases;
+}
+
+std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry* entry = file.find(name);
+  CHECK(entry != nullptr, "{} has no tensor {}", file.path(), name);
+  std::vector<float> values(static_cast<size_t>(entry->numel()));
+  file.read(*entry, 0, entry->numel(), values.data());
+  return values;
+}
+
+std::vector<int32_t> read_ids(const SafetensorsFile& file, const std::string& name) {
+  const std::vector<float> values = read_tensor(file, name);  // small ids are exact in float32
+  return {values.begin(), values.end()};
+}
+
+std::vector<float> read_device(const Tensor& tensor, Stream& stream) {
+  std::vector<float> host(static_cast<size_t>(tensor.numel()));
+  stream.copy(host.data(), tensor.raw(), tensor.bytes());
+  stream.synchronize();
+  return host;
+}
+
+struct Similarity {
+  double cosine;
+  double norm_ratio;
+};
+
+Similarity compare(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double dot = 0;
+  double aa = 0;
+  double ee = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    dot += static_cast<double>(actual[i]) * static_cast<double>(expected[i]);
+    aa += static_cast<double>(actual[i]) * static_cast<double>(actual[i]);
+    ee += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return {dot / std::sqrt(aa * ee), std::sqrt(aa / ee)};
+}
+
+class GoldenTest : public testing::TestWithParam<GoldenCase> {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+    scratch_ = fs::temp_directory_path() / ("octavo_golden_" + std::to_string(getpid()));
+    fs::create_directories(scratch_);
+    std::ifstream(GetParam().dir / "golden.json") >> golden_;
+  }
+  void TearDown() override { fs::remove_all(scratch_); }
+
+  bool on_gpu() const { return GetParam().device == Device::kCuda; }
+
+  // One global batch of golden["batch"] sequences, nothing but the model and the device set.
+  Config config() const {
+    Config config;
+    config.init_from = GetParam().dir.string();
+    adopt_model(config, open_weights(config.init_from)->model_config());
+    config.device = on_gpu() ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    config.data.seq_len = golden_.at("seq");
+    config.training.global_batch_size = golden_.at("batch");
+    config.training.micro_batch_size = golden_.at("batch");
+    return config;
+  }
+
+  fs::path scratch_;
+  nlohmann::json golden_;
+};
+
+TEST_P(GoldenTest, LossAndGradients) {
+  Config config = this->config();
+  ProcessGroup group;
+  Runtime runtime(config, group);
+  Stream& stream = runtime.stream();
+  const ParameterLayout layout(config.model);
+  const int64_t rows = config.training.global_batch_size;
+  Arena arena(stream.device(), plan_training(config, layout, rows, stream).used());
+  TrainingState state(config, layout, rows, arena, stream);
+  load_initial_weights(config, layout, state.parameters.master, stream);
+  cast_weights(state.parameters, stream);
+
+  const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());
+  Batch batch;
+  batch.inputs = read_ids(file, "input_ids");
+  batch.targets = read_ids(file, "labels");
+  batch.document_start.assign(batch.inputs.size(), 0);
+  state.batch.upload(batch);
+  const auto tokens = static_cast<double>(batch.inputs.size());
+  state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true);
+
+  double loss = 0;
+  for (const float token_loss : read_device(state.model.losses(), stream)) loss += static_cast<double>(token_loss);
+  const double expected = golden_.at("loss");
+  EXPECT_NEAR(loss / tokens, expected, expected * (on_gpu() ? 5e-3 : 1e-5));
+  for (const ParameterSpec& spec : layout.specs()) {
+    const Tensor grad = parameter_view(state.parameters.grad, spec);
+    const Similarity s = compare(read_device(grad, stream), read_tensor(file, "grad." + spec.name));
+    const double least = !on_gpu() ? 0.99999 : spec.decayed() ? 0.99 : 0.98;
+    EXPECT_GE(s.cosine, least) << spec.name;
+    EXPECT_NEAR(s.norm_ratio, 1, on_gpu() ? 0.05 : 1e-4) << spec.name;
+  }
+}
+
+// The whole program: token file, loader, trainer, checkpoint.
+TEST_P(GoldenTest, Trajectory) {
+  const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());
+  {
+    TokenFileWriter writer((scratch_ / "tokens").string(), TokenDtype::kU16);
+    writer.add_document(read_ids(file, "train_tokens"));
+    writer.finish();
+  }
+  Config config = this->config();
+  config.data.train = {{(scratch_ / "tokens").string(), 1.0}};
+  config.data.shuffle = Shuffle::kNone;
+  config.training.steps = golden_.at("steps");
+  config.training.micro_batch_size = 1;  // and gradient accumulation
+  config.optimizer = {.lr = golden_.at("lr"),
+                      .min_lr_ratio = golden_.at("min_lr_ratio"),
+                      .warmup_steps = golden_.at("warmup"),
+                      .schedule = Schedule::kCosine,
+                      .beta1 = golden_.at("beta1"),
+                      .beta2 = golden_.at("beta2"),
+                      .eps = golden_.at("eps"),
+                      .weight_decay = golden_.at("weight_decay"),
+                      .grad_clip = golden_.at("clip")};
+  config.checkpoint.dir = (scratch_ / "checkpoints").string();
+  config.logging = {1, (scratch_ / "run").string(), false};
+  {
+    ProcessGroup group;
+    Runtime runtime(config, group);
+    Trainer trainer(config, runtime);
+    ASSERT_EQ(trainer.run(), Trainer::Outcome::kDone);
+  }
+  const double tolerance = on_gpu() ? 1e-2 : 5e-4;
+  std::ifstream metrics(scratch_ / "run/metrics.jsonl");
+  std::string line;
+  for (const auto& expected : golden_.at("trajectory")) {
+    ASSERT_TRUE(std::getline(metrics, line));
+    const auto actual = nlohmann::json::parse(line);
+    EXPECT_EQ(actual.at("step"), expected.at("step"));
+    const double loss = expected.at("loss");
+    const double grad_norm = expected.at("grad_norm");
+    EXPECT_NEAR(actual.at("loss").get<double>(), loss, loss * tolerance) << line;
+    EXPECT_NEAR(actual.at("grad_norm").get<double>(), grad_norm, grad_norm * (on_gpu() ? 0.05 : tolerance)) << line;
+    EXPECT_NEAR(actual.at("lr").get<double>(), expected.at("lr").get<double>(), 1e-9);
+  }
+  Checkpoint checkpoint(scratch_ / "checkpoints");
+  const SafetensorsFile final((GetParam().dir / "final.safetensors").string());
+  const ParameterLayout layout(config.model);
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<float> actual(static_cast<size_t>(spec.numel()));
+    checkpoint.read(spec.name, 0, spec.numel(), actual.data());
+    const std::vector<float> expected = read_tensor(final, spec.name);
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference += std::pow(static_cast<double>(actual[i]) - static_cast<double>(expected[i]), 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    EXPECT_LE(std::sqrt(difference / norm), on_gpu() ? 0.1 : 1e-3) << spec.name;
+  }
+}
+
+std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
+  const fs::path& dir = info.param.dir;
+  const bool own = fs::exists(dir.parent_path().parent_path() / "app");
+  return dir.filename().string() + (own ? "_small" : "") + (info.param.device == Device::kCuda ? "_gpu" : "_cpu");
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenTest);
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest, testing::ValuesIn(golden_cases()), case_name);
+
+}  // namespace
+}  // namespace octavo
