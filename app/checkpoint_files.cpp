@@ -69,6 +69,7 @@ std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir) {
     if (const auto step = step_of(name, kReplacedPrefix)) found.emplace(*step, path);
   }
   std::vector<FoundCheckpoint> checkpoints;
+  checkpoints.reserve(found.size());
   for (const auto& [step, path] : found) checkpoints.push_back({step, path});
   return checkpoints;
 }

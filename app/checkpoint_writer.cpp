@@ -241,7 +241,7 @@ void CheckpointWriter::install() {
 
 // Leaves the newest `keep` checkpoints up to this step; those of later steps belong to a run that was set back, and
 // stay.
-void CheckpointWriter::prune() {
+void CheckpointWriter::prune() const {
   if (options_.keep <= 0) return;
   std::vector<FoundCheckpoint> found = find_checkpoints(options_.dir);
   std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > part_.step; });

@@ -87,7 +87,7 @@ class CheckpointWriter {
   void write_shard();
   void commit();
   void install();
-  void prune();
+  void prune() const;
   void discard() noexcept;
 
   CheckpointOptions options_;

@@ -65,8 +65,7 @@ void derive_heads(Config& config, bool has_head_dim) {
   if (model.num_kv_heads == 0) model.num_kv_heads = model.num_heads;
   if (has_head_dim || model.num_heads == 0 || model.hidden_size == 0) return;
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
-              "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it or "
-              "model.head_dim",
+              "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it",
               config.source, model.hidden_size, model.num_heads);
   model.head_dim = model.hidden_size / model.num_heads;
 }

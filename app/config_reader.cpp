@@ -44,6 +44,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// The edit distance, but a key cut short (warmup of warmup_steps, batch_size of global_batch_size) is near the whole.
+size_t name_distance(std::string_view written, std::string_view known) {
+  constexpr size_t kTellingLength = 4, kCutShort = 2;
+  const size_t distance = edit_distance(written, known);
+  const bool is_part = written.size() >= kTellingLength && known.find(written) != std::string_view::npos;
+  return is_part ? std::min(distance, kCutShort) : distance;
+}
+
 std::string_view section_of(std::string_view key) {
   const size_t dot = key.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
@@ -59,7 +67,7 @@ std::string join(std::string_view section, std::string_view key) {
 // another, but a key in the wrong section finds the right one.
 size_t key_distance(std::string_view written, std::string_view known) {
   const size_t moved = section_of(written) == section_of(known) ? 0 : 2;
-  return moved + edit_distance(last_part(written), last_part(known));
+  return moved + name_distance(last_part(written), last_part(known));
 }
 
 [[noreturn]] void refuse(const std::string& where, const std::string& key, const std::vector<std::string>& known_keys) {

@@ -105,7 +105,9 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
     ids.push_back(token);
   }
   const std::vector<int32_t> generated(ids.begin() + static_cast<std::ptrdiff_t>(prompt_length), ids.end());
+  if (!group.is_root()) return kExitDone;
   std::cout << arguments.prompt << tokenizer->decode(generated) << std::endl;
+  CHECK(std::cout.good(), "standard output cannot be written");
   return kExitDone;
 }
 

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -28,6 +29,20 @@ struct CommandLine {
 };
 
 using Command = std::function<int(ProcessGroup&)>;
+
+// A command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
+Command on_root(std::function<int()> work) {
+  return [work = std::move(work)](ProcessGroup& group) {
+    int exit_code = kExitDone;
+    group.agree([&] {
+      if (!group.is_root()) return;
+      exit_code = work();
+      std::cout.flush();
+      CHECK(std::cout.good(), "standard output cannot be written");
+    });
+    return static_cast<int>(group.all_reduce_max(exit_code));
+  };
+}
 
 void add_config(CLI::App* command, ConfigArguments& arguments) {
   command->add_option("config", arguments.path, "CONFIG.yaml")->required();
@@ -98,22 +113,22 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   pack->add_option("--hold-out-every", line.pack.hold_out_every, "every n-th document goes to a second token file")
       ->check(CLI::NonNegativeNumber);
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one; default OUTPUT_held_out");
-  pack->callback([&] { run = [&](ProcessGroup&) { return run_pack(line.pack); }; });
+  pack->callback([&] { run = on_root([&] { return run_pack(line.pack); }); });
 
   auto* inspect = app.add_subcommand("inspect", "what is in a token file or a checkpoint, and whether it is intact");
   inspect->add_option("target", line.inspect.target, "PREFIX, CHECKPOINT, or CONFIG.yaml with --samples")->required();
   inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
   inspect->add_option("overrides", line.inspect.overrides, "section.key=value, with --samples");
-  inspect->callback([&] { run = [&](ProcessGroup&) { return inspect_command(line.inspect); }; });
+  inspect->callback([&] { run = on_root([&] { return inspect_command(line.inspect); }); });
 
   auto* import_command = app.add_subcommand("import", "Hugging Face safetensors -> checkpoint");
   import_command->add_option("hf_dir", line.source, "HF_DIR")->required();
   import_command->add_option("checkpoint", line.destination, "CHECKPOINT")->required();
   import_command->callback([&] {
-    run = [&](ProcessGroup&) {
+    run = on_root([&] {
       import_hf(line.source, line.destination);
       return kExitDone;
-    };
+    });
   });
 
   auto* export_command = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
@@ -121,7 +136,7 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   export_command->add_option("hf_dir", line.destination, "HF_DIR")->required();
   export_command->add_option("--dtype", line.dtype, "float32 or bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16"}));
-  export_command->callback([&] { run = [&](ProcessGroup&) { return run_export(line); }; });
+  export_command->callback([&] { run = on_root([&] { return run_export(line); }); });
 }
 
 // Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
@@ -146,6 +161,8 @@ int run_command(const Command& command, ProcessGroup& group) {
 }
 
 int main(int argc, char** argv) {
+  // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
+  std::signal(SIGXFSZ, SIG_IGN);
   auto logger = std::make_shared<spdlog::logger>("octavo", std::make_shared<spdlog::sinks::stdout_sink_mt>());
   logger->set_pattern("%v");
   logger->flush_on(spdlog::level::info);

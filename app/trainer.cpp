@@ -52,7 +52,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
   runtime.group().agree([&] { resume_or_initialize(); });
   cast_weights(state_.parameters, runtime.stream());
-  if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
+  runtime.group().agree([&] {
+    if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
+  });
 }
 
 void Trainer::resume_or_initialize() {

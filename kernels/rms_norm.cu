@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
 constexpr int kMaxBlocksPerMultiprocessor = 4;
-constexpr int backward_threads(int k) { return k <= 2 ? 256 : 512; }
+constexpr int backward_threads(int k) { return k == 1 ? 256 : 512; }
 
 template <typename T>
 int64_t stage_bytes(int64_t hidden) {
@@ -184,12 +184,14 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
   for (int i = 0; i < kStages - 1; ++i) {
     fetch_row<T, K>(args, stage_at(i), blockIdx.x + static_cast<int64_t>(i) * gridDim.x);
   }
+  float next_rstd = args.rstd[blockIdx.x];  // read a row ahead as well, or every row would wait for it
   int current = 0;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
     const int last = current == 0 ? kStages - 1 : current - 1;  // the stage that the previous row has left
     fetch_row<T, K>(args, stage_at(last), row + static_cast<int64_t>(kStages - 1) * gridDim.x);
-    const float rstd = args.rstd[row];
+    const float rstd = next_rstd;
+    next_rstd = row + gridDim.x < args.tokens ? args.rstd[row + gridDim.x] : 0.0f;
     __pipeline_wait_prior(kStages - 1);
     const T* stage = stage_at(current);
     current = current == kStages - 1 ? 0 : current + 1;

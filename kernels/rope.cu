@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = 4;
-constexpr int kHeadsAtOnce = 4;  // loads in flight
+constexpr int kHeadsAtOnce = 3;  // loads in flight
 
 struct RopeSizes {
   int64_t tokens;
@@ -22,7 +22,7 @@ struct RopeSizes {
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head.
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock)
+__global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
     rope_kernel(T* qkv, const float* table, const RopeSizes sizes) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
   if (token >= sizes.tokens) return;

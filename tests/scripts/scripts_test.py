@@ -56,8 +56,10 @@ class CountTestsTest(ScratchTest):
         <system-out>c_test.cpp:12: Skipped
 needs a GPU
 </system-out></testcase>
-      <testcase name="d" status="notrun"><skipped/><system-out>skipped: no tool
-</system-out></testcase></testsuite>"""
+      <testcase name="d" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/><system-out>skipped: no tool
+</system-out></testcase>
+      <testcase name="e" status="notrun"><skipped message=""/><system-out>Unable to find executable</system-out></testcase>
+      </testsuite>"""
 
     def run_main(self, report):
         with contextlib.redirect_stdout(io.StringIO()) as output:
@@ -67,7 +69,7 @@ needs a GPU
     def test_counts_and_reasons(self):
         code, lines = self.run_main(self.REPORT)
         self.assertEqual(code, 1)
-        self.assertEqual(lines[-1], "1 passed, 1 failed, 2 skipped")
+        self.assertEqual(lines[-1], "1 passed, 2 failed, 2 skipped")
         self.assertIn("skipped 1: needs a GPU", lines)
         self.assertIn("skipped 1: no tool", lines)
 

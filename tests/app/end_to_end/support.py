@@ -47,13 +47,11 @@ def environment():
     }
 
 
-def command(arguments, ranks=1):
+def command(arguments, ranks=1, launcher_options=()):
     line = [os.environ["OCTAVO"], *map(str, arguments)]
     if ranks == 1:
         return line
-    # mpirun gives ranks a second to end after a signal; a loaded machine may need more for the checkpoint.
-    launcher = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    return [*launcher, "--mca", "odls_base_sigkill_timeout", "60", *line]
+    return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *launcher_options, *line]
 
 
 class Scratch(unittest.TestCase):
@@ -68,12 +66,11 @@ class Scratch(unittest.TestCase):
     def setUp(self):
         self.dir = Path(tempfile.mkdtemp(prefix=self._testMethodName + "_", dir=self.root))
 
-    def start(self, *arguments, ranks=1, **options):
+    def start(self, *arguments, ranks=1, launcher_options=(), stdout=None, **options):
         """Starts octavo in `self.dir` with its output in files, so that it never waits for a reader."""
         out, err = tempfile.TemporaryFile(dir=self.root), tempfile.TemporaryFile(dir=self.root)
-        process = subprocess.Popen(
-            command(arguments, ranks), stdout=out, stderr=err, cwd=self.dir, env=environment(), **options
-        )
+        line = command(arguments, ranks, launcher_options)
+        process = subprocess.Popen(line, stdout=stdout or out, stderr=err, cwd=self.dir, env=environment(), **options)
         process.captured = (out, err)
         self.addCleanup(self.end, process)
         return process
@@ -112,11 +109,11 @@ class Scratch(unittest.TestCase):
             self.assertIn(str(text), lines[0], arguments)
         return lines[0]
 
-    def config(self, data, name="config.yaml", **sections):
+    def config(self, train, name="config.yaml", **sections):
         """Writes a config of a tiny model into self.dir; `sections` are merged into the defaults."""
         content = {
             "model": dict(TINY_MODEL),
-            "data": {"train": [{"path": str(data)}], "seq_len": 32, "bos_id": 256, "eos_id": 257, "lanes": 4},
+            "data": {"train": [{"path": str(train)}], "seq_len": 32, "bos_id": 256, "eos_id": 257, "lanes": 4},
             "training": {"steps": 6, "global_batch_size": 8, "micro_batch_size": 4},
             "optimizer": {"lr": 3e-3, "warmup_steps": 2},
             "checkpoint": {"dir": "checkpoints", "every": 0},

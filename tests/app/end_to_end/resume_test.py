@@ -1,0 +1,345 @@
+"""Checkpoints: exact restarts, signals, crashes, full disks."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+
+from support import BAD_INPUT, DONE, FAILED, STOPPED, checkpoint_tensors, checkpoints, copy_tree, metrics_lines, snapshot
+from support import write_megatron  # fmt: skip
+from training_test import Corpus
+
+
+class Resuming(Corpus):
+    """Runs of ten steps; `self.reference` is one that was never interrupted."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.reference_losses = None
+
+    def ten_steps(self, **sections):
+        return self.config(self.corpus, **({"training": {"steps": 10}} | sections))
+
+    def reference(self, config, *overrides, ranks=1):
+        """Losses and final tensors of the run without an interruption."""
+        where = ("logging.dir=whole", "checkpoint.dir=whole_checkpoints")
+        self.train(config, *where, *overrides, ranks=ranks)
+        return self.losses("whole"), checkpoint_tensors(self.dir / "whole_checkpoints/step_00000010")
+
+    def assert_same_run(self, reference, log="log", directory="checkpoints", first=1):
+        losses, tensors = reference
+        self.assertEqual(self.losses(log), {step: value for step, value in losses.items() if step >= first})
+        found = checkpoint_tensors(self.dir / directory / "step_00000010")
+        self.assertEqual(sorted(found), sorted(tensors))
+        for name, tensor in tensors.items():
+            self.assertEqual(found[name], tensor, f"{name} differs")
+
+
+class ResumeTest(Resuming):
+    def check_exact(self, *overrides, ranks=1, **sections):
+        config = self.ten_steps(**sections)
+        reference = self.reference(config, *overrides, ranks=ranks)
+        self.train(config, "checkpoint.every=4", "checkpoint.keep=0", *overrides, ranks=ranks)
+        shutil.rmtree(self.dir / "checkpoints/step_00000010")
+        shutil.rmtree(self.dir / "checkpoints/step_00000008")
+        (self.dir / "log/metrics.jsonl").unlink()
+        result = self.train(config, "checkpoint.every=4", *overrides, ranks=ranks)
+        self.assertIn("step_00000004", result.out)
+        self.assert_same_run(reference, first=5)
+
+    def test_is_bit_identical(self):
+        self.check_exact()
+
+    def test_is_bit_identical_with_all_the_trimmings(self):
+        other = write_megatron(self.dir / "other", [[97 + i % 20 for i in range(57)]] * 3)
+        train = [{"path": self.corpus, "weight": 0.7}, {"path": other, "weight": 0.4}]
+        self.check_exact(
+            "optimizer.state_dtype=bfloat16",
+            "precision.compute=bfloat16",
+            "data.document_mask=true",
+            "checkpoint.async=false",
+            "model.tie_word_embeddings=true",
+            data={"train": train, "lanes": 3},
+        )
+
+    def test_is_bit_identical_on_two_ranks_and_file_order(self):
+        self.check_exact("data.shuffle=none", ranks=2)
+
+    def test_another_number_of_ranks(self):
+        config = self.ten_steps(training={"steps": 10, "micro_batch_size": 2})
+        reference, _ = self.reference(config)
+        self.train(config, "checkpoint.every=4", "checkpoint.keep=0", ranks=2)
+        for name in ("step_00000010", "step_00000008"):
+            shutil.rmtree(self.dir / "checkpoints" / name)
+        for ranks in (1, 4):
+            where = (f"logging.dir=on{ranks}", f"checkpoint.dir=on{ranks}_checkpoints")
+            self.train(config, *where, "checkpoint.resume=checkpoints", ranks=ranks)
+            losses = self.losses(f"on{ranks}")
+            self.assert_close(losses, {step: reference[step] for step in range(5, 11)}, 1e-6)
+
+    def test_more_steps_than_at_first(self):
+        config = self.ten_steps(optimizer={"schedule": "constant"})
+        reference = self.reference(config)
+        self.train(config, "training.steps=3")
+        self.train(config, "training.steps=7")
+        self.train(config)
+        self.assert_same_run(reference)
+
+    def test_never_and_path(self):
+        config = self.ten_steps()
+        self.train(config, "checkpoint.every=4", "checkpoint.keep=0")
+        losses = self.losses()
+        result = self.train(config, "checkpoint.resume=never", "logging.dir=anew")
+        self.assertNotIn("resuming", result.out)
+        self.assertEqual(self.losses("anew"), losses)
+        copy_tree(self.dir / "checkpoints/step_00000008", self.dir / "elsewhere")
+        for path, first in (("elsewhere", 9), ("checkpoints/step_00000004", 5), ("checkpoints/step_00000004/", 5)):
+            log = f"from{first}_{path.count('/')}"
+            self.train(config, f"checkpoint.resume={path}", "checkpoint.dir=fresh", f"logging.dir={log}")
+            self.assertEqual(self.losses(log), {step: value for step, value in losses.items() if step >= first})
+        self.refused("train", config, "checkpoint.resume=not_there", mentions=["not_there"])
+
+    def test_keep_leaves_the_newest(self):
+        config = self.ten_steps()
+        self.train(config, "checkpoint.every=2", "checkpoint.keep=2")
+        self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000008", "step_00000010"])
+        self.assertEqual(len(list((self.dir / "checkpoints").iterdir())), 2, "left-over files")
+        self.train(config, "checkpoint.every=2", "checkpoint.keep=0", "checkpoint.dir=all")
+        self.assertEqual(len(checkpoints(self.dir / "all")), 5)
+        self.train(config, "checkpoint.every=0", "checkpoint.keep=1", "checkpoint.dir=last")
+        self.assertEqual(checkpoints(self.dir / "last"), ["step_00000010"])
+
+    def test_manifest_says_what_is_in_the_checkpoint(self):
+        config = self.ten_steps(training={"steps": 2})
+        self.train(config, ranks=2)
+        manifest = json.loads((self.dir / "checkpoints/step_00000002/manifest.json").read_text())
+        self.assertEqual(manifest["step"], 2)
+        self.assertEqual(manifest["meta"]["tokens"], 2 * 8 * 32)
+        self.assertIn("loader", manifest["meta"])
+        self.assertEqual(manifest["meta"]["config"]["training"]["steps"], 2)
+        report = json.loads(self.run_octavo("inspect", "checkpoints/step_00000002").out)
+        self.assertEqual(report, report | {"step": 2, "intact": True, "ranks": 2})
+        self.assertEqual(json.loads(self.run_octavo("inspect", "checkpoints").out), report)
+
+    def test_data_that_changed_is_refused(self):
+        config = self.ten_steps(training={"steps": 4})
+        self.train(config)
+        before = snapshot(self.dir / "checkpoints")
+        other = write_megatron(self.dir / "other", [[97] * 50] * 3)
+        for override in (f"data.train=[{{path: {other}}}]", "data.lanes=5", "data.seed=9", "data.bos_id=5",
+                         "data.shuffle=none"):  # fmt: skip
+            with self.subTest(override):
+                self.refused("train", config, "training.steps=8", override, mentions=["loader state"])
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+
+
+class SignalTest(Resuming):
+    def stop(self, config, number, *overrides, ranks=1, after=3):
+        """Sends a signal to a run that has logged `after` steps and waits for its end."""
+        # Slow enough that the signal arrives in the middle on any machine.
+        process = self.start("train", config, *overrides, ranks=ranks,
+                             launcher_options=("--mca", "odls_base_sigkill_timeout", "20"))  # fmt: skip
+        log = self.dir / "log/metrics.jsonl"
+        self.wait_for(lambda: metrics_lines(log) >= after, process)
+        process.send_signal(number)
+        return self.finish(process)
+
+    def check(self, number, ranks=1):
+        steps = {"training": {"steps": 400, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
+        config = self.ten_steps(**steps)
+        result = self.stop(config, number, ranks=ranks)
+        saved = checkpoints(self.dir / "checkpoints")
+        self.assertEqual(len(saved), 1, f"{result.code} {result.out} {result.err}")
+        step = int(saved[0][5:])
+        self.assertTrue(3 <= step < 400, step)
+        self.assertEqual(max(self.metrics()), step, "the last step is logged")
+        self.assertTrue(json.loads(self.run_octavo("inspect", f"checkpoints/{saved[0]}").out)["intact"])
+        total = step + 10
+        self.train(config, f"training.steps={total}", ranks=ranks)
+        self.train(config, f"training.steps={total}", "logging.dir=whole", "checkpoint.dir=whole", ranks=ranks)
+        self.assertEqual(self.losses(), self.losses("whole"))
+        name = f"step_{total:08}"
+        self.assertEqual(checkpoint_tensors(self.dir / "checkpoints" / name), checkpoint_tensors(self.dir / "whole" / name))
+        return result
+
+    def test_sigterm(self):
+        self.assertEqual(self.check(signal.SIGTERM).code, STOPPED)
+
+    def test_sigint(self):
+        self.assertEqual(self.check(signal.SIGINT).code, STOPPED)
+
+    def test_sigterm_to_mpirun(self):
+        self.check(signal.SIGTERM, ranks=2)
+
+    def test_sigint_to_mpirun(self):
+        self.check(signal.SIGINT, ranks=2)
+
+    def test_sigterm_to_one_rank(self):
+        """A batch system may signal processes one by one; all ranks stop at the same step."""
+        config = self.ten_steps(training={"steps": 400, "micro_batch_size": 2})
+        process = self.start("train", config, ranks=2)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
+        children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == process.pid]
+        os.kill(max(children), signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.err)
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
+
+def parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+class CrashTest(Resuming):
+    def test_killed_at_any_moment(self):
+        """SIGKILL while checkpoints are written all the time: what is left always resumes, and exactly."""
+        # A wide model: writing takes longer than computing, so that most kills fall into it.
+        wide = {"hidden_size": 256, "num_layers": 1, "intermediate_size": 512, "num_heads": 2, "num_kv_heads": 1,
+                "head_dim": 32}  # fmt: skip
+        config = self.ten_steps(
+            model=wide,
+            training={"steps": 10_000, "global_batch_size": 1, "micro_batch_size": 1},
+            data={"seq_len": 8},
+            optimizer={"schedule": "constant"},
+            checkpoint={"every": 1, "keep": 2},
+        )
+        rng = random.Random(11)
+        done = 0
+        for attempt in range(12):
+            process = self.start("train", config, f"checkpoint.async={'true' if attempt % 2 else 'false'}")
+            lines = metrics_lines(self.dir / "log/metrics.jsonl")
+            self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 1, process)  # noqa: B023
+            time.sleep(rng.uniform(0, 0.06))
+            process.kill()
+            self.finish(process)
+            saved = checkpoints(self.dir / "checkpoints")
+            self.assertLessEqual(len(saved), 4)
+            complete = [name for name in saved if (self.dir / "checkpoints" / name / "manifest.json").exists()]
+            self.assertEqual(saved, complete, "a checkpoint of this name is complete")
+            if saved:
+                report = json.loads(self.run_octavo("inspect", "checkpoints").out)
+                self.assertTrue(report["intact"])
+                self.assertGreaterEqual(report["step"], done)
+                done = report["step"]
+        self.assertGreater(done, 5)
+        self.train(config, f"training.steps={done + 3}")
+        self.assertEqual([path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")], [])
+        self.train(config, f"training.steps={done + 3}", "logging.dir=whole", "checkpoint.dir=whole", "checkpoint.every=0")
+        self.assertEqual(self.losses(), self.losses("whole"))
+
+    def check_failed_save(self, make_room, *overrides, **options):
+        """A save that fails ends the run with one sentence; the earlier checkpoints are whole and resume."""
+        config = self.ten_steps()
+        reference = self.reference(config)
+        self.train(config, "checkpoint.every=2", "training.steps=4")
+        before = snapshot(self.dir / "checkpoints")
+        sentence = self.refused("train", config, "checkpoint.every=2", *overrides, code=FAILED, mentions=["step_00000006"],
+                                **options)  # fmt: skip
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier checkpoints whole, nothing left over")
+        make_room()
+        self.train(config, "checkpoint.every=2")
+        self.assert_losses_and_tensors(reference)
+        return sentence
+
+    def assert_losses_and_tensors(self, reference):
+        losses, tensors = reference
+        found = {step: value for step, value in self.losses().items() if step > 4}
+        self.assertEqual(found, {step: value for step, value in losses.items() if step > 4})
+        self.assertEqual(checkpoint_tensors(self.dir / "checkpoints/step_00000010"), tensors)
+
+    @staticmethod
+    def small_files():
+        # Python ignores the signal of an exceeded limit; a shell's children do not.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    def test_full_disk(self):
+        for mode in ("true", "false"):
+            with self.subTest(asynchronous=mode):
+                self.check_failed_save(lambda: None, f"checkpoint.async={mode}", preexec_fn=self.small_files)
+                for name in ("checkpoints", "log", "whole", "whole_checkpoints"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+
+    def test_full_disk_on_two_ranks(self):
+        self.check_failed_save(lambda: None, ranks=2, preexec_fn=self.small_files)
+
+    def test_full_disk_while_packing(self):
+        (self.dir / "text").write_bytes(b"text " * 100_000)
+        (self.dir / "small").write_bytes(b"text " * 10)
+        self.run_octavo("pack", "--input", "small", "--output", "packed")
+        before = snapshot(self.dir)
+        self.refused("pack", "--input", "text", "--output", "packed", code=FAILED, preexec_fn=self.small_files)
+        self.assertEqual(snapshot(self.dir), before)
+
+    def test_directory_that_vanished(self):
+        """The file system goes away while training: an error, not a hang."""
+        config = self.ten_steps(training={"steps": 100_000}, checkpoint={"every": 20})
+        process = self.start("train", config)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process)
+        shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
+        (self.dir / "checkpoints").rmdir() if (self.dir / "checkpoints").exists() else None
+        (self.dir / "checkpoints").write_text("a file")
+        result = self.finish(process)
+        self.assertEqual(result.code, FAILED)
+        self.assertEqual(len(result.err.splitlines()), 1, result.err)
+
+    def test_damaged_checkpoints_are_refused(self):
+        config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})
+        self.train(config)
+        saved = copy_tree(self.dir / "checkpoints", self.dir / "backup")
+        newest = self.dir / "checkpoints/step_00000004"
+        shard, manifest = newest / "rank_00000.safetensors", newest / "manifest.json"
+
+        def flip(path, position):
+            data = bytearray(path.read_bytes())
+            data[position] ^= 0x10
+            path.write_bytes(data)
+
+        def cut(path, amount):
+            path.write_bytes(path.read_bytes()[:-amount])
+
+        size = shard.stat().st_size
+        damages = {
+            "weights": lambda: flip(shard, size // 3),
+            "last byte": lambda: flip(shard, size - 1),
+            "header": lambda: flip(shard, 30),
+            "header length": lambda: flip(shard, 0),
+            "truncated shard": lambda: cut(shard, 100),
+            "empty shard": lambda: cut(shard, size),
+            "no shard": shard.unlink,
+            "manifest number": lambda: flip(manifest, manifest.read_bytes().index(b'"step"') + 8),
+            "manifest text": lambda: flip(manifest, manifest.stat().st_size // 2),
+            "truncated manifest": lambda: cut(manifest, 50),
+            "empty manifest": lambda: manifest.write_text(""),
+            "foreign manifest": lambda: manifest.write_text('{"a": [1, 2]}'),
+            "manifest of a list": lambda: manifest.write_text("[]"),
+        }
+        for name, damage in damages.items():
+            with self.subTest(name):
+                damage()
+                before = snapshot(self.dir / "checkpoints")
+                self.refused("train", config, "training.steps=6", mentions=["step_00000004"])
+                self.assertIn(self.run_inspect().code, (DONE, BAD_INPUT))
+                self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+                shutil.rmtree(self.dir / "checkpoints")
+                copy_tree(saved, self.dir / "checkpoints")
+        flip(shard, size // 3)
+        self.refused("train", config, "training.steps=6", ranks=2, mentions=["step_00000004"])
+        result = self.run_inspect()
+        self.assertEqual(result.code, BAD_INPUT)
+        self.refused("generate", newest, "--prompt", "x", mentions=["step_00000004"])
+        self.refused("export", newest, "exported", mentions=["step_00000004"])
+        self.assertFalse((self.dir / "exported/model.safetensors").exists())
+        # The earlier one still is whole.
+        self.train(config, "training.steps=6", "checkpoint.resume=checkpoints/step_00000002")
+
+    def run_inspect(self):
+        return self.finish(self.start("inspect", "checkpoints/step_00000004"))

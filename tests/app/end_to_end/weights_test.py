@@ -1,0 +1,259 @@
+"""octavo import, export and generate, and the golden cases through the command line."""
+
+import json
+import math
+import shutil
+
+from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
+from support import relative_distance, snapshot, write_megatron, write_safetensors  # fmt: skip
+from training_test import Corpus
+
+FOLDERS = [ROOT / "tests/golden", ROOT.parent / "shared/golden"]
+GOLDEN = [path.parent for folder in FOLDERS for path in sorted(folder.glob("*/golden.json"))]
+
+
+class GoldenTest(Scratch):
+    """Import, train, evaluate and export against what transformers computed."""
+
+    def config_of(self, case, golden):
+        tokens = read_safetensors(case / "golden.safetensors")["train_tokens"]
+        steps, batch, width = tokens[1]
+        data = write_megatron(self.dir / "tokens", [list(map(int, numbers(tokens)))], "i32")
+        return self.config(
+            data,
+            model={"init_from": str(case)},
+            data={"train": [{"path": data}], "seq_len": width - 1, "shuffle": "none", "bos_id": None, "eos_id": None},
+            training={"steps": steps, "global_batch_size": batch, "micro_batch_size": batch},
+            optimizer={
+                "lr": golden["lr"],
+                "min_lr_ratio": golden["min_lr_ratio"],
+                "warmup_steps": golden["warmup"],
+                "betas": [golden["beta1"], golden["beta2"]],
+                "eps": golden["eps"],
+                "weight_decay": golden["weight_decay"],
+                "grad_clip": golden["clip"],
+            },
+        )
+
+    def config(self, *arguments, model, **sections):
+        path = super().config(*arguments, **sections)
+        content = json.loads(path.read_text()) | {"model": model}
+        path.write_text(json.dumps(content))
+        return path
+
+    def test_trajectory_and_final_weights(self):
+        for case in GOLDEN:
+            with self.subTest(case):
+                golden = json.loads((case / "golden.json").read_text())
+                config = self.config_of(case, golden)
+                name = f"{case.parent.parent.name}_{case.name}"
+                self.run_octavo("train", config, f"logging.dir={name}", f"checkpoint.dir={name}_checkpoints")
+                metrics = self.metrics(name)
+                self.assertEqual(len(metrics), golden["steps"])
+                self.assertAlmostEqual(metrics[1]["loss"] / golden["loss"], 1, delta=1e-5)
+                for entry in golden["trajectory"]:
+                    for key in ("loss", "grad_norm", "lr"):
+                        self.assertAlmostEqual(metrics[entry["step"]][key] / entry[key], 1, delta=5e-4, msg=key)
+                self.run_octavo("export", f"{name}_checkpoints", f"{name}_exported")
+                exported = read_safetensors(self.dir / f"{name}_exported/model.safetensors")
+                final = read_safetensors(case / "final.safetensors")
+                self.assertEqual(sorted(exported), sorted(final))
+                for key, tensor in final.items():
+                    self.assertEqual(exported[key][1], tensor[1], key)
+                    self.assertLess(relative_distance(numbers(exported[key]), numbers(tensor)), 1e-3, key)
+
+    def test_import_and_export_give_the_weights_back(self):
+        for case in GOLDEN:
+            with self.subTest(case):
+                name = f"{case.parent.parent.name}_{case.name}"
+                self.run_octavo("import", case, name)
+                self.assertTrue(json.loads(self.run_octavo("inspect", name).out)["intact"])
+                self.run_octavo("export", name, f"{name}_exported")
+                original = read_safetensors(case / "model.safetensors")
+                self.assertEqual(read_safetensors(self.dir / f"{name}_exported/model.safetensors"), original)
+                self.compare_configs(case, self.dir / f"{name}_exported")
+                self.run_octavo("export", name, f"{name}_half", "--dtype", "bfloat16")
+                half = read_safetensors(self.dir / f"{name}_half/model.safetensors")
+                for key, tensor in original.items():
+                    self.assertEqual(half[key][:2], ("BF16", tensor[1]))
+                    for rounded, exact in zip(numbers(half[key]), numbers(tensor), strict=True):
+                        self.assertLessEqual(abs(rounded - exact), abs(exact) / 256)
+                # From the exported directory back again.
+                self.run_octavo("import", f"{name}_exported", f"{name}_again")
+                self.assertEqual(checkpoint_tensors(self.dir / f"{name}_again"), checkpoint_tensors(self.dir / name))
+
+    def compare_configs(self, original, exported):
+        before, after = (json.loads((path / "config.json").read_text()) for path in (original, exported))
+        self.assertEqual(after["architectures"], ["LlamaForCausalLM"])
+        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                    "head_dim", "vocab_size", "rms_norm_eps", "tie_word_embeddings", "model_type", "bos_token_id",
+                    "eos_token_id", "hidden_act", "max_position_embeddings"):  # fmt: skip
+            self.assertEqual(after[key], before[key], key)
+        rope = before["rope_parameters"]
+        self.assertEqual(after["rope_parameters"], rope)  # transformers 5
+        self.assertEqual(after["rope_theta"], rope["rope_theta"])  # transformers 4
+        if rope["rope_type"] == "default":
+            self.assertIsNone(after.get("rope_scaling"))
+        else:
+            scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+            self.assertEqual(after["rope_scaling"], scaling)
+
+    def test_evaluate_gives_the_golden_loss(self):
+        for case in GOLDEN:
+            with self.subTest(case):
+                golden = json.loads((case / "golden.json").read_text())
+                config = self.config_of(case, golden)
+                tensors = read_safetensors(case / "golden.safetensors")
+                _, (batch, width), _ = tensors["input_ids"]
+                ids = list(map(int, numbers(tensors["input_ids"])))
+                labels = list(map(int, numbers(tensors["labels"])))
+                # Labels are the next tokens: each row and its last label make a sample.
+                rows = [ids[i * width : (i + 1) * width] + labels[(i + 1) * width - 1 :][:1] for i in range(batch)]
+                data = write_megatron(self.dir / "held_out", rows, "i32")
+                name = f"{case.parent.parent.name}_{case.name}"
+                self.run_octavo("import", case, name)
+                for source in (f"model.init_from={name}", f"model.init_from={case}", f"checkpoint.resume={name}"):
+                    out = self.run_octavo("evaluate", config, f"data.validation=[{data}]", source).out
+                    loss = float(out.split("validation_loss ")[1].split()[0])
+                    self.assertAlmostEqual(loss / golden["loss"], 1, delta=1e-5)
+
+    def test_sharded_and_half_precision_directories(self):
+        case = GOLDEN[0]
+        original = read_safetensors(case / "model.safetensors")
+        sharded = self.dir / "sharded"
+        sharded.mkdir()
+        shutil.copyfile(case / "config.json", sharded / "config.json")
+        names = sorted(original)
+        parts = {f"model-0000{i + 1}-of-00003.safetensors": names[i::3] for i in range(3)}
+        for file, keys in parts.items():
+            write_safetensors(sharded / file, {key: original[key] for key in keys})
+        index = {"metadata": {"total_size": 1}, "weight_map": {key: f for f, keys in parts.items() for key in keys}}
+        (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+        self.run_octavo("import", case, "whole")
+        self.run_octavo("import", sharded, "parts")
+        self.assertEqual(checkpoint_tensors(self.dir / "parts"), checkpoint_tensors(self.dir / "whole"))
+        (sharded / "model-00002-of-00003.safetensors").unlink()
+        self.refused("import", sharded, "missing_part", mentions=["model-00002-of-00003"])
+        self.assertFalse((self.dir / "missing_part").exists())
+
+    def test_wrong_directories_are_refused(self):
+        case = GOLDEN[0]
+        original = read_safetensors(case / "model.safetensors")
+        self.run_octavo("import", case, "kept")
+        before = snapshot(self.dir / "kept")
+
+        def variant(name, change_config=None, tensors=None):
+            folder = self.dir / name
+            folder.mkdir()
+            config = json.loads((case / "config.json").read_text()) | (change_config or {})
+            (folder / "config.json").write_text(json.dumps(config))
+            write_safetensors(folder / "model.safetensors", original if tensors is None else tensors)
+            return folder
+
+        first = "model.layers.0.mlp.up_proj.weight"
+        variants = [
+            variant("no_tensor", tensors={key: value for key, value in original.items() if key != first}),
+            variant("more_tensors", tensors=original | {"model.layers.7.mlp.up_proj.weight": original[first]}),
+            variant("other_shape", {"intermediate_size": 73}),
+            variant("other_type", {"model_type": "mistral"}),
+            variant("bias", {"attention_bias": True}),
+            variant("activation", {"hidden_act": "gelu"}),
+            variant("rope", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2}}),
+            self.dir,
+            self.dir / "nowhere",
+        ]
+        broken = variant("broken")
+        (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-4])
+        json_broken = variant("json_broken")
+        (json_broken / "config.json").write_text("{")
+        for folder in [*variants, broken, json_broken]:
+            with self.subTest(folder.name):
+                self.refused("import", folder, "kept")
+                self.assertEqual(snapshot(self.dir / "kept"), before)
+        self.refused("import", case, self.dir)  # not empty, no checkpoint
+        self.refused("export", "nowhere", "exported")
+        self.refused("export", case, "exported")
+        self.refused("export", "kept", "kept")
+        self.assertEqual(snapshot(self.dir / "kept"), before)
+        (self.dir / "file").write_text("")
+        self.refused("export", "kept", "file")
+
+
+class GenerateTest(Corpus):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = None
+
+    def checkpoint(self):
+        self.train(self.config(self.corpus, training={"steps": 30}))
+        return "checkpoints"
+
+    def generate(self, *options, prompt="octavo ", **more):
+        line = ("generate", "checkpoints", "--prompt", prompt, *options)
+        result = self.run_octavo(*line, **more)
+        self.assertTrue(result.out_bytes.startswith(prompt.encode()), result.out)
+        return result.out_bytes
+
+    def test_generates_bytes(self):
+        self.checkpoint()
+        greedy = self.generate("--temperature", "0", "--max-tokens", "40")
+        self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", "--seed", "5"), greedy)
+        shorter = self.generate("--temperature", "0", "--max-tokens", "10")
+        self.assertTrue(greedy.startswith(shorter.rstrip(b"\n")))
+        self.assertLessEqual(len(greedy), len("octavo ") + 40 + 1)
+        self.assertEqual(self.generate("--top-k", "1", "--max-tokens", "40"), greedy)
+        self.assertEqual(self.generate("--top-p", "0", "--max-tokens", "40"), greedy)
+        one, again, other = (self.generate("--max-tokens", "40", "--seed", seed) for seed in ("1", "1", "2"))
+        self.assertEqual(one, again)
+        self.assertNotEqual(one, other)
+        for prompt in ('"quoted" \\ and\nlines', "ümläut", "a" * 300, "{}", "", "[a,b]"):
+            with self.subTest(prompt):
+                self.generate("--max-tokens", "3", prompt=prompt)
+        out = self.run_octavo("generate", "checkpoints/step_00000030", "--prompt=--flag-like", "--max-tokens", "3").out
+        self.assertTrue(out.startswith("--flag-like"), out)
+        self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
+        for options in (("--temperature", "-1"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
+                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many")):  # fmt: skip
+            with self.subTest(options):
+                self.refused("generate", "checkpoints", "--prompt", "x", *options)
+        self.refused("generate", "checkpoints")
+        self.refused("generate", "nowhere", "--prompt", "x", mentions=["nowhere"])
+        self.refused("generate", self.corpus + ".bin", "--prompt", "x")
+        with open("/dev/full", "wb") as full:
+            for line in (("generate", "checkpoints", "--prompt", "x", "--max-tokens", "3"), ("inspect", "checkpoints")):
+                self.refused(*line, code=FAILED, stdout=full)
+
+    def test_export_of_a_trained_checkpoint(self):
+        self.train(self.config(self.corpus), ranks=2)
+        name = checkpoints(self.dir / "checkpoints")[-1]
+        trained = checkpoint_tensors(self.dir / "checkpoints" / name)
+        self.run_octavo("export", "checkpoints", "exported")
+        exported = read_safetensors(self.dir / "exported/model.safetensors")
+        weights = {key: value for key, value in trained.items() if not key.startswith("exp_avg")}
+        self.assertEqual(exported, weights)
+        expected = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+        for layer in range(TINY_MODEL["num_layers"]):
+            for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+                         "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"):  # fmt: skip
+                expected.add(f"model.layers.{layer}.{part}.weight")
+        self.assertEqual(set(exported), expected)
+        for key in expected:
+            for moment in ("exp_avg.", "exp_avg_sq."):
+                self.assertEqual(trained[moment + key][1], trained[key][1])
+        config = json.loads((self.dir / "exported/config.json").read_text())
+        self.assertEqual((config["bos_token_id"], config["eos_token_id"]), (256, 257))
+        # Trained on from the exported weights: the loss goes on where it was.
+        self.train(self.config(self.corpus, model={"init_from": "exported"}), "checkpoint.dir=more", "logging.dir=more")
+        first = self.metrics("more")[1]["loss"]
+        self.assertLess(first, math.log(272) - 0.2)
+
+    def test_init_from_with_another_shape_is_refused(self):
+        self.train(self.config(self.corpus))
+        line = self.refused("train", self.config(self.corpus, model={"init_from": "checkpoints", "num_layers": 3}),
+                            "checkpoint.dir=more")  # fmt: skip
+        self.assertIn("num_layers", line)
+        self.refused("train", self.config(self.corpus, model={"init_from": "nowhere"}), "checkpoint.dir=more",
+                     mentions=["nowhere"])  # fmt: skip
+
+

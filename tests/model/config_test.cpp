@@ -1,0 +1,80 @@
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+TEST(ModelPresets, HaveThePublishedShapes) {
+  EXPECT_EQ(model_preset_names(),
+            (std::vector<std::string>{"llama3_1b", "llama3_1.8b", "llama3_3b", "llama3_8b", "llama3_70b", "llama3_405b"}));
+  for (const std::string& name : model_preset_names()) {
+    const ModelConfig config = model_preset(name);
+    config.validate();
+    EXPECT_EQ(config.vocab_size, 128256) << name;
+    EXPECT_EQ(config.num_kv_heads, 8) << name;
+    EXPECT_EQ(config.rope_theta, 500000) << name;
+    EXPECT_EQ(config.attention_width(), config.hidden_size) << name;
+  }
+  EXPECT_EQ(model_preset("llama3_1b").rope_scaling, (RopeScaling{32, 1, 4, 8192}));
+  EXPECT_EQ(model_preset("llama3_405b").rope_scaling, (RopeScaling{8, 1, 4, 8192}));
+  EXPECT_EQ(model_preset("llama3_8b").rope_scaling, std::nullopt);
+  expect_error<InputError>([] { model_preset("llama3_7b"); },
+                           "model.preset is 'llama3_7b', expected one of llama3_1b, llama3_1.8b");
+}
+
+TEST(ModelConfig, FlopsPerToken) {
+  // 8B at 8192: 6 (8,030,261,248 - 128256 * 4096) + 12 * 32 * 32 * 128 * 8192
+  EXPECT_DOUBLE_EQ(model_preset("llama3_8b").flops_per_token(8192), 57'914'449'920.0);
+  // 1B is tied: the table counts once, 6 * 1,235,814,400 + 12 * 16 * 32 * 64 * 2048
+  EXPECT_DOUBLE_EQ(model_preset("llama3_1b").flops_per_token(2048), 8'220'192'768.0);
+}
+
+TEST(ModelConfig, ValidateNamesTheFieldAndTheNumbers) {
+  const auto expect_invalid = [](const std::function<void(ModelConfig&)>& change, const std::string& message) {
+    ModelConfig config = model_preset("llama3_1b");
+    change(config);
+    expect_error<InputError>([&] { config.validate(); }, message);
+  };
+  expect_invalid([](auto& c) { c.hidden_size = 0; }, "model.hidden_size is 0, expected a positive number");
+  expect_invalid([](auto& c) { c.intermediate_size = -1; }, "model.intermediate_size is -1");
+  expect_invalid([](auto& c) { c.num_layers = 0; }, "model.num_layers is 0");
+  expect_invalid([](auto& c) { c.num_heads = 0; }, "model.num_heads is 0");
+  expect_invalid([](auto& c) { c.num_kv_heads = 0; }, "model.num_kv_heads is 0");
+  expect_invalid([](auto& c) { c.head_dim = 0; }, "model.head_dim is 0");
+  expect_invalid([](auto& c) { c.vocab_size = 0; }, "model.vocab_size is 0");
+  expect_invalid([](auto& c) { c.num_kv_heads = 5; }, "model.num_heads is 32, which model.num_kv_heads 5 does not");
+  expect_invalid([](auto& c) { c.head_dim = 63; }, "model.head_dim is 63, rope needs an even number");
+  expect_invalid([](auto& c) { c.rope_theta = 0; }, "model.rope_theta is 0");
+  expect_invalid([](auto& c) { c.rms_norm_eps = 0; }, "model.rms_norm_eps is 0");
+  expect_invalid([](auto& c) { c.rope_scaling->factor = 0.5; }, "model.rope_scaling.factor is 0.5");
+  expect_invalid([](auto& c) { c.rope_scaling->high_freq_factor = 1; }, "expected high > low > 0");
+  expect_invalid([](auto& c) { c.rope_scaling->low_freq_factor = 0; }, "expected high > low > 0");
+  expect_invalid([](auto& c) { c.rope_scaling->original_max_position_embeddings = 0; },
+                 "original_max_position_embeddings is 0");
+}
+
+TEST(ModelConfig, EqualityLooksAtEveryField) {
+  const ModelConfig config = model_preset("llama3_1b");
+  EXPECT_TRUE(config == model_preset("llama3_1b"));
+  const std::vector<std::function<void(ModelConfig&)>> changes{
+      [](auto& c) { c.hidden_size++; },       [](auto& c) { c.intermediate_size++; },
+      [](auto& c) { c.num_layers++; },        [](auto& c) { c.num_heads++; },
+      [](auto& c) { c.num_kv_heads++; },      [](auto& c) { c.head_dim++; },
+      [](auto& c) { c.vocab_size++; },        [](auto& c) { c.rope_theta++; },
+      [](auto& c) { c.rms_norm_eps *= 2; },   [](auto& c) { c.tie_word_embeddings = false; },
+      [](auto& c) { c.rope_scaling.reset(); }, [](auto& c) { c.rope_scaling->factor = 8; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    ModelConfig changed = config;
+    changes[i](changed);
+    EXPECT_FALSE(config == changed) << i;
+  }
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,182 @@
+// A tiny Llama on the CPU with everything it needs, for the tests of the model.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/core/error.h"
+#include "model/llama.h"
+
+namespace octavo {
+
+// Grouped-query attention, head_dim * num_heads other than hidden, sizes without a common factor.
+inline ModelConfig tiny_config() {
+  return {.hidden_size = 20,
+          .intermediate_size = 27,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 6,
+          .vocab_size = 31,
+          .rope_theta = 1000.0,
+          .rope_scaling = std::nullopt,
+          .rms_norm_eps = 1e-5,
+          .tie_word_embeddings = false};
+}
+
+// A micro-batch and the memory it lies in.
+class OwnedBatch {
+ public:
+  explicit OwnedBatch(int64_t tokens)
+      : inputs_(static_cast<size_t>(tokens)), targets_(inputs_), order_(inputs_), document_start_(inputs_) {}
+  static OwnedBatch random(int64_t tokens, int64_t vocab_size, std::mt19937_64& generator) {
+    OwnedBatch batch(tokens);
+    std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(vocab_size) - 1);
+    for (int32_t& id : batch.inputs_) id = token(generator);
+    for (int32_t& id : batch.targets_) id = token(generator);
+    batch.targets_[1] = -1;  // one that does not count
+    batch.sort_positions();
+    return batch;
+  }
+
+  // Rows [begin, end) as a batch of their own.
+  OwnedBatch slice(int64_t begin, int64_t end) const {
+    OwnedBatch part(end - begin);
+    std::copy(inputs_.begin() + begin, inputs_.begin() + end, part.inputs_.begin());
+    std::copy(targets_.begin() + begin, targets_.begin() + end, part.targets_.begin());
+    std::copy(document_start_.begin() + begin, document_start_.begin() + end, part.document_start_.begin());
+    part.masked_ = masked_;
+    part.sort_positions();
+    return part;
+  }
+
+  // Documents of `length` tokens in sequences of seq_len.
+  void mask_documents(int64_t length, int64_t seq_len) {
+    for (size_t t = 0; t < document_start_.size(); ++t) {
+      const int64_t position = static_cast<int64_t>(t) % seq_len;
+      document_start_[t] = static_cast<int32_t>(position / length * length);
+    }
+    masked_ = true;
+  }
+
+  std::vector<int32_t>& inputs() { return inputs_; }
+  const std::vector<int32_t>& targets() const { return targets_; }
+
+  MicroBatch views() {
+    const auto view = [](std::vector<int32_t>& ids) {
+      return Tensor(ids.data(), DType::kInt32, {static_cast<int64_t>(ids.size())});
+    };
+    return {view(inputs_), view(targets_), view(order_), masked_ ? view(document_start_) : Tensor()};
+  }
+
+ private:
+  void sort_positions() {
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+      return inputs_[static_cast<size_t>(a)] < inputs_[static_cast<size_t>(b)];
+    });
+  }
+
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  std::vector<int32_t> order_;
+  std::vector<int32_t> document_start_;
+  bool masked_ = false;
+};
+
+// Weights are normal with deviation 0.25, norm weights near one: large enough that nothing in the model is linear.
+class TinyLlama {
+ public:
+  TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
+            LlamaMode mode = LlamaMode::kTraining)
+      : layout_(config), stream_(Stream::cpu()), arena_(Device::kCpu, planned_bytes(config, shape, compute, mode)),
+        parameters_(layout_, compute, mode, arena_), llama_(config, shape, mode, layout_, parameters_, arena_, stream_) {
+    std::mt19937_64 generator(99);
+    for (const ParameterSpec& spec : layout_.specs()) {
+      const bool norm = spec.shape.size() == 1;
+      std::normal_distribution<float> normal(norm ? 1.0f : 0.0f, norm ? 0.2f : 0.25f);
+      float* values = master(spec);
+      for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
+    }
+    cast_weights();
+  }
+
+  // The compute weights from the master weights.
+  void cast_weights() {
+    if (parameters_.weight.dtype() == DType::kFloat32) return;
+    for (int64_t i = 0; i < layout_.total_elements(); ++i) {
+      parameters_.weight.data<BFloat16>()[i] = BFloat16(parameters_.master.data<float>()[i]);
+    }
+  }
+
+  // Sum of the losses of a forward pass.
+  double loss(OwnedBatch& batch) {
+    llama_.forward(batch.views());
+    return sum_of_losses();
+  }
+  double sum_of_losses() const {
+    const float* losses = llama_.losses().data<float>();
+    return std::accumulate(losses, losses + llama_.losses().numel(), 0.0);
+  }
+  std::vector<float> losses() const {
+    const float* losses = llama_.losses().data<float>();
+    return {losses, losses + llama_.losses().numel()};
+  }
+
+  Llama& llama() { return llama_; }
+  const ParameterLayout& layout() const { return layout_; }
+  const ParameterBuffers& parameters() const { return parameters_; }
+  float* master(const ParameterSpec& spec) { return parameters_.master.data<float>() + spec.offset; }
+  const float* gradient(const ParameterSpec& spec) const { return parameters_.grad.data<float>() + spec.offset; }
+
+ private:
+  static int64_t planned_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode) {
+    Arena plan(Device::kCpu);
+    Stream stream = Stream::cpu();
+    const ParameterLayout layout(config);
+    const ParameterBuffers parameters(layout, compute, mode, plan);
+    const Llama llama(config, shape, mode, layout, parameters, plan, stream);
+    return plan.used();
+  }
+
+  ParameterLayout layout_;
+  Stream stream_;
+  Arena arena_;
+  ParameterBuffers parameters_;
+  Llama llama_;
+};
+
+// ||a - b|| / ||b|| over n elements.
+inline double relative_error(const float* a, const float* b, int64_t n) {
+  double difference = 0;
+  double norm = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = static_cast<double>(a[i]);
+    const double y = static_cast<double>(b[i]);
+    difference += (x - y) * (x - y);
+    norm += y * y;
+  }
+  return difference == 0 ? 0.0 : std::sqrt(difference / norm);
+}
+
+inline double cosine(const float* a, const float* b, int64_t n) {
+  double ab = 0;
+  double aa = 0;
+  double bb = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double x = static_cast<double>(a[i]);
+    const double y = static_cast<double>(b[i]);
+    ab += x * y;
+    aa += x * x;
+    bb += y * y;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+}  // namespace octavo

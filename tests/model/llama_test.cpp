@@ -1,0 +1,198 @@
+// Forward and backward of the whole model, at a size where its own loss can be differentiated numerically.
+#include "tests/model/llama_fixture.h"
+
+namespace octavo {
+namespace {
+
+constexpr BatchShape kShape{.micro_batch_size = 2, .seq_len = 9};
+
+struct Variant {
+  const char* name;
+  bool tied = false;
+  bool scaled_rope = false;
+  bool masked = false;
+  int64_t num_kv_heads = 2;
+};
+
+class LlamaTest : public ::testing::TestWithParam<Variant> {
+ protected:
+  static ModelConfig config() {
+    ModelConfig c = tiny_config();
+    c.tie_word_embeddings = GetParam().tied;
+    c.num_kv_heads = GetParam().num_kv_heads;
+    if (GetParam().scaled_rope) c.rope_scaling = RopeScaling{4.0, 1.0, 4.0, 16};
+    return c;
+  }
+  OwnedBatch batch(int64_t tokens = kShape.tokens()) {
+    OwnedBatch made = OwnedBatch::random(tokens, config().vocab_size, generator_);
+    if (GetParam().masked) made.mask_documents(4, kShape.seq_len);
+    return made;
+  }
+
+  std::mt19937_64 generator_{4242};
+};
+
+INSTANTIATE_TEST_SUITE_P(Variants, LlamaTest,
+                         ::testing::Values(Variant{.name = "untied"}, Variant{.name = "tied", .tied = true},
+                                           Variant{.name = "rope_scaling", .scaled_rope = true},
+                                           Variant{.name = "documents", .masked = true},
+                                           Variant{.name = "one_kv_head", .tied = true, .masked = true, .num_kv_heads = 1},
+                                           Variant{.name = "all_kv_heads", .num_kv_heads = 4}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+// The change of the loss along `direction`: central differences of fourth order of the model's own float32 loss.
+double directional_derivative(TinyLlama& model, OwnedBatch& batch, const ParameterSpec& spec,
+                              const std::vector<double>& direction) {
+  float* weights = model.master(spec);
+  const std::vector<float> center(weights, weights + spec.numel());
+  const auto loss_at = [&](double step) {
+    for (size_t i = 0; i < center.size(); ++i) {
+      weights[i] = static_cast<float>(static_cast<double>(center[i]) + step * direction[i]);
+    }
+    return model.loss(batch);
+  };
+  constexpr double kStep = 0.02;
+  const double derivative =
+      (8 * (loss_at(kStep) - loss_at(-kStep)) - (loss_at(2 * kStep) - loss_at(-2 * kStep))) / (12 * kStep);
+  loss_at(0);
+  return derivative;
+}
+
+// A direction with a fair share of the gradient in it, so that its derivative stands out of float32's noise, and of
+// random parts of every element.
+std::vector<double> random_direction(const float* gradient, int64_t n, std::mt19937_64& generator) {
+  std::normal_distribution<double> normal;
+  std::vector<double> direction(static_cast<size_t>(n));
+  double norm = 0;
+  for (int64_t i = 0; i < n; ++i) norm += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+  norm = std::sqrt(norm);
+  double length = 0;
+  for (size_t i = 0; i < direction.size(); ++i) {
+    const double along = static_cast<double>(gradient[i]) / norm;
+    direction[i] = along + normal(generator) / std::sqrt(static_cast<double>(n));
+    length += direction[i] * direction[i];
+  }
+  for (double& d : direction) d /= std::sqrt(length);
+  return direction;
+}
+
+TEST_P(LlamaTest, GradientsAgreeWithDifferencesOfTheLoss) {
+  TinyLlama model(config(), kShape);
+  OwnedBatch tokens = batch();
+  constexpr float kScale = 0.5f;
+  model.llama().forward_backward(tokens.views(), kScale, true);
+  const std::vector<float> gradients(model.parameters().grad.data<float>(),
+                                     model.parameters().grad.data<float>() + model.layout().total_elements());
+  for (const ParameterSpec& spec : model.layout().specs()) {
+    const float* gradient = gradients.data() + spec.offset;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const std::vector<double> direction = random_direction(gradient, spec.numel(), generator_);
+      double expected = 0;
+      for (int64_t i = 0; i < spec.numel(); ++i) {
+        expected += static_cast<double>(gradient[i]) * direction[static_cast<size_t>(i)];
+      }
+      const double found = static_cast<double>(kScale) * directional_derivative(model, tokens, spec, direction);
+      EXPECT_NEAR(found, expected, 2e-3 * std::abs(expected)) << spec.name;
+    }
+  }
+}
+
+// Gradients of two micro-batches, added up, are those of one batch of both.
+TEST_P(LlamaTest, AccumulationEqualsOneLargeBatch) {
+  TinyLlama small(config(), {.micro_batch_size = 1, .seq_len = kShape.seq_len});
+  TinyLlama large(config(), kShape);
+  OwnedBatch both = batch();
+  OwnedBatch first = both.slice(0, kShape.seq_len);
+  OwnedBatch second = both.slice(kShape.seq_len, kShape.tokens());
+  large.llama().forward_backward(both.views(), 0.1f, true);
+  for (int step = 0; step < 2; ++step) {  // the second time over the gradients of the first: `first` starts anew
+    small.llama().forward_backward(first.views(), 0.1f, true);
+    double loss = small.sum_of_losses();
+    small.llama().forward_backward(second.views(), 0.1f, false);
+    loss += small.sum_of_losses();
+    EXPECT_NEAR(loss, large.sum_of_losses(), 1e-6 * loss);
+    for (const ParameterSpec& spec : small.layout().specs()) {
+      EXPECT_LT(relative_error(small.gradient(spec), large.gradient(spec), spec.numel()), 1e-5) << spec.name;
+    }
+  }
+}
+
+TEST_P(LlamaTest, InferenceGivesTheLossesOfTraining) {
+  TinyLlama training(config(), kShape);
+  TinyLlama inference(config(), kShape, DType::kFloat32, LlamaMode::kInference);
+  OwnedBatch tokens = batch();
+  training.llama().forward_backward(tokens.views(), 1.0f, true);
+  const std::vector<float> losses = training.losses();
+  EXPECT_EQ(losses[1], 0.0f);  // its target is -1
+  training.llama().forward(tokens.views());
+  EXPECT_EQ(training.losses(), losses);
+  inference.llama().forward(tokens.views());
+  EXPECT_EQ(inference.losses(), losses);
+  EXPECT_THROW(inference.llama().forward_backward(tokens.views(), 1.0f, true), Error);
+}
+
+TEST_P(LlamaTest, Bfloat16IsCloseToFloat32) {
+  TinyLlama exact(config(), kShape);
+  TinyLlama rounded(config(), kShape, DType::kBFloat16);
+  OwnedBatch tokens = batch();
+  exact.llama().forward_backward(tokens.views(), 1.0f, true);
+  rounded.llama().forward_backward(tokens.views(), 1.0f, true);
+  EXPECT_NEAR(rounded.sum_of_losses(), exact.sum_of_losses(), 5e-3 * exact.sum_of_losses());
+  for (const ParameterSpec& spec : exact.layout().specs()) {
+    EXPECT_GT(cosine(rounded.gradient(spec), exact.gradient(spec), spec.numel()), 0.999) << spec.name;
+  }
+}
+
+// A later token, or another sequence, does not change an earlier loss.
+TEST_P(LlamaTest, IsCausal) {
+  TinyLlama model(config(), kShape);
+  OwnedBatch tokens = batch();
+  model.loss(tokens);
+  const std::vector<float> before = model.losses();
+  constexpr size_t kChanged = 5;  // in the first sequence
+  tokens.inputs()[kChanged] = (tokens.inputs()[kChanged] + 1) % static_cast<int32_t>(config().vocab_size);
+  model.loss(tokens);
+  const std::vector<float> after = model.losses();
+  for (size_t t = 0; t < after.size(); ++t) {
+    const bool own_sequence = t < static_cast<size_t>(kShape.seq_len);
+    const bool own_document = !GetParam().masked || t / 4 == kChanged / 4;
+    if (t < kChanged || !own_sequence || !own_document) {
+      EXPECT_EQ(after[t], before[t]) << t;
+    } else {
+      EXPECT_NE(after[t], before[t]) << t;
+    }
+  }
+}
+
+TEST(Llama, NextTokenLogitsAreThoseOfTheLoss) {
+  TinyLlama model(tiny_config(), kShape, DType::kFloat32, LlamaMode::kInference);
+  std::mt19937_64 generator(1);
+  OwnedBatch tokens = OwnedBatch::random(kShape.tokens(), tiny_config().vocab_size, generator);
+  model.loss(tokens);
+  const std::vector<float> losses = model.losses();
+  for (const int64_t position : {0, 7, 12}) {
+    const Tensor logits = model.llama().next_token_logits(tokens.views().inputs, position);
+    ASSERT_EQ(logits.numel(), tiny_config().vocab_size);
+    double total = 0;
+    for (int64_t v = 0; v < logits.numel(); ++v) total += std::exp(static_cast<double>(logits.data<float>()[v]));
+    const int32_t target = tokens.targets()[static_cast<size_t>(position)];
+    EXPECT_NEAR(std::log(total) - static_cast<double>(logits.data<float>()[target]),
+                static_cast<double>(losses[static_cast<size_t>(position)]), 1e-5);
+  }
+}
+
+TEST(Llama, ThePlanIsWhatItAllocates) {
+  // TinyLlama's arena has exactly the planned bytes, so its construction would throw were the plan too small.
+  TinyLlama model(tiny_config(), kShape, DType::kBFloat16);
+  Arena training(Device::kCpu);
+  Arena inference(Device::kCpu);
+  const ParameterLayout layout(tiny_config());
+  const ParameterBuffers with_gradients(layout, DType::kBFloat16, LlamaMode::kTraining, training);
+  const ParameterBuffers without(layout, DType::kBFloat16, LlamaMode::kInference, inference);
+  EXPECT_TRUE(with_gradients.grad.defined());
+  EXPECT_FALSE(without.grad.defined());
+  EXPECT_LT(inference.used(), training.used());
+}
+
+}  // namespace
+}  // namespace octavo

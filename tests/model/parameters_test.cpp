@@ -1,0 +1,209 @@
+#include "model/parameters.h"
+
+#include <map>
+#include <set>
+
+#include "model/block.h"
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+// Nothing divides anything: hidden, widths and the vocabulary are odd or prime.
+ModelConfig odd_config() {
+  return {.hidden_size = 13,
+          .intermediate_size = 17,
+          .num_layers = 3,
+          .num_heads = 3,
+          .num_kv_heads = 1,
+          .head_dim = 2,
+          .vocab_size = 31,
+          .rope_theta = 10000,
+          .rope_scaling = std::nullopt,
+          .rms_norm_eps = 1e-5,
+          .tie_word_embeddings = false};
+}
+
+TEST(ParameterLayout, CountsAreThePublishedOnes) {
+  const std::map<std::string, int64_t> published{
+      {"llama3_1b", 1'235'814'400},    {"llama3_3b", 3'212'749'824},
+      {"llama3_8b", 8'030'261'248},    {"llama3_70b", 70'553'706'496},
+      {"llama3_405b", 405'853'388'800},
+      // 2 * 128256 * 2048 + 24 (2 * 2048^2 + 2 * 1024 * 2048 + 3 * 7168 * 2048 + 2 * 2048) + 2048
+      {"llama3_1.8b", 1'884'391'424},
+  };
+  for (const std::string& name : model_preset_names()) {
+    const ModelConfig config = model_preset(name);
+    const ParameterLayout layout(config);
+    int64_t total = 0;
+    for (const ParameterSpec& spec : layout.specs()) total += spec.numel();
+    EXPECT_EQ(total, published.at(name)) << name;
+    EXPECT_EQ(config.num_parameters(), published.at(name)) << name;
+    EXPECT_EQ(layout.total_elements(), total) << name << " needs no padding";
+    const int64_t table = config.tie_word_embeddings ? 0 : config.vocab_size * config.hidden_size;
+    EXPECT_EQ(config.num_matmul_parameters(), total - table) << name;
+  }
+}
+
+TEST(ParameterLayout, HasTheNamesAndShapesOfHuggingFace) {
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  Shapes expected{{"model.embed_tokens.weight", {31, 13}}, {"model.norm.weight", {13}}, {"lm_head.weight", {31, 13}}};
+  for (int layer = 0; layer < 3; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    expected[prefix + "input_layernorm.weight"] = {13};
+    expected[prefix + "post_attention_layernorm.weight"] = {13};
+    expected[prefix + "self_attn.q_proj.weight"] = {6, 13};
+    expected[prefix + "self_attn.k_proj.weight"] = {2, 13};
+    expected[prefix + "self_attn.v_proj.weight"] = {2, 13};
+    expected[prefix + "self_attn.o_proj.weight"] = {13, 6};
+    expected[prefix + "mlp.gate_proj.weight"] = {17, 13};
+    expected[prefix + "mlp.up_proj.weight"] = {17, 13};
+    expected[prefix + "mlp.down_proj.weight"] = {13, 17};
+  }
+  const auto shapes_of = [](const ModelConfig& config) {
+    Shapes shapes;
+    const ParameterLayout layout(config);
+    for (const ParameterSpec& spec : layout.specs()) {
+      shapes[spec.name] = spec.shape;
+      EXPECT_EQ(spec.decayed(), spec.shape.size() == 2) << spec.name;
+    }
+    EXPECT_EQ(shapes.size(), layout.specs().size()) << "a name occurs twice";
+    return shapes;
+  };
+  EXPECT_EQ(shapes_of(odd_config()), expected);
+  ModelConfig tied = odd_config();
+  tied.tie_word_embeddings = true;
+  expected.erase("lm_head.weight");
+  EXPECT_EQ(shapes_of(tied), expected);
+}
+
+TEST(ParameterLayout, IsInOrderAlignedAndPacked) {
+  const ParameterLayout layout(odd_config());
+  const std::set<std::string> packed{"k_proj", "v_proj", "up_proj"};  // follow q_proj or gate_proj without a gap
+  int64_t end = 0;
+  for (const ParameterSpec& spec : layout.specs()) {
+    const size_t last_dot = spec.name.rfind('.');
+    const size_t dot_before = spec.name.rfind('.', last_dot - 1);
+    if (packed.count(spec.name.substr(dot_before + 1, last_dot - dot_before - 1)) == 1) {
+      EXPECT_EQ(spec.offset, end) << spec.name;
+    } else {
+      EXPECT_EQ(spec.offset % kParameterAlignment, 0) << spec.name;
+      EXPECT_GE(spec.offset, end) << spec.name;
+      EXPECT_LT(spec.offset, end + kParameterAlignment) << spec.name;
+    }
+    end = spec.offset + spec.numel();
+  }
+  EXPECT_GE(layout.total_elements(), end);
+  EXPECT_EQ(layout.total_elements() % kParameterAlignment, 0);
+  EXPECT_EQ(layout.find("model.layers.2.mlp.up_proj.weight").shape, (std::vector<int64_t>{17, 13}));
+  expect_error([&] { layout.find("model.layers.3.mlp.up_proj.weight"); }, "no parameter model.layers.3.mlp.up_proj");
+}
+
+// The packed matrices of a block are its parameters, one under the other.
+TEST(BlockParameters, ViewTheParametersOfTheirLayer) {
+  const ModelConfig config = odd_config();
+  const ParameterLayout layout(config);
+  Array flat(DType::kFloat32, {layout.total_elements()});
+  const BlockParameters block(flat, layout, config, 1);
+  const auto address = [&](const char* name) {
+    return parameter_view(flat, layout.find(std::string("model.layers.1.") + name)).raw();
+  };
+  EXPECT_EQ(block.qkv.describe(), "float32 [10, 13]");
+  EXPECT_EQ(block.qkv.raw(), address("self_attn.q_proj.weight"));
+  EXPECT_EQ(block.qkv.rows(6, 8).raw(), address("self_attn.k_proj.weight"));
+  EXPECT_EQ(block.qkv.rows(8, 10).raw(), address("self_attn.v_proj.weight"));
+  EXPECT_EQ(block.gate_up.describe(), "float32 [34, 13]");
+  EXPECT_EQ(block.gate_up.raw(), address("mlp.gate_proj.weight"));
+  EXPECT_EQ(block.gate_up.rows(17, 34).raw(), address("mlp.up_proj.weight"));
+  EXPECT_EQ(block.o.describe(), "float32 [13, 6]");
+  EXPECT_EQ(block.o.raw(), address("self_attn.o_proj.weight"));
+  EXPECT_EQ(block.down.describe(), "float32 [13, 17]");
+  EXPECT_EQ(block.down.raw(), address("mlp.down_proj.weight"));
+  EXPECT_EQ(block.norm1.raw(), address("input_layernorm.weight"));
+  EXPECT_EQ(block.norm2.raw(), address("post_attention_layernorm.weight"));
+  EXPECT_EQ(block.norms.raw(), block.norm1.raw());
+  EXPECT_EQ(block.norms.numel(), 2 * kParameterAlignment);
+}
+
+TEST(ParameterBuffers, ComputeWeightsAliasTheMasterInFloat32) {
+  const ParameterLayout layout(odd_config());
+  Arena arena(Device::kCpu, 1 << 20);
+  const ParameterBuffers exact(layout, DType::kFloat32, LlamaMode::kTraining, arena);
+  EXPECT_EQ(exact.weight.raw(), exact.master.raw());
+  EXPECT_EQ(exact.grad.numel(), layout.total_elements());
+  const ParameterBuffers rounded(layout, DType::kBFloat16, LlamaMode::kInference, arena);
+  EXPECT_EQ(rounded.weight.dtype(), DType::kBFloat16);
+  EXPECT_EQ(rounded.weight.numel(), layout.total_elements());
+  EXPECT_FALSE(rounded.grad.defined());
+}
+
+std::vector<float> initialized(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end) {
+  std::vector<float> values(static_cast<size_t>(end - begin));
+  initialize_parameter(spec, seed, begin, end, values.data());
+  return values;
+}
+
+TEST(InitializeParameter, DoesNotDependOnTheRangesOrThreads) {
+  const ParameterSpec spec{"model.layers.0.mlp.up_proj.weight", {101, 97}, 0, 0.02};
+  const std::vector<float> whole = initialized(spec, 7, 0, spec.numel());
+  std::vector<float> pieces;
+  for (int64_t begin = 0; begin < spec.numel(); begin += 1013) {
+    const std::vector<float> piece = initialized(spec, 7, begin, std::min(begin + 1013, spec.numel()));
+    pieces.insert(pieces.end(), piece.begin(), piece.end());
+  }
+  EXPECT_EQ(pieces, whole);
+  ParameterSpec moved = spec;  // where a parameter lies does not matter either
+  moved.offset = 4096;
+  EXPECT_EQ(initialized(moved, 7, 0, spec.numel()), whole);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(3);
+  EXPECT_EQ(initialized(spec, 7, 0, spec.numel()), whole);
+  omp_set_num_threads(before);
+}
+
+TEST(InitializeParameter, DependsOnSeedAndName) {
+  const ParameterSpec up{"model.layers.0.mlp.up_proj.weight", {10, 10}, 0, 0.02};
+  ParameterSpec gate = up;
+  gate.name = "model.layers.0.mlp.gate_proj.weight";
+  const std::vector<float> values = initialized(up, 7, 0, 100);
+  EXPECT_NE(initialized(up, 8, 0, 100), values);
+  EXPECT_NE(initialized(gate, 7, 0, 100), values);
+  EXPECT_EQ(std::set<float>(values.begin(), values.end()).size(), values.size());
+}
+
+// Mean, variance and fourth moment of a normal distribution; n = 10^6, so the limits are about five deviations.
+TEST(InitializeParameter, IsNormal) {
+  constexpr int64_t kCount = 1'000'000;
+  const ParameterSpec spec{"x", {1000, 1000}, 0, 0.5};
+  double mean = 0;
+  double second = 0;
+  double fourth = 0;
+  double neighbours = 0;
+  double previous = 0;
+  for (const float value : initialized(spec, 1, 0, kCount)) {
+    const double z = static_cast<double>(value) / 0.5;
+    mean += z / kCount;
+    second += z * z / kCount;
+    fourth += z * z * z * z / kCount;
+    neighbours += z * previous / kCount;
+    previous = z;
+  }
+  EXPECT_NEAR(mean, 0, 0.005);
+  EXPECT_NEAR(second, 1, 0.008);
+  EXPECT_NEAR(fourth, 3, 0.05);
+  EXPECT_NEAR(neighbours, 0, 0.005);
+}
+
+TEST(InitializeParameter, NormsAreOnesAndOutputsOfTheResidualAreSmaller) {
+  ModelConfig config = odd_config();
+  config.num_layers = 8;
+  const ParameterLayout layout(config);
+  EXPECT_EQ(initialized(layout.find("model.layers.0.input_layernorm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
+  EXPECT_EQ(initialized(layout.find("model.norm.weight"), 7, 0, 13), std::vector<float>(13, 1.0f));
+  EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.q_proj.weight").init_std, 0.02);
+  EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.o_proj.weight").init_std, 0.02 / 4);  // sqrt(2 * 8)
+  EXPECT_DOUBLE_EQ(layout.find("model.layers.0.mlp.down_proj.weight").init_std, 0.02 / 4);
+}
+
+}  // namespace
+}  // namespace octavo

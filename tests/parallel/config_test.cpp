@@ -1,0 +1,28 @@
+#include "parallel/config.h"
+
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+TEST(ParallelConfig, DataParallelRanks) {
+  EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(1), 1);
+  EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(7), 7);
+  EXPECT_EQ((ParallelConfig{-1, 2, 3}.data_parallel_ranks(24)), 8);  // 4 shards, 2 replicas, 3 tensor-parallel
+  EXPECT_EQ((ParallelConfig{4, 2, 3}.data_parallel_ranks(24)), 8);
+}
+
+TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
+  const auto expect_invalid = [](const ParallelConfig& config, const std::string& message) {
+    expect_error<InputError>([&] { config.data_parallel_ranks(8); }, message);
+  };
+  expect_invalid({2, 1, 1}, "is 2, but this run has 8 ranks");
+  expect_invalid({-1, 3, 1}, "is 3, which does not divide the 8 ranks");
+  expect_invalid({0, 1, 1}, "parallel.data_parallel_shard is 0");
+  expect_invalid({-2, 1, 1}, "parallel.data_parallel_shard is -2");
+  expect_invalid({-1, 0, 1}, "parallel.data_parallel_replicate is 0");
+  expect_invalid({-1, 1, -1}, "parallel.tensor_parallel is -1");
+}
+
+}  // namespace
+}  // namespace octavo
