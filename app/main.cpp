@@ -1,6 +1,6 @@
 // octavo: the command line. Subcommands are in app/commands.h.
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "app/commands.h"
+#include "app/console.h"
 #include "app/import_export.h"
 #include "build_config.h"
 #include "data/pack.h"
@@ -163,7 +164,7 @@ int run_command(const Command& command, ProcessGroup& group) {
 int main(int argc, char** argv) {
   // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
   std::signal(SIGXFSZ, SIG_IGN);
-  auto logger = std::make_shared<spdlog::logger>("octavo", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("octavo", std::make_shared<ConsoleSink>(STDOUT_FILENO));
   logger->set_pattern("%v");
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);

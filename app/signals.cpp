@@ -19,6 +19,7 @@ void on_signal(int signal) {
 void catch_stop_signals() {
   std::signal(SIGTERM, on_signal);
   std::signal(SIGINT, on_signal);
+  std::signal(SIGUSR1, on_signal);
 }
 
 bool stop_requested() { return received != 0; }

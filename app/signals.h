@@ -1,4 +1,5 @@
-// SIGTERM and SIGINT ask a run to save and stop; a second one of them ends the process at once.
+// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop; a second one of them ends the process at once. SIGUSR1 is for
+// launchers: mpirun passes it on to its ranks as it is, while SIGTERM makes mpirun itself end them, within seconds.
 #pragma once
 
 namespace octavo {

@@ -53,6 +53,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
   runtime.group().agree([&] { resume_or_initialize(); });
   cast_weights(state_.parameters, runtime.stream());
   runtime.group().agree([&] {
+    writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
 }
@@ -175,14 +176,17 @@ void Trainer::report(const StepResult& result, Clock::time_point finished, std::
   metrics_->write(m);
 }
 
+std::vector<CheckpointTensor> Trainer::checkpoint_pieces() const {
+  const Communicator& ranks = runtime_.communicator();
+  return divide_tensors(checkpoint_tensors(layout_, state_), ranks.rank(), ranks.size());
+}
+
 void Trainer::save(int64_t step) {
   const nlohmann::json meta = {{"config", to_json(config_)},
                                {"loader", loader_->state_json()},
                                {"random", {{"seed", config_.training.seed}}},
                                {"tokens", tokens_seen(step)}};
-  const std::vector<CheckpointTensor> tensors = checkpoint_tensors(layout_, state_);
-  const Communicator& ranks = runtime_.communicator();
-  writer_.save(step, config_.model, meta, divide_tensors(tensors, ranks.rank(), ranks.size()));
+  writer_.save(step, config_.model, meta, checkpoint_pieces());
   saved_step_ = step;
 }
 

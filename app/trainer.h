@@ -45,6 +45,7 @@ class Trainer {
   void finish_step(bool always, bool validating);
   void report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss);
   void save(int64_t step);
+  std::vector<CheckpointTensor> checkpoint_pieces() const;  // what this rank writes
   bool should_stop();
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }

@@ -2,7 +2,7 @@
 add_library(octavo_options INTERFACE)
 target_include_directories(octavo_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 
-set(octavo_cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -fno-math-errno)
+set(octavo_cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -fno-math-errno -fno-trapping-math)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND OCTAVO_CPU_ARCH)
   list(APPEND octavo_cxx_flags -march=${OCTAVO_CPU_ARCH})
 endif()

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
 constexpr int kMaxBlocksPerMultiprocessor = 4;
-constexpr int backward_threads(int k) { return k == 1 ? 256 : 512; }
+constexpr int backward_threads(int k) { return k == 1 ? 128 : 512; }
 
 template <typename T>
 int64_t stage_bytes(int64_t hidden) {

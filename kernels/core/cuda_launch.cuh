@@ -26,19 +26,6 @@ struct LaunchShape {
   unsigned cluster_size = 1;  // blocks along x that can read each other's shared memory; divides grid.x
 };
 
-// `attribute` is storage for the configuration to point to.
-inline cudaLaunchConfig_t launch_config(const LaunchShape& shape, cudaLaunchAttribute& attribute) {
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {shape.cluster_size, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = shape.block;
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.attrs = &attribute;
-  config.numAttrs = shape.cluster_size > 1 ? 1 : 0;
-  return config;
-}
-
 // Starts `kernel` on `stream` and throws, naming `name`, when it could not be started. An empty grid is no launch.
 template <typename... Params, typename... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, const Stream& stream, Args... args) {
@@ -48,23 +35,17 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
     const auto bytes = static_cast<int>(shape.shared_bytes);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   }
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = launch_config(shape, attribute);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {shape.cluster_size, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster_size > 1 ? 1 : 0;
   config.stream = static_cast<cudaStream_t>(stream.native());
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
-}
-
-// How many clusters of `shape` (its grid aside) the GPU can hold at the same time; blocks, where a cluster is one
-// block.
-template <typename... Params>
-int max_active_clusters(const char* name, void (*kernel)(Params...), LaunchShape shape) {
-  int count = 0;
-  shape.grid = shape.cluster_size;
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = launch_config(shape, attribute);
-  config.numAttrs = 1;  // a cluster of one block has to say so here
-  check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), name);
-  return count;
 }
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

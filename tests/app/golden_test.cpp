@@ -183,7 +183,7 @@ TEST_P(GoldenTest, Trajectory) {
     const double loss = expected.at("loss");
     const double grad_norm = expected.at("grad_norm");
     EXPECT_NEAR(actual.at("loss").get<double>(), loss, loss * tolerance) << line;
-    EXPECT_NEAR(actual.at("grad_norm").get<double>(), grad_norm, grad_norm * (on_gpu() ? 0.05 : tolerance)) << line;
+    EXPECT_NEAR(actual.at("grad_norm").get<double>(), grad_norm, grad_norm * (on_gpu() ? 0.1 : tolerance)) << line;
     EXPECT_NEAR(actual.at("lr").get<double>(), expected.at("lr").get<double>(), 1e-9);
   }
   Checkpoint checkpoint(scratch_ / "checkpoints");

@@ -1,5 +1,6 @@
 #include "kernels/adamw.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/kernels/op_fixture.h"

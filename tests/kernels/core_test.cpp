@@ -1,4 +1,6 @@
 // kernels/core: bfloat16, Tensor, Arena, Stream, Profiler.
+#include <bit>
+#include <chrono>
 #include <limits>
 #include <thread>
 

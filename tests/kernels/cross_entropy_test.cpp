@@ -105,6 +105,21 @@ TEST_P(CrossEntropyTest, BrokenLogitsGiveANanLoss) {
   }
 }
 
+TEST_P(CrossEntropyTest, MinusInfinityIsProbabilityZero) {
+  Array logits = random({2, 7});
+  logits.set(3, -kInfinity);
+  logits.set(7 + 3, -kInfinity);
+  Array targets(DType::kInt32, {2});
+  targets.set(0, 5);
+  targets.set(1, 3);
+  const Array losses(DType::kFloat32, {2});
+  const Array d_logits(dtype(), {2, 7});
+  cross_entropy({.losses = losses, .d_logits = d_logits, .logits = logits, .targets = targets}, stream_);
+  EXPECT_NEAR(losses.at(0), definition(logits.values(), targets, 7)[0], 1e-6);
+  EXPECT_NEAR(d_logits.at(3), 0, 1e-30);
+  EXPECT_EQ(losses.at(1), kInfinity);
+}
+
 TEST_P(CrossEntropyTest, DoesNotDependOnThreads) {
   const Array logits = random({31, 307}, 3.0);
   const Array targets = random_integers({31}, -1, 307);

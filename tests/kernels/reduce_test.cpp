@@ -1,5 +1,7 @@
 #include "kernels/reduce.h"
 
+#include <algorithm>
+
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {

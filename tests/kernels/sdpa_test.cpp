@@ -1,5 +1,7 @@
 #include "kernels/sdpa.h"
 
+#include <algorithm>
+
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {

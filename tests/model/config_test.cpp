@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 
 #include "tests/kernels/op_fixture.h"
 
@@ -10,8 +11,8 @@ namespace octavo {
 namespace {
 
 TEST(ModelPresets, HaveThePublishedShapes) {
-  EXPECT_EQ(model_preset_names(),
-            (std::vector<std::string>{"llama3_1b", "llama3_1.8b", "llama3_3b", "llama3_8b", "llama3_70b", "llama3_405b"}));
+  EXPECT_EQ(model_preset_names(), (std::vector<std::string>{"llama3_1b", "llama3_1.8b", "llama3_3b", "llama3_8b",
+                                                            "llama3_70b", "llama3_405b"}));
   for (const std::string& name : model_preset_names()) {
     const ModelConfig config = model_preset(name);
     config.validate();
@@ -20,9 +21,14 @@ TEST(ModelPresets, HaveThePublishedShapes) {
     EXPECT_EQ(config.rope_theta, 500000) << name;
     EXPECT_EQ(config.attention_width(), config.hidden_size) << name;
   }
-  EXPECT_EQ(model_preset("llama3_1b").rope_scaling, (RopeScaling{32, 1, 4, 8192}));
-  EXPECT_EQ(model_preset("llama3_405b").rope_scaling, (RopeScaling{8, 1, 4, 8192}));
-  EXPECT_EQ(model_preset("llama3_8b").rope_scaling, std::nullopt);
+  for (const auto& [name, factor] :
+       std::map<std::string, double>{{"llama3_1b", 32}, {"llama3_3b", 32}, {"llama3_405b", 8}}) {
+    const std::optional<RopeScaling> scaling = model_preset(name).rope_scaling;
+    ASSERT_TRUE(scaling.has_value()) << name;
+    EXPECT_EQ(scaling->factor, factor) << name;
+    EXPECT_EQ(scaling->original_max_position_embeddings, 8192) << name;
+  }
+  EXPECT_FALSE(model_preset("llama3_8b").rope_scaling.has_value());
   expect_error<InputError>([] { model_preset("llama3_7b"); },
                            "model.preset is 'llama3_7b', expected one of llama3_1b, llama3_1.8b");
 }
@@ -62,11 +68,11 @@ TEST(ModelConfig, EqualityLooksAtEveryField) {
   const ModelConfig config = model_preset("llama3_1b");
   EXPECT_TRUE(config == model_preset("llama3_1b"));
   const std::vector<std::function<void(ModelConfig&)>> changes{
-      [](auto& c) { c.hidden_size++; },       [](auto& c) { c.intermediate_size++; },
-      [](auto& c) { c.num_layers++; },        [](auto& c) { c.num_heads++; },
-      [](auto& c) { c.num_kv_heads++; },      [](auto& c) { c.head_dim++; },
-      [](auto& c) { c.vocab_size++; },        [](auto& c) { c.rope_theta++; },
-      [](auto& c) { c.rms_norm_eps *= 2; },   [](auto& c) { c.tie_word_embeddings = false; },
+      [](auto& c) { c.hidden_size++; },        [](auto& c) { c.intermediate_size++; },
+      [](auto& c) { c.num_layers++; },         [](auto& c) { c.num_heads++; },
+      [](auto& c) { c.num_kv_heads++; },       [](auto& c) { c.head_dim++; },
+      [](auto& c) { c.vocab_size++; },         [](auto& c) { c.rope_theta++; },
+      [](auto& c) { c.rms_norm_eps *= 2; },    [](auto& c) { c.tie_word_embeddings = false; },
       [](auto& c) { c.rope_scaling.reset(); }, [](auto& c) { c.rope_scaling->factor = 8; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {

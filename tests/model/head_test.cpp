@@ -12,9 +12,11 @@ constexpr BatchShape kShape{.micro_batch_size = 1, .seq_len = 13};
 class Head {
  public:
   explicit Head(int64_t chunk)
-      : layout_(config_), arena_(Device::kCpu, int64_t{1} << 20),
+      : layout_(config_),
+        arena_(Device::kCpu, int64_t{1} << 20),
         buffers_(layout_, DType::kFloat32, LlamaMode::kTraining, arena_),
-        weights_(buffers_.weight, layout_, config_), gradients_(buffers_.grad, layout_, config_),
+        weights_(buffers_.weight, layout_, config_),
+        gradients_(buffers_.grad, layout_, config_),
         activations_(config_, kShape, DType::kFloat32, arena_),
         h_(arena_.allocate("h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         d_h_(arena_.allocate("d_h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),

@@ -95,8 +95,11 @@ class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
             LlamaMode mode = LlamaMode::kTraining)
-      : layout_(config), stream_(Stream::cpu()), arena_(Device::kCpu, planned_bytes(config, shape, compute, mode)),
-        parameters_(layout_, compute, mode, arena_), llama_(config, shape, mode, layout_, parameters_, arena_, stream_) {
+      : layout_(config),
+        stream_(Stream::cpu()),
+        arena_(Device::kCpu, planned_bytes(config, shape, compute, mode)),
+        parameters_(layout_, compute, mode, arena_),
+        llama_(config, shape, mode, layout_, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;

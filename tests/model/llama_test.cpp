@@ -36,7 +36,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, LlamaTest,
                          ::testing::Values(Variant{.name = "untied"}, Variant{.name = "tied", .tied = true},
                                            Variant{.name = "rope_scaling", .scaled_rope = true},
                                            Variant{.name = "documents", .masked = true},
-                                           Variant{.name = "one_kv_head", .tied = true, .masked = true, .num_kv_heads = 1},
+                                           Variant{
+                                               .name = "one_kv_head", .tied = true, .masked = true, .num_kv_heads = 1},
                                            Variant{.name = "all_kv_heads", .num_kv_heads = 4}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 

@@ -15,13 +15,12 @@ struct Variant {
 
 class OptimizerTest : public ::testing::TestWithParam<Variant> {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Variants, OptimizerTest,
-    ::testing::Values(Variant{"clipped", 1.0, DType::kFloat32, DType::kFloat32},
-                      Variant{"far_below_the_clip", 1e9, DType::kFloat32, DType::kFloat32},
-                      Variant{"without_clip", 0.0, DType::kFloat32, DType::kBFloat16},
-                      Variant{"bfloat16_moments", 1.0, DType::kBFloat16, DType::kBFloat16}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Variants, OptimizerTest,
+                         ::testing::Values(Variant{"clipped", 1.0, DType::kFloat32, DType::kFloat32},
+                                           Variant{"far_below_the_clip", 1e9, DType::kFloat32, DType::kFloat32},
+                                           Variant{"without_clip", 0.0, DType::kFloat32, DType::kBFloat16},
+                                           Variant{"bfloat16_moments", 1.0, DType::kBFloat16, DType::kBFloat16}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 // A step of AdamW in float64 over one parameter.
 struct Reference {
@@ -33,7 +32,8 @@ struct Reference {
       const double g = clip * static_cast<double>(grad[i]);
       m[i] = o.beta1 * m[i] + (1 - o.beta1) * g;
       v[i] = o.beta2 * v[i] + (1 - o.beta2) * g * g;
-      const double update = m[i] / (1 - std::pow(o.beta1, step)) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, step))) + o.eps);
+      const double update =
+          m[i] / (1 - std::pow(o.beta1, step)) / (std::sqrt(v[i] / (1 - std::pow(o.beta2, step))) + o.eps);
       w[i] -= lr * (update + (decayed ? o.weight_decay * w[i] : 0.0));
     }
   }

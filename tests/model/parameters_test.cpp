@@ -1,5 +1,6 @@
 #include "model/parameters.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -26,8 +27,10 @@ ModelConfig odd_config() {
 
 TEST(ParameterLayout, CountsAreThePublishedOnes) {
   const std::map<std::string, int64_t> published{
-      {"llama3_1b", 1'235'814'400},    {"llama3_3b", 3'212'749'824},
-      {"llama3_8b", 8'030'261'248},    {"llama3_70b", 70'553'706'496},
+      {"llama3_1b", 1'235'814'400},
+      {"llama3_3b", 3'212'749'824},
+      {"llama3_8b", 8'030'261'248},
+      {"llama3_70b", 70'553'706'496},
       {"llama3_405b", 405'853'388'800},
       // 2 * 128256 * 2048 + 24 (2 * 2048^2 + 2 * 1024 * 2048 + 3 * 7168 * 2048 + 2 * 2048) + 2048
       {"llama3_1.8b", 1'884'391'424},

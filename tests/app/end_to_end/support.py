@@ -93,7 +93,7 @@ class Scratch(unittest.TestCase):
 
     def run_octavo(self, *arguments, ranks=1, code=DONE, **options):
         result = self.finish(self.start(*arguments, ranks=ranks, **options))
-        self.assertEqual(result.code, code, f"{arguments}: {result.out}{result.err}")
+        self.assertEqual(result.code, code, f"{arguments}: {result.out[-1500:]}{result.err[-1500:]}")
         if code in (DONE, STOPPED) and ranks == 1:
             self.assertEqual(result.err, "", arguments)
         return result
