@@ -148,6 +148,10 @@ const char* safetensors_dtype(DType dtype) {
       return "I32";
     case DType::kUInt8:
       return "U8";
+    case DType::kFloat8E4M3:
+      return "F8_E4M3";
+    case DType::kFloat8E5M2:
+      return "F8_E5M2";
   }
   throw Error("a tensor of unknown dtype cannot be written");
 }

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/float8.h"
+
 namespace octavo {
 
-enum class DType : uint8_t { kFloat32, kBFloat16, kInt32, kUInt8 };
+enum class DType : uint8_t { kFloat32, kBFloat16, kInt32, kUInt8, kFloat8E4M3, kFloat8E5M2 };
 
 constexpr int64_t dtype_bytes(DType dtype) {
   switch (dtype) {
@@ -17,6 +19,8 @@ constexpr int64_t dtype_bytes(DType dtype) {
     case DType::kBFloat16:
       return 2;
     case DType::kUInt8:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
       return 1;
   }
   return 0;
@@ -32,6 +36,10 @@ constexpr const char* dtype_name(DType dtype) {
       return "int32";
     case DType::kUInt8:
       return "uint8";
+    case DType::kFloat8E4M3:
+      return "float8_e4m3";
+    case DType::kFloat8E5M2:
+      return "float8_e5m2";
   }
   return "?";
 }
@@ -68,6 +76,14 @@ struct DTypeOf<int32_t> {
 template <>
 struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::kUInt8;
+};
+template <>
+struct DTypeOf<Float8E4M3> {
+  static constexpr DType value = DType::kFloat8E4M3;
+};
+template <>
+struct DTypeOf<Float8E5M2> {
+  static constexpr DType value = DType::kFloat8E5M2;
 };
 
 }  // namespace octavo

@@ -38,13 +38,14 @@ TEST_P(ReduceTest, SumsAndSumsOfSquares) {
   }
 }
 
-// Ten million equal numbers: a float32 running sum would be off by percents.
+// Ten million equal numbers: a float32 running sum would be off by percents. The few elements (up to about 1000) that a
+// thread adds in float32 lose at most 2^-24 each time, all in the same direction here.
 TEST_P(ReduceTest, LongSumsKeepTheirPrecision) {
   Array x(DType::kFloat32, {10'000'019});
   x.fill(0.1);
   const Array total = zero();
   sum({.out = total, .x = x}, stream_);
-  expect_close(total, {x.at(0) * 10'000'019}, 1e-6, "sum");
+  expect_close(total, {x.at(0) * 10'000'019}, 1e-4, "sum");
 }
 
 TEST_P(ReduceTest, DoesNotDependOnThreads) {

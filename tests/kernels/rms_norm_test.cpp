@@ -44,7 +44,7 @@ TEST_P(RmsNormTest, Forward) {
     rms_norm_forward(
         {.out = out, .rstd = rstd, .residual_out = {}, .x = x, .residual = {}, .weight = weight, .eps = kEps}, stream_);
     expect_close(out, definition(x.values(), weight.values()), tolerance());
-    expect_close(rstd, rstd_of(x.values(), tokens, hidden), 1e-6, "rstd");
+    expect_close(rstd, rstd_of(x.values(), tokens, hidden), 3e-6, "rstd");
   }
 }
 
@@ -64,7 +64,7 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
     for (int64_t i = 0; i < sum.size(); ++i) sum.set(i, x.at(i) + residual.at(i));
     EXPECT_EQ(h.bits(), sum.bits());
     expect_close(out, definition(h.values(), weight.values()), tolerance());
-    expect_close(rstd, rstd_of(h.values(), tokens, hidden), 1e-6, "rstd");
+    expect_close(rstd, rstd_of(h.values(), tokens, hidden), 3e-6, "rstd");
 
     Array aliased_x = x;
     Array aliased_residual = residual;

@@ -1,0 +1,72 @@
+// The two 8-bit floating-point formats of FP8 training (Micikevicius et al., arXiv 2209.05433):
+//
+//   e4m3: 4 exponent bits (bias 7), 3 mantissa bits, largest 448, smallest 2^-9; one NaN pattern (0x7f), no infinity
+//   e5m2: 5 exponent bits (bias 15), 2 mantissa bits, largest 57344, smallest 2^-16; here without infinity
+//
+// Conversion from float rounds to nearest even; what lies beyond the largest finite value saturates to it. NaN and
+// infinity become NaN (0x7f), so that a broken value surfaces in the loss and is never a silent large or zero number.
+// The CUDA kernels convert with the hardware's saturating instruction and the same rule for infinity: equal bytes.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace octavo {
+
+template <int kExponentBits, int kMantissaBits, int kMaxBits>
+struct Float8 {
+  uint8_t bits = 0;
+
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr uint8_t kNaN = 0x7f;
+
+  Float8() = default;
+  explicit Float8(float value) : bits(encode(value)) {}
+  explicit operator float() const { return decode(bits); }
+
+  // The largest finite value.
+  static float max() { return decode(static_cast<uint8_t>(kMaxBits)); }
+
+  static float decode(uint8_t byte) {
+    const int exponent = (byte & 0x7f) >> kMantissaBits;
+    const int mantissa = byte & ((1 << kMantissaBits) - 1);
+    float magnitude;
+    if ((byte & 0x7f) > kMaxBits) {
+      magnitude = std::bit_cast<float>(0x7fc00000u);
+    } else if (exponent == 0) {
+      magnitude = std::ldexp(static_cast<float>(mantissa), 1 - kBias - kMantissaBits);
+    } else {
+      magnitude = std::ldexp(static_cast<float>(mantissa + (1 << kMantissaBits)), exponent - kBias - kMantissaBits);
+    }
+    return (byte & 0x80) != 0 ? -magnitude : magnitude;
+  }
+
+ private:
+  static uint8_t encode(float value) {
+    const auto word = std::bit_cast<uint32_t>(value);
+    const uint32_t magnitude_word = word & 0x7fffffffu;
+    const auto sign = static_cast<uint8_t>((word >> 24) & 0x80u);
+    if (magnitude_word >= 0x7f800000u) return kNaN;  // NaN or infinity
+    constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
+    uint32_t rounded;
+    if (magnitude_word < kMinNormal) {
+      // Subnormal: adding 2^23 in units of the smallest value rounds to an integer, to nearest even.
+      constexpr int kUnitExponent = kBias - 1 + kMantissaBits;
+      const float units = std::bit_cast<float>(magnitude_word) * std::bit_cast<float>((127u + kUnitExponent) << 23);
+      rounded = std::bit_cast<uint32_t>(units + 8388608.0f) - 0x4b000000u;
+    } else {
+      constexpr int kDropped = 23 - kMantissaBits;
+      const uint32_t half_minus_one = (1u << (kDropped - 1)) - 1;
+      const uint32_t nearest = magnitude_word + half_minus_one + ((magnitude_word >> kDropped) & 1u);
+      rounded = (nearest >> kDropped) - (static_cast<uint32_t>(127 - kBias) << kMantissaBits);
+    }
+    if (rounded > static_cast<uint32_t>(kMaxBits)) rounded = kMaxBits;
+    return static_cast<uint8_t>(sign | rounded);
+  }
+};
+
+using Float8E4M3 = Float8<4, 3, 0x7e>;
+using Float8E5M2 = Float8<5, 2, 0x7b>;
+
+}  // namespace octavo

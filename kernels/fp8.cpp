@@ -1,0 +1,250 @@
+#include "kernels/fp8.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void amax(const Amax& args, Stream& stream);
+void quantize(const Quantize& args, Stream& stream);
+void fp8_matmul(const Fp8Matmul& args, Stream& stream);
+int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
+
+bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
+
+void check_operand(const Fp8Operand& operand, const char* name, int64_t rows, int64_t k) {
+  CHECK(is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
+  expect_tensor(operand.data, name, operand.data.dtype(), {rows, k});
+  expect_tensor(operand.scale_inv, name, DType::kFloat32, {fp8_scale_count(operand.scaling, rows, k)});
+}
+
+void check_quantize(const Quantize& args) {
+  const int64_t m = args.x.dim(0);
+  const int64_t n = args.x.dim(1);
+  CHECK(args.rows.defined() || args.columns.defined(), "quantize: neither rows nor columns are wanted");
+  if (args.rows.defined()) check_operand(args.rows, "quantize rows", m, n);
+  if (args.columns.defined()) check_operand(args.columns, "quantize columns", n, m);
+  if (args.rows.defined() && args.columns.defined()) {
+    CHECK(args.rows.data.dtype() == args.columns.data.dtype() && args.rows.scaling == args.columns.scaling,
+          "quantize: rows are {}, columns {}, expected one format and scaling", args.rows.data.describe(),
+          args.columns.data.describe());
+  }
+  const Scaling scaling = args.rows.defined() ? args.rows.scaling : args.columns.scaling;
+  if (scaling == Scaling::kTensor) expect_tensor(args.amax, "quantize amax", DType::kFloat32, {1});
+  if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
+}
+
+void check_fp8_matmul(const Fp8Matmul& args) {
+  const int64_t m = args.a.data.dim(0);
+  const int64_t n = args.b.data.dim(0);
+  const int64_t k = args.a.data.dim(1);
+  check_operand(args.a, "fp8_matmul a", m, k);
+  check_operand(args.b, "fp8_matmul b", n, k);
+  CHECK(args.d.dtype() == DType::kBFloat16 || args.d.dtype() == DType::kFloat32, "fp8_matmul: d is {}",
+        args.d.describe());
+  expect_tensor(args.d, "fp8_matmul d", args.d.dtype(), {m, n});
+  CHECK(args.a.data.dtype() == DType::kFloat8E4M3 || args.b.data.dtype() == DType::kFloat8E4M3,
+        "fp8_matmul: both operands are float8_e5m2, one must be float8_e4m3");
+  const Scaling a = args.a.scaling;
+  const Scaling b = args.b.scaling;
+  const bool blockwise = a == Scaling::kBlock1x128 && (b == Scaling::kBlock1x128 || b == Scaling::kBlock128x128);
+  CHECK(blockwise || (a == b && a != Scaling::kBlock128x128), "fp8_matmul: no product of scalings {} and {}",
+        static_cast<int>(a), static_cast<int>(b));
+  CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
+}
+
+}  // namespace
+
+int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return 1;
+    case Scaling::kRow:
+      return rows;
+    case Scaling::kBlock1x128:
+      return blocks(k) * rows;
+    case Scaling::kBlock128x128:
+      return blocks(rows) * ((blocks(k) + 3) / 4 * 4);
+  }
+  return 0;
+}
+
+namespace cpu {
+
+// Comparing magnitudes as integers orders all floats and puts infinity and NaN on top.
+uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
+template <typename T>
+float tensor_amax(const Tensor& x) {
+  const T* values = x.data<T>();
+  const int64_t n = x.numel();
+  uint32_t largest = 0;
+#pragma omp parallel for reduction(max : largest)
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, magnitude(static_cast<float>(values[i])));
+  return std::bit_cast<float>(largest);
+}
+
+void update_amax(float& amax, float x) { amax = std::bit_cast<float>(std::max(magnitude(amax), magnitude(x))); }
+
+// NaN passes through.
+float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
+
+// Index of the scale of element (row, i) of an operand [rows, k].
+int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return 0;
+    case Scaling::kRow:
+      return row;
+    case Scaling::kBlock1x128:
+      return i / kBlock * rows + row;
+    case Scaling::kBlock128x128:
+      return row / kBlock * ((blocks(k) + 3) / 4 * 4) + i / kBlock;
+  }
+  return 0;
+}
+
+// One operand. `transposed`: its row r is column r of x. scale_inv holds the amaxes, then the scales, then what its
+// name says. Threads take blocks of 128 rows, which share no scale but that of the whole tensor.
+template <typename Format, typename T>
+void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool transposed) {
+  const T* x = args.x.data<T>();
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  const int64_t row_stride = transposed ? 1 : k;
+  const int64_t stride = transposed ? rows : 1;
+  const Scaling scaling = operand.scaling;
+  Format* out = operand.data.data<Format>();
+  float* scales = operand.scale_inv.data<float>();
+  const int64_t count = operand.scale_inv.numel();
+  const auto value = [&](int64_t row, int64_t i) { return static_cast<float>(x[row * row_stride + i * stride]); };
+
+  std::fill(scales, scales + count, scaling == Scaling::kTensor ? args.amax.data<float>()[0] : 0.0f);
+  if (scaling != Scaling::kTensor) {
+#pragma omp parallel for
+    for (int64_t first = 0; first < rows; first += kBlock) {
+      for (int64_t row = first; row < std::min(first + kBlock, rows); ++row) {
+        for (int64_t i = 0; i < k; ++i) update_amax(scales[scale_index(scaling, rows, k, row, i)], value(row, i));
+      }
+    }
+  }
+  for (int64_t s = 0; s < count; ++s) scales[s] = scale_of(scales[s], Format::max());
+#pragma omp parallel for
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < k; ++i) {
+      out[row * k + i] = Format(value(row, i) * scales[scale_index(scaling, rows, k, row, i)]);
+    }
+  }
+  for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
+}
+
+template <typename F>
+void with_float8_dtype(DType dtype, F&& f) {
+  if (dtype == DType::kFloat8E4M3) return f.template operator()<Float8E4M3>();
+  return f.template operator()<Float8E5M2>();
+}
+
+void quantize(const Quantize& args) {
+  with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+    for (const auto& [operand, transposed] : {std::pair{args.rows, false}, std::pair{args.columns, true}}) {
+      if (!operand.defined()) continue;
+      with_float8_dtype(operand.data.dtype(),
+                        [&]<typename Format>() { quantize_operand<Format, T>(operand, args, transposed); });
+    }
+    if (args.amax_out.defined()) update_amax(args.amax_out.data<float>()[0], tensor_amax<T>(args.x));
+  });
+}
+
+void dequantize(float* out, const Fp8Operand& operand) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  const float* scale_inv = operand.scale_inv.data<float>();
+  with_float8_dtype(operand.data.dtype(), [&]<typename Format>() {
+    const Format* data = operand.data.data<Format>();
+#pragma omp parallel for
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t scale = scale_index(operand.scaling, rows, k, row, i);
+        out[row * k + i] = static_cast<float>(data[row * k + i]) * scale_inv[scale];
+      }
+    }
+  });
+}
+
+void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.a.data.dim(1);
+  float* a = static_cast<float*>(stream.workspace(fp8_matmul_workspace_bytes(m, n, k, stream)));
+  float* b = a + m * k;
+  dequantize(a, args.a);
+  dequantize(b, args.b);
+  const bool direct = args.d.dtype() == DType::kFloat32;
+  float* d = direct ? args.d.data<float>() : b + n * k;
+  if (!direct && args.accumulate) {
+    for (int64_t i = 0; i < m * n; ++i) d[i] = static_cast<float>(args.d.data<BFloat16>()[i]);
+  }
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<blasint>(m), static_cast<blasint>(n),
+              static_cast<blasint>(k), 1.0f, a, static_cast<blasint>(k), b, static_cast<blasint>(k),
+              args.accumulate ? 1.0f : 0.0f, d, static_cast<blasint>(n));
+  if (direct) return;
+  for (int64_t i = 0; i < m * n; ++i) args.d.data<BFloat16>()[i] = BFloat16(d[i]);
+}
+
+}  // namespace cpu
+
+void amax(const Amax& args, Stream& stream) {
+  expect_tensor(args.out, "amax out", DType::kFloat32, {1});
+  const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::amax(args, stream);
+  }
+  cpu::with_compute_dtype(
+      args.x.dtype(), [&]<typename T>() { cpu::update_amax(args.out.data<float>()[0], cpu::tensor_amax<T>(args.x)); });
+}
+
+void quantize(const Quantize& args, Stream& stream) {
+  check_quantize(args);
+  const int64_t copies = (args.rows.defined() ? 1 : 0) + (args.columns.defined() ? 1 : 0);
+  const OpTimer timer(stream, "quantize", 0, static_cast<double>(args.x.bytes() + copies * args.x.numel()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::quantize(args, stream);
+  }
+  cpu::quantize(args);
+}
+
+void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
+  check_fp8_matmul(args);
+  const double m = static_cast<double>(args.d.dim(0));
+  const double flops = 2.0 * m * static_cast<double>(args.d.dim(1)) * static_cast<double>(args.a.data.dim(1));
+  const double bytes = static_cast<double>(args.a.data.bytes() + args.b.data.bytes() + args.d.bytes());
+  const OpTimer timer(stream, args.name, flops, bytes);
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::fp8_matmul(args, stream);
+  }
+  cpu::fp8_matmul(args, stream);
+}
+
+int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::fp8_matmul_workspace_bytes(m, n, k, stream);
+  }
+  return (m * k + n * k + m * n) * dtype_bytes(DType::kFloat32);
+}
+
+}  // namespace octavo

@@ -1,0 +1,69 @@
+// FP8 operands of matrix products: how a tensor is scaled, cast and laid out (arXiv 2209.05433; blockwise as in
+// DeepSeek-V3, arXiv 2412.19437, section 3.3).
+//
+// Hopper's FP8 product takes both operands with the contracted dimension innermost. A linear layer contracts its input
+// x [tokens, in] over `in` (forward) and over `tokens` (weight gradient), so x is cast once into x and its transpose;
+// the same holds for the weight and the output's gradient. A quantized value q stands for q * scale_inv.
+//
+//   scale = fp8_max / max(amax, 1e-12),   scale_inv = 1 / scale,   q = round(x * scale), saturating   (float32)
+//
+// amax is a maximum over |x| in which NaN and infinity win, and they make q NaN: a broken tensor surfaces.
+#pragma once
+
+#include "kernels/core/stream.h"
+
+namespace octavo {
+
+// What shares one scale, seen along a quantized operand [rows, k], k innermost.
+enum class Scaling : uint8_t {
+  kTensor,        // the whole tensor: scale_inv [1]
+  kRow,           // a row: scale_inv [rows]
+  kBlock1x128,    // 128 neighbours in a row: scale_inv [ceil(k/128), rows]
+  kBlock128x128,  // a square of 128: scale_inv [ceil(rows/128), round_up(ceil(k/128), 4)], the padding unused
+};
+
+struct Fp8Operand {
+  Tensor data;       // [rows, k] float8_e4m3 or float8_e5m2
+  Tensor scale_inv;  // float32, by `scaling`
+  Scaling scaling = Scaling::kTensor;
+  bool defined() const { return data.defined(); }
+};
+
+// Elements of scale_inv of an operand [rows, k].
+int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k);
+
+// out[0] = max(out[0], max |x|). `out` starts at 0 (zero bytes). x [n] float32 or bfloat16. Queued; deterministic.
+struct Amax {
+  Tensor out;  // [1] float32
+  Tensor x;
+};
+void amax(const Amax& args, Stream& stream);
+
+// Casts x into a row operand, a column operand (the transpose), or both, in one pass over x. Queued; deterministic.
+struct Quantize {
+  Fp8Operand rows;     // optional = [m, n]
+  Fp8Operand columns;  // optional = [n, m]; of the same format and scaling as rows
+  Tensor x;            // [m, n], compute dtype
+  Tensor amax;         // kTensor: [1] float32, what the scale is made of; not used by the other scalings
+  Tensor amax_out;     // optional [1] float32: = max(itself, max |x|), for delayed scaling
+};
+void quantize(const Quantize& args, Stream& stream);
+
+// d = a b^T (+ d): the product of two quantized operands, dequantized, accumulated in float32. a [m, k], b [n, k]; d
+// [m, n] bfloat16 or float32. e4m3 with either format; e5m2 with e5m2 is refused. kTensor with kTensor, kRow with kRow,
+// 1x128 with 1x128 or 128x128. k and n multiples of 16 (128 where a scaling is blockwise).
+// fast_accumulation: the tensor cores' reduced-precision accumulation, twice the rate at long k; kTensor and kRow only.
+struct Fp8Matmul {
+  Tensor d;
+  Fp8Operand a;
+  Fp8Operand b;
+  bool accumulate = false;
+  bool fast_accumulation = false;
+  const char* name = "fp8_matmul";
+};
+void fp8_matmul(const Fp8Matmul& args, Stream& stream);
+
+// Scratch of the above.
+int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream);
+
+}  // namespace octavo
