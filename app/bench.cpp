@@ -45,6 +45,7 @@ class Bench {
         state_(config, layout_, rows_, arena_, runtime.stream()) {
     load_initial_weights(config, layout_, state_.parameters.master, runtime.stream());
     cast_weights(state_.parameters, runtime.stream());
+    state_.model.prepare_weights();
     state_.batch.upload(synthetic_batch(config, rows_, runtime.communicator().rank()));
   }
 

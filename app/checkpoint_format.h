@@ -23,6 +23,7 @@ namespace octavo {
 
 inline constexpr const char* kExpAvg = "exp_avg.";
 inline constexpr const char* kExpAvgSq = "exp_avg_sq.";
+inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
 
 struct CheckpointPiece {
   std::string file;  // shard within the checkpoint directory

@@ -18,6 +18,8 @@ using namespace config_names;
 // Upper limits keep every product of sizes (parameters, samples, bytes) inside 64 bits.
 constexpr int64_t kMaxHidden = 1 << 20;
 constexpr int64_t kMaxIntermediate = 1 << 24;
+constexpr int64_t kMaxAmaxHistory = 1 << 16;
+constexpr int64_t kMaxAmaxMargin = 64;
 constexpr int64_t kMaxLayers = 1 << 14;
 constexpr int64_t kMaxHeads = 1 << 12;
 constexpr int64_t kMaxHeadDim = 1 << 12;
@@ -163,11 +165,15 @@ void read_optimizer(SectionReader section, OptimizerConfig& optimizer) {
 
 void read_precision(SectionReader section, Config& config) {
   config.compute_given = section.choice("compute", config.precision.compute, kFloatType);
-  section.choice("linear", config.recipe.linear, kLinear);
-  section.integer("bf16_first_layers", config.recipe.bf16_first_layers, 0, kMaxLayers);
-  section.integer("bf16_last_layers", config.recipe.bf16_last_layers, 0, kMaxLayers);
-  section.boolean("fp8_all_gather", config.recipe.fp8_all_gather);
-  section.choice("reduce", config.recipe.reduce, kFloatType);
+  section.choice("linear", config.precision.linear, kLinear);
+  section.integer("bf16_first_layers", config.precision.bf16_first_layers, 0, kMaxLayers);
+  section.integer("bf16_last_layers", config.precision.bf16_last_layers, 0, kMaxLayers);
+  section.boolean("fp8_all_gather", config.precision.fp8_all_gather);
+  section.choice("reduce", config.precision.reduce, kFloatType);
+  section.choice("gradient_format", config.precision.gradient_format, kFloat8Type);
+  section.choice("fast_accumulation", config.precision.fast_accumulation, kFastAccumulation);
+  section.integer("amax_history", config.precision.amax_history, 1, kMaxAmaxHistory);
+  section.integer("amax_margin", config.precision.amax_margin, 0, kMaxAmaxMargin);
 }
 
 void read_parallel(SectionReader section, Config& config) {

@@ -32,18 +32,6 @@ struct TrainingConfig {
   bool deterministic = false;       // bitwise the same run twice on a GPU too, at some cost in speed
 };
 
-enum class LinearPrecision : uint8_t { kBFloat16, kFp8Tensorwise, kFp8Delayed, kFp8Rowwise, kFp8Blockwise };
-
-// The keys of the precision section that choose how linears are computed and gradients reduced. The last three matter
-// to FP8 recipes alone: while `linear` is bfloat16 any valid value of them is accepted and changes nothing.
-struct PrecisionRecipe {
-  LinearPrecision linear = LinearPrecision::kBFloat16;  // bfloat16: linears compute in precision.compute
-  DType reduce = DType::kFloat32;                       // gradient reduction
-  int64_t bf16_first_layers = 0;
-  int64_t bf16_last_layers = 0;
-  bool fp8_all_gather = true;
-};
-
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
   Mode mode = Mode::kAuto;
@@ -87,7 +75,6 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;
   bool compute_given = false;  // whether precision.compute was; otherwise resolve_device sets it
-  PrecisionRecipe recipe;
   ParallelConfig parallel;
   std::string reshard_after_forward = "auto";
   ActivationCheckpointing activation_checkpointing;

@@ -1,5 +1,6 @@
 // What holds between keys, and what this version and the device can do.
 #include <numeric>
+#include <utility>
 
 #include "app/config.h"
 #include "app/config_names.h"
@@ -58,6 +59,27 @@ void check_model(const Config& config) {
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }
 
+// Hopper's FP8 products want the contracted dimension in whole units, and every dimension is contracted once.
+void check_linear_shapes(const Config& config) {
+  const PrecisionConfig& precision = config.precision;
+  if (!is_fp8(precision.linear)) return;
+  const int64_t unit = precision.linear == LinearPrecision::kFp8Blockwise ? 128 : 16;
+  const ModelConfig& model = config.model;
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const std::pair<const char*, int64_t> dimensions[] = {
+      {"qkv input: model.hidden_size", model.hidden_size},
+      {"qkv output: (heads + 2 kv heads) * head_dim", model.qkv_width()},
+      {"o input: num_heads * head_dim", model.attention_width()},
+      {"down input: model.intermediate_size", model.intermediate_size},
+      {"tokens of a micro-batch", tokens}};
+  for (const auto& [name, size] : dimensions) {
+    CHECK_INPUT(
+        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {} is {}; {}",
+        name_of(kLinear, precision.linear), unit, name, size,
+        size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
+  }
+}
+
 void check_datasets(const std::vector<DatasetSource>& sources, const char* key, bool needed) {
   CHECK_INPUT(!needed || !sources.empty(), "{} names no dataset, expected at least one {{path: PREFIX}}", key);
   const double total = std::accumulate(sources.begin(), sources.end(), 0.0,
@@ -68,11 +90,8 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
 }  // namespace
 
 void check_supported(const Config& config) {
-  const PrecisionRecipe& recipe = config.recipe;
+  const PrecisionConfig& recipe = config.precision;
   const ActivationCheckpointing::Mode mode = config.activation_checkpointing.mode;
-  CHECK_INPUT(recipe.linear == LinearPrecision::kBFloat16,
-              "precision.linear is {}, which is not available in this version, expected bfloat16",
-              name_of(kLinear, recipe.linear));
   CHECK_INPUT(recipe.reduce == DType::kFloat32,
               "precision.reduce is {}, which is not available in this version, expected float32",
               name_of(kFloatType, recipe.reduce));
@@ -93,6 +112,7 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
   check_schedule(config);
   check_batch(config, ranks);
+  if (config.model_complete()) check_linear_shapes(config);
 }
 
 void adopt_model(Config& config, const ModelConfig& from_weights) {

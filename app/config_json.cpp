@@ -75,7 +75,7 @@ Json optimizer_section(const OptimizerConfig& optimizer) {
 }
 
 Json precision_section(const Config& config) {
-  const PrecisionRecipe& recipe = config.recipe;
+  const PrecisionConfig& recipe = config.precision;
   Json section;
   section["compute"] = config.compute_given ? Json(name_of(kFloatType, config.precision.compute)) : Json(nullptr);
   section["linear"] = name_of(kLinear, recipe.linear);
@@ -83,6 +83,10 @@ Json precision_section(const Config& config) {
   section["bf16_last_layers"] = recipe.bf16_last_layers;
   section["fp8_all_gather"] = recipe.fp8_all_gather;
   section["reduce"] = name_of(kFloatType, recipe.reduce);
+  section["gradient_format"] = name_of(kFloat8Type, recipe.gradient_format);
+  section["fast_accumulation"] = name_of(kFastAccumulation, recipe.fast_accumulation);
+  section["amax_history"] = recipe.amax_history;
+  section["amax_margin"] = recipe.amax_margin;
   return section;
 }
 

@@ -17,6 +17,9 @@ inline constexpr Choice<LinearPrecision> kLinear[] = {{"bfloat16", LinearPrecisi
                                                       {"fp8_delayed", LinearPrecision::kFp8Delayed},
                                                       {"fp8_rowwise", LinearPrecision::kFp8Rowwise},
                                                       {"fp8_blockwise", LinearPrecision::kFp8Blockwise}};
+inline constexpr Choice<DType> kFloat8Type[] = {{"e4m3", DType::kFloat8E4M3}, {"e5m2", DType::kFloat8E5M2}};
+inline constexpr Choice<FastAccumulation> kFastAccumulation[] = {
+    {"forward", FastAccumulation::kForward}, {"all", FastAccumulation::kAll}, {"none", FastAccumulation::kNone}};
 inline constexpr Choice<ActivationCheckpointing::Mode> kMode[] = {
     {"auto", ActivationCheckpointing::Mode::kAuto},
     {"none", ActivationCheckpointing::Mode::kNone},

@@ -11,8 +11,11 @@ namespace octavo {
 InferenceState::InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena,
                                Runtime& runtime)
     : parameters(layout, config.precision.compute, LlamaMode::kInference, arena),
-      model(config.model, {config.training.micro_batch_size, config.data.seq_len}, LlamaMode::kInference, layout,
-            parameters, arena, runtime.stream()),
+      model({.config = config.model,
+             .shape = {config.training.micro_batch_size, config.data.seq_len},
+             .precision = config.precision,
+             .mode = LlamaMode::kInference},
+            layout, parameters, arena, runtime.stream()),
       inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
   if (validating) validator.emplace(config, runtime, arena);
 }
@@ -37,6 +40,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
     }
   });
   cast_weights(state_->parameters, runtime_.stream());
+  state_->model.prepare_weights();
 }
 
 namespace {

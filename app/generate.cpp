@@ -2,6 +2,7 @@
 #include <cmath>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "app/evaluation.h"
@@ -79,10 +80,16 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
 }  // namespace
 
 int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
-  Checkpoint checkpoint(arguments.checkpoint);
-  Config config = inference_config(checkpoint, arguments, 1);
-  const std::unique_ptr<TextTokenizer> tokenizer = open_tokenizer(config.data.tokenizer);
-  std::vector<int32_t> ids = prompt_ids(config, arguments.prompt, *tokenizer);
+  std::optional<Checkpoint> checkpoint;
+  Config config;
+  std::unique_ptr<TextTokenizer> tokenizer;
+  std::vector<int32_t> ids;
+  group.agree([&] {
+    checkpoint.emplace(arguments.checkpoint);
+    config = inference_config(*checkpoint, arguments, 1);
+    tokenizer = open_tokenizer(config.data.tokenizer);
+    ids = prompt_ids(config, arguments.prompt, *tokenizer);
+  });
   const size_t prompt_length = ids.size();
   // Attention kernels like whole blocks; the causal mask makes what stands behind the last token irrelevant.
   const int64_t needed = static_cast<int64_t>(prompt_length) + arguments.max_tokens;
@@ -90,7 +97,7 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
 
   Runtime runtime(config, group);
   InferenceModel inference(config, false, runtime);
-  inference.load(config, &checkpoint);
+  inference.load(config, &*checkpoint);
   Stream& stream = runtime.stream();
   InferenceState& state = inference.state();
   std::mt19937_64 random(arguments.seed);

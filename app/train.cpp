@@ -4,6 +4,7 @@
 #include "app/evaluation.h"
 #include "app/trainer.h"
 #include "app/weight_source.h"
+#include "kernels/core/error.h"
 
 namespace octavo {
 
@@ -19,6 +20,19 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   return config;
 }
 
+namespace {
+
+// What goes wrong from here on shows only while running, whatever its cause.
+Trainer::Outcome run(Trainer& trainer) {
+  try {
+    return trainer.run();
+  } catch (const InputError& error) {
+    throw Error(error.what());
+  }
+}
+
+}  // namespace
+
 int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   Runtime runtime(config, group);
@@ -29,7 +43,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
                  runtime.describe());
   }
   Trainer trainer(config, runtime);
-  const Trainer::Outcome outcome = trainer.run();
+  const Trainer::Outcome outcome = run(trainer);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
   return kExitStopped;

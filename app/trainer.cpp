@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cmath>
+#include <utility>
 
 #include "app/signals.h"
 #include "app/weights.h"
@@ -15,15 +16,23 @@ namespace {
 Arena allocate_training(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
   const int64_t local_batch = config.training.global_batch_size / runtime.communicator().size();
   Stream& stream = runtime.stream();
-  Arena plan = plan_training(config, layout, local_batch, stream);
-  if (!config.data.validation.empty()) {
-    runtime.group().agree([&] { const Validator validator(config, runtime, plan); });
-  }
-  return Arena(stream.device(), plan.used());
+  std::optional<Arena> arena;
+  runtime.group().agree([&] {
+    Arena plan = plan_training(config, layout, local_batch, stream);
+    if (!config.data.validation.empty()) const Validator validator(config, runtime, plan);
+    arena.emplace(stream.device(), plan.used());
+  });
+  return std::move(*arena);
+}
+
+// The amaxes of delayed FP8 scaling; undefined without it.
+Tensor amax_history(TrainingState& state) {
+  AmaxTable* amaxes = state.model.amaxes();
+  return amaxes != nullptr ? amaxes->history() : Tensor();
 }
 
 // What a checkpoint holds: the master weights and both moments of every parameter.
-std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, const TrainingState& state) {
+std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, TrainingState& state) {
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const Tensor& flat) {
     for (const ParameterSpec& spec : layout.specs()) {
@@ -34,6 +43,10 @@ std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, 
   add("", state.parameters.master);
   add(kExpAvg, state.optimizer.exp_avg());
   add(kExpAvgSq, state.optimizer.exp_avg_sq());
+  if (const Tensor history = amax_history(state); history.defined()) {
+    tensors.push_back(
+        {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
+  }
   return tensors;
 }
 
@@ -52,6 +65,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
   runtime.group().agree([&] { resume_or_initialize(); });
   cast_weights(state_.parameters, runtime.stream());
+  state_.model.prepare_weights();
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
@@ -79,10 +93,23 @@ void Trainer::resume_or_initialize() {
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
   load_weights(checkpoint, layout_, state_.parameters.master, stream);
   load_moments(checkpoint, layout_, state_.optimizer, stream);
+  load_amax_history(checkpoint);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+}
+
+// A checkpoint of another recipe has no history, or one of another shape; delayed scaling then begins anew.
+void Trainer::load_amax_history(Checkpoint& checkpoint) {
+  const Tensor history = amax_history(state_);
+  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
+  if (!history.defined() || found == nullptr || found->numel() != history.numel()) return;
+  std::vector<float> host(static_cast<size_t>(history.numel()));
+  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+  runtime_.stream().copy(history.raw(), host.data(), history.bytes());
+  runtime_.stream().synchronize();  // the host copy ends here
+  state_.model.amaxes()->restore(runtime_.stream());
 }
 
 // Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The
@@ -148,8 +175,11 @@ void Trainer::finish_step(bool always, bool validating) {
   const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
   const bool first = result->step == start_step_ + 1;
   if (due || first || always || validating || !finite) report(*result, finished, validation_loss);
-  CHECK(finite, "the loss or the gradient norm of step {} is not finite; the last checkpoint is {}", result->step,
-        saved_step_ < 0 ? "none" : fmt::format("that of step {}", saved_step_));
+  if (finite) return;
+  runtime_.group().agree([&] {
+    throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
+                            result->step, saved_step_ < 0 ? "none" : fmt::format("that of step {}", saved_step_)));
+  });
 }
 
 void Trainer::report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss) {
@@ -176,7 +206,7 @@ void Trainer::report(const StepResult& result, Clock::time_point finished, std::
   metrics_->write(m);
 }
 
-std::vector<CheckpointTensor> Trainer::checkpoint_pieces() const {
+std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
   const Communicator& ranks = runtime_.communicator();
   return divide_tensors(checkpoint_tensors(layout_, state_), ranks.rank(), ranks.size());
 }

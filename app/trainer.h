@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "app/checkpoint.h"
 #include "app/checkpoint_writer.h"
 #include "app/config.h"
 #include "app/metrics.h"
@@ -39,13 +40,14 @@ class Trainer {
   };
 
   void resume_or_initialize();
+  void load_amax_history(Checkpoint& checkpoint);
   void warm_up();
   // Waits for the oldest step whose result is pending; then validates if asked, and reports the step when it is due,
   // `always`, or validated.
   void finish_step(bool always, bool validating);
   void report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss);
   void save(int64_t step);
-  std::vector<CheckpointTensor> checkpoint_pieces() const;  // what this rank writes
+  std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
   bool should_stop();
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }

@@ -8,8 +8,11 @@ namespace octavo {
 TrainingState::TrainingState(const Config& config, const ParameterLayout& layout, int64_t local_batch, Arena& arena,
                              Stream& stream)
     : parameters(layout, config.precision.compute, LlamaMode::kTraining, arena),
-      model(config.model, {config.training.micro_batch_size, config.data.seq_len}, LlamaMode::kTraining, layout,
-            parameters, arena, stream),
+      model({.config = config.model,
+             .shape = {config.training.micro_batch_size, config.data.seq_len},
+             .precision = config.precision,
+             .mode = LlamaMode::kTraining},
+            layout, parameters, arena, stream),
       optimizer(config.optimizer, layout, parameters, arena),
       batch(model.shape(), local_batch, config.model.vocab_size, config.data.document_mask, arena, stream),
       loss(arena.allocate("loss", DType::kFloat32, {1})) {}
@@ -32,6 +35,8 @@ void training_step(TrainingState& state, int64_t step, double lr, Communicator& 
   communicator.all_reduce_sum(state.parameters.grad, stream);
   communicator.all_reduce_sum(state.loss, stream);
   state.optimizer.step(step, lr, stream);
+  state.model.end_step(step, communicator);
+  state.model.prepare_weights();
 }
 
 void cast_weights(const ParameterBuffers& parameters, Stream& stream) {

@@ -1,6 +1,7 @@
-// Helpers of the CPU reference ops: dispatch on the compute dtype, float conversions, a vectorizable exp.
+// Helpers of the CPU reference ops: dispatch on the compute dtype, amaxes, a vectorizable exp.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -21,6 +22,27 @@ void with_compute_dtype(DType dtype, F&& f) {
     default:
       throw Error(fmt::format("expected a float32 or bfloat16 tensor, got {}", dtype_name(dtype)));
   }
+}
+
+// |x| as an integer: these order all floats and put infinity and NaN on top.
+inline uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
+
+inline void update_amax(float& amax, float x) { amax = std::bit_cast<float>(std::max(magnitude(amax), magnitude(x))); }
+
+template <typename T>
+float tensor_amax(const Tensor& x) {
+  const T* values = x.data<T>();
+  const int64_t n = x.numel();
+  uint32_t largest = 0;
+#pragma omp parallel for reduction(max : largest)
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, magnitude(static_cast<float>(values[i])));
+  return std::bit_cast<float>(largest);
+}
+
+// amax = max(amax, max |x|), where an op was given an amax [1] to update; else nothing.
+template <typename T>
+void update_amax(const Tensor& amax, const Tensor& x) {
+  if (amax.defined()) update_amax(amax.data<float>()[0], tensor_amax<T>(x));
 }
 
 // e^x within 2 units in the last place for every float; results under 2^-126 become 2^-126. NaN stays NaN.

@@ -86,21 +86,6 @@ int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
 
 namespace cpu {
 
-// Comparing magnitudes as integers orders all floats and puts infinity and NaN on top.
-uint32_t magnitude(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
-
-template <typename T>
-float tensor_amax(const Tensor& x) {
-  const T* values = x.data<T>();
-  const int64_t n = x.numel();
-  uint32_t largest = 0;
-#pragma omp parallel for reduction(max : largest)
-  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, magnitude(static_cast<float>(values[i])));
-  return std::bit_cast<float>(largest);
-}
-
-void update_amax(float& amax, float x) { amax = std::bit_cast<float>(std::max(magnitude(amax), magnitude(x))); }
-
 // NaN passes through.
 float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
 
@@ -166,7 +151,7 @@ void quantize(const Quantize& args) {
       with_float8_dtype(operand.data.dtype(),
                         [&]<typename Format>() { quantize_operand<Format, T>(operand, args, transposed); });
     }
-    if (args.amax_out.defined()) update_amax(args.amax_out.data<float>()[0], tensor_amax<T>(args.x));
+    update_amax<T>(args.amax_out, args.x);
   });
 }
 
@@ -214,8 +199,7 @@ void amax(const Amax& args, Stream& stream) {
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::amax(args, stream);
   }
-  cpu::with_compute_dtype(
-      args.x.dtype(), [&]<typename T>() { cpu::update_amax(args.out.data<float>()[0], cpu::tensor_amax<T>(args.x)); });
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.out, args.x); });
 }
 
 void quantize(const Quantize& args, Stream& stream) {

@@ -108,12 +108,16 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
     expect_tensor(args.residual, "rms_norm_forward residual", compute, {tokens, hidden});
     expect_tensor(args.residual_out, "rms_norm_forward residual_out", compute, {tokens, hidden});
   }
+  if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_forward amax", DType::kFloat32, {1});
   const double passes = args.residual.defined() ? 4 : 2;
   const OpTimer timer(stream, "rms_norm_forward", 0, passes * static_cast<double>(args.x.bytes()));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_forward(args, stream);
   }
-  cpu::with_compute_dtype(compute, [&]<typename T>() { cpu::rms_norm_forward<T>(args); });
+  cpu::with_compute_dtype(compute, [&]<typename T>() {
+    cpu::rms_norm_forward<T>(args);
+    cpu::update_amax<T>(args.amax, args.out);
+  });
 }
 
 void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
@@ -129,6 +133,7 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   if (args.d_residual.defined()) {
     expect_tensor(args.d_residual, "rms_norm_backward d_residual", compute, {tokens, hidden});
   }
+  if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_backward amax", DType::kFloat32, {1});
   const double passes = args.d_residual.defined() ? 4 : 3;
   const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
   if constexpr (kHasCuda) {
@@ -137,6 +142,7 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   cpu::with_compute_dtype(compute, [&]<typename T>() {
     cpu::rms_norm_backward_weight<T>(args);
     cpu::rms_norm_backward_input<T>(args);
+    cpu::update_amax<T>(args.amax, args.d_h);
   });
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/cuda_launch.cuh"
+#include "kernels/core/cuda_amax.cuh"
 #include "kernels/rms_norm.h"
 
 namespace octavo::cuda {
@@ -20,6 +20,7 @@ struct ForwardArguments {
   const T* x;
   const T* residual;  // may be null
   const T* weight;
+  float* amax;  // used by the kernels with kAmax
   int64_t hidden;
   float eps;
 };
@@ -33,6 +34,7 @@ struct BackwardArguments {
   const T* h;
   const float* rstd;
   const T* weight;
+  float* amax;  // used by the kernels with kAmax
   int64_t tokens;
   int64_t hidden;
 };
@@ -45,7 +47,7 @@ __device__ float rounded(float x) {
 // ---- Forward
 
 // One block a row, which stays in registers: K vectors a thread.
-template <typename T, int K>
+template <typename T, int K, bool kAmax>
 __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArguments<T> args) {
   constexpr int N = kVector<T>;
   __shared__ float scratch[32];
@@ -93,6 +95,7 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  Magnitude<T> largest;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
@@ -103,12 +106,15 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
     weight[k].widen(w);
 #pragma unroll
     for (int j = 0; j < N; ++j) a[j] = a[j] * rstd * w[j];
-    Vec<T>::narrow(a).store(args.out + row + i * N);
+    const auto out = Vec<T>::narrow(a);
+    out.store(args.out + row + i * N);
+    largest.add(out);
   }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
 // Any hidden size and alignment: one block a row, read twice.
-template <typename T>
+template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardArguments<T> args) {
   __shared__ float scratch[32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * args.hidden;
@@ -125,9 +131,13 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  Magnitude<T> largest;
   for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
-    args.out[row + i] = from_float<T>(to_float(h[i]) * rstd * to_float(args.weight[i]));
+    const Vec<T, 1> out{from_float<T>(to_float(h[i]) * rstd * to_float(args.weight[i]))};
+    out.store(args.out + row + i);
+    largest.add(out);
   }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
 // ---- Backward
@@ -165,7 +175,7 @@ __device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t ro
   __pipeline_commit();  // also for no row, so that the number of rows on their way is always the same
 }
 
-template <typename T, int K, int kStages>
+template <typename T, int K, int kStages, bool kAmax>
 __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const BackwardArguments<T> args) {
   constexpr int N = kVector<T>;
   extern __shared__ uint4 shared[];
@@ -185,6 +195,7 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
     fetch_row<T, K>(args, stage_at(i), blockIdx.x + static_cast<int64_t>(i) * gridDim.x);
   }
   float next_rstd = args.rstd[blockIdx.x];  // read a row ahead as well, or every row would wait for it
+  Magnitude<T> largest;
   int current = 0;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
@@ -230,7 +241,9 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
       if (args.d_residual != nullptr) Vec<T>::load(stage + 2 * args.hidden + i * N).widen(residual);
 #pragma unroll
       for (int j = 0; j < N; ++j) d[j] = rstd * (d[j] * w[j] - h[j] * projection) + residual[j];
-      Vec<T>::narrow(d).store(args.d_h + row * args.hidden + i * N);
+      const auto d_h = Vec<T>::narrow(d);
+      d_h.store(args.d_h + row * args.hidden + i * N);
+      largest.add(d_h);
     }
   }
 #pragma unroll
@@ -238,14 +251,16 @@ __global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const Bac
     const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
     if (i < vectors) store_floats(args.partial + blockIdx.x * args.hidden + i * N, d_weight[k]);
   }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
 // Any hidden size and alignment; a block's share of d_weight lies in global memory, each column with its own thread.
-template <typename T>
+template <typename T, bool kAmax>
 __global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const BackwardArguments<T> args) {
   __shared__ float scratch[2][32];
   float* partial = args.partial + blockIdx.x * args.hidden;
   for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) partial[i] = 0;
+  Magnitude<T> largest;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
     const int64_t at = row * args.hidden;
@@ -261,9 +276,13 @@ __global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const Backwar
       const float h = to_float(args.h[at + i]);
       partial[i] += d_out * h * rstd;
       const float residual = args.d_residual == nullptr ? 0.0f : to_float(args.d_residual[at + i]);
-      args.d_h[at + i] = from_float<T>(rstd * (d_out * to_float(args.weight[i]) - h * projection) + residual);
+      const float d = rstd * (d_out * to_float(args.weight[i]) - h * projection) + residual;
+      const Vec<T, 1> d_h{from_float<T>(d)};
+      d_h.store(args.d_h + at + i);
+      largest.add(d_h);
     }
   }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
 // d_weight[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
@@ -288,7 +307,7 @@ __global__ void __launch_bounds__(1024)
 
 unsigned threads_for(int64_t vectors, int k) { return grid_dim(round_up(ceil_div(vectors, k), 32)); }
 
-template <typename T>
+template <typename T, bool kAmax>
 void forward(const RmsNormForward& args, Stream& stream) {
   const int64_t tokens = args.x.dim(0);
   const ForwardArguments<T> arguments{.out = pointer<T>(args.out),
@@ -297,6 +316,7 @@ void forward(const RmsNormForward& args, Stream& stream) {
                                       .x = pointer<const T>(args.x),
                                       .residual = pointer<const T>(args.residual),
                                       .weight = pointer<const T>(args.weight),
+                                      .amax = pointer<float>(args.amax),
                                       .hidden = args.x.dim(1),
                                       .eps = args.eps};
   const bool aligned = rows_are_aligned<T>(
@@ -304,15 +324,15 @@ void forward(const RmsNormForward& args, Stream& stream) {
   const int64_t vectors = arguments.hidden / kVector<T>;
   constexpr int kVectorsPerThread = 4;
   if (aligned && vectors <= kVectorsPerThread * kMaxThreads) {
-    launch("rms_norm_forward", forward_kernel<T, kVectorsPerThread>,
+    launch("rms_norm_forward", forward_kernel<T, kVectorsPerThread, kAmax>,
            {grid_dim(tokens), threads_for(vectors, kVectorsPerThread)}, stream, arguments);
   } else {
-    launch("rms_norm_forward", forward_any_kernel<T>, {grid_dim(tokens), kRowThreads}, stream, arguments);
+    launch("rms_norm_forward", forward_any_kernel<T, kAmax>, {grid_dim(tokens), kRowThreads}, stream, arguments);
   }
 }
 
 // Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
-template <typename T>
+template <typename T, bool kAmax>
 int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
   const auto blocks_at = [&](int64_t per_multiprocessor) {
     return static_cast<int>(std::min<int64_t>(per_multiprocessor * stream.multiprocessors(), arguments.tokens));
@@ -330,21 +350,24 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
                                                               arguments.h, arguments.weight, arguments.partial});
   const int64_t vectors = arguments.hidden / kVector<T>;
   const int64_t row_bytes = stage_bytes<T>(arguments.hidden);
-  if (aligned && vectors <= backward_threads(1)) return launch_staged(backward_kernel<T, 1, 3>, 1, 3);
-  if (aligned && vectors <= 2 * backward_threads(2)) return launch_staged(backward_kernel<T, 2, 3>, 2, 3);
+  if (aligned && vectors <= backward_threads(1)) return launch_staged(backward_kernel<T, 1, 3, kAmax>, 1, 3);
+  if (aligned && vectors <= 2 * backward_threads(2)) return launch_staged(backward_kernel<T, 2, 3, kAmax>, 2, 3);
   if (aligned && vectors <= 4 * backward_threads(4)) {
-    if (3 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 3>, 4, 3);
-    if (2 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 2>, 4, 2);
+    if (3 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 3, kAmax>, 4, 3);
+    if (2 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 2, kAmax>, 4, 2);
   }
   const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
-  launch("rms_norm_backward", backward_any_kernel<T>, {grid_dim(blocks), kRowThreads}, stream, arguments);
+  launch("rms_norm_backward", backward_any_kernel<T, kAmax>, {grid_dim(blocks), kRowThreads}, stream, arguments);
   return blocks;
 }
 
 }  // namespace
 
 void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
-  with_element(args.x.dtype(), [&]<typename T>() { forward<T>(args, stream); });
+  with_element(args.x.dtype(), [&]<typename T>() {
+    if (args.amax.defined()) return forward<T, true>(args, stream);
+    forward<T, false>(args, stream);
+  });
 }
 
 int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) {
@@ -356,16 +379,18 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   auto* partial = static_cast<float*>(stream.workspace(cuda::rms_norm_backward_workspace_bytes(hidden, stream)));
   int blocks = 0;
   with_element(args.h.dtype(), [&]<typename T>() {
-    blocks = backward_rows<T>({.d_h = pointer<T>(args.d_h),
-                               .partial = partial,
-                               .d_out = pointer<const T>(args.d_out),
-                               .d_residual = pointer<const T>(args.d_residual),
-                               .h = pointer<const T>(args.h),
-                               .rstd = pointer<const float>(args.rstd),
-                               .weight = pointer<const T>(args.weight),
-                               .tokens = args.h.dim(0),
-                               .hidden = hidden},
-                              stream);
+    const BackwardArguments<T> arguments{.d_h = pointer<T>(args.d_h),
+                                         .partial = partial,
+                                         .d_out = pointer<const T>(args.d_out),
+                                         .d_residual = pointer<const T>(args.d_residual),
+                                         .h = pointer<const T>(args.h),
+                                         .rstd = pointer<const float>(args.rstd),
+                                         .weight = pointer<const T>(args.weight),
+                                         .amax = pointer<float>(args.amax),
+                                         .tokens = args.h.dim(0),
+                                         .hidden = hidden};
+    blocks =
+        args.amax.defined() ? backward_rows<T, true>(arguments, stream) : backward_rows<T, false>(arguments, stream);
   });
   launch("rms_norm_backward", add_partials_kernel, {grid_dim(ceil_div(hidden, 32)), dim3(32, 32)}, stream,
          pointer<float>(args.d_weight), partial, blocks, hidden);

@@ -5,7 +5,8 @@
 //   out = h * rstd * weight
 //
 // h is rounded to the compute dtype before it is normalized, so that backward, which reads the stored h, sees the
-// same values. Compute dtype is float32 or bfloat16, arithmetic is float32. Queued on `stream`; deterministic.
+// same values. Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the values as stored;
+// NaN and infinity win. Queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/core/stream.h"
@@ -20,6 +21,7 @@ struct RmsNormForward {
   Tensor residual;      // optional [tokens, hidden]
   Tensor weight;        // [hidden], compute dtype
   float eps = 1e-5f;
+  Tensor amax = {};  // optional [1] float32: = max(itself, max |out|)
 };
 void rms_norm_forward(const RmsNormForward& args, Stream& stream);
 
@@ -33,6 +35,7 @@ struct RmsNormBackward {
   Tensor h;           // [tokens, hidden]: residual_out of the forward (x without a residual)
   Tensor rstd;        // [tokens] float32
   Tensor weight;      // [hidden], compute dtype
+  Tensor amax = {};   // optional [1] float32: = max(itself, max |d_h|)
 };
 // Scratch: rms_norm_backward_workspace_bytes(hidden, stream).
 void rms_norm_backward(const RmsNormBackward& args, Stream& stream);

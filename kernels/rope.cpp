@@ -81,12 +81,17 @@ void rope(const Rope& args, Stream& stream) {
   expect_tensor(args.qkv, "rope qkv", args.qkv.dtype(), {args.qkv.dim(0), rotated + args.num_kv_heads * head_dim});
   CHECK(args.qkv.dim(0) % args.table.dim(0) == 0, "rope: {} tokens are not whole sequences of {}", args.qkv.dim(0),
         args.table.dim(0));
-  const double bytes = 2.0 * static_cast<double>(args.qkv.dim(0) * rotated * dtype_bytes(args.qkv.dtype()));
+  if (args.amax.defined()) expect_tensor(args.amax, "rope amax", DType::kFloat32, {1});
+  const int64_t moved = 2 * rotated + (args.amax.defined() ? args.num_kv_heads * head_dim : 0);
+  const double bytes = static_cast<double>(args.qkv.dim(0) * moved * dtype_bytes(args.qkv.dtype()));
   const OpTimer timer(stream, args.inverse ? "rope_backward" : "rope_forward", 0, bytes);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rope(args, stream);
   }
-  cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::rope<T>(args); });
+  cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
+    cpu::rope<T>(args);
+    cpu::update_amax<T>(args.amax, args.qkv);
+  });
 }
 
 }  // namespace octavo

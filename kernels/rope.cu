@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/core/cuda_launch.cuh"
+#include "kernels/core/cuda_amax.cuh"
 #include "kernels/rope.h"
 
 namespace octavo::cuda {
@@ -22,16 +22,16 @@ struct RopeSizes {
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head.
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
-    rope_kernel(T* qkv, const float* table, const RopeSizes sizes) {
+__device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
+  Magnitude<T> largest;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
-  if (token >= sizes.tokens) return;
+  if (token >= sizes.tokens) return largest;
   const int half = sizes.head_dim / 2;
   const int lanes = half / N;
   const int lanes_at_once = min(lanes, kThreadsPerToken);
   const int slots = kThreadsPerToken / lanes_at_once;
   const int slot = static_cast<int>(threadIdx.x) / lanes_at_once;
-  if (slot >= slots) return;
+  if (slot >= slots) return largest;
   T* row = qkv + token * sizes.row_elements;
   const float* angles = table + (token % sizes.seq_len) * sizes.head_dim;
 
@@ -70,10 +70,42 @@ __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
           b[j] = b[j] * cosine[j] + x * sine[j];
         }
         T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
-        Vec<T, N>::narrow(a).store(p);
-        Vec<T, N>::narrow(b).store(p + half);
+        const auto rotated_low = Vec<T, N>::narrow(a);
+        const auto rotated_high = Vec<T, N>::narrow(b);
+        rotated_low.store(p);
+        rotated_high.store(p + half);
+        largest.add(rotated_low);
+        largest.add(rotated_high);
       }
     }
+  }
+  return largest;
+}
+
+// The part of a token's row that is not rotated.
+template <typename T, int N>
+__device__ Magnitude<T> magnitude_of_values(const T* qkv, const RopeSizes& sizes) {
+  Magnitude<T> largest;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
+  if (token >= sizes.tokens) return largest;
+  const T* row = qkv + token * sizes.row_elements;
+  const int64_t first = static_cast<int64_t>(sizes.rotated_heads) * sizes.head_dim;
+#pragma unroll 4
+  for (int64_t i = first + threadIdx.x * N; i < sizes.row_elements; i += kThreadsPerToken * N) {
+    largest.add(Vec<T, N>::load(row + i));
+  }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax>
+__global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
+    rope_kernel(T* qkv, const float* table, float* amax, const RopeSizes sizes) {
+  if constexpr (kAmax) {
+    // Blocks of their own look at v, so that no block waits for its loads twice.
+    const auto largest = blockIdx.y == 0 ? rotate<T, N>(qkv, table, sizes) : magnitude_of_values<T, N>(qkv, sizes);
+    update_amax(amax, largest.float_bits());
+  } else {
+    rotate<T, N>(qkv, table, sizes);
   }
 }
 
@@ -87,12 +119,15 @@ void rope(const Rope& args, Stream& stream) {
                         .rotated_heads = static_cast<int>(args.num_heads + args.num_kv_heads),
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
-  const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
+  const LaunchShape shape{dim3(grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), args.amax.defined() ? 2 : 1),
+                          dim3(kThreadsPerToken, kTokensPerBlock)};
   with_element(args.qkv.dtype(), [&]<typename T>() {
     // Half a head is what must be aligned; a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
-    auto* kernel = aligned ? rope_kernel<T, kVector<T>> : rope_kernel<T, 1>;
-    launch("rope", kernel, shape, stream, pointer<T>(args.qkv), pointer<const float>(args.table), sizes);
+    auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;
+    auto* with_amax = aligned ? rope_kernel<T, kVector<T>, true> : rope_kernel<T, 1, true>;
+    launch("rope", args.amax.defined() ? with_amax : plain, shape, stream, pointer<T>(args.qkv),
+           pointer<const float>(args.table), pointer<float>(args.amax), sizes);
   });
 }
 

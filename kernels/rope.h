@@ -33,6 +33,7 @@ struct Rope {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   bool inverse = false;
+  Tensor amax = {};  // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
 };
 void rope(const Rope& args, Stream& stream);
 

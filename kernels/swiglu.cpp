@@ -59,11 +59,15 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   const int64_t width = args.out.dim(1);
   expect_tensor(args.out, "swiglu_forward out", args.gate_up.dtype(), {tokens, width});
   expect_tensor(args.gate_up, "swiglu_forward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
+  if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
   const OpTimer timer(stream, "swiglu_forward", 0, 3.0 * static_cast<double>(args.out.bytes()));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_forward(args, stream);
   }
-  cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() { cpu::swiglu_forward<T>(args); });
+  cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() {
+    cpu::swiglu_forward<T>(args);
+    cpu::update_amax<T>(args.amax, args.out);
+  });
 }
 
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
@@ -72,11 +76,15 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   expect_tensor(args.d_out, "swiglu_backward d_out", args.gate_up.dtype(), {tokens, width});
   expect_tensor(args.gate_up, "swiglu_backward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   expect_tensor(args.d_gate_up, "swiglu_backward d_gate_up", args.gate_up.dtype(), {tokens, 2 * width});
+  if (args.amax.defined()) expect_tensor(args.amax, "swiglu_backward amax", DType::kFloat32, {1});
   const OpTimer timer(stream, "swiglu_backward", 0, 5.0 * static_cast<double>(args.d_out.bytes()));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_backward(args, stream);
   }
-  cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() { cpu::swiglu_backward<T>(args); });
+  cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() {
+    cpu::swiglu_backward<T>(args);
+    cpu::update_amax<T>(args.amax, args.d_gate_up);
+  });
 }
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-#include "kernels/core/cuda_launch.cuh"
+#include "kernels/core/cuda_amax.cuh"
 #include "kernels/swiglu.h"
 
 namespace octavo::cuda {
@@ -11,11 +11,11 @@ constexpr int kRows = 4;  // rows a thread works on at once: as many independent
 __device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
+__device__ Magnitude<T> forward_rows(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
-  if (column >= intermediate) return;
+  Magnitude<T> largest;
+  if (column >= intermediate) return largest;
   Vec<T, N> gate[kRows];
   Vec<T, N> up[kRows];
 #pragma unroll
@@ -34,17 +34,28 @@ __global__ void __launch_bounds__(kThreads)
     up[r].widen(u);
 #pragma unroll
     for (int i = 0; i < N; ++i) g[i] = g[i] * sigmoid(g[i]) * u[i];
-    Vec<T, N>::narrow(g).store(out + (row + r) * intermediate + column);
+    const auto result = Vec<T, N>::narrow(g);
+    result.store(out + (row + r) * intermediate + column);
+    largest.add(result);
   }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, int64_t tokens, int64_t intermediate) {
+  const Magnitude<T> largest = forward_rows<T, N>(out, gate_up, tokens, intermediate);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
 // d_gate_up may alias gate_up: a thread reads both of its elements of a row before it writes them.
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up, int64_t tokens, int64_t intermediate) {
+__device__ Magnitude<T> backward_rows(T* d_gate_up, const T* d_out, const T* gate_up, int64_t tokens,
+                                      int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
-  if (column >= intermediate) return;
+  Magnitude<T> largest;
+  if (column >= intermediate) return largest;
   Vec<T, N> gate[kRows];
   Vec<T, N> up[kRows];
   Vec<T, N> d[kRows];
@@ -73,9 +84,21 @@ __global__ void __launch_bounds__(kThreads)
       u[i] = dy[i] * silu;
     }
     T* p = d_gate_up + (row + r) * 2 * intermediate + column;
-    Vec<T, N>::narrow(g).store(p);
-    Vec<T, N>::narrow(u).store(p + intermediate);
+    const auto d_gate = Vec<T, N>::narrow(g);
+    const auto d_up = Vec<T, N>::narrow(u);
+    d_gate.store(p);
+    d_up.store(p + intermediate);
+    largest.add(d_gate);
+    largest.add(d_up);
   }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up,
+                                                                   float* amax, int64_t tokens, int64_t intermediate) {
+  const Magnitude<T> largest = backward_rows<T, N>(d_gate_up, d_out, gate_up, tokens, intermediate);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
 LaunchShape row_tiles(int64_t tokens, int64_t columns) {
@@ -89,9 +112,11 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   const int64_t intermediate = args.out.dim(1);
   with_element(args.out.dtype(), [&]<typename T>() {
     const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});
-    auto* kernel = aligned ? swiglu_forward_kernel<T, kVector<T>> : swiglu_forward_kernel<T, 1>;
+    auto* plain = aligned ? swiglu_forward_kernel<T, kVector<T>, false> : swiglu_forward_kernel<T, 1, false>;
+    auto* with_amax = aligned ? swiglu_forward_kernel<T, kVector<T>, true> : swiglu_forward_kernel<T, 1, true>;
+    auto* kernel = args.amax.defined() ? with_amax : plain;
     launch("swiglu_forward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
-           pointer<T>(args.out), pointer<const T>(args.gate_up), tokens, intermediate);
+           pointer<T>(args.out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
   });
 }
 
@@ -101,10 +126,12 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   with_element(args.d_out.dtype(), [&]<typename T>() {
     const bool aligned =
         rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()});
-    auto* kernel = aligned ? swiglu_backward_kernel<T, kVector<T>> : swiglu_backward_kernel<T, 1>;
+    auto* plain = aligned ? swiglu_backward_kernel<T, kVector<T>, false> : swiglu_backward_kernel<T, 1, false>;
+    auto* with_amax = aligned ? swiglu_backward_kernel<T, kVector<T>, true> : swiglu_backward_kernel<T, 1, true>;
+    auto* kernel = args.amax.defined() ? with_amax : plain;
     launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
-           pointer<T>(args.d_gate_up), pointer<const T>(args.d_out), pointer<const T>(args.gate_up), tokens,
-           intermediate);
+           pointer<T>(args.d_gate_up), pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+           pointer<float>(args.amax), tokens, intermediate);
   });
 }
 

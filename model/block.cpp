@@ -6,7 +6,6 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
-#include "model/linear.h"
 
 namespace octavo {
 
@@ -33,20 +32,29 @@ BlockParameters::BlockParameters(const Tensor& flat, const ParameterLayout& layo
   down = parameter_view(flat, find("mlp.down_proj.weight"));
 }
 
-BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
+BlockTransients::BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
+    : norm(arena.allocate("norm", compute, {shape.tokens(), config.hidden_size})),
+      swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size})) {}
+
+BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
+                                   const BlockTransients* transients, Arena& arena) {
   const int64_t tokens = shape.tokens();
   const int64_t hidden = config.hidden_size;
+  const auto norm = [&](const char* name) {
+    return transients != nullptr ? transients->norm : arena.allocate(name, compute, {tokens, hidden});
+  };
   h0 = arena.allocate("activations h0", compute, {tokens, hidden});
   rstd1 = arena.allocate("activations rstd1", DType::kFloat32, {tokens});
-  norm1 = arena.allocate("activations norm1", compute, {tokens, hidden});
+  norm1 = norm("activations norm1");
   qkv = arena.allocate("activations qkv", compute, {tokens, config.qkv_width()});
   attention = arena.allocate("activations attention", compute, {tokens, config.attention_width()});
   lse = arena.allocate("activations lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
   h1 = arena.allocate("activations h1", compute, {tokens, hidden});
   rstd2 = arena.allocate("activations rstd2", DType::kFloat32, {tokens});
-  norm2 = arena.allocate("activations norm2", compute, {tokens, hidden});
+  norm2 = norm("activations norm2");
   gate_up = arena.allocate("activations gate_up", compute, {tokens, 2 * config.intermediate_size});
-  swiglu = arena.allocate("activations swiglu", compute, {tokens, config.intermediate_size});
+  swiglu = transients != nullptr ? transients->swiglu
+                                 : arena.allocate("activations swiglu", compute, {tokens, config.intermediate_size});
 }
 
 BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
@@ -57,10 +65,11 @@ BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shap
   d_swiglu = arena.allocate("gradient of swiglu", compute, {tokens, config.intermediate_size});
 }
 
-void block_forward(const BlockContext& c, const BlockParameters& w, const Tensor& residual, const Tensor& delta,
-                   const BlockActivations& a) {
+void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears& linears, const Tensor& residual,
+                   const Tensor& delta, const BlockActivations& a) {
   Stream& stream = c.stream;
   const auto eps = static_cast<float>(c.config.rms_norm_eps);
+  constexpr bool kMeasured = true;  // by the kernel that made it
 
   rms_norm_forward({.out = a.norm1,
                     .rstd = a.rstd1,
@@ -68,15 +77,16 @@ void block_forward(const BlockContext& c, const BlockParameters& w, const Tensor
                     .x = residual.defined() ? delta : a.h0,
                     .residual = residual,
                     .weight = w.norm1,
-                    .eps = eps},
+                    .eps = eps,
+                    .amax = linears.qkv.input_amax()},
                    stream);
-  linear_forward({.y = a.qkv, .x = a.norm1, .w = w.qkv, .name = "qkv"}, stream);
+  linears.qkv.forward(a.qkv, a.norm1, kMeasured, stream);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        stream);
   sdpa_forward(
       {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
       stream);
-  linear_forward({.y = delta, .x = a.attention, .w = w.o, .name = "o"}, stream);
+  linears.o.forward(delta, a.attention, !kMeasured, stream);
 
   rms_norm_forward({.out = a.norm2,
                     .rstd = a.rstd2,
@@ -84,55 +94,35 @@ void block_forward(const BlockContext& c, const BlockParameters& w, const Tensor
                     .x = delta,
                     .residual = a.h0,
                     .weight = w.norm2,
-                    .eps = eps},
+                    .eps = eps,
+                    .amax = linears.gate_up.input_amax()},
                    stream);
-  linear_forward({.y = a.gate_up, .x = a.norm2, .w = w.gate_up, .name = "gate_up"}, stream);
-  swiglu_forward({.out = a.swiglu, .gate_up = a.gate_up}, stream);
-  linear_forward({.y = delta, .x = a.swiglu, .w = w.down, .name = "down"}, stream);
+  linears.gate_up.forward(a.gate_up, a.norm2, kMeasured, stream);
+  swiglu_forward({.out = a.swiglu, .gate_up = a.gate_up, .amax = linears.down.input_amax()}, stream);
+  linears.down.forward(delta, a.swiglu, kMeasured, stream);
 }
 
-void block_backward(const BlockContext& c, const BlockParameters& w, const BlockParameters& g,
-                    const BlockActivations& a, const BlockGradients& s, const Tensor& d_h, bool accumulate) {
+void block_backward(const BlockContext& c, const BlockBackward& args) {
   Stream& stream = c.stream;
+  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
   const Tensor& d_gate_up = a.gate_up;  // in place: the last reader of gate_up writes its gradient
 
-  linear_backward({.d_x = s.d_swiglu,
-                   .d_w = g.down,
-                   .d_y = d_h,
-                   .x = a.swiglu,
-                   .w = w.down,
-                   .accumulate = accumulate,
-                   .input_name = "down_d_x",
-                   .weight_name = "down_d_w"},
-                  stream);
-  swiglu_backward({.d_gate_up = d_gate_up, .d_out = s.d_swiglu, .gate_up = a.gate_up}, stream);
-  linear_backward({.d_x = s.d_norm,
-                   .d_w = g.gate_up,
-                   .d_y = d_gate_up,
-                   .x = a.norm2,
-                   .w = w.gate_up,
-                   .accumulate = accumulate,
-                   .input_name = "gate_up_d_x",
-                   .weight_name = "gate_up_d_w"},
-                  stream);
+  linears.down.backward(s.d_swiglu, d_h, accumulate, stream);
+  swiglu_backward(
+      {.d_gate_up = d_gate_up, .d_out = s.d_swiglu, .gate_up = a.gate_up, .amax = linears.gate_up.gradient_amax()},
+      stream);
+  linears.gate_up.backward(s.d_norm, d_gate_up, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm2,
                      .d_out = s.d_norm,
                      .d_residual = d_h,
                      .h = a.h1,
                      .rstd = a.rstd2,
-                     .weight = w.norm2},
+                     .weight = w.norm2,
+                     .amax = linears.o.gradient_amax()},
                     stream);
 
-  linear_backward({.d_x = s.d_attention,
-                   .d_w = g.o,
-                   .d_y = d_h,
-                   .x = a.attention,
-                   .w = w.o,
-                   .accumulate = accumulate,
-                   .input_name = "o_d_x",
-                   .weight_name = "o_d_w"},
-                  stream);
+  linears.o.backward(s.d_attention, d_h, accumulate, stream);
   sdpa_backward({.shape = c.attention,
                  .d_qkv = s.d_qkv,
                  .d_out = s.d_attention,
@@ -145,40 +135,43 @@ void block_backward(const BlockContext& c, const BlockParameters& w, const Block
         .table = c.rope_table,
         .num_heads = c.config.num_heads,
         .num_kv_heads = c.config.num_kv_heads,
-        .inverse = true},
+        .inverse = true,
+        .amax = linears.qkv.gradient_amax()},
        stream);
-  linear_backward({.d_x = s.d_norm,
-                   .d_w = g.qkv,
-                   .d_y = s.d_qkv,
-                   .x = a.norm1,
-                   .w = w.qkv,
-                   .accumulate = accumulate,
-                   .input_name = "qkv_d_x",
-                   .weight_name = "qkv_d_w"},
-                  stream);
+  linears.qkv.backward(s.d_norm, s.d_qkv, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm1,
                      .d_out = s.d_norm,
                      .d_residual = d_h,
                      .h = a.h0,
                      .rstd = a.rstd1,
-                     .weight = w.norm1},
+                     .weight = w.norm1,
+                     .amax = d_h_amax},
                     stream);
+}
+
+std::array<LinearShape, kLinearsPerBlock> linear_shapes(const ModelConfig& config, const BatchShape& shape) {
+  const int64_t tokens = shape.tokens();
+  return {LinearShape{tokens, config.hidden_size, config.qkv_width()},
+          LinearShape{tokens, config.attention_width(), config.hidden_size},
+          LinearShape{tokens, config.hidden_size, 2 * config.intermediate_size},
+          LinearShape{tokens, config.intermediate_size, config.hidden_size}};
 }
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
   return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim};
 }
 
-int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  const int64_t tokens = shape.tokens();
-  const int64_t hidden = config.hidden_size;
-  return std::max({linear_workspace_bytes(tokens, hidden, config.qkv_width(), compute, stream),
-                   linear_workspace_bytes(tokens, config.attention_width(), hidden, compute, stream),
-                   linear_workspace_bytes(tokens, hidden, 2 * config.intermediate_size, compute, stream),
-                   linear_workspace_bytes(tokens, config.intermediate_size, hidden, compute, stream),
-                   sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream),
-                   rms_norm_backward_workspace_bytes(hidden, stream)});
+int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
+                              Stream& stream) {
+  int64_t bytes = std::max(sdpa_workspace_bytes(sdpa_shape(config, shape), precision.compute, stream),
+                           rms_norm_backward_workspace_bytes(config.hidden_size, stream));
+  for (const LinearShape& linear : linear_shapes(config, shape)) {
+    for (const LinearPrecision recipe : {precision.linear, LinearPrecision::kBFloat16}) {
+      bytes = std::max(bytes, LinearLayer::workspace_bytes(recipe, linear, precision.compute, stream));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace octavo

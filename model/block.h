@@ -8,8 +8,11 @@
 // `delta`. Queued on the stream of the context.
 #pragma once
 
+#include <array>
+
 #include "kernels/sdpa.h"
 #include "model/config.h"
+#include "model/linear_layer.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -34,9 +37,25 @@ struct BlockParameters {
   Tensor down;     // [hidden, intermediate]
 };
 
-// What forward saves for backward.
+// The four linears of a block; they keep what their backward needs.
+struct BlockLinears {
+  LinearLayer qkv, o, gate_up, down;
+};
+inline constexpr int64_t kLinearsPerBlock = 4;
+
+// Inputs of FP8 linears, which are cast at once and not kept; the blocks in FP8 share them.
+struct BlockTransients {
+  BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+
+  Tensor norm;    // [tokens, hidden]
+  Tensor swiglu;  // [tokens, intermediate]
+};
+
+// What forward saves for backward, besides what the linears keep of their inputs.
 struct BlockActivations {
-  BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+  // With `transients` (a block in FP8), norm1, norm2 and swiglu are views of them.
+  BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const BlockTransients* transients,
+                   Arena& arena);
 
   Tensor h0;         // [tokens, hidden] the residual stream entering the block
   Tensor rstd1;      // [tokens] float32
@@ -72,17 +91,29 @@ struct BlockContext {
 
 // `delta` [tokens, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
 // activations.h0 already holds the input.
-void block_forward(const BlockContext& context, const BlockParameters& weights, const Tensor& residual,
-                   const Tensor& delta, const BlockActivations& activations);
+void block_forward(const BlockContext& context, const BlockParameters& weights, BlockLinears& linears,
+                   const Tensor& residual, const Tensor& delta, const BlockActivations& activations);
 
-// `d_h` [tokens, hidden]: in, the gradient of the block's output; out, of its input. Products write the weight
-// gradients with =, or += when accumulating; norm gradients are always +=.
-void block_backward(const BlockContext& context, const BlockParameters& weights, const BlockParameters& gradients,
-                    const BlockActivations& activations, const BlockGradients& scratch, const Tensor& d_h,
-                    bool accumulate);
+// Backward of one block. Products write the weight gradients with =, or += when accumulating; norm gradients are
+// always +=.
+struct BlockBackward {
+  const BlockParameters& weights;
+  const BlockParameters& gradients;
+  BlockLinears& linears;
+  const BlockActivations& activations;
+  const BlockGradients& scratch;
+  Tensor d_h;       // [tokens, hidden]: in, the gradient of the block's output; out, of its input
+  Tensor d_h_amax;  // optional [1]: where the amax of the latter goes, for the block before
+  bool accumulate = false;
+};
+void block_backward(const BlockContext& context, const BlockBackward& args);
+
+// The shapes of the linears, in the order of BlockLinears.
+std::array<LinearShape, kLinearsPerBlock> linear_shapes(const ModelConfig& config, const BatchShape& shape);
 
 // Scratch of the block's ops.
-int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);
+int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
+                              Stream& stream);
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape);
 

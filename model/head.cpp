@@ -99,7 +99,8 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                        .d_residual = {},
                        .h = a.h.rows(begin, end),
                        .rstd = a.rstd.rows(begin, end),
-                       .weight = args.weights.norm},
+                       .weight = args.weights.norm,
+                       .amax = args.d_h_amax},
                       c.stream);
   }
 }

@@ -46,6 +46,7 @@ struct HeadBackward {
   const HeadActivations& activations;
   Tensor targets;
   Tensor d_h;
+  Tensor d_h_amax;  // optional [1] float32: = max(itself, max |d_h|)
   float scale = 1;
   bool accumulate = false;
 };

@@ -22,11 +22,21 @@ struct MicroBatch {
 };
 
 // In inference mode one block's activations serve all blocks, and forward_backward() is not available.
+struct LlamaOptions {
+  ModelConfig config;
+  BatchShape shape;
+  PrecisionConfig precision;
+  LlamaMode mode = LlamaMode::kTraining;
+};
+
 class Llama {
  public:
   // `parameters` must outlive the model. Throws InputError when the device has no kernel for the shape.
-  Llama(const ModelConfig& config, const BatchShape& shape, LlamaMode mode, const ParameterLayout& layout,
-        const ParameterBuffers& parameters, Arena& arena, Stream& stream);
+  Llama(const LlamaOptions& options, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena,
+        Stream& stream);
+  // Its linears point into it.
+  Llama(const Llama&) = delete;
+  Llama& operator=(const Llama&) = delete;
 
   // losses() = the loss of every token.
   void forward(const MicroBatch& batch);
@@ -37,31 +47,50 @@ class Llama {
   // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32.
   Tensor next_token_logits(const Tensor& inputs, int64_t position);
 
+  // Tells the model that the weights have changed: FP8 recipes cast them anew. Before the first pass and after each
+  // update.
+  void prepare_weights();
+  // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
+  void end_step(int64_t step, Communicator& communicator);
+
   const Tensor& losses() const { return head_activations_.losses; }  // [tokens] float32
-  const ModelConfig& config() const { return config_; }
-  const BatchShape& shape() const { return shape_; }
+  const ModelConfig& config() const { return options_.config; }
+  const BatchShape& shape() const { return options_.shape; }
+  // Null without FP8.
+  AmaxTable* amaxes() { return amaxes_.get(); }
 
  private:
+  void make_block(int64_t layer, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena);
+  BlockLinears make_linears(int64_t layer, Arena& arena);
+  void upload_rope_table();
+  const BlockActivations& activations(size_t layer) const;
   BlockContext context(const Tensor& document_start) const;
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
   Tensor forward_blocks(const MicroBatch& batch);
   void backward_blocks(const MicroBatch& batch, bool accumulate);
   void zero_summed_gradients();
 
-  ModelConfig config_;
-  BatchShape shape_;
+  LlamaOptions options_;
   Stream* stream_;
   Tensor embedding_;
   Tensor d_embedding_;
-  std::vector<BlockParameters> weights_;
-  std::vector<BlockParameters> gradients_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
-  std::vector<BlockActivations> activations_;
   HeadActivations head_activations_;
-  std::vector<BlockGradients> block_gradients_;  // one in training, none in inference
-  Tensor delta_;                                 // [tokens, hidden]; in backward, the gradient of the residual stream
-  Tensor rope_table_;
+  Tensor delta_;       // [tokens, hidden]; in backward, the gradient of the residual stream
+  Tensor rope_table_;  // [seq_len, head_dim] float32
+
+  // By layer.
+  std::vector<BlockParameters> weights_;
+  std::vector<BlockParameters> gradients_;  // in training
+  std::vector<BlockLinears> linears_;
+  std::vector<BlockActivations> activations_;  // in inference, those of one block for all
+
+  // Shared by the blocks, where there is use for them.
+  std::unique_ptr<BlockGradients> block_gradients_;  // in training
+  std::unique_ptr<BlockTransients> transients_;      // in FP8
+  std::unique_ptr<LinearScratch> scratch_;           // in FP8
+  std::unique_ptr<AmaxTable> amaxes_;                // in FP8
 };
 
 }  // namespace octavo

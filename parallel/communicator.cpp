@@ -13,6 +13,7 @@ class SingleCommunicator final : public Communicator {
  public:
   SingleCommunicator() : Communicator(0, 1) {}
   void all_reduce_sum(const Tensor&, Stream&) override {}
+  void all_reduce_max(const Tensor&, Stream&) override {}
   void broadcast(const Tensor&, int, Stream&) override {}
 };
 

@@ -22,6 +22,8 @@ class Communicator {
   // tensor = the sum over ranks, in place; float32. The same bits on every rank; the order of the sum, and so its last
   // bits, depend on the number of ranks.
   virtual void all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
+  // tensor = the largest of each element over ranks, in place; float32.
+  virtual void all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
   // tensor = root's, in place; any dtype.
   virtual void broadcast(const Tensor& tensor, int root, Stream& stream) = 0;
 

@@ -18,14 +18,8 @@ class MpiCommunicator final : public Communicator {
  public:
   explicit MpiCommunicator(const ProcessGroup& group) : Communicator(group.rank(), group.size()) {}
 
-  void all_reduce_sum(const Tensor& tensor, Stream& stream) override {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
-    float* data = tensor.data<float>();
-    for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
-      const int count = static_cast<int>(std::min(kChunk, tensor.numel() - begin));
-      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
-    }
-  }
+  void all_reduce_sum(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, MPI_SUM, stream); }
+  void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, MPI_MAX, stream); }
 
   void broadcast(const Tensor& tensor, int root, Stream& stream) override {
     const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()));
@@ -33,6 +27,16 @@ class MpiCommunicator final : public Communicator {
     for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunk) {
       const int count = static_cast<int>(std::min(kChunk, tensor.bytes() - begin));
       check(MPI_Bcast(data + begin, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
+    }
+  }
+
+ private:
+  void all_reduce(const Tensor& tensor, MPI_Op op, Stream& stream) {
+    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
+    float* data = tensor.data<float>();
+    for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
+      const int count = static_cast<int>(std::min(kChunk, tensor.numel() - begin));
+      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_FLOAT, op, MPI_COMM_WORLD), "MPI_Allreduce");
     }
   }
 };

@@ -24,13 +24,8 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  void all_reduce_sum(const Tensor& tensor, Stream& stream) override {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
-    float* data = tensor.data<float>();
-    check(ncclAllReduce(data, data, static_cast<size_t>(tensor.numel()), ncclFloat32, ncclSum, handle_,
-                        static_cast<cudaStream_t>(stream.native())),
-          "ncclAllReduce");
-  }
+  void all_reduce_sum(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, ncclSum, stream); }
+  void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, ncclMax, stream); }
 
   void broadcast(const Tensor& tensor, int root, Stream& stream) override {
     const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()));
@@ -40,6 +35,14 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  void all_reduce(const Tensor& tensor, ncclRedOp_t op, Stream& stream) {
+    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
+    float* data = tensor.data<float>();
+    check(ncclAllReduce(data, data, static_cast<size_t>(tensor.numel()), ncclFloat32, op, handle_,
+                        static_cast<cudaStream_t>(stream.native())),
+          "ncclAllReduce");
+  }
+
   ncclComm_t handle_ = nullptr;
 };
 

@@ -5,7 +5,8 @@
 
   * an include from the repository root names a file of the same folder or of one below it;
   * CUDA, NCCL and MPI headers are included only by files whose name says so;
-  * no conditional compilation: the one switch is the generated build_config.h;
+  * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
+    device code from the C++ compiler;
   * every header begins with #pragma once.
 
     check_layers.py [ROOT]       exit code 1 when there is a breach
@@ -29,15 +30,19 @@ BELOW = {
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
-CUDA_FILES = r"(\.cu|\.cuh|_cuda\.cpp|_cublaslt\.cpp|_cudnn\.cpp|_nccl\.cpp)$|^kernels/core/(cuda_check\.h|cuda_launch\.cuh)$"
+CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|nccl)\.(cpp|h))$|^kernels/core/cuda_check\.h$"
 VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
-    (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu)$"), "an NCCL header"),
+    (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu|h)$"), "an NCCL header"),
     (re.compile(r"^mpi(\.h|/|-ext)"), re.compile(r"_mpi\.cpp$"), "an MPI header"),
 ]
 
+# Our own headers that include those, so that only the same kind of file may include them.
+CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|nccl)\.h$|^kernels/core/cuda_check\.h$")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b")
+DEVICE_CODE = re.compile(r"^\s*#\s*ifdef\s+__CUDACC__\s*$")
 
 
 def layer_of(path):
@@ -53,8 +58,10 @@ def check_include(name, header, quoted):
     layer, other = layer_of(name), layer_of(header)
     if layer and other and quoted and other != layer and other not in BELOW[layer]:
         return f"{layer} must not include {other} ({header})"
-    if quoted and layer and other:
-        return None  # one of our own files, whatever its name begins with
+    if quoted and layer and other:  # one of our own files
+        if CUDA_HEADERS.search(header) and not re.search(CUDA_FILES, name):
+            return f"{header} is for CUDA files alone"
+        return None
     for pattern, allowed, what in VENDOR_HEADERS:
         if pattern.search(header) and not allowed.search(name):
             return f"{what} ({header}) outside the files made for it"
@@ -70,7 +77,7 @@ def check_file(root, path):
         reason = check_include(name, match.group(2), match.group(1) == '"') if match else None
         if reason:
             breaches.append(f"{name}:{number}: {reason}")
-        if layer_of(name) and CONDITIONAL.match(line):
+        if layer_of(name) and CONDITIONAL.match(line) and not (path.suffix == ".cuh" and DEVICE_CODE.match(line)):
             breaches.append(f"{name}:{number}: conditional compilation; use `if constexpr (kHasCuda)` or a file of its own")
     if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines:
         breaches.append(f"{name}:1: a header without #pragma once")
@@ -96,6 +103,8 @@ def self_test():
         "kernels/matmul.h": ('#pragma once\n#include "kernels/core/tensor.h"\n#include "build_config.h"\n', 0),
         "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
         "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
+        "kernels/plan_cublaslt.h": ("#pragma once\n#include <cublasLt.h>\n", 0),
+        "kernels/plan.cpp": ('#include "kernels/plan_cublaslt.h"\n#include "kernels/core/cuda_launch.cuh"\n', 2),
         "kernels/up.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n', 2),
         "data/loader.cpp": ('#include "kernels/core/tensor.h"\n#include "kernels/matmul.h"\n', 1),
         "data/up.cpp": ('#include "parallel/communicator.h"\n', 1),
@@ -103,6 +112,9 @@ def self_test():
         "parallel/communicator.cpp": ("#include <mpi.h>\n#include <nccl.h>\n", 2),
         "model/llama.cpp": ('#include "parallel/communicator.h"\n#include "app/train.h"\n', 1),
         "model/switch.cpp": ("#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "model/device.cpp": ("#ifdef __CUDACC__\n#endif\n", 1),
+        "kernels/core/cuda_launch.cuh": ("#pragma once\n#include <cuda_runtime.h>\n#ifdef __CUDACC__\n#endif\n", 0),
+        "kernels/switch.cuh": ("#pragma once\n#ifdef OCTAVO_CUDA\n#endif\n", 1),
         "model/no_guard.h": ("int f();\n", 1),
         "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
         "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),

@@ -28,6 +28,27 @@ else
 fi
 say "clang-tidy on ${#files[@]} files"
 # GCC's warnings are judged by GCC. clang finds omp.h only in GCC's own folder, which comes last.
-printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p "$build_dir" --quiet --extra-arg=-Wno-everything \
-  --extra-arg=-idirafter"$(dirname "$(g++ -print-file-name=include/omp.h)")" 2> >(grep -v 'warnings\? generated\|Suppressed' >&2)
-echo "lint: no findings"
+OMP_INCLUDE="$(dirname "$(g++ -print-file-name=include/omp.h)")"
+export BUILD_DIR="$build_dir" OMP_INCLUDE
+unread="$(mktemp)"
+trap 'rm -f "$unread"' EXIT
+export UNREAD="$unread"
+
+# GCC decides what is C++: a file that this clang is too old to read (structured bindings captured by a lambda need clang 16)
+# is named and not checked.
+tidy_file() {
+  local findings
+  findings="$(clang-tidy -p "$BUILD_DIR" --quiet --extra-arg=-Wno-everything "--extra-arg=-idirafter$OMP_INCLUDE" "$1" 2>/dev/null)" &&
+    return 0
+  if grep -q 'clang-diagnostic-error' <<<"$findings"; then
+    printf 'not checked, %s\n' "$(grep -m 1 'clang-diagnostic-error' <<<"$findings")" | tee -a "$UNREAD"
+    return 0
+  fi
+  printf '%s\n' "$findings"
+  return 1
+}
+export -f tidy_file
+# shellcheck disable=SC2016  # expanded by the inner shell
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'tidy_file "$1"' tidy || die "clang-tidy found the above"
+((2 * $(wc -l <"$unread") <= ${#files[@]})) || die "clang-tidy could read less than half of the files"
+echo "lint: no findings in $((${#files[@]} - $(wc -l <"$unread"))) files"

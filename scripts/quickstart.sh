@@ -23,18 +23,21 @@ build() {
 }
 
 # Lists the headers, thinned evenly to at most corpus_mib when the machine has more, so that no one library fills the corpus.
-# Files with a NUL byte are no text. Names without an extension are headers only inside the C++ standard library's folders. Boost is left out: where it is
-# installed, most of all headers are its.
+# Names without an extension are headers only inside the C++ standard library's folders. Boost is left out: where it is
+# installed, most of all headers are its. So are files with a NUL byte, which are no text (grep -L lists those without; its
+# exit code says nothing of use). The order is mixed, the same way each time, so that the first held-out files, which validation
+# reads, are of all kinds.
 list_headers() {
   find /usr/include -path /usr/include/boost -prune -o -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.hh' -o -name '*.hxx' -o \
     \( -path '/usr/include/c++/*' ! -name '*.*' \) \) -readable -size -1024k -print0 |
-    LC_ALL=C xargs -0 grep -LaP '\x00' | LC_ALL=C sort | xargs -d '\n' stat --format '%s %n' |
+    { LC_ALL=C xargs -0 grep -LaP '\x00' || true; } | LC_ALL=C sort | xargs -d '\n' stat --format '%s %n' |
     awk -v limit=$((corpus_mib * 1024 * 1024)) '
       { total += $1; sub(/^[0-9]+ /, ""); name[NR] = $0 }
       END {
         share = total > limit ? limit / total : 1
         for (i = 1; i <= NR; ++i) if (int(i * share) > int((i - 1) * share)) print name[i]
-      }'
+      }' |
+    shuf --random-source=<(yes)
 }
 
 pack() {
@@ -83,7 +86,7 @@ compare() {
   loss="$(python3 scripts/plot_metrics.py "$run_dir/metrics.jsonl" --print-validation)"
   say "Result after $((SECONDS - built_at)) s"
   printf 'validation loss   %s nats a byte\n' "$loss"
-  printf 'bigram entropy    %s nats a byte, of the same held-out files\n' "$bigram_entropy"
+  printf 'bigram entropy    %.4f nats a byte, of the same held-out files\n' "$bigram_entropy"
   awk -v loss="$loss" -v bigram="$bigram_entropy" 'BEGIN { exit !(loss < bigram) }' ||
     die "the validation loss is not below the bigram entropy: the model has not learnt enough"
   echo "The model predicts held-out code better than any table of byte pairs could."

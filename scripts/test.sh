@@ -45,7 +45,10 @@ if ((sanitize)); then
   build_and_test sanitize build-sanitize --label-exclude sources "$@"
   reports+=(build-sanitize/ctest.xml)
 fi
-if ((lint)); then ./scripts/lint.sh build; fi
+lint_status=0
+if ((lint)); then ./scripts/lint.sh build || lint_status=$?; fi
 
 say "Result after $((SECONDS - started)) s"
+if ((lint_status)); then echo "FAILED: scripts/lint.sh found something, see above"; fi
 python3 scripts/count_tests.py "${reports[@]}"
+exit "$lint_status"

@@ -12,13 +12,14 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   validate(good, 8);
   expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
   expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
-  expect_invalid({"optimizer.warmup_steps=101"}, "optimizer.warmup_steps is 101, expected at most training.steps 100");
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
   expect_invalid({"data.train=[]"}, "data.train names no dataset");
   expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");
   expect_invalid({"data.eos_id=272"}, "data.eos_id is 272, expected a token below model.vocab_size 272");
   expect_invalid({"model.num_kv_heads=3"}, "model.num_kv_heads 3");
+  expect_invalid({"model.num_heads=3", "model.head_dim=64"}, "expected a multiple of model.num_heads 3");
+  expect_invalid({"model.head_dim=48"}, "model.head_dim is 48, expected 32, 64 or 128");
   expect_invalid({"model.intermediate_size="}, "does not give model.intermediate_size");
   expect_invalid({"parallel.data_parallel_shard=2"}, "this run has 1 ranks");
 }
@@ -47,7 +48,10 @@ TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
 }
 
 TEST_F(ConfigTest, WhatThisVersionLacksIsRefusedByName) {
-  expect_invalid({"precision.linear=fp8_tensorwise"}, "precision.linear is fp8_tensorwise");
+  expect_invalid({"precision.linear=fp8_tensorwise", "model.intermediate_size=100"},
+                 "precision.linear is fp8_tensorwise, which needs multiples of 16");
+  expect_invalid({"precision.linear=fp8_blockwise", "model.intermediate_size=176"},
+                 "precision.linear is fp8_blockwise, which needs multiples of 128");
   expect_invalid({"precision.reduce=bfloat16"}, "precision.reduce is bfloat16");
   expect_invalid({"parallel.tensor_parallel=2"}, "parallel.tensor_parallel is 2");
   expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");

@@ -67,7 +67,7 @@ class ConfigTest : public testing::Test {
   }
 
   static constexpr const char* kTrainable =
-      "model: {hidden_size: 64, intermediate_size: 128, num_layers: 2, num_heads: 4, vocab_size: 272}\n"
+      "model: {hidden_size: 128, intermediate_size: 256, num_layers: 2, num_heads: 4, vocab_size: 272}\n"
       "data: {train: [{path: data/x}]}\n"
       "optimizer: {warmup_steps: 10}\n"
       "training: {steps: 100, global_batch_size: 8}\n";

@@ -99,11 +99,11 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.optimizer.state_dtype, DType::kBFloat16);
   EXPECT_EQ(config.precision.compute, DType::kFloat32);
   EXPECT_TRUE(config.compute_given);
-  EXPECT_EQ(config.recipe.linear, LinearPrecision::kFp8Rowwise);
-  EXPECT_EQ(config.recipe.bf16_first_layers, 1);
-  EXPECT_EQ(config.recipe.bf16_last_layers, 2);
-  EXPECT_FALSE(config.recipe.fp8_all_gather);
-  EXPECT_EQ(config.recipe.reduce, DType::kBFloat16);
+  EXPECT_EQ(config.precision.linear, LinearPrecision::kFp8Rowwise);
+  EXPECT_EQ(config.precision.bf16_first_layers, 1);
+  EXPECT_EQ(config.precision.bf16_last_layers, 2);
+  EXPECT_FALSE(config.precision.fp8_all_gather);
+  EXPECT_EQ(config.precision.reduce, DType::kBFloat16);
   EXPECT_EQ(config.parallel.data_parallel_shard, 2);
   EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
@@ -204,10 +204,10 @@ TEST_F(ConfigTest, EveryPresetReadsAsItIs) {
 
 TEST_F(ConfigTest, HeadsAreDerived) {
   const Config config = load(kTrainable);
-  EXPECT_EQ(config.model.head_dim, 16);
+  EXPECT_EQ(config.model.head_dim, 32);
   EXPECT_EQ(config.model.num_kv_heads, 4);
-  EXPECT_EQ(load(kTrainable, {"model.num_heads=3", "model.head_dim=32"}).model.head_dim, 32);
-  expect_error(kTrainable, {"model.hidden_size is 64", "model.num_heads 3"}, {"model.num_heads=3"});
+  EXPECT_EQ(load(kTrainable, {"model.num_heads=3", "model.head_dim=64"}).model.head_dim, 64);
+  expect_error(kTrainable, {"model.hidden_size is 128", "model.num_heads 3"}, {"model.num_heads=3"});
 }
 
 TEST_F(ConfigTest, DatasetsAsPathMapOrList) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -133,6 +134,12 @@ void expect_gradient(const Array& gradient, F f, const Array& x, double toleranc
   EXPECT_LT(relative_error(found, expected), tolerance) << name << ", " << static_cast<const Tensor&>(x).describe();
 }
 
+// max(before, max |x|), what an op must leave in an amax that held `before`.
+inline double largest_magnitude(const Array& x, double before) {
+  for (int64_t i = 0; i < x.size(); ++i) before = std::max(before, std::abs(x.at(i)));
+  return before;
+}
+
 // `work` throws an Error (or the named kind) whose message contains `text`.
 template <typename Kind = Error, typename Work>
 void expect_error(Work work, const std::string& text) {
@@ -141,6 +148,8 @@ void expect_error(Work work, const std::string& text) {
     ADD_FAILURE() << "no error; expected one that says: " << text;
   } catch (const Kind& error) {
     EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what() << "\nexpected: " << text;
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another kind of error: " << error.what();
   }
 }
 

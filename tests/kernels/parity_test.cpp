@@ -2,6 +2,8 @@
 // realistic sizes, aliases that the contracts allow, and equal bits twice where an op promises determinism.
 #include "tests/kernels/parity.h"
 
+#include <functional>
+
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
@@ -219,6 +221,122 @@ TEST_P(ComputeDtypeParity, Swiglu) {
     on_both([&](Stream& s) { swiglu_backward({gate_up.on(s), d_out.on(s), gate_up.on(s)}, s); });
     expect_close(gate_up, "d_gate_up in place", tolerance());
     EXPECT_EQ(gpu_bytes(gate_up), gpu_bytes(d_gate_up));
+  }
+}
+
+// ---- Amaxes that ops take of what they write
+
+class AmaxParity : public ComputeDtypeParity {
+ protected:
+  // op(amax) writes `out` on the GPU. The amax is that of the written values, only grows, and changes no other bit.
+  template <typename Op>
+  void check_amax(const Twin& out, Op op) {
+    op(Tensor());
+    const std::vector<char> expected = gpu_bytes(out);
+    Twin amax(DType::kFloat32, {1});
+    for (const float before : {0.0f, 1e20f}) {
+      amax.set(0, before);
+      upload(amax);
+      poison(out);
+      op(amax.gpu());
+      EXPECT_EQ(gpu_bytes(out), expected) << out.cpu().describe();
+      float largest = before;
+      for (const float value : gpu_values(out)) largest = std::max(largest, std::abs(value));
+      EXPECT_EQ(gpu_values(amax)[0], largest) << out.cpu().describe();
+    }
+  }
+
+  float amax_after(const std::function<void(const Tensor&)>& op) {
+    const Twin amax(DType::kFloat32, {1});
+    op(amax.gpu());
+    return gpu_values(amax)[0];
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ops, AmaxParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+TEST_P(AmaxParity, RmsNorm) {
+  for (const auto& [tokens, hidden] : kNormSizes) {
+    reserve(0, rms_norm_backward_workspace_bytes(hidden, gpu()));
+    Twin out(dtype(), {tokens, hidden});
+    Twin rstd(DType::kFloat32, {tokens});
+    Twin x(dtype(), {tokens, hidden});
+    Twin d_out(dtype(), {tokens, hidden});
+    Twin weight(dtype(), {hidden});
+    Twin d_weight(DType::kFloat32, {hidden});
+    fill(x);
+    fill(d_out);
+    fill(weight, 0.2f, 1.0f);
+    const auto forward = [&](const Tensor& amax) {
+      rms_norm_forward({.out = out.gpu(),
+                        .rstd = rstd.gpu(),
+                        .residual_out = {},
+                        .x = x.gpu(),
+                        .residual = {},
+                        .weight = weight.gpu(),
+                        .amax = amax},
+                       gpu());
+    };
+    const auto backward = [&](const Tensor& amax) {
+      rms_norm_backward({.d_h = out.gpu(),
+                         .d_weight = d_weight.gpu(),
+                         .d_out = d_out.gpu(),
+                         .d_residual = x.gpu(),
+                         .h = x.gpu(),
+                         .rstd = rstd.gpu(),
+                         .weight = weight.gpu(),
+                         .amax = amax},
+                        gpu());
+    };
+    check_amax(out, forward);
+    check_amax(out, backward);
+    d_out.set(d_out.cpu().numel() - 1, std::numeric_limits<float>::quiet_NaN());
+    x.set(0, std::numeric_limits<float>::infinity());
+    upload(d_out);
+    EXPECT_TRUE(std::isnan(amax_after(backward))) << hidden;
+    upload(x);
+    EXPECT_TRUE(std::isnan(amax_after(forward))) << hidden;
+  }
+}
+
+TEST_P(AmaxParity, RopeAndSwiglu) {
+  for (const auto& [tokens, width] : {RowSize{1, 1}, {5, 127}, {131, 704}, {67, 7168}, {1030, 8}}) {
+    Twin out(dtype(), {tokens, width});
+    Twin d_out(dtype(), {tokens, width});
+    Twin gate_up(dtype(), {tokens, 2 * width});
+    Twin d_gate_up(dtype(), {tokens, 2 * width});
+    fill(gate_up, 4.0f);
+    fill(d_out);
+    const auto forward = [&](const Tensor& amax) { swiglu_forward({out.gpu(), gate_up.gpu(), amax}, gpu()); };
+    const auto backward = [&](const Tensor& amax) {
+      swiglu_backward({d_gate_up.gpu(), d_out.gpu(), gate_up.gpu(), amax}, gpu());
+    };
+    check_amax(out, forward);
+    check_amax(d_gate_up, backward);
+    gate_up.set(gate_up.cpu().numel() - 1, std::numeric_limits<float>::quiet_NaN());
+    upload(gate_up);
+    EXPECT_TRUE(std::isnan(amax_after(forward)));
+    EXPECT_TRUE(std::isnan(amax_after(backward)));
+  }
+  for (const int64_t head_dim : {2, 20, 64, 128}) {
+    const int64_t width = (5 + 2 * 3) * head_dim;
+    Twin input(dtype(), {74, width});
+    Twin qkv(dtype(), {74, width});
+    Twin table(DType::kFloat32, {37, head_dim});
+    rope_table(table.cpu(), 500000.0, RopeScaling{});
+    upload(table);
+    fill(input);
+    const auto rotate = [&](const Tensor& amax) {
+      gpu().copy(qkv.gpu(), input.gpu());
+      rope({qkv.gpu(), table.gpu(), 5, 3, false, amax}, gpu());
+    };
+    check_amax(qkv, rotate);
+    input.set(73 * width + width - 1, -1000.0f);  // the last value of v
+    upload(input);
+    EXPECT_EQ(amax_after(rotate), 1000.0f) << head_dim;
+    input.set(73 * width, std::numeric_limits<float>::quiet_NaN());
+    upload(input);
+    EXPECT_TRUE(std::isnan(amax_after(rotate))) << head_dim;
   }
 }
 

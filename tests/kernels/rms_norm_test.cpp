@@ -134,6 +134,35 @@ TEST_P(RmsNormTest, Backward) {
   }
 }
 
+TEST_P(RmsNormTest, Amax) {
+  const Array x = random({7, 33}, 2.0);
+  const Array weight = random({33}, 0.3, 1.0);
+  const Array d_out = random({7, 33});
+  const Array out(dtype(), {7, 33});
+  const Array rstd(DType::kFloat32, {7});
+  const Array d_weight = random(DType::kFloat32, {33});
+  reserve(rms_norm_backward_workspace_bytes(33, stream_));
+  for (const double before : {0.0, 1000.0}) {
+    Array amax(DType::kFloat32, {1});
+    amax.fill(before);
+    rms_norm_forward(
+        {.out = out, .rstd = rstd, .residual_out = {}, .x = x, .residual = {}, .weight = weight, .amax = amax},
+        stream_);
+    EXPECT_EQ(amax.at(0), largest_magnitude(out, before));
+    amax.fill(before);
+    rms_norm_backward({.d_h = out,
+                       .d_weight = d_weight,
+                       .d_out = d_out,
+                       .d_residual = {},
+                       .h = x,
+                       .rstd = rstd,
+                       .weight = weight,
+                       .amax = amax},
+                      stream_);
+    EXPECT_EQ(amax.at(0), largest_magnitude(out, before));
+  }
+}
+
 TEST_P(RmsNormTest, DoesNotDependOnThreads) {
   const Array h = random({37, 211});
   const Array weight = random({211});

@@ -75,6 +75,22 @@ TEST_P(RopeTest, InverseIsTheGradient) {
   }
 }
 
+// Of the whole row: in one token q and k are the largest, in the other v is.
+TEST_P(RopeTest, Amax) {
+  const Array table = table_of(2, 4, kTheta);
+  for (const int64_t largest : {1, 22}) {
+    Array qkv = random({2, 12});
+    qkv.set(largest, 50.0);
+    for (const double before : {0.0, 1000.0}) {
+      const Array rotated = qkv;
+      Array amax(DType::kFloat32, {1});
+      amax.fill(before);
+      rope({.qkv = rotated, .table = table, .num_heads = 1, .num_kv_heads = 1, .amax = amax}, stream_);
+      EXPECT_EQ(amax.at(0), largest_magnitude(rotated, before));
+    }
+  }
+}
+
 TEST_P(RopeTest, DoesNotDependOnThreads) {
   const Array table = table_of(13, 16, kTheta);
   const Array qkv = random({39, 5 * 16});

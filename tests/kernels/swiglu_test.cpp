@@ -49,6 +49,28 @@ TEST_P(SwigluTest, Backward) {
   }
 }
 
+TEST_P(SwigluTest, Amax) {
+  const Array gate_up = random({5, 14}, 3.0);
+  const Array d_out = random({5, 7});
+  const Array out(dtype(), {5, 7});
+  const Array d_gate_up(dtype(), {5, 14});
+  for (const double before : {0.0, 1000.0}) {
+    Array amax(DType::kFloat32, {1});
+    amax.fill(before);
+    swiglu_forward({.out = out, .gate_up = gate_up, .amax = amax}, stream_);
+    EXPECT_EQ(amax.at(0), largest_magnitude(out, before));
+    amax.fill(before);
+    swiglu_backward({.d_gate_up = d_gate_up, .d_out = d_out, .gate_up = gate_up, .amax = amax}, stream_);
+    EXPECT_EQ(amax.at(0), largest_magnitude(d_gate_up, before));
+  }
+  Array broken = gate_up;
+  broken.set(3, std::nan(""));
+  Array amax(DType::kFloat32, {1});
+  amax.fill(0);
+  swiglu_forward({.out = out, .gate_up = broken, .amax = amax}, stream_);
+  EXPECT_TRUE(std::isnan(amax.at(0)));
+}
+
 TEST_P(SwigluTest, LargeGatesSaturate) {
   Array gate_up(dtype(), {1, 8});
   const double gates[] = {-1e30, -200, 200, 1e30};

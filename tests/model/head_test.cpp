@@ -32,7 +32,14 @@ class Head {
     head_norm_forward(context, weights_, h_, zero_, activations_);
     head_loss(context, weights_, targets, activations_);
     forward_losses_ = copy(activations_.losses);
-    head_loss_backward(context, {weights_, gradients_, activations_, targets, d_h_, 0.25f, false});
+    head_loss_backward(context, {.weights = weights_,
+                                 .gradients = gradients_,
+                                 .activations = activations_,
+                                 .targets = targets,
+                                 .d_h = d_h_,
+                                 .d_h_amax = {},
+                                 .scale = 0.25f,
+                                 .accumulate = false});
   }
 
   static std::vector<float> copy(const Tensor& tensor) {

@@ -94,12 +94,12 @@ class OwnedBatch {
 class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
-            LlamaMode mode = LlamaMode::kTraining)
+            LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16)
       : layout_(config),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, planned_bytes(config, shape, compute, mode)),
+        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear))),
         parameters_(layout_, compute, mode, arena_),
-        llama_(config, shape, mode, layout_, parameters_, arena_, stream_) {
+        llama_(options(config, shape, compute, mode, linear), layout_, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;
@@ -108,6 +108,7 @@ class TinyLlama {
       for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
     }
     cast_weights();
+    llama_.prepare_weights();
   }
 
   // The compute weights from the master weights.
@@ -139,12 +140,16 @@ class TinyLlama {
   const float* gradient(const ParameterSpec& spec) const { return parameters_.grad.data<float>() + spec.offset; }
 
  private:
-  static int64_t planned_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode) {
+  static LlamaOptions options(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode,
+                              LinearPrecision linear) {
+    return {.config = config, .shape = shape, .precision = {.compute = compute, .linear = linear}, .mode = mode};
+  }
+  static int64_t planned_bytes(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();
-    const ParameterLayout layout(config);
-    const ParameterBuffers parameters(layout, compute, mode, plan);
-    const Llama llama(config, shape, mode, layout, parameters, plan, stream);
+    const ParameterLayout layout(options.config);
+    const ParameterBuffers parameters(layout, options.precision.compute, options.mode, plan);
+    const Llama llama(options, layout, parameters, plan, stream);
     return plan.used();
   }
 

@@ -26,7 +26,7 @@ class PackTest(Scratch):
         expected = {"vocab_size": 272, "bos": 256, "eos": 257, "documents": 2, "tokens": len(first) + len(second)}
         self.assertEqual(sidecar, sidecar | expected)
         self.assertEqual(sorted(path.name for path in (self.dir / "packed").iterdir()),
-                         ["corpus.bin", "corpus.idx", "corpus.json"])  # fmt: skip
+                         ["corpus.bin", "corpus.idx", "corpus.json"])
 
     def test_jsonl_is_a_document_a_line(self):
         texts = ["one", 'quote " backslash \\ tab \t newline \n', "Unicode: \u00e9 \u4e2d \U0001f600", "last"]
@@ -237,12 +237,12 @@ class SamplesTest(Scratch):
         two = write_megatron(self.dir / "two", self.distinct_documents(lengths[:11], base=500), "i32")
         mixed = [{"path": one, "weight": 0.8}, {"path": two, "weight": 0.3}]
         for data, settings in ((one, {"lanes": 7}), (one, {"shuffle": "none"}), (mixed, {"lanes": 3}),
-                               (mixed, {"shuffle": "none"})):  # fmt: skip
+                               (mixed, {"shuffle": "none"})):
             with self.subTest(settings=settings):
                 every = self.samples(data, 0, 3000, seq_len=6, bos_id=1, eos_id=2, **settings)
                 for begin, end in ((1, 2), (17, 40), (2990, 3000), (1500, 1500)):
                     self.assertEqual(self.samples(data, begin, end, seq_len=6, bos_id=1, eos_id=2, **settings),
-                                     every[begin:end])  # fmt: skip
+                                     every[begin:end])
         self.samples(one, 10**7, 10**7 + 2, seq_len=6, lanes=7)
         self.samples(one, 10**12, 10**12 + 2, seq_len=6, shuffle="none")
 

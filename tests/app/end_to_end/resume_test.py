@@ -6,10 +6,11 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import time
 
 from support import BAD_INPUT, DONE, FAILED, STOPPED, checkpoint_tensors, checkpoints, copy_tree, metrics_lines, snapshot
-from support import write_megatron  # fmt: skip
+from support import write_megatron
 from training_test import Corpus
 
 
@@ -131,7 +132,7 @@ class ResumeTest(Resuming):
         before = snapshot(self.dir / "checkpoints")
         other = write_megatron(self.dir / "other", [[97] * 50] * 3)
         for override in (f"data.train=[{{path: {other}}}]", "data.lanes=5", "data.seed=9", "data.bos_id=5",
-                         "data.shuffle=none"):  # fmt: skip
+                         "data.shuffle=none"):
             with self.subTest(override):
                 self.refused("train", config, "training.steps=8", override, mentions=["loader state"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
@@ -140,22 +141,22 @@ class ResumeTest(Resuming):
 class SignalTest(Resuming):
     def stop(self, config, number, *overrides, ranks=1, after=3):
         """Sends a signal to a run that has logged `after` steps and waits for its end."""
-        # Slow enough that the signal arrives in the middle on any machine.
+        # mpirun waits for this long before it sends SIGTERM on, and again before SIGKILL.
         process = self.start("train", config, *overrides, ranks=ranks,
-                             launcher_options=("--mca", "odls_base_sigkill_timeout", "20"))  # fmt: skip
+                             launcher_options=("--mca", "odls_base_sigkill_timeout", "2"))
         log = self.dir / "log/metrics.jsonl"
         self.wait_for(lambda: metrics_lines(log) >= after, process)
         process.send_signal(number)
         return self.finish(process)
 
     def check(self, number, ranks=1):
-        steps = {"training": {"steps": 400, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
+        steps = {"training": {"steps": 100_000, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
         config = self.ten_steps(**steps)
         result = self.stop(config, number, ranks=ranks)
         saved = checkpoints(self.dir / "checkpoints")
         self.assertEqual(len(saved), 1, f"{result.code} {result.out[-500:]} {result.err}")
         step = int(saved[0][5:])
-        self.assertTrue(3 <= step < 400, step)
+        self.assertTrue(3 <= step < 100_000, step)
         self.assertEqual(max(self.metrics()), step, "the last step is logged")
         self.assertTrue(json.loads(self.run_octavo("inspect", f"checkpoints/{saved[0]}").out)["intact"])
         total = step + 10
@@ -172,15 +173,32 @@ class SignalTest(Resuming):
     def test_sigint(self):
         self.assertEqual(self.check(signal.SIGINT).code, STOPPED)
 
+    # mpirun's own exit code is 1 after these; ranks get SIGTERM a while later, with nobody reading their output any more.
     def test_sigterm_to_mpirun(self):
         self.check(signal.SIGTERM, ranks=2)
 
     def test_sigint_to_mpirun(self):
         self.check(signal.SIGINT, ranks=2)
 
+    def test_sigusr1_to_mpirun_is_passed_on(self):
+        self.assertEqual(self.check(signal.SIGUSR1, ranks=2).code, STOPPED)
+
+    def test_nobody_reads_the_output(self):
+        """A pipe that is never emptied holds up neither training nor the stop."""
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        config = self.ten_steps(training={"steps": 100_000, "global_batch_size": 1, "micro_batch_size": 1},
+                                data={"seq_len": 8})
+        process = self.start("train", config, stdout=writer)
+        os.close(writer)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 1500, process)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, STOPPED)
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
     def test_sigterm_to_one_rank(self):
         """A batch system may signal processes one by one; all ranks stop at the same step."""
-        config = self.ten_steps(training={"steps": 400, "micro_batch_size": 2})
+        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         process = self.start("train", config, ranks=2)
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
         children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == process.pid]
@@ -203,7 +221,7 @@ class CrashTest(Resuming):
         """SIGKILL while checkpoints are written all the time: what is left always resumes, and exactly."""
         # A wide model: writing takes longer than computing, so that most kills fall into it.
         wide = {"hidden_size": 256, "num_layers": 1, "intermediate_size": 512, "num_heads": 2, "num_kv_heads": 1,
-                "head_dim": 32}  # fmt: skip
+                "head_dim": 32}
         config = self.ten_steps(
             model=wide,
             training={"steps": 10_000, "global_batch_size": 1, "micro_batch_size": 1},
@@ -216,7 +234,7 @@ class CrashTest(Resuming):
         for attempt in range(12):
             process = self.start("train", config, f"checkpoint.async={'true' if attempt % 2 else 'false'}")
             lines = metrics_lines(self.dir / "log/metrics.jsonl")
-            self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 1, process)  # noqa: B023
+            self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 1, process)
             time.sleep(rng.uniform(0, 0.06))
             process.kill()
             self.finish(process)
@@ -242,10 +260,10 @@ class CrashTest(Resuming):
         self.train(config, "checkpoint.every=2", "training.steps=4")
         before = snapshot(self.dir / "checkpoints")
         sentence = self.refused("train", config, "checkpoint.every=2", *overrides, code=FAILED, mentions=["step_00000006"],
-                                **options)  # fmt: skip
+                                **options)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier checkpoints whole, nothing left over")
         make_room()
-        self.train(config, "checkpoint.every=2")
+        self.train(config, "checkpoint.every=0", "checkpoint.keep=1")
         self.assert_losses_and_tensors(reference)
         return sentence
 
@@ -269,7 +287,18 @@ class CrashTest(Resuming):
                     shutil.rmtree(self.dir / name, ignore_errors=True)
 
     def test_full_disk_on_two_ranks(self):
-        self.check_failed_save(lambda: None, ranks=2, preexec_fn=self.small_files)
+        # Room for two checkpoints of 1.2 MB and a half.
+        directory = self.dir / "checkpoints"
+        directory.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=3000k", "tmpfs", directory]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+            self.skipTest("needs the right to mount")
+        self.addCleanup(subprocess.run, ["umount", directory], check=True)
+
+        def make_room():
+            shutil.rmtree(directory / "step_00000002")
+
+        self.check_failed_save(make_room, "checkpoint.keep=0", ranks=2)
 
     def test_full_disk_while_packing(self):
         (self.dir / "text").write_bytes(b"text " * 100_000)
@@ -281,15 +310,17 @@ class CrashTest(Resuming):
 
     def test_directory_that_vanished(self):
         """The file system goes away while training: an error, not a hang."""
-        config = self.ten_steps(training={"steps": 100_000}, checkpoint={"every": 20})
-        process = self.start("train", config)
-        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process)
-        shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
-        (self.dir / "checkpoints").rmdir() if (self.dir / "checkpoints").exists() else None
-        (self.dir / "checkpoints").write_text("a file")
-        result = self.finish(process)
-        self.assertEqual(result.code, FAILED)
-        self.assertEqual(len(result.err.splitlines()), 1, result.err)
+        for ranks in (1, 2):
+            sizes = {"steps": 100_000, "micro_batch_size": 2}
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20})
+            process = self.start("train", config, ranks=ranks)
+            directory = self.dir / f"on{ranks}"
+            self.wait_for(lambda: checkpoints(directory), process)
+            directory.rename(self.dir / f"gone{ranks}")
+            directory.write_text("a file")
+            result = self.finish(process)
+            self.assertEqual(result.code, FAILED, result.err)
+            self.assertEqual(len(result.octavo_lines()), 1, result.err)
 
     def test_damaged_checkpoints_are_refused(self):
         config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})

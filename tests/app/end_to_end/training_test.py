@@ -5,7 +5,7 @@ import math
 import re
 
 from support import TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance
-from support import text_documents, write_llm_c, write_megatron  # fmt: skip
+from support import text_documents, write_llm_c, write_megatron
 
 PEAK_FLOPS = 989e12
 CONSOLE_LINE = re.compile(
@@ -92,7 +92,7 @@ class LoggingTest(Corpus):
     def test_validation_loss_is_that_of_evaluate(self):
         validation = {"validation": [{"path": self.held_out}]}
         config = self.config(self.corpus, data=validation, training={"steps": 6}, validation={"every": 2, "batches": 3},
-                             checkpoint={"every": 2, "keep": 0})  # fmt: skip
+                             checkpoint={"every": 2, "keep": 0})
         self.train(config)
         metrics = self.metrics()
         for step in (2, 4, 6):
@@ -119,7 +119,7 @@ class LoggingTest(Corpus):
         """Fewer held-out tokens than the batches ask for: every sample once, none twice."""
         small = write_megatron(self.dir / "small", [list(range(97, 123)) * 5])
         config = self.config(self.corpus, data={"validation": [{"path": small}], "bos_id": None, "eos_id": None},
-                             training={"steps": 1}, validation={"every": 1, "batches": 50})  # fmt: skip
+                             training={"steps": 1}, validation={"every": 1, "batches": 50})
         self.train(config)
         self.assertIn("tokens 96\n", self.run_octavo("evaluate", config).out)  # 130 tokens: 3 samples of 33
 
@@ -128,7 +128,7 @@ class ScheduleTest(Corpus):
     def rates(self, steps, **optimizer):
         # lr so that the schedule shows, a batch so small that the run is short
         config = self.config(self.corpus, training={"steps": steps, "global_batch_size": 1, "micro_batch_size": 1},
-                             data={"seq_len": 8}, optimizer={"lr": 1e-3} | optimizer)  # fmt: skip
+                             data={"seq_len": 8}, optimizer={"lr": 1e-3} | optimizer)
         self.train(config, "checkpoint.resume=never")
         rates = {step: entry["lr"] for step, entry in self.metrics().items()}
         (self.dir / "log/metrics.jsonl").unlink()
@@ -149,14 +149,14 @@ class ScheduleTest(Corpus):
 
     def test_linear(self):
         self.check(self.rates(10, warmup_steps=2, schedule="linear", min_lr_ratio=0.1),
-                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.9 * (s - 2) / 8))  # fmt: skip
+                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.9 * (s - 2) / 8))
 
     def test_constant(self):
         self.check(self.rates(6, warmup_steps=3, schedule="constant"), lambda s: 1e-3 * min(s / 3, 1))
 
     def test_wsd(self):
         self.check(self.rates(12, warmup_steps=2, schedule="wsd", decay_steps=4, min_lr_ratio=0.5),
-                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.5 * max(0, s - 8) / 4))  # fmt: skip
+                   lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.5 * max(0, s - 8) / 4))
 
 
 class EqualityTest(Corpus):
@@ -197,7 +197,7 @@ class EqualityTest(Corpus):
     def test_same_run_twice_is_bit_identical(self):
         self.assertEqual(self.losses_of("a"), self.losses_of("b"))
         self.assertEqual(self.losses_of("a2", "training.micro_batch_size=2", ranks=2),
-                         self.losses_of("b2", "training.micro_batch_size=2", "training.deterministic=true", ranks=2))  # fmt: skip
+                         self.losses_of("b2", "training.micro_batch_size=2", "training.deterministic=true", ranks=2))
 
     def test_seeds_matter(self):
         base = self.losses_of("base")
@@ -207,13 +207,13 @@ class EqualityTest(Corpus):
     def test_trains_on_what_inspect_shows(self):
         config = self.config(self.corpus, training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})
         samples = [json.loads(line)["tokens"] for line in
-                   self.run_octavo("inspect", config, "--samples", "0:12").out.splitlines()]  # fmt: skip
+                   self.run_octavo("inspect", config, "--samples", "0:12").out.splitlines()]
         self.train(config)
         expected = self.losses()
         # The same samples as documents of a file in order give the same run.
         data = write_megatron(self.dir / "as_read", samples, "i32")
         config = self.config(data, data={"shuffle": "none", "bos_id": None, "eos_id": None},
-                             training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})  # fmt: skip
+                             training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})
         self.train(config, "logging.dir=again", "checkpoint.dir=again_checkpoints")
         self.assertEqual(self.losses("again"), expected)
 
@@ -236,7 +236,7 @@ class VariantsTest(Corpus):
         masked = self.losses_of("masked", "data.document_mask=true", data=order | {"train": [{"path": joined}]})
         crossing = self.losses_of("crossing", data=order | {"train": [{"path": joined}]})
         alone = self.losses_of("alone", "data.seq_len=16", "training.global_batch_size=16",
-                               data=order | {"train": [{"path": apart}]})  # fmt: skip
+                               data=order | {"train": [{"path": apart}]})
         self.assert_close(masked, alone, 1e-5)
         self.assertNotEqual(crossing[1], masked[1])
 
@@ -278,7 +278,7 @@ class VariantsTest(Corpus):
             ("optimizer.weight_decay", 5, False),
             ("optimizer.grad_clip", 0.01, False),
             ("optimizer.lr", 1e-4, False),
-        ):  # fmt: skip
+        ):
             with self.subTest(key):
                 losses = self.losses_of(key, f"{key}={value}")
                 self.assertNotEqual(losses, base)
@@ -299,7 +299,7 @@ class VariantsTest(Corpus):
         shard = write_llm_c(self.dir / "shard.bin", tokens)
         joined = write_megatron(self.dir / "joined", [tokens])
         runs = [self.losses_of(f"log{i}", data={"train": [{"path": path}]} | plain)
-                for i, path in enumerate((shard, joined))]  # fmt: skip
+                for i, path in enumerate((shard, joined))]
         self.assertEqual(runs[0], runs[1])
 
     def test_learns(self):

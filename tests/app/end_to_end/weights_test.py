@@ -5,7 +5,7 @@ import math
 import shutil
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
-from support import relative_distance, snapshot, write_megatron, write_safetensors  # fmt: skip
+from support import relative_distance, snapshot, write_megatron, write_safetensors
 from training_test import Corpus
 
 FOLDERS = [ROOT / "tests/golden", ROOT.parent / "shared/golden"]
@@ -87,7 +87,7 @@ class GoldenTest(Scratch):
         self.assertEqual(after["architectures"], ["LlamaForCausalLM"])
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                     "head_dim", "vocab_size", "rms_norm_eps", "tie_word_embeddings", "model_type", "bos_token_id",
-                    "eos_token_id", "hidden_act", "max_position_embeddings"):  # fmt: skip
+                    "eos_token_id", "hidden_act", "max_position_embeddings"):
             self.assertEqual(after[key], before[key], key)
         rope = before["rope_parameters"]
         self.assertEqual(after["rope_parameters"], rope)  # transformers 5
@@ -214,7 +214,7 @@ class GenerateTest(Corpus):
         self.assertTrue(out.startswith("--flag-like"), out)
         self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
         for options in (("--temperature", "-1"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
-                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many")):  # fmt: skip
+                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many")):
             with self.subTest(options):
                 self.refused("generate", "checkpoints", "--prompt", "x", *options)
         self.refused("generate", "checkpoints")
@@ -235,7 +235,7 @@ class GenerateTest(Corpus):
         expected = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
         for layer in range(TINY_MODEL["num_layers"]):
             for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
-                         "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"):  # fmt: skip
+                         "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"):
                 expected.add(f"model.layers.{layer}.{part}.weight")
         self.assertEqual(set(exported), expected)
         for key in expected:
@@ -251,9 +251,9 @@ class GenerateTest(Corpus):
     def test_init_from_with_another_shape_is_refused(self):
         self.train(self.config(self.corpus))
         line = self.refused("train", self.config(self.corpus, model={"init_from": "checkpoints", "num_layers": 3}),
-                            "checkpoint.dir=more")  # fmt: skip
+                            "checkpoint.dir=more")
         self.assertIn("num_layers", line)
         self.refused("train", self.config(self.corpus, model={"init_from": "nowhere"}), "checkpoint.dir=more",
-                     mentions=["nowhere"])  # fmt: skip
+                     mentions=["nowhere"])
 
 

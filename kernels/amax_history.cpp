@@ -1,0 +1,48 @@
+#include "kernels/amax_history.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "build_config.h"
+#include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
+
+namespace octavo {
+
+namespace cuda {
+void amax_history(const AmaxHistory& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+void amax_history(const AmaxHistory& args) {
+  const int64_t slots = args.current.numel();
+  float* history = args.history.data<float>();
+  float* current = args.current.data<float>();
+  for (int64_t i = 0; i < slots; ++i) {
+    history[args.row * slots + i] = current[i];
+    current[i] = 0;
+    uint32_t largest = 0;  // magnitudes compare as integers
+    for (int64_t r = 0; r < args.history.dim(0); ++r) {
+      largest = std::max(largest, std::bit_cast<uint32_t>(history[r * slots + i]));
+    }
+    args.scaling.data<float>()[i] = std::bit_cast<float>(largest) * args.factor;
+  }
+}
+
+}  // namespace cpu
+
+void amax_history(const AmaxHistory& args, Stream& stream) {
+  const int64_t slots = args.current.numel();
+  expect_tensor(args.current, "amax_history current", DType::kFloat32, {slots});
+  expect_tensor(args.scaling, "amax_history scaling", DType::kFloat32, {slots});
+  expect_tensor(args.history, "amax_history history", DType::kFloat32, {args.history.dim(0), slots});
+  CHECK(args.row >= 0 && args.row < args.history.dim(0), "amax_history: row {} of {}", args.row, args.history.dim(0));
+  const OpTimer timer(stream, "amax_history", 0, static_cast<double>(args.history.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::amax_history(args, stream);
+  }
+  cpu::amax_history(args);
+}
+
+}  // namespace octavo

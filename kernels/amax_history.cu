@@ -1,0 +1,29 @@
+#include "kernels/amax_history.h"
+#include "kernels/core/cuda_launch.cuh"
+
+namespace octavo::cuda {
+
+namespace {
+
+__global__ void amax_history_kernel(float* scaling, float* history, float* current, int64_t rows, int64_t slots,
+                                    int64_t row, float factor) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= slots) return;
+  history[row * slots + i] = current[i];
+  current[i] = 0;
+  unsigned largest = 0;  // magnitudes compare as integers
+  for (int64_t r = 0; r < rows; ++r) largest = max(largest, __float_as_uint(history[r * slots + i]));
+  scaling[i] = __uint_as_float(largest) * factor;
+}
+
+}  // namespace
+
+void amax_history(const AmaxHistory& args, Stream& stream) {
+  constexpr unsigned kThreads = 128;
+  const int64_t slots = args.current.numel();
+  launch("amax_history", amax_history_kernel, {grid_dim(ceil_div(slots, kThreads)), kThreads}, stream,
+         pointer<float>(args.scaling), pointer<float>(args.history), pointer<float>(args.current), args.history.dim(0),
+         slots, args.row, args.factor);
+}
+
+}  // namespace octavo::cuda

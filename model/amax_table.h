@@ -1,0 +1,57 @@
+// AmaxTable: the amaxes that per-tensor FP8 scales are made of, three for each linear: its input, its weight, and the
+// gradient of its output.
+//
+//   tensorwise  a tensor's scale comes from current(), filled by the kernel that made the tensor, this micro-batch
+//   delayed     it comes from the largest current() of the last amax_history steps, each over all micro-batches and
+//               ranks; before the first step is over, from current() as tensorwise
+//
+// All slots are neighbours in memory, [kKinds, linears], so that clearing, reducing over ranks and rolling the history
+// are one op each.
+#pragma once
+
+#include "kernels/core/arena.h"
+#include "kernels/core/stream.h"
+#include "model/precision.h"
+#include "parallel/communicator.h"
+
+namespace octavo {
+
+class AmaxTable {
+ public:
+  enum Kind : int64_t { kInput, kOutputGradient, kWeight, kKinds };
+
+  AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena);
+
+  // [1] float32: what this step's tensors reached so far. Producers do = max(itself, amax).
+  Tensor current(int64_t linear, Kind kind) const { return slot(current_, linear, kind); }
+  // [1] float32: what the scale is made of.
+  Tensor scaling(int64_t linear, Kind kind) const { return slot(uses_history_ ? scaling_ : current_, linear, kind); }
+  bool delayed() const { return history_.defined(); }
+
+  // Forgets the weights' amaxes, before they are cast anew.
+  void begin_weights(Stream& stream);
+  // Forgets those of inputs and output gradients: before a step's first micro-batch, and with tensorwise scaling before
+  // each.
+  void begin_micro_batch(bool first, Stream& stream);
+  // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history.
+  void end_step(int64_t step, Communicator& communicator, Stream& stream);
+  // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
+  bool uses_history() const { return uses_history_; }
+
+  // The history [amax_history, slots] float32, for checkpoints; undefined unless delayed.
+  const Tensor& history() const { return history_; }
+  // After the history was set from a checkpoint: makes the scales of the next step.
+  void restore(Stream& stream);
+
+ private:
+  Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
+
+  int64_t linears_;
+  Tensor current_;  // [slots] float32
+  Tensor scaling_;
+  Tensor history_;
+  float factor_ = 1;  // 2^margin
+  bool uses_history_ = false;
+};
+
+}  // namespace octavo

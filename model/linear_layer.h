@@ -1,0 +1,89 @@
+// A linear layer y = x W^T, forward and backward, under a precision recipe. W is [out, in] as in Hugging Face.
+//
+// In bfloat16 (or float32) it is three products. In FP8 each operand is cast once, into the layout and the transpose
+// that its two products need:
+//
+//   forward   x -> rows [tokens, in], columns [in, tokens];  y = rows(x) rows(W)^T
+//   backward  d_y -> rows [tokens, out], columns [out, tokens]
+//             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
+//
+// W is cast once a step (prepare_weight). What backward needs of x is kept as its FP8 columns; x itself may be
+// overwritten after forward. All work is queued on the stream; memory comes from the arena at construction.
+#pragma once
+
+#include <span>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/stream.h"
+#include "model/amax_table.h"
+#include "model/precision.h"
+
+namespace octavo {
+
+struct LinearShape {
+  int64_t tokens = 0;
+  int64_t in = 0;
+  int64_t out = 0;
+};
+
+// FP8 operands that live within one call; all linears of a model share them.
+struct LinearScratch {
+  // Room for the largest of `shapes`.
+  LinearScratch(std::span<const LinearShape> shapes, LinearPrecision recipe, Arena& arena);
+
+  Tensor row_bytes, column_bytes;    // [elements] uint8
+  Tensor row_scales, column_scales;  // [elements] float32
+};
+
+// Names in the profile; string literals.
+struct LinearNames {
+  const char* forward = "linear";
+  const char* d_x = "linear_d_x";
+  const char* d_w = "linear_d_w";
+};
+
+struct LinearOptions {
+  LinearPrecision recipe = LinearPrecision::kBFloat16;
+  PrecisionConfig precision;
+  LinearShape shape;
+  LinearNames names;
+  Tensor weight;                     // [out, in], compute dtype
+  Tensor gradient;                   // [out, in] float32; undefined in inference
+  AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
+  int64_t index = 0;                 // of this linear in the table
+  LinearScratch* scratch = nullptr;  // FP8 recipes; borrowed
+};
+
+class LinearLayer {
+ public:
+  LinearLayer(const LinearOptions& options, Arena& arena);
+
+  // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
+  Tensor input_amax() const { return amax_slot(AmaxTable::kInput); }
+  Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
+
+  // Casts the weight; after each update, before the first product. Nothing to do in bfloat16.
+  void prepare_weight(Stream& stream);
+
+  // y [tokens, out] = x W^T. `measured`: the amax of x is in input_amax() already. Without FP8, x must stay as it is
+  // until backward.
+  void forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream);
+  // d_x [tokens, in] =, the weight gradient = or (accumulate) +=. The amax of d_y is in gradient_amax() already.
+  void backward(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
+
+  static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
+
+ private:
+  Tensor amax_slot(AmaxTable::Kind kind) const;
+  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind, bool measured,
+            Stream& stream);
+  bool fast(bool forward) const;
+
+  LinearOptions options_;
+  Tensor input_;              // of the last forward, without FP8
+  Fp8Operand input_columns_;  // of the last forward, in FP8
+  Fp8Operand weight_rows_;
+  Fp8Operand weight_columns_;
+};
+
+}  // namespace octavo
