@@ -149,16 +149,12 @@ __device__ void find_scales(const QuantizeArguments<T>& args, const Patch<T>& pa
 // Wanted outputs where they are known at compile time; kAny looks at the pointers.
 enum class Outputs { kRows, kColumns, kBoth, kAny };
 
-// Blocks that a multiprocessor must hold, to have enough loads on their way; what registers allow without spilling.
+// Blocks that a multiprocessor must hold, to have enough loads on their way.
 template <typename T>
-constexpr int min_blocks(bool one_scale) {
-  if (std::is_same_v<T, float>) return 2;
-  return one_scale ? 4 : 3;
-}
+constexpr int kMinBlocks = std::is_same_v<T, float> ? 2 : 3;
 
 template <typename T, Format kFormat, Scaling kScaling, Outputs kOutputs>
-__global__ void __launch_bounds__(kTileThreads, min_blocks<T>(has_one_scale(kScaling)))
-    quantize_kernel(const QuantizeArguments<T> args) {
+__global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>) quantize_kernel(const QuantizeArguments<T> args) {
   constexpr bool kAligned = kOutputs != Outputs::kAny;
   const bool wants_rows = kAligned ? kOutputs != Outputs::kColumns : args.rows != nullptr;
   const bool wants_columns = kAligned ? kOutputs != Outputs::kRows : args.columns != nullptr;
@@ -192,7 +188,7 @@ __global__ void __launch_bounds__(kTileThreads, min_blocks<T>(has_one_scale(kSca
 
 // rows[r] = max(rows[r], max |x[r, :]|), columns[c] = max(columns[c], max |x[:, c]|); either may be null.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, min_blocks<T>(false))
+__global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
     line_amaxes_kernel(float* rows, float* columns, const T* x, int64_t m, int64_t n) {
   __shared__ TileAmaxes amaxes;
   const Place at = place_of_thread(n);

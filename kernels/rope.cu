@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = 4;
-constexpr int kHeadsAtOnce = 3;  // loads in flight
 
 struct RopeSizes {
   int64_t tokens;
@@ -20,13 +19,16 @@ struct RopeSizes {
   float direction;  // -1 turns back
 };
 
-// A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head.
-template <typename T, int N>
+// A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
+// amax it looks at the value heads as well.
+template <typename T, int N, bool kAmax>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
+  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // loads in flight
   Magnitude<T> largest;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
   if (token >= sizes.tokens) return largest;
   const int half = sizes.head_dim / 2;
+  const int heads = kAmax ? static_cast<int>(sizes.row_elements / sizes.head_dim) : sizes.rotated_heads;
   const int lanes = half / N;
   const int lanes_at_once = min(lanes, kThreadsPerToken);
   const int slots = kThreadsPerToken / lanes_at_once;
@@ -44,13 +46,13 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
       cosine[j] = angles[i + j];
       sine[j] = angles[half + i + j] * sizes.direction;
     }
-    for (int first = slot; first < sizes.rotated_heads; first += slots * kHeadsAtOnce) {
+    for (int first = slot; first < heads; first += slots * kHeadsAtOnce) {
       Vec<T, N> low[kHeadsAtOnce];
       Vec<T, N> high[kHeadsAtOnce];
 #pragma unroll
       for (int u = 0; u < kHeadsAtOnce; ++u) {
         const int head = first + u * slots;
-        if (head >= sizes.rotated_heads) break;
+        if (head >= heads) break;
         const T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
         low[u] = Vec<T, N>::load(p);
         high[u] = Vec<T, N>::load(p + half);
@@ -58,7 +60,12 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
 #pragma unroll
       for (int u = 0; u < kHeadsAtOnce; ++u) {
         const int head = first + u * slots;
-        if (head >= sizes.rotated_heads) break;
+        if (head >= heads) break;
+        if (kAmax && head >= sizes.rotated_heads) {
+          largest.add(low[u]);
+          largest.add(high[u]);
+          continue;
+        }
         float a[N];
         float b[N];
         low[u].widen(a);
@@ -82,31 +89,11 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
   return largest;
 }
 
-// The part of a token's row that is not rotated.
-template <typename T, int N>
-__device__ Magnitude<T> magnitude_of_values(const T* qkv, const RopeSizes& sizes) {
-  Magnitude<T> largest;
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
-  if (token >= sizes.tokens) return largest;
-  const T* row = qkv + token * sizes.row_elements;
-  const int64_t first = static_cast<int64_t>(sizes.rotated_heads) * sizes.head_dim;
-#pragma unroll 4
-  for (int64_t i = first + threadIdx.x * N; i < sizes.row_elements; i += kThreadsPerToken * N) {
-    largest.add(Vec<T, N>::load(row + i));
-  }
-  return largest;
-}
-
 template <typename T, int N, bool kAmax>
 __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
     rope_kernel(T* qkv, const float* table, float* amax, const RopeSizes sizes) {
-  if constexpr (kAmax) {
-    // Blocks of their own look at v, so that no block waits for its loads twice.
-    const auto largest = blockIdx.y == 0 ? rotate<T, N>(qkv, table, sizes) : magnitude_of_values<T, N>(qkv, sizes);
-    update_amax(amax, largest.float_bits());
-  } else {
-    rotate<T, N>(qkv, table, sizes);
-  }
+  const Magnitude<T> largest = rotate<T, N, kAmax>(qkv, table, sizes);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
 }  // namespace
@@ -119,8 +106,7 @@ void rope(const Rope& args, Stream& stream) {
                         .rotated_heads = static_cast<int>(args.num_heads + args.num_kv_heads),
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
-  const LaunchShape shape{dim3(grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), args.amax.defined() ? 2 : 1),
-                          dim3(kThreadsPerToken, kTokensPerBlock)};
+  const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
   with_element(args.qkv.dtype(), [&]<typename T>() {
     // Half a head is what must be aligned; a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});

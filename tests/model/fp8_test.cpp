@@ -20,11 +20,22 @@ ModelConfig fp8_config() {
 }
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
 
+// Weights small enough that rounding errors do not grow from layer to layer, as in a trained model.
+void calm(TinyLlama& model) {
+  for (const ParameterSpec& spec : model.layout().specs()) {
+    if (!spec.decayed()) continue;
+    for (int64_t i = 0; i < spec.numel(); ++i) model.master(spec)[i] *= 0.25f;
+  }
+  model.llama().prepare_weights();
+}
+
 class Fp8Test : public ::testing::TestWithParam<LinearPrecision> {};
 
 TEST_P(Fp8Test, LossAndGradientsAreCloseToFloat32) {
   TinyLlama exact(fp8_config(), kShape);
   TinyLlama fp8(fp8_config(), kShape, DType::kFloat32, LlamaMode::kTraining, GetParam());
+  calm(exact);
+  calm(fp8);
   std::mt19937_64 generator(7);
   OwnedBatch batch = OwnedBatch::random(kShape.tokens(), fp8_config().vocab_size, generator);
   exact.llama().forward_backward(batch.views(), 1.0f / 128, true);
