@@ -28,6 +28,9 @@ struct BenchArguments {
   ConfigArguments config;
   int64_t warmup = 3;  // steps before the clock starts
   int64_t steps = 10;  // timed steps; the median counts
+  bool ops = false;    // every op beside its floor
+  // KEY=V1,V2,...: runs every combination. KEY is micro_batch_size, seq_len, linear or a config key section.key.
+  std::vector<std::string> sweep;
   bool json = false;
 };
 int bench_command(const BenchArguments& arguments, ProcessGroup& group);

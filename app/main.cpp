@@ -63,6 +63,9 @@ void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
   add_config(bench, line.bench.config);
   bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::NonNegativeNumber);
   bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::PositiveNumber);
+  auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
+  bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
+      ->excludes(ops);
   bench->add_flag("--json", line.bench.json, "print JSON");
   bench->callback([&] { run = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });
 

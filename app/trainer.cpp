@@ -94,6 +94,7 @@ void Trainer::resume_or_initialize() {
   load_weights(checkpoint, layout_, state_.parameters.master, stream);
   load_moments(checkpoint, layout_, state_.optimizer, stream);
   load_amax_history(checkpoint);
+  if (AmaxTable* amaxes = state_.model.amaxes()) amaxes->set_steps_done(checkpoint.step());
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
@@ -130,7 +131,7 @@ Trainer::Outcome Trainer::run() {
   if (start_step_ >= total_steps && runtime_.group().is_root()) {
     spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
   }
-  interval_ = {Clock::now()};
+  results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
     const Batch& batch = loader_->next();
     interval_.data_ms += loader_->data_ms();
@@ -152,6 +153,7 @@ Trainer::Outcome Trainer::run() {
     }
     if (writer_.pending()) writer_.poll();
     if (saving) save(step);
+    if (saving || validating) results_.start(stream);
     if (stopping) {
       writer_.finish();
       return Outcome::kStopped;
@@ -167,14 +169,14 @@ bool Trainer::should_stop() { return runtime_.group().all_reduce_max(stop_reques
 void Trainer::finish_step(bool always, bool validating) {
   const std::optional<StepResult> result = results_.pop();
   if (!result) return;
-  const auto finished = Clock::now();
   ++interval_.steps;
+  interval_.milliseconds += result->step_ms;
   const bool finite = std::isfinite(result->loss_sum) && std::isfinite(result->grad_norm);
   std::optional<double> validation_loss;
   if (validating && finite) validation_loss = validator_->loss(state_.model);
   const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
   const bool first = result->step == start_step_ + 1;
-  if (due || first || always || validating || !finite) report(*result, finished, validation_loss);
+  if (due || first || always || validating || !finite) report(*result, validation_loss);
   if (finite) return;
   runtime_.group().agree([&] {
     throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
@@ -182,8 +184,8 @@ void Trainer::finish_step(bool always, bool validating) {
   });
 }
 
-void Trainer::report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss) {
-  const double seconds = std::chrono::duration<double>(finished - interval_.start).count();
+void Trainer::report(const StepResult& result, std::optional<double> validation_loss) {
+  const double seconds = interval_.milliseconds / 1e3;
   const double steps = static_cast<double>(interval_.steps);
   StepMetrics m;
   m.step = result.step;
@@ -200,7 +202,7 @@ void Trainer::report(const StepResult& result, Clock::time_point finished, std::
   m.data_ms = interval_.data_ms / steps;
   m.memory_gib = runtime_.memory_gib();
   m.validation_loss = validation_loss;
-  interval_ = {Clock::now()};
+  interval_ = {};
   if (!metrics_) return;
   spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
   metrics_->write(m);

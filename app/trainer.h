@@ -1,7 +1,6 @@
 // The training loop: one object a run. See Trainer::run() for the life of a step.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -30,12 +29,10 @@ class Trainer {
   Outcome run();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // Since the last logged step.
   struct Interval {
-    Clock::time_point start;
     int64_t steps = 0;
+    double milliseconds = 0;
     double data_ms = 0;
   };
 
@@ -45,7 +42,7 @@ class Trainer {
   // Waits for the oldest step whose result is pending; then validates if asked, and reports the step when it is due,
   // `always`, or validated.
   void finish_step(bool always, bool validating);
-  void report(const StepResult& result, Clock::time_point finished, std::optional<double> validation_loss);
+  void report(const StepResult& result, std::optional<double> validation_loss);
   void save(int64_t step);
   std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
   bool should_stop();

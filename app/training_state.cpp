@@ -35,7 +35,7 @@ void training_step(TrainingState& state, int64_t step, double lr, Communicator& 
   communicator.all_reduce_sum(state.parameters.grad, stream);
   communicator.all_reduce_sum(state.loss, stream);
   state.optimizer.step(step, lr, stream);
-  state.model.end_step(step, communicator);
+  state.model.end_step(communicator);
   state.model.prepare_weights();
 }
 

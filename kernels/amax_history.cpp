@@ -20,9 +20,10 @@ void amax_history(const AmaxHistory& args) {
   float* history = args.history.data<float>();
   float* current = args.current.data<float>();
   for (int64_t i = 0; i < slots; ++i) {
-    history[args.row * slots + i] = current[i];
+    float& collected = history[args.row * slots + i];  // magnitudes compare as integers
+    collected = std::bit_cast<float>(std::max(std::bit_cast<uint32_t>(collected), std::bit_cast<uint32_t>(current[i])));
     current[i] = 0;
-    uint32_t largest = 0;  // magnitudes compare as integers
+    uint32_t largest = 0;
     for (int64_t r = 0; r < args.history.dim(0); ++r) {
       largest = std::max(largest, std::bit_cast<uint32_t>(history[r * slots + i]));
     }

@@ -9,9 +9,10 @@ __global__ void amax_history_kernel(float* scaling, float* history, float* curre
                                     int64_t row, float factor) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= slots) return;
-  history[row * slots + i] = current[i];
+  float& collected = history[row * slots + i];  // magnitudes compare as integers
+  collected = __uint_as_float(max(__float_as_uint(collected), __float_as_uint(current[i])));
   current[i] = 0;
-  unsigned largest = 0;  // magnitudes compare as integers
+  unsigned largest = 0;
   for (int64_t r = 0; r < rows; ++r) largest = max(largest, __float_as_uint(history[r * slots + i]));
   scaling[i] = __uint_as_float(largest) * factor;
 }

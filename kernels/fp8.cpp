@@ -217,7 +217,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   const double m = static_cast<double>(args.d.dim(0));
   const double flops = 2.0 * m * static_cast<double>(args.d.dim(1)) * static_cast<double>(args.a.data.dim(1));
   const double bytes = static_cast<double>(args.a.data.bytes() + args.b.data.bytes() + args.d.bytes());
-  const OpTimer timer(stream, args.name, flops, bytes);
+  const OpTimer timer(stream, args.name, flops, bytes, OpBound::kFp8Product);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::fp8_matmul(args, stream);
   }

@@ -78,7 +78,8 @@ void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
 void matmul(const Matmul& args, Stream& stream) {
   const Sizes s = check_sizes(args);
   const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-  const OpTimer timer(stream, args.name, flops, static_cast<double>(args.a.bytes() + args.b.bytes() + args.d.bytes()));
+  const double bytes = static_cast<double>(args.a.bytes() + args.b.bytes() + args.d.bytes());
+  const OpTimer timer(stream, args.name, flops, bytes, OpBound::kProduct);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::matmul(args, stream);
   }

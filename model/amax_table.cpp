@@ -23,26 +23,34 @@ Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
 void AmaxTable::begin_weights(Stream& stream) { stream.zero(current_.rows(kWeight * linears_, kKinds * linears_)); }
 
 void AmaxTable::begin_micro_batch(bool first, Stream& stream) {
-  if (first || !delayed()) stream.zero(current_.rows(0, kWeight * linears_));
+  if (!first && uses_history_) return;  // the step's amaxes keep growing
+  if (!first && delayed()) return collect(stream);
+  stream.zero(current_.rows(0, kWeight * linears_));
 }
 
-void AmaxTable::end_step(int64_t step, Communicator& communicator, Stream& stream) {
+void AmaxTable::collect(Stream& stream) {
+  amax_history({.scaling = scaling_, .history = history_, .current = current_, .row = row_, .factor = factor_}, stream);
+}
+
+void AmaxTable::end_step(Communicator& communicator, Stream& stream) {
   if (!delayed()) return;
-  communicator.all_reduce_max(current_, stream);
-  amax_history({.scaling = scaling_,
-                .history = history_,
-                .current = current_,
-                .row = (step - 1) % history_.dim(0),
-                .factor = factor_},
-               stream);
+  const Tensor row = history_.rows(row_, row_ + 1);
+  if (uses_history_) stream.zero(row);  // the oldest step's; in the first step it holds earlier micro-batches
+  collect(stream);
+  communicator.all_reduce_max(row, stream);
+  collect(stream);  // nothing new: makes the scales of what all ranks reached
+  row_ = (row_ + 1) % history_.dim(0);
   uses_history_ = true;
+}
+
+void AmaxTable::set_steps_done(int64_t steps) {
+  if (delayed()) row_ = steps % history_.dim(0);
 }
 
 void AmaxTable::restore(Stream& stream) {
   if (!delayed()) return;
-  // Taking the history's first row in once more changes nothing in it and makes the scales.
-  stream.copy(current_, history_.rows(0, 1).view({current_.numel()}));
-  amax_history({.scaling = scaling_, .history = history_, .current = current_, .row = 0, .factor = factor_}, stream);
+  stream.zero(current_);
+  collect(stream);  // nothing new: makes the scales
   uses_history_ = true;
 }
 

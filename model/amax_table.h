@@ -3,7 +3,7 @@
 //
 //   tensorwise  a tensor's scale comes from current(), filled by the kernel that made the tensor, this micro-batch
 //   delayed     it comes from the largest current() of the last amax_history steps, each over all micro-batches and
-//               ranks; before the first step is over, from current() as tensorwise
+//               ranks; in the very first step from current(), as tensorwise
 //
 // All slots are neighbours in memory, [kKinds, linears], so that clearing, reducing over ranks and rolling the history
 // are one op each.
@@ -30,21 +30,25 @@ class AmaxTable {
 
   // Forgets the weights' amaxes, before they are cast anew.
   void begin_weights(Stream& stream);
-  // Forgets those of inputs and output gradients: before a step's first micro-batch, and with tensorwise scaling before
-  // each.
+  // Forgets those of inputs and output gradients, as far as scales are made of them; delayed scaling takes them into
+  // the history first unless this is a step's first micro-batch.
   void begin_micro_batch(bool first, Stream& stream);
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history.
-  void end_step(int64_t step, Communicator& communicator, Stream& stream);
+  void end_step(Communicator& communicator, Stream& stream);
   // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
   bool uses_history() const { return uses_history_; }
 
   // The history [amax_history, slots] float32, for checkpoints; undefined unless delayed.
   const Tensor& history() const { return history_; }
+  // Of the whole run, which decides on the row of the history that the next step replaces.
+  void set_steps_done(int64_t steps);
   // After the history was set from a checkpoint: makes the scales of the next step.
   void restore(Stream& stream);
 
  private:
   Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
+
+  void collect(Stream& stream);
 
   int64_t linears_;
   Tensor current_;  // [slots] float32
@@ -52,6 +56,7 @@ class AmaxTable {
   Tensor history_;
   float factor_ = 1;  // 2^margin
   bool uses_history_ = false;
+  int64_t row_ = 0;  // of the history, this step's
 };
 
 }  // namespace octavo

@@ -98,8 +98,8 @@ void Llama::prepare_weights() {
   }
 }
 
-void Llama::end_step(int64_t step, Communicator& communicator) {
-  if (amaxes_) amaxes_->end_step(step, communicator, *stream_);
+void Llama::end_step(Communicator& communicator) {
+  if (amaxes_) amaxes_->end_step(communicator, *stream_);
 }
 
 BlockContext Llama::context(const Tensor& document_start) const {

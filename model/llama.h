@@ -51,7 +51,7 @@ class Llama {
   // update.
   void prepare_weights();
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
-  void end_step(int64_t step, Communicator& communicator);
+  void end_step(Communicator& communicator);
 
   const Tensor& losses() const { return head_activations_.losses; }  // [tokens] float32
   const ModelConfig& config() const { return options_.config; }

@@ -22,7 +22,7 @@ class MpiCommunicator final : public Communicator {
   void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, MPI_MAX, stream); }
 
   void broadcast(const Tensor& tensor, int root, Stream& stream) override {
-    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()));
+    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
     char* data = static_cast<char*>(tensor.raw());
     for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunk) {
       const int count = static_cast<int>(std::min(kChunk, tensor.bytes() - begin));
@@ -32,7 +32,7 @@ class MpiCommunicator final : public Communicator {
 
  private:
   void all_reduce(const Tensor& tensor, MPI_Op op, Stream& stream) {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
+    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
     float* data = tensor.data<float>();
     for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
       const int count = static_cast<int>(std::min(kChunk, tensor.numel() - begin));

@@ -28,7 +28,7 @@ class NcclCommunicator final : public Communicator {
   void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, ncclMax, stream); }
 
   void broadcast(const Tensor& tensor, int root, Stream& stream) override {
-    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()));
+    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
     check(ncclBroadcast(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, root, handle_,
                         static_cast<cudaStream_t>(stream.native())),
           "ncclBroadcast");
@@ -36,7 +36,7 @@ class NcclCommunicator final : public Communicator {
 
  private:
   void all_reduce(const Tensor& tensor, ncclRedOp_t op, Stream& stream) {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()));
+    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
     float* data = tensor.data<float>();
     check(ncclAllReduce(data, data, static_cast<size_t>(tensor.numel()), ncclFloat32, op, handle_,
                         static_cast<cudaStream_t>(stream.native())),

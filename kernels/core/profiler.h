@@ -13,13 +13,23 @@
 
 namespace octavo {
 
+// What an op cannot be faster than.
+enum class OpBound : uint8_t {
+  kMemory,         // moving its bytes
+  kProduct,        // its FLOPs at the rate of products in the compute dtype; attention as well
+  kFp8Product,     // its FLOPs at the rate of FP8 products
+  kCommunication,  // the links between ranks
+};
+
 class Profiler {
  public:
   struct Total {
     int64_t calls = 0;
     double milliseconds = 0;
-    double flops = 0;  // floating-point operations asked for, where the op says
-    double bytes = 0;  // bytes the op must move at least, where the op says
+    double flops = 0;      // floating-point operations asked for, where the op says
+    double fp8_flops = 0;  // of those, in FP8 products
+    double bytes = 0;      // bytes the op must move at least, where the op says
+    bool communication = false;
   };
 
   explicit Profiler(Device device) : device_(device) {}
@@ -36,6 +46,7 @@ class Profiler {
     const char* name;
     double flops;
     double bytes;
+    OpBound bound;
   };
 
   Device device_;
@@ -46,7 +57,7 @@ class Profiler {
 // Times the enclosing scope on `stream` under `name` (a string literal).
 class OpTimer {
  public:
-  OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0);
+  OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0, OpBound bound = OpBound::kMemory);
   ~OpTimer();
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;

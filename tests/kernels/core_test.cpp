@@ -187,12 +187,28 @@ TEST(Profiler, SumsByName) {
   EXPECT_EQ(totals.at("sleep").bytes, 300);
   EXPECT_LE(totals.at("inner").milliseconds, totals.at("sleep").milliseconds);
 
+  EXPECT_EQ(totals.at("sleep").fp8_flops, 0);
+
   profiler.clear();
   { const OpTimer timer(stream, "again"); }
   const auto after = profiler.totals();
   ASSERT_EQ(after.size(), 1u);
   EXPECT_EQ(after.at("again").calls, 1);
   EXPECT_EQ(after.at("again").flops, 0);
+}
+
+TEST(Profiler, TellsWhatBoundsAnOp) {
+  Stream stream = Stream::cpu();
+  Profiler profiler(Device::kCpu);
+  stream.set_profiler(&profiler);
+  { const OpTimer timer(stream, "qkv", 10, 1, OpBound::kProduct); }
+  { const OpTimer timer(stream, "qkv", 30, 1, OpBound::kFp8Product); }
+  { const OpTimer timer(stream, "all_reduce", 0, 1, OpBound::kCommunication); }
+  const auto totals = profiler.totals();
+  EXPECT_EQ(totals.at("qkv").flops, 40);
+  EXPECT_EQ(totals.at("qkv").fp8_flops, 30);
+  EXPECT_FALSE(totals.at("qkv").communication);
+  EXPECT_TRUE(totals.at("all_reduce").communication);
 }
 
 }  // namespace

@@ -159,6 +159,34 @@ class ScheduleTest(Corpus):
                    lambda s: 1e-3 * s / 2 if s <= 2 else 1e-3 * (1 - 0.5 * max(0, s - 8) / 4))
 
 
+class Fp8Test(Corpus):
+    """FP8 recipes, emulated on the CPU: they learn, do not depend on the ranks, and resume to the bit."""
+
+    # Multiples of 128 throughout, for the blockwise recipe.
+    MODEL = {"hidden_size": 128, "intermediate_size": 128, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64}
+    RECIPES = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise")
+
+    def run_recipe(self, name, recipe, *overrides, ranks=1):
+        config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, optimizer={"lr": 5e-4, "schedule": "constant"})
+        self.train(config, f"logging.dir={name}", f"checkpoint.dir={name}_checkpoints", f"precision.linear={recipe}",
+                   "training.micro_batch_size=2", "checkpoint.every=3", *overrides, ranks=ranks)
+        return self.losses(name)
+
+    def test_recipes_are_close_to_float32_and_the_same_on_two_ranks(self):
+        exact = self.run_recipe("exact", "bfloat16")
+        for recipe in self.RECIPES:
+            one = self.run_recipe(f"{recipe}1", recipe)
+            self.assertNotEqual(one, exact)
+            self.assert_close(one, exact, 2e-2)
+            self.assert_close(self.run_recipe(f"{recipe}2", recipe, ranks=2), one, 1e-3)
+
+    def test_delayed_scaling_resumes_to_the_bit(self):
+        whole = self.run_recipe("whole", "fp8_delayed", "precision.amax_history=2")
+        rest = self.run_recipe("rest", "fp8_delayed", "precision.amax_history=2",
+                               "checkpoint.resume=whole_checkpoints/step_00000003")
+        self.assertEqual(rest, {step: loss for step, loss in whole.items() if step > 3})
+
+
 class EqualityTest(Corpus):
     """What must not change the losses: the cut into micro-batches and ranks."""
 

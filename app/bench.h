@@ -1,0 +1,59 @@
+// Bench: training steps of a config on synthetic tokens, timed. What `octavo bench` and its sweep are made of.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/config.h"
+#include "app/runtime.h"
+#include "app/training_state.h"
+#include "kernels/core/profiler.h"
+
+namespace octavo {
+
+class Bench {
+ public:
+  // Allocates what training allocates, with weights from model.init_from, or random ones. A collective. `config` and
+  // `runtime` must outlive the bench.
+  Bench(const Config& config, Runtime& runtime);
+
+  // Milliseconds of each of `steps` steps, the slowest rank's. A collective.
+  std::vector<double> time_steps(int64_t steps);
+  // The same of the forward and backward passes of a step alone.
+  std::vector<double> time_forward_backward(int64_t steps);
+  // Sums by op over one step, the mean of a few. A collective.
+  std::map<std::string, Profiler::Total> profile_step();
+
+ private:
+  std::vector<double> time(int64_t repetitions, const std::function<void()>& work);
+  void step();
+
+  const Config& config_;
+  Runtime& runtime_;
+  ParameterLayout layout_;
+  int64_t rows_;  // sequences of this rank a step
+  Arena arena_;
+  TrainingState state_;
+  int64_t step_ = 0;
+};
+
+double median(std::vector<double> values);
+
+// Throughput of a run whose steps took `step_times`, in milliseconds: parameters, seq_len, micro_batch_size,
+// global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, mfu, tflops, memory_gib.
+nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
+
+// Bytes that a run of `config` allocates on this rank's device, and those that are free there.
+struct MemoryNeed {
+  int64_t needed = 0;
+  int64_t available = 0;
+};
+MemoryNeed memory_need(const Config& config, Runtime& runtime);
+
+// `octavo bench --sweep`; see BenchArguments.
+int bench_sweep_command(const BenchArguments& arguments, ProcessGroup& group);
+
+}  // namespace octavo
