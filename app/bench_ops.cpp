@@ -84,7 +84,7 @@ void print_short_table(const Json& r) {
                              op["tflops"] > 0 ? format_tflops(op["tflops"]) : "-",
                              op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) : "-");
   }
-  std::cout << fmt::format("{:<20} {:>6} {:>10.3f} {:>6.1f}%\n", "sum", "", sum, 100 * sum / step_ms);
+  std::cout << fmt::format("{:<20} {:>6} {:>10.3f} {:>6.1f}%\n", "all ops", "", sum, 100 * sum / step_ms);
 }
 
 void print_floor_table(const Json& r) {
@@ -109,7 +109,7 @@ void print_floor_table(const Json& r) {
     const std::string name = op["op"].get<std::string>() + (op["fp8"] ? " (fp8)" : "");
     row(name, std::to_string(op["calls"].get<int64_t>()), op["ms"], format_op_rate(op), op["floor_ms"]);
   }
-  row("sum", "", r["ops_ms"], "", r["floor_ms"]);
+  row("all ops", "", r["ops_ms"], "", r["floor_ms"]);
   row("not explained", "", r["unexplained_ms"], "", Json());
   row("step", "", step_ms, "", r["floor_ms"]);
   std::cout << fmt::format(

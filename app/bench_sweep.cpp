@@ -125,6 +125,12 @@ void add_speedups(Json& runs, const std::vector<SweepAxis>& axes, const std::vec
   }
 }
 
+// A value of an axis as JSON: numbers as such.
+Json value_json(const std::string& text) {
+  const Json value = Json::parse(text, nullptr, false);
+  return value.is_number() ? value : Json(text);
+}
+
 std::string cell(const std::string& text) { return fmt::format(" {:>16}", text); }
 
 void print_header(const std::vector<SweepAxis>& axes) {
@@ -231,7 +237,7 @@ int bench_sweep_command(const BenchArguments& arguments, ProcessGroup& group) {
   std::string device;
   for (size_t i = 0; i < all.size(); ++i) {
     Json run;
-    for (size_t k = 0; k < axes.size(); ++k) run[axes[k].name] = all[i][k];
+    for (size_t k = 0; k < axes.size(); ++k) run[axes[k].name] = value_json(all[i][k]);
     run.update(try_combination(arguments, overrides_of(arguments, axes, all[i]), group, device));
     if (prints && i == 0) {
       std::cout << device << ", one micro-batch a step\n\n";
