@@ -3,7 +3,6 @@
 #include <cblas.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "build_config.h"
 #include "kernels/core/error.h"
@@ -144,15 +143,18 @@ void with_float8_dtype(DType dtype, F&& f) {
   return f.template operator()<Float8E5M2>();
 }
 
-void quantize(const Quantize& args) {
+void quantize_any(const Fp8Operand& operand, const Quantize& args, bool transposed) {
+  if (!operand.defined()) return;
   with_compute_dtype(args.x.dtype(), [&]<typename T>() {
-    for (const auto& [operand, transposed] : {std::pair{args.rows, false}, std::pair{args.columns, true}}) {
-      if (!operand.defined()) continue;
-      with_float8_dtype(operand.data.dtype(),
-                        [&]<typename Format>() { quantize_operand<Format, T>(operand, args, transposed); });
-    }
-    update_amax<T>(args.amax_out, args.x);
+    with_float8_dtype(operand.data.dtype(),
+                      [&]<typename Format>() { quantize_operand<Format, T>(operand, args, transposed); });
   });
+}
+
+void quantize(const Quantize& args) {
+  quantize_any(args.rows, args, false);
+  quantize_any(args.columns, args, true);
+  with_compute_dtype(args.x.dtype(), [&]<typename T>() { update_amax<T>(args.amax_out, args.x); });
 }
 
 void dequantize(float* out, const Fp8Operand& operand) {

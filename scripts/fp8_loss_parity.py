@@ -92,7 +92,6 @@ def draw(runs, path, window):
     for target in sorted(set(TARGETS.values())):
         for sign in (-1, 1):
             differences.axhline(sign * target, color="black", linestyle=":", linewidth=0.8)
-    curves.set_yscale("log")
     curves.set_ylabel(f"cross entropy, nats a token\nmean of {window} steps")
     differences.set_ylim(-2, 2)
     differences.set_ylabel(f"difference to {runs[0][0]}, %")

@@ -101,6 +101,9 @@ void* allocate_device(int64_t bytes) {
   }
   check(status, "cudaMalloc");
   check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  // The host does not wait for the zeroing, and our streams do not wait for the default stream it runs on: without
+  // this, what is copied in next could be zeroed after it arrived.
+  check(cudaDeviceSynchronize(), "cudaMemset");
   return pointer;
 }
 

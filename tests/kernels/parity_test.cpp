@@ -2,7 +2,9 @@
 // realistic sizes, aliases that the contracts allow, and equal bits twice where an op promises determinism.
 #include "tests/kernels/parity.h"
 
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
@@ -496,6 +498,23 @@ TEST_F(ParityTest, Cast) {
       }
     }
   }
+}
+
+// Memory is handed out zeroed; what is copied in right away must not be zeroed after it arrived.
+TEST(DeviceMemoryParity, IsZeroedBeforeItIsHandedOut) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+  Stream stream = Stream::cuda(0);
+  constexpr int64_t kBytes = int64_t{8} << 30;
+  const Buffer memory = Buffer::device(Device::kCuda, kBytes);
+  const std::vector<int32_t> written(1024, 7);
+  std::vector<int32_t> read(written.size());
+  const auto bytes = static_cast<int64_t>(written.size() * sizeof(int32_t));
+  char* end = static_cast<char*>(memory.data()) + kBytes - bytes;
+  stream.copy(end, written.data(), bytes);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  stream.copy(read.data(), end, bytes);
+  stream.synchronize();
+  EXPECT_EQ(read, written);
 }
 
 }  // namespace
