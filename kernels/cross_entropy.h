@@ -4,7 +4,7 @@
 //   d_logits[t][v] = scale * (softmax(logits[t])[v] - (v == target[t]))
 //
 // A target of -1 is ignored: its loss and gradients are zero. Arithmetic is float32; logits beyond `vocab` columns do
-// not exist (no padding). NaN or infinite logits give a NaN loss. Queued on `stream`; deterministic.
+// not exist (no padding). A NaN or +infinity among the logits gives a NaN loss. Queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/core/stream.h"
