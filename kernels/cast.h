@@ -1,4 +1,5 @@
-// out[i] = x[i] rounded to out's dtype (nearest even). float32 and bfloat16 in any combination, [n] each. Queued.
+// out[i] = x[i] rounded to out's dtype (nearest even). float32 and bfloat16 in any combination, [n] each,
+// starting at any element; fastest where both are as many elements away from a multiple of 8. Queued; deterministic.
 #pragma once
 
 #include "kernels/core/stream.h"

@@ -8,6 +8,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_cpu.h"
 
 namespace octavo {
 
@@ -24,10 +25,8 @@ constexpr int64_t kBlock = 128;
 
 int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
 
-bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
-
 void check_operand(const Fp8Operand& operand, const char* name, int64_t rows, int64_t k) {
-  CHECK(is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
+  CHECK(cpu::is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
   expect_tensor(operand.data, name, operand.data.dtype(), {rows, k});
   expect_tensor(operand.scale_inv, name, DType::kFloat32, {fp8_scale_count(operand.scaling, rows, k)});
 }
@@ -85,9 +84,6 @@ int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
 
 namespace cpu {
 
-// NaN passes through.
-float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
-
 // Index of the scale of element (row, i) of an operand [rows, k].
 int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
   switch (scaling) {
@@ -135,12 +131,6 @@ void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool tran
     }
   }
   for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
-}
-
-template <typename F>
-void with_float8_dtype(DType dtype, F&& f) {
-  if (dtype == DType::kFloat8E4M3) return f.template operator()<Float8E4M3>();
-  return f.template operator()<Float8E5M2>();
 }
 
 void quantize_any(const Fp8Operand& operand, const Quantize& args, bool transposed) {

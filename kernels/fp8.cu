@@ -235,8 +235,6 @@ __global__ void __launch_bounds__(kTileThreads) amax_kernel(float* out, const T*
 
 // ---- Host
 
-LaunchShape tiles(int64_t m, int64_t n) { return {grid_dim(ceil_div(m, kTile) * ceil_div(n, kTile)), kTileThreads}; }
-
 template <typename T, Format kFormat, Scaling kScaling>
 void launch_cast(const QuantizeArguments<T>& args, Stream& stream) {
   const bool aligned = rows_are_aligned<T>(args.n, {args.x}) &&

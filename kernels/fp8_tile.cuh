@@ -1,6 +1,6 @@
-// The tiles in which CUDA kernels cast to FP8: 128 x 128 elements a block, of which each thread holds a patch of 8 x 8
-// in registers. The cast patches leave as rows straight from registers, as columns through a transposed tile in shared
-// memory, both 16 bytes at a time where shapes and addresses allow it (kAligned).
+// The tiles in which CUDA kernels cast to FP8 and transpose it: 128 x 128 elements a block, of which each thread holds
+// a patch of 8 x 8 in registers. The cast patches leave as rows straight from registers, as columns through a
+// transposed tile in shared memory, both 16 bytes at a time where shapes and addresses allow it (kAligned).
 #pragma once
 
 #include <cuda_fp8.h>
@@ -42,6 +42,11 @@ __device__ uint32_t cast_pair(float a, float a_scale, float b, float b_scale) {
 }
 
 // ---- A thread's part of the tile
+
+// One block a tile of a matrix [m, n].
+inline LaunchShape tiles(int64_t m, int64_t n) {
+  return {grid_dim(ceil_div(m, kTile) * ceil_div(n, kTile)), kTileThreads};
+}
 
 struct Place {
   int64_t row;  // of the tile's first element
@@ -207,6 +212,23 @@ __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
   return out;
 }
 
+// 16 bytes of a row of `columns`, zeros outside.
+template <bool kAligned>
+__device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const uint8_t* p = x + row * columns + column;
+  const int64_t count = row < rows ? columns - column : 0;
+  if constexpr (kAligned) {
+    return count > 0 ? __ldcs(reinterpret_cast<const uint4*>(p)) : make_uint4(0, 0, 0, 0);
+  } else {
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (i < count) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
 // 16 bytes of an output row of `columns`, of which those outside stay unwritten.
 template <bool kAligned>
 __device__ void store_16(uint8_t* out, uint4 bytes, int64_t row, int64_t rows, int64_t column, int64_t columns) {
@@ -238,6 +260,30 @@ __device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at
     const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
     store_16<kAligned>(out, bytes, row, m, column, n);
   }
+}
+
+// Loads the patches of a tile of x [m, n] bytes. Each thread has 16 bytes of one row, and neighbours swap halves.
+template <bool kAligned>
+__device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
+  uint4 loaded[kPatch / 2];
+#pragma unroll
+  for (int r = 0; r < kPatch; r += 2) {
+    const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
+    loaded[r / 2] = load_16<kAligned>(x, row, m, column, n);
+  }
+  BytePatch patch;
+#pragma unroll
+  for (int r = 0; r < kPatch; r += 2) {
+    const uint4 bytes = loaded[r / 2];
+    const uint2 give = odd ? make_uint2(bytes.x, bytes.y) : make_uint2(bytes.z, bytes.w);
+    const uint2 keep = odd ? make_uint2(bytes.z, bytes.w) : make_uint2(bytes.x, bytes.y);
+    const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
+    patch.rows[r] = odd ? got : keep;
+    patch.rows[r + 1] = odd ? keep : got;
+  }
+  return patch;
 }
 
 // The tile's transpose in shared memory: row c holds column c of x in 16 units of 8 bytes. Unit u lies at place

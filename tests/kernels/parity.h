@@ -155,6 +155,16 @@ class ParityTest : public ::testing::Test {
     EXPECT_LT(error, tolerance) << name << ", " << twin.cpu().describe();
   }
 
+  void expect_equal_bytes(const Twin& twin, const char* name) {
+    const std::vector<char> bytes = gpu_bytes(twin);
+    const char* expected = static_cast<const char*>(twin.cpu().raw());
+    const auto differing = std::mismatch(bytes.begin(), bytes.end(), expected);
+    ASSERT_TRUE(differing.first == bytes.end())
+        << name << ", " << twin.cpu().describe() << ": byte " << differing.first - bytes.begin() << " is "
+        << static_cast<int>(static_cast<uint8_t>(*differing.first)) << ", expected "
+        << static_cast<int>(static_cast<uint8_t>(*differing.second));
+  }
+
   std::mt19937 random_{20250131};
 
  private:

@@ -37,16 +37,6 @@ class Fp8Parity : public ComputeDtypeParity {
     upload(x);
   }
 
-  void expect_equal_bytes(const Twin& twin, const char* name) {
-    const std::vector<char> bytes = gpu_bytes(twin);
-    const char* expected = static_cast<const char*>(twin.cpu().raw());
-    const auto differing = std::mismatch(bytes.begin(), bytes.end(), expected);
-    ASSERT_TRUE(differing.first == bytes.end())
-        << name << ", " << twin.cpu().describe() << ": byte " << differing.first - bytes.begin() << " is "
-        << static_cast<int>(static_cast<uint8_t>(*differing.first)) << ", expected "
-        << static_cast<int>(static_cast<uint8_t>(*differing.second));
-  }
-
   void compare(const Twin& x, const Twin& amax, DType format, Scaling scaling, int64_t offset = 0) {
     const int64_t m = x.cpu().dim(0);
     const int64_t n = x.cpu().dim(1);

@@ -1,0 +1,22 @@
+// What the host side of the FP8 ops shares: the scale of an amax as the CPU reference computes it, dispatch on formats.
+#pragma once
+
+#include "kernels/core/error.h"
+#include "kernels/core/tensor.h"
+
+namespace octavo::cpu {
+
+inline bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
+
+// NaN passes through.
+inline float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
+
+// Calls f.operator()<Format>() with Format = Float8E4M3 or Float8E5M2.
+template <typename F>
+void with_float8_dtype(DType dtype, F&& f) {
+  CHECK(is_float8(dtype), "expected a float8 tensor, got {}", dtype_name(dtype));
+  if (dtype == DType::kFloat8E4M3) return f.template operator()<Float8E4M3>();
+  return f.template operator()<Float8E5M2>();
+}
+
+}  // namespace octavo::cpu
