@@ -34,7 +34,7 @@ class Bench {
   const Config& config_;
   Runtime& runtime_;
   ParameterLayout layout_;
-  int64_t rows_;  // sequences of this rank a step
+  TrainingOptions options_;
   Arena arena_;
   TrainingState state_;
   int64_t step_ = 0;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <random>
 
@@ -30,44 +29,29 @@ Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
 }
 
 // Initial weights whose values repeat after a while: as good for timing, and made in no time.
-void fill_tiled(const ParameterLayout& layout, uint64_t seed, const Tensor& master, Stream& stream) {
+void fill_tiled(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {
   const Buffer buffer = Buffer::host(stream.device(), kTileElements * dtype_bytes(DType::kFloat32));
-  for (const ParameterSpec& spec : layout.specs()) {
-    const int64_t tile = std::min(kTileElements, spec.numel());
-    initialize_parameter(spec, seed, 0, tile, static_cast<float*>(buffer.data()));
-    const Tensor parameter = master.rows(spec.offset, spec.offset + spec.numel());
-    stream.copy(parameter.rows(0, tile), Tensor(buffer.data(), DType::kFloat32, {tile}));
-    for (int64_t filled = tile; filled < spec.numel();) {
-      const int64_t more = std::min(filled, spec.numel() - filled);
-      stream.copy(parameter.rows(filled, filled + more), parameter.rows(0, more));
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    const Tensor weights = parameters.master(piece);
+    const int64_t tile = std::min(kTileElements, weights.numel());
+    initialize_parameter(*piece.spec, seed, 0, tile, static_cast<float*>(buffer.data()));
+    stream.copy(weights.rows(0, tile), Tensor(buffer.data(), DType::kFloat32, {tile}));
+    for (int64_t filled = tile; filled < weights.numel();) {
+      const int64_t more = std::min(filled, weights.numel() - filled);
+      stream.copy(weights.rows(filled, filled + more), weights.rows(0, more));
       filled += more;
     }
     stream.synchronize();  // the host tile is used again
   }
 }
 
-int64_t local_rows(const Config& config, Runtime& runtime) {
-  return config.training.global_batch_size / runtime.communicator().size();
-}
-
-Arena allocate(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+Arena allocate(const TrainingOptions& options, Runtime& runtime) {
   std::optional<Arena> arena;
   runtime.group().agree([&] {
-    const Arena plan = plan_training(config, layout, local_rows(config, runtime), runtime.stream());
+    const Arena plan = plan_training(options, runtime);
     arena.emplace(runtime.stream().device(), plan.used());
   });
   return std::move(*arena);
-}
-
-// Bytes that this machine can still hand out.
-int64_t available_host_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kib = 0;
-  for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return std::numeric_limits<int64_t>::max();  // unknown
 }
 
 }  // namespace
@@ -82,23 +66,22 @@ Bench::Bench(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
       layout_(config.model),
-      rows_(local_rows(config, runtime)),
-      arena_(allocate(config, layout_, runtime)),
-      state_(config, layout_, rows_, arena_, runtime.stream()) {
+      options_(training_options(config, layout_, runtime)),
+      arena_(allocate(options_, runtime)),
+      state_(options_, runtime, arena_) {
   Stream& stream = runtime.stream();
   runtime.group().agree([&] {
     if (config.init_from.empty()) {
-      fill_tiled(layout_, config.training.seed, state_.parameters.master, stream);
+      fill_tiled(state_.parameters, config.training.seed, stream);
     } else {
-      load_initial_weights(config, layout_, state_.parameters.master, stream);
+      load_initial_weights(config, state_.parameters, stream);
     }
   });
-  cast_weights(state_.parameters, stream);
-  state_.model.prepare_weights();
-  state_.batch.upload(synthetic_batch(config, rows_, runtime.communicator().rank()));
+  publish_weights(state_, runtime);
+  state_.batch.upload(synthetic_batch(config, options_.local_batch, runtime.mesh().data().rank()));
 }
 
-void Bench::step() { training_step(state_, ++step_, kLearningRate, runtime_.communicator(), runtime_.stream()); }
+void Bench::step() { training_step(state_, ++step_, kLearningRate, runtime_); }
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
   Stream& stream = runtime_.stream();
@@ -128,7 +111,7 @@ std::vector<double> Bench::time_forward_backward(int64_t steps) {
   const auto tokens = static_cast<float>(micro_batches * state_.model.shape().tokens());
   return time(steps, [&] {
     for (int64_t i = 0; i < micro_batches; ++i) {
-      state_.model.forward_backward(state_.batch.micro_batch(i), 1 / tokens, i == 0);
+      state_.model.forward_backward(state_.batch.micro_batch(i), 1 / tokens, i == 0, i + 1 == micro_batches);
     }
   });
 }
@@ -157,7 +140,7 @@ std::map<std::string, Profiler::Total> Bench::profile_step() {
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
   const double step_ms = median(step_times);
-  const double wps = tokens / runtime.communicator().size() / step_ms * 1e3;
+  const double wps = tokens / runtime.group().size() / step_ms * 1e3;
   const double flops = wps * config.model.flops_per_token(config.data.seq_len);
   const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
   return {{"parameters", config.model.num_parameters()},
@@ -175,12 +158,11 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
 
 MemoryNeed memory_need(const Config& config, Runtime& runtime) {
   const ParameterLayout layout(config.model);
+  const TrainingOptions options = training_options(config, layout, runtime);
   MemoryNeed need;
   runtime.group().agree([&] {
-    const int local_rank = runtime.group().local_rank();
-    need.needed = plan_training(config, layout, local_rows(config, runtime), runtime.stream()).used();
-    need.available = runtime.stream().is_cuda() ? gpu_info(local_rank).free_bytes
-                                                : available_host_bytes() / runtime.group().local_size();
+    need.needed = plan_training(options, runtime).used();
+    need.available = runtime.available_bytes();
   });
   return need;
 }

@@ -182,7 +182,8 @@ void read_parallel(SectionReader section, Config& config) {
     section.wrong("data_parallel_shard", *section.child("data_parallel_shard"), "a positive number or -1");
   section.integer("data_parallel_replicate", config.parallel.data_parallel_replicate, 1, kMaxRanks);
   section.integer("tensor_parallel", config.parallel.tensor_parallel, 1, kMaxRanks);
-  section.text("reshard_after_forward", config.reshard_after_forward);
+  section.choice("reshard_after_forward", config.parallel.reshard_after_forward, kReshard);
+  section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
 }
 
 void read_outputs(SectionReader& root, Config& config) {

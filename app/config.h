@@ -76,7 +76,6 @@ struct Config {
   PrecisionConfig precision;
   bool compute_given = false;  // whether precision.compute was; otherwise resolve_device sets it
   ParallelConfig parallel;
-  std::string reshard_after_forward = "auto";
   ActivationCheckpointing activation_checkpointing;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
@@ -99,8 +98,7 @@ Config config_from_json(const nlohmann::json& json, const std::string& source = 
 // What the command needs of the datasets.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 
-// Refuses what this version cannot do: FP8 linears, bfloat16 gradient reduction, tensor parallelism, resharding
-// policies and recomputation modes other than the default.
+// Refuses what this version cannot do: tensor parallelism, and recomputation modes other than the default.
 void check_supported(const Config& config);
 
 // Checks the keys against each other for a run on `ranks` ranks. The model is checked when its shape is complete; while

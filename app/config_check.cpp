@@ -90,17 +90,10 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
 }  // namespace
 
 void check_supported(const Config& config) {
-  const PrecisionConfig& recipe = config.precision;
   const ActivationCheckpointing::Mode mode = config.activation_checkpointing.mode;
-  CHECK_INPUT(recipe.reduce == DType::kFloat32,
-              "precision.reduce is {}, which is not available in this version, expected float32",
-              name_of(kFloatType, recipe.reduce));
   CHECK_INPUT(config.parallel.tensor_parallel == 1,
               "parallel.tensor_parallel is {}, and this version has no tensor parallelism, expected 1",
               config.parallel.tensor_parallel);
-  CHECK_INPUT(config.reshard_after_forward == "auto",
-              "parallel.reshard_after_forward is '{}', which is not available in this version, expected auto",
-              config.reshard_after_forward);
   CHECK_INPUT(mode == ActivationCheckpointing::Mode::kAuto || mode == ActivationCheckpointing::Mode::kNone,
               "activation_checkpointing.mode is {}, which is not available in this version, expected auto or none",
               name_of(kMode, mode));

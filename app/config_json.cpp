@@ -94,7 +94,8 @@ Json parallel_section(const Config& config) {
   return Json{{"data_parallel_shard", config.parallel.data_parallel_shard},
               {"data_parallel_replicate", config.parallel.data_parallel_replicate},
               {"tensor_parallel", config.parallel.tensor_parallel},
-              {"reshard_after_forward", config.reshard_after_forward}};
+              {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
+              {"accumulate_unsharded", config.parallel.accumulate_unsharded}};
 }
 
 Json config_sections(const Config& config) {

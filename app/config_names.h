@@ -26,6 +26,8 @@ inline constexpr Choice<ActivationCheckpointing::Mode> kMode[] = {
     {"selective", ActivationCheckpointing::Mode::kSelective},
     {"block", ActivationCheckpointing::Mode::kBlock},
     {"full", ActivationCheckpointing::Mode::kFull}};
+inline constexpr Choice<Reshard> kReshard[] = {
+    {"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}};
 inline constexpr Choice<DeviceChoice> kDevice[] = {
     {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 

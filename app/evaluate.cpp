@@ -10,12 +10,12 @@ namespace octavo {
 
 InferenceState::InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena,
                                Runtime& runtime)
-    : parameters(layout, config.precision.compute, LlamaMode::kInference, arena),
+    : parameters(layout, config.precision, {}, LlamaMode::kInference, {}, arena, runtime.stream()),
       model({.config = config.model,
              .shape = {config.training.micro_batch_size, config.data.seq_len},
              .precision = config.precision,
              .mode = LlamaMode::kInference},
-            layout, parameters, arena, runtime.stream()),
+            parameters, arena, runtime.stream()),
       inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
   if (validating) validator.emplace(config, runtime, arena);
 }
@@ -32,15 +32,13 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
   runtime_.group().agree([&] {
-    const Tensor& master = state_->parameters.master;
     if (checkpoint != nullptr) {
-      load_weights(*checkpoint, layout_, master, runtime_.stream());
+      load_weights(*checkpoint, state_->parameters, runtime_.stream());
     } else {
-      load_initial_weights(config, layout_, master, runtime_.stream());
+      load_initial_weights(config, state_->parameters, runtime_.stream());
     }
   });
-  cast_weights(state_->parameters, runtime_.stream());
-  state_->model.prepare_weights();
+  state_->parameters.set(state_->model.amaxes(), nullptr, runtime_.stream());
 }
 
 namespace {

@@ -21,7 +21,7 @@ struct InferenceState {
   InferenceState(const InferenceState&) = delete;
   InferenceState& operator=(const InferenceState&) = delete;
 
-  ParameterBuffers parameters;
+  ShardedParameters parameters;
   Llama model;
   std::optional<Validator> validator;
   Tensor inputs;  // [micro_batch_size * seq_len] int32

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <limits>
 
 #include "kernels/core/error.h"
 
@@ -72,7 +74,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
-  communicator_ = make_communicator(group, stream_);
+  mesh_ = std::make_unique<Mesh>(config.parallel, group, stream_);
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
   if (stream_.is_cuda()) {
@@ -88,6 +90,17 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
 }
 
 std::string Runtime::describe() const { return description_; }
+
+int64_t Runtime::available_bytes() const {
+  if (stream_.is_cuda()) return gpu_info(group_.local_rank()).free_bytes;
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kib = 0;
+  for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
+    if (name == "MemAvailable:") return kib * 1024 / group_.local_size();
+  }
+  return std::numeric_limits<int64_t>::max();  // unknown
+}
 
 double Runtime::memory_gib() const {
   if (stream_.is_cuda()) {

@@ -6,7 +6,8 @@
 
 #include "app/config.h"
 #include "kernels/core/stream.h"
-#include "parallel/communicator.h"
+#include "parallel/fsdp.h"
+#include "parallel/mesh.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
@@ -20,17 +21,21 @@ class Runtime {
 
   ProcessGroup& group() { return group_; }
   Stream& stream() { return stream_; }
-  Communicator& communicator() { return *communicator_; }
+  Mesh& mesh() { return *mesh_; }
+  // The axes that parameters are sharded and replicated over.
+  DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
   // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
   double memory_gib() const;
+  // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
+  int64_t available_bytes() const;
 
  private:
   ProcessGroup& group_;
   Stream stream_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Mesh> mesh_;
   std::string description_;
 };
 

@@ -13,14 +13,12 @@ namespace octavo {
 
 namespace {
 
-Arena allocate_training(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
-  const int64_t local_batch = config.training.global_batch_size / runtime.communicator().size();
-  Stream& stream = runtime.stream();
+Arena allocate_training(const TrainingOptions& options, Runtime& runtime) {
   std::optional<Arena> arena;
   runtime.group().agree([&] {
-    Arena plan = plan_training(config, layout, local_batch, stream);
-    if (!config.data.validation.empty()) const Validator validator(config, runtime, plan);
-    arena.emplace(stream.device(), plan.used());
+    Arena plan = plan_training(options, runtime);
+    if (!options.config.data.validation.empty()) const Validator validator(options.config, runtime, plan);
+    arena.emplace(runtime.stream().device(), plan.used());
   });
   return std::move(*arena);
 }
@@ -31,19 +29,19 @@ Tensor amax_history(TrainingState& state) {
   return amaxes != nullptr ? amaxes->history() : Tensor();
 }
 
-// What a checkpoint holds: the master weights and both moments of every parameter.
-std::vector<CheckpointTensor> checkpoint_tensors(const ParameterLayout& layout, TrainingState& state) {
+// What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
+std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
-  const auto add = [&](const std::string& prefix, const Tensor& flat) {
-    for (const ParameterSpec& spec : layout.specs()) {
-      tensors.push_back(
-          {prefix + spec.name, spec.shape, 0, spec.numel(), flat.rows(spec.offset, spec.offset + spec.numel())});
+  const auto add = [&](const std::string& prefix, const Tensor& shards) {
+    for (const ParameterPiece& piece : state.parameters.pieces()) {
+      tensors.push_back({prefix + piece.spec->name, piece.spec->shape, piece.begin, piece.end,
+                         shards.rows(piece.offset, piece.offset + piece.end - piece.begin)});
     }
   };
-  add("", state.parameters.master);
+  add("", state.parameters.master());
   add(kExpAvg, state.optimizer.exp_avg());
   add(kExpAvgSq, state.optimizer.exp_avg_sq());
-  if (const Tensor history = amax_history(state); history.defined()) {
+  if (const Tensor history = amax_history(state); with_history && history.defined()) {
     tensors.push_back(
         {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
   }
@@ -56,16 +54,15 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
       layout_(config.model),
-      arena_(allocate_training(config, layout_, runtime)),
-      state_(config, layout_, config.training.global_batch_size / runtime.communicator().size(), arena_,
-             runtime.stream()),
+      options_(training_options(config_, layout_, runtime)),
+      arena_(allocate_training(options_, runtime)),
+      state_(options_, runtime, arena_),
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
   runtime.group().agree([&] { resume_or_initialize(); });
-  cast_weights(state_.parameters, runtime.stream());
-  state_.model.prepare_weights();
+  publish_weights(state_, runtime);
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
@@ -79,20 +76,20 @@ void Trainer::resume_or_initialize() {
   if (c.resume != "auto" && c.resume != "never") path = c.resume;
   Stream& stream = runtime_.stream();
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
-                              .rank = runtime_.communicator().rank(),
-                              .num_ranks = runtime_.communicator().size(),
+                              .rank = runtime_.mesh().data().rank(),
+                              .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   if (!path) {
     loader_ = std::make_unique<Loader>(config_.data, options);
-    return load_initial_weights(config_, layout_, state_.parameters.master, stream);
+    return load_initial_weights(config_, state_.parameters, stream);
   }
   Checkpoint checkpoint(*path);
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
-  load_weights(checkpoint, layout_, state_.parameters.master, stream);
-  load_moments(checkpoint, layout_, state_.optimizer, stream);
+  load_weights(checkpoint, state_.parameters, stream);
+  load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint);
   if (AmaxTable* amaxes = state_.model.amaxes()) amaxes->set_steps_done(checkpoint.step());
   start_step_ = checkpoint.step();
@@ -117,7 +114,7 @@ void Trainer::load_amax_history(Checkpoint& checkpoint) {
 // gradients it leaves are overwritten by the first micro-batch.
 void Trainer::warm_up() {
   if (!runtime_.stream().is_cuda()) return;
-  state_.model.forward_backward(state_.batch.micro_batch(0), 0.0f, true);
+  state_.model.forward_backward(state_.batch.micro_batch(0), 0.0f, true, true);
   runtime_.stream().synchronize();
 }
 
@@ -136,7 +133,7 @@ Trainer::Outcome Trainer::run() {
     const Batch& batch = loader_->next();
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
-    training_step(state_, step, learning_rate(config_.optimizer, step, total_steps), runtime_.communicator(), stream);
+    training_step(state_, step, learning_rate(config_.optimizer, step, total_steps), runtime_);
     results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 
     const bool last = step == total_steps;
@@ -194,7 +191,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   m.grad_norm = result.grad_norm;
   m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
   m.tokens = tokens_seen(result.step);
-  m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.communicator().size();
+  m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.group().size();
   const double flops = m.wps * config_.model.flops_per_token(config_.data.seq_len);
   m.mfu = flops / kPeakFlops;
   m.tflops = flops / 1e12;
@@ -209,8 +206,9 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
-  const Communicator& ranks = runtime_.communicator();
-  return divide_tensors(checkpoint_tensors(layout_, state_), ranks.rank(), ranks.size());
+  const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
+  const bool with_history = runtime_.mesh().shard().rank() == 0;
+  return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
 }
 
 void Trainer::save(int64_t step) {

@@ -52,6 +52,7 @@ class Trainer {
   Config config_;
   Runtime& runtime_;
   ParameterLayout layout_;
+  TrainingOptions options_;
   Arena arena_;
   TrainingState state_;
   StepResults results_;

@@ -1,47 +1,66 @@
 #include "app/training_state.h"
 
-#include "kernels/cast.h"
 #include "kernels/reduce.h"
 
 namespace octavo {
 
-TrainingState::TrainingState(const Config& config, const ParameterLayout& layout, int64_t local_batch, Arena& arena,
-                             Stream& stream)
-    : parameters(layout, config.precision.compute, LlamaMode::kTraining, arena),
-      model({.config = config.model,
-             .shape = {config.training.micro_batch_size, config.data.seq_len},
-             .precision = config.precision,
+TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& arena)
+    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, runtime.data_parallel(), arena,
+                 runtime.stream()),
+      model({.config = o.config.model,
+             .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
+             .precision = o.config.precision,
              .mode = LlamaMode::kTraining},
-            layout, parameters, arena, stream),
-      optimizer(config.optimizer, layout, parameters, arena),
-      batch(model.shape(), local_batch, config.model.vocab_size, config.data.document_mask, arena, stream),
+            parameters, arena, runtime.stream()),
+      optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
+      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
+            runtime.stream()),
       loss(arena.allocate("loss", DType::kFloat32, {1})) {}
 
-Arena plan_training(const Config& config, const ParameterLayout& layout, int64_t local_batch, Stream& stream) {
-  Arena plan(stream.device());
-  const TrainingState state(config, layout, local_batch, plan, stream);
+Arena plan_training(const TrainingOptions& options, Runtime& runtime) {
+  Arena plan(runtime.stream().device());
+  const TrainingState state(options, runtime, plan);
   return plan;
 }
 
-void training_step(TrainingState& state, int64_t step, double lr, Communicator& communicator, Stream& stream) {
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  TrainingOptions options{.config = config,
+                          .layout = layout,
+                          .local_batch = config.training.global_batch_size / runtime.mesh().data().size(),
+                          .sharding = {}};
+  options.sharding.accumulate_unsharded = config.parallel.accumulate_unsharded;
+  options.sharding.reshard_after_forward = config.parallel.reshard_after_forward == Reshard::kTrue;
+  if (config.parallel.reshard_after_forward != Reshard::kAuto || runtime.mesh().shard().size() == 1) return options;
+  // Gathering anew in backward costs time, so only where the full weights do not fit, on whichever rank.
+  constexpr double kUsableShare = 0.92;  // the rest is for CUDA, cuBLASLt, cuDNN and NCCL
+  bool fits = true;
+  runtime.group().agree([&] {
+    const auto needed = static_cast<double>(plan_training(options, runtime).used());
+    fits = needed <= kUsableShare * static_cast<double>(runtime.available_bytes());
+  });
+  options.sharding.reshard_after_forward = runtime.group().all_reduce_max(fits ? 0 : 1) != 0;
+  return options;
+}
+
+void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime) {
+  Stream& stream = runtime.stream();
+  Mesh& mesh = runtime.mesh();
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const int64_t tokens = micro_batches * state.model.shape().tokens() * communicator.size();
+  const int64_t tokens = micro_batches * state.model.shape().tokens() * mesh.data().size();
   const float scale = 1.0f / static_cast<float>(tokens);
   stream.zero(state.loss);
   for (int64_t i = 0; i < micro_batches; ++i) {
-    state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0);
+    state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
     sum({.out = state.loss, .x = state.model.losses()}, stream);
   }
-  communicator.all_reduce_sum(state.parameters.grad, stream);
-  communicator.all_reduce_sum(state.loss, stream);
-  state.optimizer.step(step, lr, stream);
-  state.model.end_step(communicator);
-  state.model.prepare_weights();
+  mesh.data().all_reduce_sum(state.loss, stream, "losses");
+  state.model.end_step(mesh.world());
+  state.optimizer.step(step, lr, &mesh.shard(), stream);
+  state.parameters.publish(state.model.amaxes(), &mesh.world(), stream);
 }
 
-void cast_weights(const ParameterBuffers& parameters, Stream& stream) {
-  if (parameters.weight.dtype() == DType::kFloat32) return;  // they are the master weights
-  cast({.out = parameters.weight, .x = parameters.master}, stream);
+void publish_weights(TrainingState& state, Runtime& runtime) {
+  state.parameters.set(state.model.amaxes(), &runtime.mesh().world(), runtime.stream());
 }
 
 }  // namespace octavo

@@ -2,22 +2,32 @@
 #pragma once
 
 #include "app/batch_buffers.h"
-#include "app/config.h"
+#include "app/runtime.h"
 #include "model/llama.h"
 #include "model/optimizer.h"
-#include "parallel/communicator.h"
 
 namespace octavo {
 
+// What a rank trains: everything that decides on its memory.
+struct TrainingOptions {
+  const Config& config;
+  const ParameterLayout& layout;
+  int64_t local_batch;  // this rank's sequences a step
+  ShardingOptions sharding;
+};
+
+// Those of a run, parallel.reshard_after_forward: auto decided by the memory there is. A collective; `config` and
+// `layout` must outlive the options.
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
+
 class TrainingState {
  public:
-  // `layout` must outlive the state. `local_batch` is this rank's sequences a step.
-  TrainingState(const Config& config, const ParameterLayout& layout, int64_t local_batch, Arena& arena, Stream& stream);
+  TrainingState(const TrainingOptions& options, Runtime& runtime, Arena& arena);
   // The model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  ParameterBuffers parameters;
+  ShardedParameters parameters;
   Llama model;
   Optimizer optimizer;
   BatchBuffers batch;
@@ -25,13 +35,13 @@ class TrainingState {
 };
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
-Arena plan_training(const Config& config, const ParameterLayout& layout, int64_t local_batch, Stream& stream);
+Arena plan_training(const TrainingOptions& options, Runtime& runtime);
 
 // One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients summed
-// over the ranks, clip, update. Queued on `stream`; state.loss and the optimizer's norm are there when it gets there.
-void training_step(TrainingState& state, int64_t step, double lr, Communicator& communicator, Stream& stream);
+// over the ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
+void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime);
 
-// Fills the compute weights from the master weights, after those were set.
-void cast_weights(const ParameterBuffers& parameters, Stream& stream);
+// Makes the weights that products read from the master weights, after those were set. A collective.
+void publish_weights(TrainingState& state, Runtime& runtime);
 
 }  // namespace octavo

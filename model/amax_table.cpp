@@ -3,12 +3,15 @@
 #include <cmath>
 
 #include "kernels/amax_history.h"
+#include "kernels/fp8_shard.h"
 
 namespace octavo {
 
 AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena)
     : linears_(linears),
       current_(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds})),
+      weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
+      weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears})),
       factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
   if (config.linear != LinearPrecision::kFp8Delayed) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
@@ -20,7 +23,13 @@ Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
   return table.rows(index, index + 1);
 }
 
-void AmaxTable::begin_weights(Stream& stream) { stream.zero(current_.rows(kWeight * linears_, kKinds * linears_)); }
+void AmaxTable::begin_weights(Stream& stream) { stream.zero(weights()); }
+
+void AmaxTable::settle_weights(Stream& stream) {
+  const Tensor& source = uses_history_ ? scaling_ : current_;
+  stream.copy(weight_scaling_, source.rows(kWeight * linears_, kKinds * linears_));
+  fp8_scale_inv({.scale_inv = weight_scale_inv_, .amax = weight_scaling_, .format = DType::kFloat8E4M3}, stream);
+}
 
 void AmaxTable::begin_micro_batch(bool first, Stream& stream) {
   if (!first && uses_history_) return;  // the step's amaxes keep growing

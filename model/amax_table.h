@@ -28,8 +28,16 @@ class AmaxTable {
   Tensor scaling(int64_t linear, Kind kind) const { return slot(uses_history_ ? scaling_ : current_, linear, kind); }
   bool delayed() const { return history_.defined(); }
 
-  // Forgets the weights' amaxes, before they are cast anew.
+  // Forgets the weights' amaxes, before they change.
   void begin_weights(Stream& stream);
+  // The amaxes of all weights, [linears] float32, for their reduction over the ranks.
+  Tensor weights() const { return current_.rows(kWeight * linears_, kKinds * linears_); }
+  // Once those are complete: settles weight_scaling() and weight_scale_inv() until the next call.
+  void settle_weights(Stream& stream);
+  // [1] float32: what a weight's scale is made of, and the inverse of that scale in e4m3.
+  Tensor weight_scaling(int64_t linear) const { return weight_scaling_.rows(linear, linear + 1); }
+  Tensor weight_scale_inv(int64_t linear) const { return weight_scale_inv_.rows(linear, linear + 1); }
+
   // Forgets those of inputs and output gradients, as far as scales are made of them; delayed scaling takes them into
   // the history first unless this is a step's first micro-batch.
   void begin_micro_batch(bool first, Stream& stream);
@@ -54,6 +62,8 @@ class AmaxTable {
   Tensor current_;  // [slots] float32
   Tensor scaling_;
   Tensor history_;
+  Tensor weight_scaling_;    // [linears] float32
+  Tensor weight_scale_inv_;  // [linears] float32
   float factor_ = 1;  // 2^margin
   bool uses_history_ = false;
   int64_t row_ = 0;  // of the history, this step's

@@ -6,30 +6,24 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
+#include "model/block_weights.h"
 
 namespace octavo {
 
-namespace {
-
-Tensor packed_view(const Tensor& flat, const ParameterSpec& first, int64_t rows, int64_t columns) {
-  return flat.rows(first.offset, first.offset + rows * columns).view({rows, columns});
-}
-
-}  // namespace
-
-BlockParameters::BlockParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config,
+BlockParameters::BlockParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config,
                                  int64_t layer) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const auto find = [&](const char* name) -> const ParameterSpec& { return layout.find(prefix + name); };
-  const ParameterSpec& first = find("input_layernorm.weight");
-  const ParameterSpec& q = find("self_attn.q_proj.weight");
-  norms = flat.rows(first.offset, q.offset);
-  norm1 = parameter_view(flat, first);
-  norm2 = parameter_view(flat, find("post_attention_layernorm.weight"));
-  qkv = packed_view(flat, q, config.qkv_width(), config.hidden_size);
-  o = parameter_view(flat, find("self_attn.o_proj.weight"));
-  gate_up = packed_view(flat, find("mlp.gate_proj.weight"), 2 * config.intermediate_size, config.hidden_size);
-  down = parameter_view(flat, find("mlp.down_proj.weight"));
+  const auto find = [&](const char* name) { return view(layout.find(fmt::format("model.layers.{}.{}", layer, name))); };
+  // The first of parameters that lie one under the other, as one matrix.
+  const auto packed = [&](const char* name, int64_t rows) {
+    const Tensor first = find(name);
+    return Tensor(first.raw(), first.dtype(), {rows, config.hidden_size});
+  };
+  norm1 = find("input_layernorm.weight");
+  norm2 = find("post_attention_layernorm.weight");
+  qkv = packed("self_attn.q_proj.weight", config.qkv_width());
+  o = find("self_attn.o_proj.weight");
+  gate_up = packed("mlp.gate_proj.weight", 2 * config.intermediate_size);
+  down = find("mlp.down_proj.weight");
 }
 
 BlockTransients::BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
@@ -65,7 +59,7 @@ BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shap
   d_swiglu = arena.allocate("gradient of swiglu", compute, {tokens, config.intermediate_size});
 }
 
-void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears& linears, const Tensor& residual,
+void block_forward(const BlockContext& c, const BlockWeights& w, BlockLinears& linears, const Tensor& residual,
                    const Tensor& delta, const BlockActivations& a) {
   Stream& stream = c.stream;
   const auto eps = static_cast<float>(c.config.rms_norm_eps);
@@ -76,7 +70,7 @@ void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears
                     .residual_out = a.h0,
                     .x = residual.defined() ? delta : a.h0,
                     .residual = residual,
-                    .weight = w.norm1,
+                    .weight = w.norm1(),
                     .eps = eps,
                     .amax = linears.qkv.input_amax()},
                    stream);
@@ -93,7 +87,7 @@ void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears
                     .residual_out = a.h1,
                     .x = delta,
                     .residual = a.h0,
-                    .weight = w.norm2,
+                    .weight = w.norm2(),
                     .eps = eps,
                     .amax = linears.gate_up.input_amax()},
                    stream);
@@ -118,7 +112,7 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
                      .d_residual = d_h,
                      .h = a.h1,
                      .rstd = a.rstd2,
-                     .weight = w.norm2,
+                     .weight = w.norm2(),
                      .amax = linears.o.gradient_amax()},
                     stream);
 
@@ -145,7 +139,7 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
                      .d_residual = d_h,
                      .h = a.h0,
                      .rstd = a.rstd1,
-                     .weight = w.norm1,
+                     .weight = w.norm1(),
                      .amax = d_h_amax},
                     stream);
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "kernels/sdpa.h"
 #include "model/config.h"
@@ -24,11 +25,13 @@ struct BatchShape {
   int64_t tokens() const { return micro_batch_size * seq_len; }
 };
 
-// Views into a flat parameter buffer: the weights of a block, or their gradients.
-struct BlockParameters {
-  BlockParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config, int64_t layer);
+// A parameter somewhere: the weights as gathered, a gradient.
+using ParameterView = std::function<Tensor(const ParameterSpec&)>;
 
-  Tensor norms;    // norm1, norm2 and the padding between, flat
+// Views of the weights of a block, or of their gradients.
+struct BlockParameters {
+  BlockParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config, int64_t layer);
+
   Tensor norm1;    // [hidden]
   Tensor norm2;    // [hidden]
   Tensor qkv;      // [(heads + 2 kv_heads) * head_dim, hidden]
@@ -41,7 +44,6 @@ struct BlockParameters {
 struct BlockLinears {
   LinearLayer qkv, o, gate_up, down;
 };
-inline constexpr int64_t kLinearsPerBlock = 4;
 
 // Inputs of FP8 linears, which are cast at once and not kept; the blocks in FP8 share them.
 struct BlockTransients {
@@ -89,15 +91,17 @@ struct BlockContext {
   Stream& stream;
 };
 
+class BlockWeights;
+
 // `delta` [tokens, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
 // activations.h0 already holds the input.
-void block_forward(const BlockContext& context, const BlockParameters& weights, BlockLinears& linears,
+void block_forward(const BlockContext& context, const BlockWeights& weights, BlockLinears& linears,
                    const Tensor& residual, const Tensor& delta, const BlockActivations& activations);
 
 // Backward of one block. Products write the weight gradients with =, or += when accumulating; norm gradients are
 // always +=.
 struct BlockBackward {
-  const BlockParameters& weights;
+  const BlockWeights& weights;
   const BlockParameters& gradients;
   BlockLinears& linears;
   const BlockActivations& activations;

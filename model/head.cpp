@@ -23,10 +23,9 @@ int64_t chunk_tokens(const ModelConfig& config, const BatchShape& shape, DType c
 
 }  // namespace
 
-HeadParameters::HeadParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config)
-    : norm(parameter_view(flat, layout.find("model.norm.weight"))),
-      lm_head(parameter_view(
-          flat, layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
+HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config)
+    : norm(view(layout.find("model.norm.weight"))),
+      lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
 
 HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
   const int64_t tokens = shape.tokens();

@@ -6,10 +6,9 @@
 
 namespace octavo {
 
-// Views of the head's parameters in a flat buffer: weights, or gradients. A tied model's lm_head is the embedding
-// table.
+// Views of the head's weights, or of their gradients. A tied model's lm_head is the embedding table.
 struct HeadParameters {
-  HeadParameters(const Tensor& flat, const ParameterLayout& layout, const ModelConfig& config);
+  HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config);
 
   Tensor norm;     // [hidden]
   Tensor lm_head;  // [vocab, hidden]

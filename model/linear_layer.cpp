@@ -7,8 +7,6 @@
 
 namespace octavo {
 
-namespace {
-
 Scaling activation_scaling(LinearPrecision recipe) {
   switch (recipe) {
     case LinearPrecision::kFp8Rowwise:
@@ -30,6 +28,8 @@ Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scali
           .scale_inv = arena.allocate(name + " scales", DType::kFloat32, {fp8_scale_count(scaling, rows, k)}),
           .scaling = scaling};
 }
+
+namespace {
 
 // An operand over the beginning of shared memory.
 Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format, Scaling scaling, int64_t rows,
@@ -60,15 +60,9 @@ LinearScratch::LinearScratch(std::span<const LinearShape> shapes, LinearPrecisio
 }
 
 LinearLayer::LinearLayer(const LinearOptions& options, Arena& arena) : options_(options) {
-  if (!is_fp8(options.recipe)) return;
-  const LinearShape& s = options.shape;
-  const Scaling scaling = weight_scaling(options.recipe);
-  constexpr DType kFormat = DType::kFloat8E4M3;
-  weight_rows_ = allocate_operand("fp8 weight", kFormat, scaling, s.out, s.in, arena);
-  if (!options.gradient.defined()) return;
-  weight_columns_ = allocate_operand("fp8 weight transposed", kFormat, scaling, s.in, s.out, arena);
-  input_columns_ =
-      allocate_operand("activations fp8", kFormat, activation_scaling(options.recipe), s.in, s.tokens, arena);
+  if (!is_fp8(options.recipe) || !options.gradient.defined()) return;
+  input_columns_ = allocate_operand("activations fp8", DType::kFloat8E4M3, activation_scaling(options.recipe),
+                                    options.shape.in, options.shape.tokens, arena);
 }
 
 Tensor LinearLayer::amax_slot(AmaxTable::Kind kind) const {
@@ -105,21 +99,16 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
            stream);
 }
 
-void LinearLayer::prepare_weight(Stream& stream) {
-  if (!is_fp8(options_.recipe)) return;
-  cast(weight_rows_, weight_columns_, options_.weight, AmaxTable::kWeight, false, stream);
-}
-
 void LinearLayer::forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream) {
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) {
     input_ = x;
-    return linear_forward({.y = y, .x = x, .w = o.weight, .name = o.names.forward}, stream);
+    return linear_forward({.y = y, .x = x, .w = o.weight.value, .name = o.names.forward}, stream);
   }
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        activation_scaling(o.recipe), o.shape.tokens, o.shape.in);
   cast(rows, input_columns_, x, AmaxTable::kInput, measured, stream);
-  fp8_matmul({.d = y, .a = rows, .b = weight_rows_, .fast_accumulation = fast(true), .name = o.names.forward}, stream);
+  fp8_matmul({.d = y, .a = rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = o.names.forward}, stream);
 }
 
 void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream) {
@@ -129,7 +118,7 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, bool accumulate
                             .d_w = o.gradient,
                             .d_y = d_y,
                             .x = input_,
-                            .w = o.weight,
+                            .w = o.weight.value,
                             .accumulate = accumulate,
                             .input_name = o.names.d_x,
                             .weight_name = o.names.d_w},
@@ -149,7 +138,7 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, bool accumulate
               .fast_accumulation = fast(false),
               .name = o.names.d_w},
              stream);
-  fp8_matmul({.d = d_x, .a = rows, .b = weight_columns_, .fast_accumulation = fast(false), .name = o.names.d_x},
+  fp8_matmul({.d = d_x, .a = rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = o.names.d_x},
              stream);
 }
 

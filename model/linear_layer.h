@@ -7,11 +7,13 @@
 //   backward  d_y -> rows [tokens, out], columns [out, tokens]
 //             d_W += columns(d_y) columns(x)^T;  d_x = rows(d_y) columns(W)^T
 //
-// W is cast once a step (prepare_weight). What backward needs of x is kept as its FP8 columns; x itself may be
-// overwritten after forward. All work is queued on the stream; memory comes from the arena at construction.
+// The casts of W come from outside (model/block_weights.h), once a step or whenever W has been gathered. What backward
+// needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on the stream;
+// memory comes from the arena at construction.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
@@ -35,6 +37,21 @@ struct LinearScratch {
   Tensor row_scales, column_scales;  // [elements] float32
 };
 
+// A weight as its products read it.
+struct LinearWeight {
+  Tensor value;        // [out, in], without FP8
+  Fp8Operand rows;     // [out, in] in FP8, valid in forward
+  Fp8Operand columns;  // [in, out] in FP8, valid in backward
+};
+
+// What an activation of a recipe shares one scale over, and what a weight does.
+Scaling activation_scaling(LinearPrecision recipe);
+Scaling weight_scaling(LinearPrecision recipe);
+
+// Memory for an operand [rows, k].
+Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
+                            Arena& arena);
+
 // Names in the profile; string literals.
 struct LinearNames {
   const char* forward = "linear";
@@ -47,8 +64,8 @@ struct LinearOptions {
   PrecisionConfig precision;
   LinearShape shape;
   LinearNames names;
-  Tensor weight;                     // [out, in], compute dtype
-  Tensor gradient;                   // [out, in] float32; undefined in inference
+  LinearWeight weight;
+  Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
   int64_t index = 0;                 // of this linear in the table
   LinearScratch* scratch = nullptr;  // FP8 recipes; borrowed
@@ -62,13 +79,10 @@ class LinearLayer {
   Tensor input_amax() const { return amax_slot(AmaxTable::kInput); }
   Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
 
-  // Casts the weight; after each update, before the first product. Nothing to do in bfloat16.
-  void prepare_weight(Stream& stream);
-
   // y [tokens, out] = x W^T. `measured`: the amax of x is in input_amax() already. Without FP8, x must stay as it is
   // until backward.
   void forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream);
-  // d_x [tokens, in] =, the weight gradient = or (accumulate) +=. The amax of d_y is in gradient_amax() already.
+  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=. The amax of d_y is in gradient_amax() already.
   void backward(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
@@ -82,8 +96,6 @@ class LinearLayer {
   LinearOptions options_;
   Tensor input_;              // of the last forward, without FP8
   Fp8Operand input_columns_;  // of the last forward, in FP8
-  Fp8Operand weight_rows_;
-  Fp8Operand weight_columns_;
 };
 
 }  // namespace octavo

@@ -8,12 +8,25 @@
 
 namespace octavo {
 
-Llama::Llama(const LlamaOptions& options, const ParameterLayout& layout, const ParameterBuffers& parameters,
-             Arena& arena, Stream& stream)
+namespace {
+
+ParameterView weights_of(const ShardedParameters& parameters) {
+  return [&parameters](const ParameterSpec& spec) { return parameters.full_weight(spec); };
+}
+
+ParameterView gradients_of(const ShardedParameters& parameters) {
+  return [&parameters](const ParameterSpec& spec) { return parameters.full_gradient(spec); };
+}
+
+}  // namespace
+
+Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& arena, Stream& stream)
     : options_(options),
+      parameters_(&parameters),
+      fsdp_(&parameters.fsdp()),
       stream_(&stream),
-      embedding_(parameter_view(parameters.weight, layout.find("model.embed_tokens.weight"))),
-      head_weights_(parameters.weight, layout, options.config),
+      embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
+      head_weights_(weights_of(parameters), parameters.layout(), options.config),
       head_gradients_(head_weights_),
       head_activations_(options.config, options.shape, options.precision.compute, arena) {
   const ModelConfig& config = options.config;
@@ -24,8 +37,8 @@ Llama::Llama(const LlamaOptions& options, const ParameterLayout& layout, const P
   delta_ = arena.allocate("residual delta", compute, {shape.tokens(), config.hidden_size});
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training) {
-    d_embedding_ = parameter_view(parameters.grad, layout.find("model.embed_tokens.weight"));
-    head_gradients_ = HeadParameters(parameters.grad, layout, config);
+    d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
+    head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
     block_gradients_ = std::make_unique<BlockGradients>(config, shape, compute, arena);
   }
   if (is_fp8(options.precision.linear)) {
@@ -33,7 +46,7 @@ Llama::Llama(const LlamaOptions& options, const ParameterLayout& layout, const P
     scratch_ = std::make_unique<LinearScratch>(linear_shapes(config, shape), options.precision.linear, arena);
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, layout, parameters, arena);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
 
   const int64_t workspace_bytes =
       std::max({block_workspace_bytes(config, shape, options.precision, stream),
@@ -44,12 +57,20 @@ Llama::Llama(const LlamaOptions& options, const ParameterLayout& layout, const P
   upload_rope_table();
 }
 
-void Llama::make_block(int64_t layer, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena) {
+void Llama::make_block(int64_t layer, Arena& arena) {
   const ModelConfig& config = options_.config;
   const PrecisionConfig& precision = options_.precision;
   const bool training = options_.mode == LlamaMode::kTraining;
-  weights_.emplace_back(parameters.weight, layout, config, layer);
-  if (training) gradients_.emplace_back(parameters.grad, layout, config, layer);
+  const BlockWeights::Options weights{.parameters = *parameters_,
+                                      .config = config,
+                                      .precision = precision,
+                                      .shapes = linear_shapes(config, options_.shape),
+                                      .layer = layer,
+                                      .mode = options_.mode,
+                                      .amaxes = amaxes_.get(),
+                                      .shared = weight_memory_};
+  weights_.emplace_back(weights, arena);
+  if (training) gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), config, layer);
   linears_.push_back(make_linears(layer, arena));
   if (!training && layer > 0) return;
   // What several blocks share must not be kept for backward, so only blocks in FP8 use the transients.
@@ -59,14 +80,13 @@ void Llama::make_block(int64_t layer, const ParameterLayout& layout, const Param
 
 BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
   const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(options_.config, options_.shape);
-  const BlockParameters& w = weights_.back();
-  const BlockParameters* g = gradients_.empty() ? nullptr : &gradients_.back();
+  const BlockParameters* g = gradients(static_cast<size_t>(layer));
   const auto make = [&](size_t i, const LinearNames& names, Tensor BlockParameters::*matrix) {
     const LinearOptions linear{.recipe = options_.precision.of_layer(layer, options_.config.num_layers),
                                .precision = options_.precision,
                                .shape = shapes[i],
                                .names = names,
-                               .weight = w.*matrix,
+                               .weight = weights_.back().linear(i),
                                .gradient = g != nullptr ? g->*matrix : Tensor(),
                                .amaxes = amaxes_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
@@ -91,13 +111,6 @@ const BlockActivations& Llama::activations(size_t layer) const {
   return activations_[std::min(layer, activations_.size() - 1)];
 }
 
-void Llama::prepare_weights() {
-  if (amaxes_) amaxes_->begin_weights(*stream_);
-  for (BlockLinears& block : linears_) {
-    for (LinearLayer* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) linear->prepare_weight(*stream_);
-  }
-}
-
 void Llama::end_step(Communicator& communicator) {
   if (amaxes_) amaxes_->end_step(communicator, *stream_);
 }
@@ -106,12 +119,27 @@ BlockContext Llama::context(const Tensor& document_start) const {
   return {options_.config, sdpa_shape(options_.config, options_.shape), rope_table_, document_start, *stream_};
 }
 
+size_t Llama::unit_after(size_t layer) const {
+  const bool last = layer + 1 == weights_.size();
+  return last ? parameters_->layout().head_unit() : ParameterLayout::block_unit(static_cast<int64_t>(layer) + 1);
+}
+
 Tensor Llama::forward_blocks(const MicroBatch& batch) {
   const BlockContext c = context(batch.document_start);
+  fsdp_->gather(ParameterLayout::kNorms);
+  fsdp_->gather(ParameterLayout::kEmbedding);
+  fsdp_->gather(ParameterLayout::block_unit(0));
+  fsdp_->use(ParameterLayout::kNorms);
+  fsdp_->use(ParameterLayout::kEmbedding);
   embedding_forward({.out = activations(0).h0, .ids = batch.inputs, .table = embedding_}, *stream_);
+  fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t layer = 0; layer < weights_.size(); ++layer) {
+    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
+    fsdp_->gather(unit_after(layer));
+    weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
     block_forward(c, weights_[layer], linears_[layer], residual, delta_, activations(layer));
+    fsdp_->release(unit);
     residual = activations(layer).h1;
   }
   return residual;
@@ -121,16 +149,22 @@ void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
   const BlockContext c = context(batch.document_start);
   const Tensor residual = forward_blocks(batch);
+  const size_t head = parameters_->layout().head_unit();
+  fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
   head_loss(c, head_weights_, batch.targets, head_activations_);
+  fsdp_->release(head);
 }
 
-void Llama::forward_backward(const MicroBatch& batch, float scale, bool first) {
+void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
   CHECK(block_gradients_ != nullptr, "this model was made for inference");
   const BlockContext c = context(batch.document_start);
-  if (first) zero_summed_gradients();
+  const size_t head = parameters_->layout().head_unit();
+  fsdp_->begin_micro_batch(first, last);
+  if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
   if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
   const Tensor residual = forward_blocks(batch);
+  fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
@@ -139,13 +173,21 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first) {
                          .d_h = delta_,
                          .d_h_amax = linears_.back().down.gradient_amax(),
                          .scale = scale,
-                         .accumulate = !first});
-  backward_blocks(batch, !first);
+                         .accumulate = fsdp_->begin_gradient(head)});
+  fsdp_->release(head);
+  if (!options_.config.tie_word_embeddings) fsdp_->reduce(head);  // a tied table's gradient is not complete yet
+  backward_blocks(batch);
+  backward_embedding(batch);
+  fsdp_->reduce(ParameterLayout::kNorms);
 }
 
-void Llama::backward_blocks(const MicroBatch& batch, bool accumulate) {
+void Llama::backward_blocks(const MicroBatch& batch) {
   const BlockContext c = context(batch.document_start);
   for (size_t layer = weights_.size(); layer-- > 0;) {
+    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
+    if (layer > 0) fsdp_->gather(unit - 1);
+    fsdp_->use(unit);
+    weights_[layer].prepare_backward(*stream_);
     block_backward(c, {.weights = weights_[layer],
                        .gradients = gradients_[layer],
                        .linears = linears_[layer],
@@ -153,24 +195,30 @@ void Llama::backward_blocks(const MicroBatch& batch, bool accumulate) {
                        .scratch = *block_gradients_,
                        .d_h = delta_,
                        .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
-                       .accumulate = accumulate});
+                       .accumulate = fsdp_->begin_gradient(unit)});
+    fsdp_->release(unit);
+    fsdp_->reduce(unit);
   }
-  embedding_backward({.d_table = d_embedding_, .d_out = delta_, .ids = batch.inputs, .order = batch.order}, *stream_);
 }
 
-// Gradients that ops only ever add to. A tied table is written first by lm_head's product, which sets it.
-void Llama::zero_summed_gradients() {
-  for (const BlockParameters& block : gradients_) stream_->zero(block.norms);
-  stream_->zero(head_gradients_.norm);
-  if (!options_.config.tie_word_embeddings) stream_->zero(d_embedding_);
+void Llama::backward_embedding(const MicroBatch& batch) {
+  constexpr size_t kUnit = ParameterLayout::kEmbedding;
+  // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
+  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit)) stream_->zero(d_embedding_);
+  embedding_backward({.d_table = d_embedding_, .d_out = delta_, .ids = batch.inputs, .order = batch.order}, *stream_);
+  fsdp_->reduce(kUnit);
 }
 
 Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
   const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
   const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}});
+  const size_t head = parameters_->layout().head_unit();
+  fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
-  return head_logits(c, head_weights_, head_activations_, position);
+  const Tensor logits = head_logits(c, head_weights_, head_activations_, position);
+  fsdp_->release(head);
+  return logits;
 }
 
 }  // namespace octavo

@@ -1,15 +1,18 @@
 // Llama: forward, loss and backward of one micro-batch. Written once; ops run where the stream is.
 //
-// The object borrows the parameter buffers and takes its activations from the arena at construction; nothing is
-// allocated later. All work is queued on the stream given at construction; results are there when it gets there.
+// The object borrows the parameters and takes its activations from the arena at construction; nothing is allocated
+// later. All work is queued on the stream given at construction, and what moves between ranks beside it; results are
+// there when the stream gets there. Where parameters are sharded, every pass is a collective.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "model/block.h"
+#include "model/block_weights.h"
 #include "model/head.h"
 #include "model/precision.h"
+#include "model/sharded_parameters.h"
 
 namespace octavo {
 
@@ -32,8 +35,7 @@ struct LlamaOptions {
 class Llama {
  public:
   // `parameters` must outlive the model. Throws InputError when the device has no kernel for the shape.
-  Llama(const LlamaOptions& options, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena,
-        Stream& stream);
+  Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& arena, Stream& stream);
   // Its linears point into it.
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
@@ -41,15 +43,13 @@ class Llama {
   // losses() = the loss of every token.
   void forward(const MicroBatch& batch);
 
-  // losses() as forward(), and the gradient of scale * sum(losses) into the gradient buffer: = when `first`, += after.
-  void forward_backward(const MicroBatch& batch, float scale, bool first);
+  // losses() as forward(), and the gradient of scale * sum(losses) into the gradient shards: = when `first`, += after.
+  // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
+  void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
   // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32.
   Tensor next_token_logits(const Tensor& inputs, int64_t position);
 
-  // Tells the model that the weights have changed: FP8 recipes cast them anew. Before the first pass and after each
-  // update.
-  void prepare_weights();
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
   void end_step(Communicator& communicator);
 
@@ -60,17 +60,22 @@ class Llama {
   AmaxTable* amaxes() { return amaxes_.get(); }
 
  private:
-  void make_block(int64_t layer, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena);
+  void make_block(int64_t layer, Arena& arena);
   BlockLinears make_linears(int64_t layer, Arena& arena);
+  const BlockParameters* gradients(size_t layer) const { return gradients_.empty() ? nullptr : &gradients_[layer]; }
   void upload_rope_table();
   const BlockActivations& activations(size_t layer) const;
   BlockContext context(const Tensor& document_start) const;
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
   Tensor forward_blocks(const MicroBatch& batch);
-  void backward_blocks(const MicroBatch& batch, bool accumulate);
-  void zero_summed_gradients();
+  void backward_blocks(const MicroBatch& batch);
+  void backward_embedding(const MicroBatch& batch);
+  // The unit that forward needs after block `layer`.
+  size_t unit_after(size_t layer) const;
 
   LlamaOptions options_;
+  ShardedParameters* parameters_;
+  Fsdp* fsdp_;
   Stream* stream_;
   Tensor embedding_;
   Tensor d_embedding_;
@@ -81,7 +86,7 @@ class Llama {
   Tensor rope_table_;  // [seq_len, head_dim] float32
 
   // By layer.
-  std::vector<BlockParameters> weights_;
+  std::vector<BlockWeights> weights_;
   std::vector<BlockParameters> gradients_;  // in training
   std::vector<BlockLinears> linears_;
   std::vector<BlockActivations> activations_;  // in inference, those of one block for all
@@ -90,6 +95,7 @@ class Llama {
   std::unique_ptr<BlockGradients> block_gradients_;  // in training
   std::unique_ptr<BlockTransients> transients_;      // in FP8
   std::unique_ptr<LinearScratch> scratch_;           // in FP8
+  std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                // in FP8
 };
 

@@ -5,36 +5,58 @@
 
 namespace octavo {
 
-Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, const ParameterBuffers& parameters,
-                     Arena& arena)
+Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena)
     : config_(config),
       parameters_(&parameters),
-      exp_avg_(arena.allocate("exp_avg", config.state_dtype, {layout.total_elements()})),
-      exp_avg_sq_(arena.allocate("exp_avg_sq", config.state_dtype, {layout.total_elements()})),
+      amaxes_(amaxes),
+      exp_avg_(arena.allocate("exp_avg", config.state_dtype, {parameters.master().numel()})),
+      exp_avg_sq_(arena.allocate("exp_avg_sq", config.state_dtype, {parameters.master().numel()})),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
-  // Padding between parameters goes with its predecessor: its gradients are zero and so it stays zero.
-  for (const ParameterSpec& spec : layout.specs()) {
-    if (!segments_.empty()) segments_.back().end = spec.offset;
-    if (segments_.empty() || segments_.back().decayed != spec.decayed()) {
-      segments_.push_back({spec.offset, layout.total_elements(), spec.decayed()});
-    }
-  }
-  segments_.back().end = layout.total_elements();
+  find_segments();
 }
 
-void Optimizer::step(int64_t step, double lr, Stream& stream) {
-  const ParameterBuffers& p = *parameters_;
+// Padding after a piece needs no update: its gradients are zero and so it stays zero.
+void Optimizer::find_segments() {
+  for (const ParameterPiece& piece : parameters_->pieces()) {
+    const size_t unit = piece.spec->unit;
+    const bool fp8 = parameters_->travels_in_fp8(unit);
+    const Tensor amax = amaxes_ != nullptr && piece.spec->linear >= 0
+                            ? amaxes_->current(piece.spec->linear, AmaxTable::kWeight)
+                            : Tensor();
+    const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
+    const int64_t end = piece.offset + piece.end - piece.begin;
+    Segment* last = segments_.empty() ? nullptr : &segments_.back();
+    const auto follows = [&](const Tensor& before) {
+      if (before.defined() != weight.defined()) return false;
+      return !weight.defined() || static_cast<char*>(before.raw()) + before.bytes() == weight.raw();
+    };
+    const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
+                       last->amax.raw() == amax.raw() && follows(last->weight);
+    if (!joins) {
+      segments_.push_back({piece.offset, end, piece.spec->decayed(), weight, amax});
+      continue;
+    }
+    last->end = end;
+    if (weight.defined()) last->weight = Tensor(last->weight.raw(), weight.dtype(), {end - last->begin});
+  }
+}
+
+void Optimizer::step(int64_t step, double lr, Communicator* shards, Stream& stream) {
+  const ShardedParameters& p = *parameters_;
+  parameters_->fsdp().finish_reductions();
   stream.zero(grad_sum_of_squares_);
-  sum_of_squares({.out = grad_sum_of_squares_, .x = p.grad}, stream);
-  const bool casts = p.weight.dtype() != DType::kFloat32;
+  sum_of_squares({.out = grad_sum_of_squares_, .x = p.gradients()}, stream);
+  if (shards != nullptr) shards->all_reduce_sum(grad_sum_of_squares_, stream);
+  if (amaxes_ != nullptr) amaxes_->begin_weights(stream);
   for (const Segment& segment : segments_) {
     const auto slice = [&](const Tensor& flat) { return flat.rows(segment.begin, segment.end); };
-    adamw({.master = slice(p.master),
+    adamw({.master = slice(p.master()),
            .exp_avg = slice(exp_avg_),
            .exp_avg_sq = slice(exp_avg_sq_),
-           .grad = slice(p.grad),
-           .weight = casts ? slice(p.weight) : Tensor(),
+           .grad = slice(p.gradients()),
+           .weight = segment.weight,
            .grad_sum_of_squares = grad_sum_of_squares_,
+           .amax = segment.amax,
            .options = {.lr = static_cast<float>(lr),
                        .beta1 = static_cast<float>(config_.beta1),
                        .beta2 = static_cast<float>(config_.beta2),

@@ -41,8 +41,17 @@ int64_t ParameterSpec::numel() const {
   return count;
 }
 
-void ParameterLayout::add(std::string name, std::vector<int64_t> shape, double init_std) {
-  ParameterSpec spec{std::move(name), std::move(shape), total_elements_, init_std};
+void ParameterLayout::begin_unit(std::string name, int64_t layer) {
+  units_.push_back({.name = std::move(name), .begin = total_elements_, .end = total_elements_, .layer = layer});
+}
+
+void ParameterLayout::end_unit() {
+  align_next();
+  units_.back().end = total_elements_;
+}
+
+void ParameterLayout::add(std::string name, std::vector<int64_t> shape, double init_std, int64_t linear) {
+  ParameterSpec spec{std::move(name), std::move(shape), total_elements_, init_std, units_.size() - 1, linear};
   total_elements_ += spec.numel();
   specs_.push_back(std::move(spec));
 }
@@ -51,36 +60,54 @@ void ParameterLayout::align_next() {
   total_elements_ = (total_elements_ + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
 }
 
+void ParameterLayout::add_norms(const ModelConfig& c) {
+  begin_unit("norms");
+  units_.back().is_norms = true;
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) {
+      add(fmt::format("model.layers.{}.{}.weight", layer, name), {c.hidden_size}, 0);
+      align_next();
+    }
+  }
+  add("model.norm.weight", {c.hidden_size}, 0);
+  end_unit();
+}
+
 void ParameterLayout::add_block(const ModelConfig& c, int64_t layer) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const int64_t qkv = layer * kLinearsPerBlock;
+  const int64_t o = qkv + 1;
+  const int64_t gate_up = qkv + 2;
+  const int64_t down = qkv + 3;
   // The two products that write into the residual stream start smaller, so that its variance at the last layer does not
   // grow with the depth (Radford et al., GPT-2, section 2.3).
   const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
-  add(prefix + "input_layernorm.weight", {c.hidden_size}, 0);
+  begin_unit(fmt::format("block {}", layer), layer);
+  add(prefix + "self_attn.q_proj.weight", {c.num_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
+  add(prefix + "self_attn.k_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
+  add(prefix + "self_attn.v_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
   align_next();
-  add(prefix + "post_attention_layernorm.weight", {c.hidden_size}, 0);
+  add(prefix + "self_attn.o_proj.weight", {c.hidden_size, c.attention_width()}, residual_std, o);
   align_next();
-  add(prefix + "self_attn.q_proj.weight", {c.num_heads * c.head_dim, c.hidden_size}, kInitStd);
-  add(prefix + "self_attn.k_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd);
-  add(prefix + "self_attn.v_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd);
+  add(prefix + "mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd, gate_up);
+  add(prefix + "mlp.up_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd, gate_up);
   align_next();
-  add(prefix + "self_attn.o_proj.weight", {c.hidden_size, c.attention_width()}, residual_std);
-  align_next();
-  add(prefix + "mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd);
-  add(prefix + "mlp.up_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd);
-  align_next();
-  add(prefix + "mlp.down_proj.weight", {c.hidden_size, c.intermediate_size}, residual_std);
-  align_next();
+  add(prefix + "mlp.down_proj.weight", {c.hidden_size, c.intermediate_size}, residual_std, down);
+  end_unit();
 }
 
 ParameterLayout::ParameterLayout(const ModelConfig& config) {
+  add_norms(config);
+  begin_unit("embedding");
+  lm_head_ = specs_.size();
   add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, kInitStd);
-  align_next();
+  end_unit();
   for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, layer);
-  add("model.norm.weight", {config.hidden_size}, 0);
-  align_next();
-  if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, config.hidden_size}, kInitStd);
-  align_next();
+  if (config.tie_word_embeddings) return;
+  begin_unit("lm_head");
+  lm_head_ = specs_.size();
+  add("lm_head.weight", {config.vocab_size, config.hidden_size}, kInitStd);
+  end_unit();
 }
 
 const ParameterSpec& ParameterLayout::find(std::string_view name) const {
@@ -88,14 +115,6 @@ const ParameterSpec& ParameterLayout::find(std::string_view name) const {
     if (spec.name == name) return spec;
   }
   throw Error(fmt::format("the model has no parameter {}", name));
-}
-
-ParameterBuffers::ParameterBuffers(const ParameterLayout& layout, DType compute, LlamaMode mode, Arena& arena)
-    : master(arena.allocate("master weights", DType::kFloat32, {layout.total_elements()})) {
-  if (mode == LlamaMode::kTraining) {
-    grad = arena.allocate("gradients", DType::kFloat32, {layout.total_elements()});
-  }
-  weight = compute == DType::kFloat32 ? master : arena.allocate("compute weights", compute, {layout.total_elements()});
 }
 
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec) {

@@ -1,9 +1,10 @@
-// The parameters of a Llama model: names, shapes, order, initial values, and the flat buffers that hold them.
+// The parameters of a Llama model: names, shapes, order and initial values.
 //
-// Parameters carry their Hugging Face names. They are laid out unit by unit (the embedding, each block, the head) in
-// one flat order; within a block the norms come first and q, k, v as well as gate, up are neighbours, so that the
-// packed products see one [q + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such a
-// matrix starts at a multiple of kParameterAlignment elements; padding is zero and stays zero.
+// Parameters carry their Hugging Face names. They lie in one flat order, in units that are sharded, gathered and reduced
+// as a whole: all norm weights of the model (a few megabytes, always at hand), the embedding table, the matrices of each
+// block, lm_head unless it is tied. Within a block q, k, v as well as gate, up are neighbours, so that the packed
+// products see one [q + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such a matrix
+// starts at a multiple of kParameterAlignment elements; padding is zero and stays zero.
 #pragma once
 
 #include <cstdint>
@@ -11,50 +12,62 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "kernels/core/tensor.h"
 #include "model/config.h"
 
 namespace octavo {
 
-inline constexpr int64_t kParameterAlignment = 64;
+inline constexpr int64_t kParameterAlignment = 128;
 
 struct ParameterSpec {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // [out, in] or [hidden]
   int64_t offset = 0;          // first element in the flat order
   double init_std = 0;         // normal(0, init_std); 0: all ones (norm weights)
+  size_t unit = 0;
+  int64_t linear = -1;  // the FP8 linear it belongs to, counted over all blocks; -1: none
   int64_t numel() const;
   bool decayed() const { return shape.size() >= 2; }  // by weight decay
+};
+
+inline constexpr int64_t kLinearsPerBlock = 4;  // qkv, o, gate_up, down
+
+struct ParameterUnit {
+  std::string name;   // "norms", "embedding", "block 3", "lm_head"
+  int64_t begin = 0;  // in the flat order
+  int64_t end = 0;    // padding included
+  bool decayed() const { return !is_norms; }
+  bool is_norms = false;
+  int64_t layer = -1;  // of a block
 };
 
 // The layout of all parameters of a model.
 class ParameterLayout {
  public:
+  static constexpr size_t kNorms = 0;
+  static constexpr size_t kEmbedding = 1;
+  static size_t block_unit(int64_t layer) { return 2 + static_cast<size_t>(layer); }
+  // The unit of lm_head: the embedding's when tied.
+  size_t head_unit() const { return specs_[lm_head_].unit; }
   explicit ParameterLayout(const ModelConfig& config);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   const ParameterSpec& find(std::string_view name) const;     // throws when there is none
+  const std::vector<ParameterUnit>& units() const { return units_; }
   int64_t total_elements() const { return total_elements_; }  // padding included
 
  private:
-  void add(std::string name, std::vector<int64_t> shape, double init_std);
+  void begin_unit(std::string name, int64_t layer = -1);
+  void end_unit();
+  void add(std::string name, std::vector<int64_t> shape, double init_std, int64_t linear = -1);
   void align_next();
+  void add_norms(const ModelConfig& config);
   void add_block(const ModelConfig& config, int64_t layer);
 
+  std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
+  size_t lm_head_ = 0;  // its spec
   int64_t total_elements_ = 0;
-};
-
-// Flat buffers in layout order. float32 `master` and `grad`; `weight` in the compute dtype is what the products read:
-// it aliases `master` when the compute dtype is float32.
-enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no gradients
-
-struct ParameterBuffers {
-  ParameterBuffers(const ParameterLayout& layout, DType compute, LlamaMode mode, Arena& arena);
-
-  Tensor master;
-  Tensor grad;  // in training
-  Tensor weight;
 };
 
 // The elements of one parameter within a flat buffer, as a 1- or 2-dimensional tensor.

@@ -43,6 +43,15 @@ void* create_stream(int device_index) {
   return stream;
 }
 
+void* create_urgent_stream() {
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
+  return stream;
+}
+
 void destroy_stream(void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
 
 void synchronize_stream(void* stream) {

@@ -13,6 +13,7 @@ GpuInfo device_info(int device_index);
 int multiprocessor_count(int device_index);
 
 void* create_stream(int device_index);
+void* create_urgent_stream();  // of the highest priority, on the current device
 void destroy_stream(void* stream) noexcept;
 void synchronize_stream(void* stream);
 void copy_async(void* dst, const void* src, int64_t bytes, void* stream);

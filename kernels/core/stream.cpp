@@ -27,6 +27,14 @@ Stream Stream::cuda(int device_index) {
   throw Error("unreachable");
 }
 
+Stream Stream::beside(const Stream& other) {
+  if constexpr (kHasCuda) {
+    if (other.is_cuda()) return Stream(Device::kCuda, cuda::create_urgent_stream(), other.multiprocessors_);
+  }
+  static_cast<void>(other);
+  return cpu();
+}
+
 Stream::Stream(Stream&& other) noexcept
     : device_(other.device_),
       native_(std::exchange(other.native_, nullptr)),

@@ -26,6 +26,9 @@ class Stream {
   // A non-blocking CUDA stream on GPU `device_index`, which becomes the calling thread's current device. Throws
   // InputError when this build has no CUDA or the machine no such GPU.
   static Stream cuda(int device_index);
+  // A second stream on the device of `other`, for work beside it; on a GPU its kernels are placed before those of
+  // `other` that wait as well.
+  static Stream beside(const Stream& other);
 
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;

@@ -122,12 +122,11 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   Runtime runtime(config, group);
   Stream& stream = runtime.stream();
   const ParameterLayout layout(config.model);
-  const int64_t rows = config.training.global_batch_size;
-  Arena arena(stream.device(), plan_training(config, layout, rows, stream).used());
-  TrainingState state(config, layout, rows, arena, stream);
-  load_initial_weights(config, layout, state.parameters.master, stream);
-  cast_weights(state.parameters, stream);
-  state.model.prepare_weights();
+  const TrainingOptions options = training_options(config, layout, runtime);
+  Arena arena(stream.device(), plan_training(options, runtime).used());
+  TrainingState state(options, runtime, arena);
+  load_initial_weights(config, state.parameters, stream);
+  publish_weights(state, runtime);
 
   const SafetensorsFile file((dir / "golden.safetensors").string());
   Batch batch;
@@ -136,12 +135,12 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   batch.document_start.assign(batch.inputs.size(), 0);
   state.batch.upload(batch);
   const auto tokens = static_cast<double>(batch.inputs.size());
-  state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true);
+  state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true, true);
 
   Pass pass;
   for (const float loss : read_device(state.model.losses(), stream)) pass.loss += static_cast<double>(loss) / tokens;
   for (const ParameterSpec& spec : layout.specs()) {
-    const Tensor grad = parameter_view(state.parameters.grad, spec);
+    const Tensor grad = parameter_view(state.parameters.gradients(), spec);
     pass.gradients[spec.name] = compare(read_device(grad, stream), read_tensor(file, "grad." + spec.name));
   }
   return pass;

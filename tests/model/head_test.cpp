@@ -14,16 +14,16 @@ class Head {
   explicit Head(int64_t chunk)
       : layout_(config_),
         arena_(Device::kCpu, int64_t{1} << 20),
-        buffers_(layout_, DType::kFloat32, LlamaMode::kTraining, arena_),
-        weights_(buffers_.weight, layout_, config_),
-        gradients_(buffers_.grad, layout_, config_),
+        parameters_(layout_, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, arena_, stream_),
+        weights_([&](const ParameterSpec& spec) { return parameters_.full_weight(spec); }, layout_, config_),
+        gradients_([&](const ParameterSpec& spec) { return parameters_.full_gradient(spec); }, layout_, config_),
         activations_(config_, kShape, DType::kFloat32, arena_),
         h_(arena_.allocate("h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         d_h_(arena_.allocate("d_h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         zero_(arena_.allocate("zero", DType::kFloat32, {kShape.tokens(), config_.hidden_size})) {
     activations_.logits = activations_.logits.rows(0, chunk);
     activations_.d_norm = activations_.d_norm.rows(0, chunk);
-    fill(buffers_.master);
+    fill(parameters_.master());
     fill(h_);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
     for (int64_t t = 0; t < kShape.tokens(); ++t) targets_.push_back(token(generator_));
@@ -62,7 +62,7 @@ class Head {
   Stream stream_ = Stream::cpu();
   ParameterLayout layout_;
   Arena arena_;
-  ParameterBuffers buffers_;
+  ShardedParameters parameters_;
   HeadParameters weights_;
   HeadParameters gradients_;
   HeadActivations activations_;

@@ -98,8 +98,8 @@ class TinyLlama {
       : layout_(config),
         stream_(Stream::cpu()),
         arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear))),
-        parameters_(layout_, compute, mode, arena_),
-        llama_(options(config, shape, compute, mode, linear), layout_, parameters_, arena_, stream_) {
+        parameters_(layout_, options(config, shape, compute, mode, linear).precision, {}, mode, {}, arena_, stream_),
+        llama_(options(config, shape, compute, mode, linear), parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;
@@ -107,16 +107,7 @@ class TinyLlama {
       float* values = master(spec);
       for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
     }
-    cast_weights();
-    llama_.prepare_weights();
-  }
-
-  // The compute weights from the master weights.
-  void cast_weights() {
-    if (parameters_.weight.dtype() == DType::kFloat32) return;
-    for (int64_t i = 0; i < layout_.total_elements(); ++i) {
-      parameters_.weight.data<BFloat16>()[i] = BFloat16(parameters_.master.data<float>()[i]);
-    }
+    parameters_.set(llama_.amaxes(), nullptr, stream_);
   }
 
   // Sum of the losses of a forward pass.
@@ -135,9 +126,9 @@ class TinyLlama {
 
   Llama& llama() { return llama_; }
   const ParameterLayout& layout() const { return layout_; }
-  const ParameterBuffers& parameters() const { return parameters_; }
-  float* master(const ParameterSpec& spec) { return parameters_.master.data<float>() + spec.offset; }
-  const float* gradient(const ParameterSpec& spec) const { return parameters_.grad.data<float>() + spec.offset; }
+  ShardedParameters& parameters() { return parameters_; }
+  float* master(const ParameterSpec& spec) { return parameters_.master().data<float>() + spec.offset; }
+  const float* gradient(const ParameterSpec& spec) const { return parameters_.gradients().data<float>() + spec.offset; }
 
  private:
   static LlamaOptions options(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode,
@@ -148,15 +139,15 @@ class TinyLlama {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();
     const ParameterLayout layout(options.config);
-    const ParameterBuffers parameters(layout, options.precision.compute, options.mode, plan);
-    const Llama llama(options, layout, parameters, plan, stream);
+    ShardedParameters parameters(layout, options.precision, {}, options.mode, {}, plan, stream);
+    const Llama llama(options, parameters, plan, stream);
     return plan.used();
   }
 
   ParameterLayout layout_;
   Stream stream_;
   Arena arena_;
-  ParameterBuffers parameters_;
+  ShardedParameters parameters_;
   Llama llama_;
 };
 

@@ -81,9 +81,9 @@ TEST_P(LlamaTest, GradientsAgreeWithDifferencesOfTheLoss) {
   TinyLlama model(config(), kShape);
   OwnedBatch tokens = batch();
   constexpr float kScale = 0.5f;
-  model.llama().forward_backward(tokens.views(), kScale, true);
-  const std::vector<float> gradients(model.parameters().grad.data<float>(),
-                                     model.parameters().grad.data<float>() + model.layout().total_elements());
+  model.llama().forward_backward(tokens.views(), kScale, true, true);
+  const std::vector<float> gradients(model.parameters().gradients().data<float>(),
+                                     model.parameters().gradients().data<float>() + model.layout().total_elements());
   for (const ParameterSpec& spec : model.layout().specs()) {
     const float* gradient = gradients.data() + spec.offset;
     for (int repeat = 0; repeat < 3; ++repeat) {
@@ -105,11 +105,11 @@ TEST_P(LlamaTest, AccumulationEqualsOneLargeBatch) {
   OwnedBatch both = batch();
   OwnedBatch first = both.slice(0, kShape.seq_len);
   OwnedBatch second = both.slice(kShape.seq_len, kShape.tokens());
-  large.llama().forward_backward(both.views(), 0.1f, true);
+  large.llama().forward_backward(both.views(), 0.1f, true, true);
   for (int step = 0; step < 2; ++step) {  // the second time over the gradients of the first: `first` starts anew
-    small.llama().forward_backward(first.views(), 0.1f, true);
+    small.llama().forward_backward(first.views(), 0.1f, true, true);
     double loss = small.sum_of_losses();
-    small.llama().forward_backward(second.views(), 0.1f, false);
+    small.llama().forward_backward(second.views(), 0.1f, false, true);
     loss += small.sum_of_losses();
     EXPECT_NEAR(loss, large.sum_of_losses(), 1e-6 * loss);
     for (const ParameterSpec& spec : small.layout().specs()) {
@@ -122,22 +122,22 @@ TEST_P(LlamaTest, InferenceGivesTheLossesOfTraining) {
   TinyLlama training(config(), kShape);
   TinyLlama inference(config(), kShape, DType::kFloat32, LlamaMode::kInference);
   OwnedBatch tokens = batch();
-  training.llama().forward_backward(tokens.views(), 1.0f, true);
+  training.llama().forward_backward(tokens.views(), 1.0f, true, true);
   const std::vector<float> losses = training.losses();
   EXPECT_EQ(losses[1], 0.0f);  // its target is -1
   training.llama().forward(tokens.views());
   EXPECT_EQ(training.losses(), losses);
   inference.llama().forward(tokens.views());
   EXPECT_EQ(inference.losses(), losses);
-  EXPECT_THROW(inference.llama().forward_backward(tokens.views(), 1.0f, true), Error);
+  EXPECT_THROW(inference.llama().forward_backward(tokens.views(), 1.0f, true, true), Error);
 }
 
 TEST_P(LlamaTest, Bfloat16IsCloseToFloat32) {
   TinyLlama exact(config(), kShape);
   TinyLlama rounded(config(), kShape, DType::kBFloat16);
   OwnedBatch tokens = batch();
-  exact.llama().forward_backward(tokens.views(), 1.0f, true);
-  rounded.llama().forward_backward(tokens.views(), 1.0f, true);
+  exact.llama().forward_backward(tokens.views(), 1.0f, true, true);
+  rounded.llama().forward_backward(tokens.views(), 1.0f, true, true);
   EXPECT_NEAR(rounded.sum_of_losses(), exact.sum_of_losses(), 5e-3 * exact.sum_of_losses());
   for (const ParameterSpec& spec : exact.layout().specs()) {
     EXPECT_GT(cosine(rounded.gradient(spec), exact.gradient(spec), spec.numel()), 0.999) << spec.name;
@@ -187,11 +187,12 @@ TEST(Llama, ThePlanIsWhatItAllocates) {
   TinyLlama model(tiny_config(), kShape, DType::kBFloat16);
   Arena training(Device::kCpu);
   Arena inference(Device::kCpu);
+  Stream stream = Stream::cpu();
   const ParameterLayout layout(tiny_config());
-  const ParameterBuffers with_gradients(layout, DType::kBFloat16, LlamaMode::kTraining, training);
-  const ParameterBuffers without(layout, DType::kBFloat16, LlamaMode::kInference, inference);
-  EXPECT_TRUE(with_gradients.grad.defined());
-  EXPECT_FALSE(without.grad.defined());
+  const ShardedParameters with_gradients(layout, {}, {}, LlamaMode::kTraining, {}, training, stream);
+  const ShardedParameters without(layout, {}, {}, LlamaMode::kInference, {}, inference, stream);
+  EXPECT_TRUE(with_gradients.gradients().defined());
+  EXPECT_FALSE(without.gradients().defined());
   EXPECT_LT(inference.used(), training.used());
 }
 

@@ -50,15 +50,15 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   const ParameterLayout layout(tiny_config());
   Arena arena(Device::kCpu, 1 << 20);
   Stream stream = Stream::cpu();
-  const ParameterBuffers parameters(layout, GetParam().compute, LlamaMode::kTraining, arena);
-  Optimizer optimizer(config, layout, parameters, arena);
+  ShardedParameters parameters(layout, {.compute = GetParam().compute}, {}, LlamaMode::kTraining, {}, arena, stream);
+  Optimizer optimizer(config, parameters, nullptr, arena);
 
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;
   std::vector<Reference> expected;
   std::vector<Values> start;
   for (const ParameterSpec& spec : layout.specs()) {
-    float* weights = parameters.master.data<float>() + spec.offset;
+    float* weights = parameters.master().data<float>() + spec.offset;
     for (int64_t i = 0; i < spec.numel(); ++i) weights[i] = normal(generator);
     start.emplace_back(weights, weights + spec.numel());
     const Values zero(start.back().size());
@@ -68,18 +68,18 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   for (int step = 1; step <= 3; ++step) {
     double squares = 0;
     for (const ParameterSpec& spec : layout.specs()) {
-      float* grad = parameters.grad.data<float>() + spec.offset;
+      float* grad = parameters.gradients().data<float>() + spec.offset;
       for (int64_t i = 0; i < spec.numel(); ++i) {
         grad[i] = normal(generator);
         squares += static_cast<double>(grad[i]) * static_cast<double>(grad[i]);
       }
     }
     const double lr = 0.01 * step;
-    optimizer.step(step, lr, stream);
+    optimizer.step(step, lr, nullptr, stream);
     EXPECT_NEAR(static_cast<double>(optimizer.grad_sum_of_squares().data<float>()[0]), squares, 1e-6 * squares);
     for (size_t p = 0; p < expected.size(); ++p) {
       const ParameterSpec& spec = layout.specs()[p];
-      expected[p].step(config, parameters.grad.data<float>() + spec.offset, std::sqrt(squares), lr, step,
+      expected[p].step(config, parameters.gradients().data<float>() + spec.offset, std::sqrt(squares), lr, step,
                        spec.shape.size() == 2);
     }
   }
@@ -89,7 +89,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   Values master(static_cast<size_t>(layout.total_elements()));
   for (size_t p = 0; p < expected.size(); ++p) {
     const ParameterSpec& spec = layout.specs()[p];
-    const float* weights = parameters.master.data<float>() + spec.offset;
+    const float* weights = parameters.master().data<float>() + spec.offset;
     Values update(weights, weights + spec.numel());
     Values expected_update = expected[p].w;
     for (size_t i = 0; i < update.size(); ++i) {
@@ -102,10 +102,14 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
 
   EXPECT_EQ(optimizer.exp_avg().dtype(), config.state_dtype);
   for (int64_t i = 0; i < layout.total_elements(); ++i) {
-    const float weight = parameters.master.data<float>()[i];
+    const float weight = parameters.master().data<float>()[i];
     ASSERT_EQ(static_cast<double>(weight), master[static_cast<size_t>(i)]) << "padding stays zero";
-    if (GetParam().compute == DType::kBFloat16) {
-      ASSERT_EQ(parameters.weight.data<BFloat16>()[i].bits, BFloat16(weight).bits) << "compute weights follow";
+  }
+  if (GetParam().compute != DType::kBFloat16) return;
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    for (int64_t i = 0; i < piece.end - piece.begin; ++i) {
+      const BFloat16 weight = parameters.weight(piece).data<BFloat16>()[i];
+      ASSERT_EQ(weight.bits, BFloat16(parameters.master(piece).data<float>()[i]).bits) << "compute weights follow";
     }
   }
 }

@@ -107,7 +107,7 @@ TEST(BlockParameters, ViewTheParametersOfTheirLayer) {
   const ModelConfig config = odd_config();
   const ParameterLayout layout(config);
   Array flat(DType::kFloat32, {layout.total_elements()});
-  const BlockParameters block(flat, layout, config, 1);
+  const BlockParameters block([&](const ParameterSpec& spec) { return parameter_view(flat, spec); }, layout, config, 1);
   const auto address = [&](const char* name) {
     return parameter_view(flat, layout.find(std::string("model.layers.1.") + name)).raw();
   };
@@ -124,20 +124,25 @@ TEST(BlockParameters, ViewTheParametersOfTheirLayer) {
   EXPECT_EQ(block.down.raw(), address("mlp.down_proj.weight"));
   EXPECT_EQ(block.norm1.raw(), address("input_layernorm.weight"));
   EXPECT_EQ(block.norm2.raw(), address("post_attention_layernorm.weight"));
-  EXPECT_EQ(block.norms.raw(), block.norm1.raw());
-  EXPECT_EQ(block.norms.numel(), 2 * kParameterAlignment);
 }
 
-TEST(ParameterBuffers, ComputeWeightsAliasTheMasterInFloat32) {
+TEST(ParameterLayout, UnitsCoverTheFlatOrder) {
   const ParameterLayout layout(odd_config());
-  Arena arena(Device::kCpu, 1 << 20);
-  const ParameterBuffers exact(layout, DType::kFloat32, LlamaMode::kTraining, arena);
-  EXPECT_EQ(exact.weight.raw(), exact.master.raw());
-  EXPECT_EQ(exact.grad.numel(), layout.total_elements());
-  const ParameterBuffers rounded(layout, DType::kBFloat16, LlamaMode::kInference, arena);
-  EXPECT_EQ(rounded.weight.dtype(), DType::kBFloat16);
-  EXPECT_EQ(rounded.weight.numel(), layout.total_elements());
-  EXPECT_FALSE(rounded.grad.defined());
+  int64_t end = 0;
+  for (const ParameterUnit& unit : layout.units()) {
+    EXPECT_EQ(unit.begin, end) << unit.name;
+    EXPECT_EQ(unit.end % kParameterAlignment, 0) << unit.name;
+    end = unit.end;
+  }
+  EXPECT_EQ(end, layout.total_elements());
+  for (const ParameterSpec& spec : layout.specs()) {
+    const ParameterUnit& unit = layout.units()[spec.unit];
+    EXPECT_GE(spec.offset, unit.begin) << spec.name;
+    EXPECT_LE(spec.offset + spec.numel(), unit.end) << spec.name;
+    EXPECT_EQ(unit.is_norms, !spec.decayed()) << spec.name;
+  }
+  EXPECT_EQ(layout.units()[layout.head_unit()].name, "lm_head");
+  EXPECT_EQ(layout.find("model.layers.1.self_attn.v_proj.weight").linear, kLinearsPerBlock);
 }
 
 std::vector<float> initialized(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end) {

@@ -103,7 +103,7 @@ class BadConfigTest(BadInput):
             ("training.micro_batch_size=16", ("training.global_batch_size", "16")),
             # what this version cannot do
             ("precision.linear=fp8_blockwise", ("fp8_blockwise", "multiples of 128")),
-            ("precision.reduce=bfloat16", ("precision.reduce", "bfloat16")),
+            ("precision.reduce=float16", ("precision.reduce", "float16")),
             ("parallel.tensor_parallel=2", ("parallel.tensor_parallel", "2")),
             ("activation_checkpointing.mode=full", ("activation_checkpointing.mode", "full")),
             ("parallel.reshard_after_forward=never", ("parallel.reshard_after_forward", "never")),

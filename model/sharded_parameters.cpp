@@ -1,0 +1,125 @@
+#include "model/sharded_parameters.h"
+
+#include <algorithm>
+
+#include "kernels/cast.h"
+#include "kernels/core/error.h"
+#include "kernels/fp8.h"
+#include "kernels/fp8_shard.h"
+
+namespace octavo {
+
+namespace {
+
+enum Pool : size_t { kNormsPool, kTablesPool, kBlocksPool };
+
+size_t pool_of(const ParameterUnit& unit) {
+  if (unit.is_norms) return kNormsPool;
+  return unit.layer >= 0 ? kBlocksPool : kTablesPool;
+}
+
+int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
+  const int64_t step = ranks * kParameterAlignment;
+  return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
+                                     const ShardingOptions& sharding, LlamaMode mode, const DataParallelGroups& groups,
+                                     Arena& arena, Stream& stream)
+    : layout_(&layout), precision_(precision) {
+  shard_begin_ = {0};
+  for (const ParameterUnit& unit : layout.units()) {
+    shard_begin_.push_back(shard_begin_.back() + shard_elements(unit, groups.size()));
+    num_layers_ = std::max(num_layers_, unit.layer + 1);
+  }
+  find_pieces(groups.rank(), groups.size());
+  master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
+
+  // Two blocks and one table at a time are enough to bring the next while one is used; all of them where they stay.
+  const auto all = static_cast<int64_t>(layout.units().size());
+  const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
+  const bool keep_weights = !sharding.reshard_after_forward;
+  const bool keep_gradients = sharding.accumulate_unsharded;
+  FsdpOptions options{.units = {},
+                      .pools = {{"norms", all, 1},
+                                {"tables", slots(keep_weights, 1), slots(keep_gradients, 1)},
+                                {"blocks", slots(keep_weights, 2), slots(keep_gradients, 2)}},
+                      .groups = groups,
+                      .gradients = mode == LlamaMode::kTraining};
+  for (size_t u = 0; u < layout.units().size(); ++u) {
+    const ParameterUnit& unit = layout.units()[u];
+    const DType dtype = traveling_dtype(unit);
+    options.units.push_back(
+        {.name = unit.name,
+         .shard_elements = shard_elements(unit, groups.size()),
+         .weight_dtype = dtype,
+         .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
+         .gradient_dtype = unit.layer >= 0 ? precision.reduce : DType::kFloat32,
+         .pool = pool_of(unit)});
+  }
+  fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);
+}
+
+// Per-tensor recipes need one number to cast a shard, so their blocks travel in FP8; or in float32, which gives the same
+// bytes after a cast at the other end. The other recipes scale rows and blocks, which shards cut.
+DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
+  if (unit.layer < 0 || !is_per_tensor(precision_.of_layer(unit.layer, num_layers_))) return precision_.compute;
+  return precision_.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
+}
+
+bool ShardedParameters::travels_in_fp8(size_t unit) const {
+  return traveling_dtype(layout_->units()[unit]) == DType::kFloat8E4M3;
+}
+
+void ShardedParameters::find_pieces(int rank, int size) {
+  for (const ParameterSpec& spec : layout_->specs()) {
+    const int64_t unit_begin = layout_->units()[spec.unit].begin;
+    const int64_t elements = shard_elements(layout_->units()[spec.unit], size);
+    const int64_t first = unit_begin + rank * elements;  // of the shard, in the flat order
+    const int64_t begin = std::max(spec.offset, first);
+    const int64_t end = std::min(spec.offset + spec.numel(), first + elements);
+    if (begin >= end) continue;
+    pieces_.push_back({&spec, begin - spec.offset, end - spec.offset, shard_begin_[spec.unit] + begin - first});
+  }
+}
+
+Tensor ShardedParameters::weight(const ParameterPiece& piece) const {
+  const Tensor& shard = fsdp_->weight_shard(piece.spec->unit);
+  if (shard.dtype() == DType::kFloat32) return {};
+  const int64_t begin = piece.offset - shard_begin_[piece.spec->unit];
+  return shard.rows(begin, begin + piece.end - piece.begin);
+}
+
+Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) const {
+  const int64_t begin = spec.offset - layout_->units()[spec.unit].begin;
+  const Tensor flat = unit.rows(begin, begin + spec.numel());
+  return spec.shape.size() == 2 ? flat.view({spec.shape[0], spec.shape[1]}) : flat;
+}
+
+void ShardedParameters::publish(AmaxTable* amaxes, Communicator* world, Stream& stream) {
+  if (amaxes != nullptr) {
+    if (world != nullptr) world->all_reduce_max(amaxes->weights(), stream);
+    amaxes->settle_weights(stream);
+    for (const ParameterPiece& piece : pieces_) {
+      if (!travels_in_fp8(piece.spec->unit)) continue;
+      fp8_cast({.out = weight(piece), .x = master(piece), .amax = amaxes->weight_scaling(piece.spec->linear)}, stream);
+    }
+  }
+  fsdp_->weights_changed();
+}
+
+void ShardedParameters::set(AmaxTable* amaxes, Communicator* world, Stream& stream) {
+  if (amaxes != nullptr) amaxes->begin_weights(stream);
+  for (const ParameterPiece& piece : pieces_) {
+    const Tensor rounded = weight(piece);
+    if (rounded.defined() && !travels_in_fp8(piece.spec->unit)) cast({.out = rounded, .x = master(piece)}, stream);
+    if (amaxes != nullptr && piece.spec->linear >= 0) {
+      amax({.out = amaxes->current(piece.spec->linear, AmaxTable::kWeight), .x = master(piece)}, stream);
+    }
+  }
+  publish(amaxes, world, stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,82 @@
+// The parameters of a model as one rank holds them: its shard of the float32 master weights and of the gradients, and
+// the weights that products read, which travel between the ranks (parallel/fsdp.h).
+//
+// Shard buffers hold this rank's slice of every unit, one after the other in the order of the layout; on one rank that
+// is the whole flat order, and ParameterSpec::offset is the place of a parameter in it.
+#pragma once
+
+#include <vector>
+
+#include "model/amax_table.h"
+#include "model/parameters.h"
+#include "model/precision.h"
+#include "parallel/fsdp.h"
+
+namespace octavo {
+
+enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no gradients
+
+// How much of the full weights and gradients a rank keeps.
+struct ShardingOptions {
+  bool reshard_after_forward = false;   // full weights live in rotating buffers, else all of them stay
+  bool accumulate_unsharded = false;    // gradient accumulation: full gradients stay and are reduced once a step
+};
+
+// A stretch of one parameter that lies in this rank's shard.
+struct ParameterPiece {
+  const ParameterSpec* spec = nullptr;
+  int64_t begin = 0;  // of the flattened parameter
+  int64_t end = 0;
+  int64_t offset = 0;  // of element `begin` in shard buffers
+};
+
+class ShardedParameters {
+ public:
+  // `layout` and the communicators of `groups` must outlive the object.
+  ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision, const ShardingOptions& sharding,
+                    LlamaMode mode, const DataParallelGroups& groups, Arena& arena, Stream& stream);
+
+  const ParameterLayout& layout() const { return *layout_; }
+  // [elements of all shards] float32.
+  const Tensor& master() const { return master_; }
+  const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // in training
+  Tensor master(const ParameterPiece& piece) const { return slice(master_, piece); }
+  Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
+  // What of the parameters this rank holds, in the order of shard buffers.
+  const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+
+  // Whether the products' weights of a unit are FP8 casts of the master weights, made shard by shard.
+  bool travels_in_fp8(size_t unit) const;
+  // The piece's place among the weights that travel; undefined where that is the master weight itself.
+  Tensor weight(const ParameterPiece& piece) const;
+
+  // The master weights have changed: `amaxes` (null without FP8) has those of this rank's pieces for the weights of
+  // per-tensor recipes; they are made global, and the FP8 shards are cast with them. `world`: all ranks.
+  void publish(AmaxTable* amaxes, Communicator* world, Stream& stream);
+  // After the master weights were set from outside: measures them, rounds them, and publishes.
+  void set(AmaxTable* amaxes, Communicator* world, Stream& stream);
+
+  Fsdp& fsdp() { return *fsdp_; }
+  const Fsdp& fsdp() const { return *fsdp_; }
+  // Views of the full weights and gradients of a unit; see Fsdp for when they are valid.
+  Tensor full_weight(const ParameterSpec& spec) const { return full(fsdp_->weight(spec.unit), spec); }
+  Tensor full_gradient(const ParameterSpec& spec) const { return full(fsdp_->gradient(spec.unit), spec); }
+
+ private:
+  static Tensor slice(const Tensor& shards, const ParameterPiece& piece) {
+    return shards.rows(piece.offset, piece.offset + piece.end - piece.begin);
+  }
+  Tensor full(const Tensor& unit, const ParameterSpec& spec) const;
+  DType traveling_dtype(const ParameterUnit& unit) const;
+  void find_pieces(int rank, int size);
+
+  const ParameterLayout* layout_;
+  PrecisionConfig precision_;
+  int64_t num_layers_ = 0;
+  std::vector<int64_t> shard_begin_;     // of each unit in shard buffers, and the end of the last
+  std::vector<ParameterPiece> pieces_;
+  Tensor master_;
+  std::unique_ptr<Fsdp> fsdp_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,138 @@
+// Fully sharded data parallelism (ZeRO stage 3, Rajbhandari et al., arXiv 1910.02054; FSDP, Zhao et al., arXiv
+// 2304.11277) of flat buffers. It knows of no model: a unit is what is gathered and reduced at once (a block, a table),
+// and every rank of the shard group keeps an equal slice of its weights and of its gradient.
+//
+//   forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
+//   backward of unit u                 begin_gradient(u); the ops that write gradient(u); reduce(u)
+//   before the optimizer               finish_reductions()
+//   after it                           weights_changed()
+//
+// Full weights and gradients lie in slots. Units of a pool with fewer slots than units take turns, unit i of the pool in
+// slot i mod slots, so an address is known at construction and two neighbours never meet in one slot (with two slots).
+// In a group of one, the full tensors are the shards themselves, and nothing moves.
+//
+// Collectives run on a stream of their own, beside the compute stream that is given; events order the two. All methods
+// but the accessors are collectives of the group in the sense of Communicator: the same calls in the same order on every
+// rank. Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient, and
+// twice the shard's gradient when there are replicas.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "kernels/core/stream.h"
+#include "parallel/communicator.h"
+
+namespace octavo {
+
+// The axes of the mesh that share data-parallel work; null: an axis of one rank.
+struct DataParallelGroups {
+  Communicator* shard = nullptr;      // ranks that hold the slices of one copy
+  Communicator* replicate = nullptr;  // ranks that hold the same slice
+  int rank() const { return shard != nullptr ? shard->rank() : 0; }
+  int size() const { return shard != nullptr ? shard->size() : 1; }
+  bool replicated() const { return replicate != nullptr && replicate->size() > 1; }
+};
+
+struct FsdpUnit {
+  std::string name;            // for messages: "block 3"
+  int64_t shard_elements = 0;  // of one rank; the full unit has size() times as many
+  DType weight_dtype = DType::kBFloat16;  // as the weights travel
+  Tensor weight_shard;                    // [shard_elements] weight_dtype where the weights lie elsewhere; else allocated
+  DType gradient_dtype = DType::kFloat32;  // as the gradient travels: float32 or bfloat16
+  size_t pool = 0;
+};
+
+// Slots for the units of a pool; as many as units (or more) keep all of them.
+struct FsdpPool {
+  std::string name;
+  int64_t weight_slots = 0;
+  int64_t gradient_slots = 0;
+};
+
+struct FsdpOptions {
+  std::vector<FsdpUnit> units;
+  std::vector<FsdpPool> pools;
+  DataParallelGroups groups;
+  bool gradients = true;  // false in inference
+};
+
+class Fsdp {
+ public:
+  Fsdp(FsdpOptions options, Arena& arena, Stream& compute);
+  Fsdp(const Fsdp&) = delete;
+  Fsdp& operator=(const Fsdp&) = delete;
+
+  // The full unit: weights [size * shard_elements] in weight_dtype, valid between use() and release(); the gradient of
+  // the same shape, float32 or gradient_dtype, for the ops to write between begin_gradient() and reduce().
+  const Tensor& weight(size_t unit) const { return states_[unit].weight; }
+  const Tensor& gradient(size_t unit) const { return states_[unit].gradient; }
+  // This rank's slices. Gradients are float32, of all units one after the other: gradient_shards().
+  const Tensor& weight_shard(size_t unit) const { return states_[unit].weight_shard; }
+  const Tensor& gradient_shard(size_t unit) const { return states_[unit].gradient_shard; }
+  const Tensor& gradient_shards() const { return gradient_shards_; }
+
+  // Whether a unit's weights (gradient) have a slot of their own, and so last from use to use (micro-batch to
+  // micro-batch, in which case ops add to them).
+  bool keeps_weight(size_t unit) const { return states_[unit].keeps_weight; }
+  bool keeps_gradient(size_t unit) const { return states_[unit].keeps_gradient; }
+
+  // Starts bringing the unit's full weights, if they are not there or on their way; after the last use of whatever lies
+  // in its slot.
+  void gather(size_t unit);
+  // The compute stream waits for the weights; gathers them if nobody did. True when they have come anew since the last
+  // use of the unit.
+  bool use(size_t unit);
+  // The compute stream has queued its last reader for now: the slot may be given to the next.
+  void release(size_t unit);
+
+  // A new micro-batch: gradients are added to the shards unless it is the `first` of the step; kept gradients, and those
+  // of replicas, are reduced with the `last`.
+  void begin_micro_batch(bool first, bool last);
+  // The compute stream waits until the gradient's slot is free. True when the ops are to add to what it holds.
+  bool begin_gradient(size_t unit);
+  // The compute stream has queued the last writer: reduces into gradient_shard(), and over replicas.
+  void reduce(size_t unit);
+  // The compute stream waits for all reductions.
+  void finish_reductions();
+  // The compute stream has queued the last writer of the weight shards: full weights are gathered anew.
+  void weights_changed();
+
+ private:
+  struct State {
+    Tensor weight, weight_shard, gradient, gradient_shard;
+    bool keeps_weight = true;
+    bool keeps_gradient = true;
+    size_t weight_slot = 0;    // of all pools
+    size_t gradient_slot = 0;  // of all pools
+  };
+  struct Slot {
+    explicit Slot(Device device) : filled(device), free(device) {}
+    int64_t unit = -1;    // whose weights it holds
+    bool fresh = false;   // gathered and not yet used
+    bool waited = false;  // the compute stream has waited for `filled`
+    Event filled;         // of weights: gathered; of gradients: reduced
+    Event free;           // no reader left on the compute stream
+  };
+
+  void lay_out_weights(size_t pool, Arena& arena);
+  void lay_out_gradients(Arena& arena);
+  bool alone() const { return options_.groups.size() == 1; }
+
+  FsdpOptions options_;
+  Stream* compute_;
+  Stream transfers_;
+  std::vector<State> states_;
+  std::vector<Slot> weight_slots_;
+  std::vector<Slot> gradient_slots_;
+  Tensor gradient_shards_;
+  Tensor arrived_;  // [largest shard]: a reduced gradient on its way into the shard
+  Event shards_ready_;
+  Event written_;  // the gradient to reduce is complete
+  bool first_ = true;
+  bool last_ = true;
+};
+
+}  // namespace octavo
