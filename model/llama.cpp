@@ -44,6 +44,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (is_fp8(options.precision.linear)) {
     transients_ = std::make_unique<BlockTransients>(config, shape, compute, arena);
     scratch_ = std::make_unique<LinearScratch>(linear_shapes(config, shape), options.precision.linear, arena);
+  }
+  if (is_per_tensor(options.precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);

@@ -56,7 +56,7 @@ class Llama {
   const Tensor& losses() const { return head_activations_.losses; }  // [tokens] float32
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
-  // Null without FP8.
+  // Null but for per-tensor FP8 recipes.
   AmaxTable* amaxes() { return amaxes_.get(); }
 
  private:
@@ -96,7 +96,7 @@ class Llama {
   std::unique_ptr<BlockTransients> transients_;      // in FP8
   std::unique_ptr<LinearScratch> scratch_;           // in FP8
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
-  std::unique_ptr<AmaxTable> amaxes_;                // in FP8
+  std::unique_ptr<AmaxTable> amaxes_;                // of per-tensor recipes
 };
 
 }  // namespace octavo
