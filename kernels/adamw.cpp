@@ -44,6 +44,7 @@ void adamw(const Adamw& args) {
     const float update = m * m_scale / (std::sqrt(v * v_scale) + o.eps) + o.weight_decay * master[i];
     master[i] -= o.lr * update;
   }
+  update_amax<float>(args.amax, args.master);
   if (!args.weight.defined()) return;
   BFloat16* weight = args.weight.data<BFloat16>();
 #pragma omp parallel for simd
@@ -59,6 +60,7 @@ void adamw(const Adamw& args, Stream& stream) {
   expect_tensor(args.exp_avg, "adamw exp_avg", args.exp_avg.dtype(), {n});
   expect_tensor(args.exp_avg_sq, "adamw exp_avg_sq", args.exp_avg.dtype(), {n});
   if (args.weight.defined()) expect_tensor(args.weight, "adamw weight", DType::kBFloat16, {n});
+  if (args.amax.defined()) expect_tensor(args.amax, "adamw amax", DType::kFloat32, {1});
   if (args.options.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "adamw norm", DType::kFloat32, {1});
   CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
   const double bytes = 3.0 * static_cast<double>(args.master.bytes()) +

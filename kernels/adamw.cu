@@ -1,13 +1,13 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
-#include "kernels/core/cuda_launch.cuh"
+#include "kernels/core/cuda_amax.cuh"
+#include "kernels/core/cuda_flat.cuh"
 
 namespace octavo::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kPerThread = 8;
 
 // The pointers and the constants of a step, all that is left once the host has worked out the bias corrections.
@@ -18,6 +18,7 @@ struct AdamwStep {
   Moment* exp_avg_sq;
   const float* grad;
   __nv_bfloat16* weight;  // may be null
+  float* amax;            // may be null
   const float* grad_sum_of_squares;
   int64_t n;
   float lr;
@@ -37,9 +38,9 @@ __device__ float clip_factor(const AdamwStep<Moment>& step) {
   return factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
 }
 
-// Updates elements i to i + M - 1.
+// Updates elements i to i + M - 1 and adds what they become to `largest`.
 template <int M, typename Moment>
-__device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t i) {
+__device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t i, Magnitude<float>& largest) {
   float grad[M];
   float master[M];
   float m[M];
@@ -55,6 +56,7 @@ __device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t 
     v[j] = step.beta2 * v[j] + (1.0f - step.beta2) * g * g;
     const float update = m[j] * step.m_scale / (sqrtf(v[j] * step.v_scale) + step.eps) + step.weight_decay * master[j];
     master[j] -= step.lr * update;
+    largest.add_word(__float_as_uint(master[j]));
   }
   store_floats(step.master + i, master);
   store_floats(step.exp_avg + i, m);
@@ -63,14 +65,11 @@ __device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t 
 }
 
 template <int M, typename Moment>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const AdamwStep<Moment> step) {
+__global__ void __launch_bounds__(kFlatThreads) adamw_kernel(const AdamwStep<Moment> step, int64_t head) {
   const float clip = clip_factor(step);
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * M;
-  if (i + M <= step.n) {
-    adamw_update<M>(step, clip, i);
-  } else {
-    for (int64_t j = i; j < step.n; ++j) adamw_update<1>(step, clip, j);
-  }
+  Magnitude<float> largest;
+  for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { adamw_update<kCount>(step, clip, i, largest); });
+  if (step.amax != nullptr) update_amax(step.amax, largest.float_bits());
 }
 
 template <typename Moment>
@@ -84,6 +83,7 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                .exp_avg_sq = pointer<Moment>(args.exp_avg_sq),
                                .grad = pointer<const float>(args.grad),
                                .weight = pointer<__nv_bfloat16>(args.weight),
+                               .amax = pointer<float>(args.amax),
                                .grad_sum_of_squares = pointer<const float>(args.grad_sum_of_squares),
                                .n = args.master.numel(),
                                .lr = o.lr,
@@ -94,10 +94,10 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                .grad_clip = o.grad_clip,
                                .m_scale = correction(o.beta1),
                                .v_scale = correction(o.beta2)};
-  const bool aligned = rows_are_aligned<float>(0, {step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight});
-  const int64_t per_block = kThreads * (aligned ? kPerThread : 1);
-  auto* kernel = aligned ? adamw_kernel<kPerThread, Moment> : adamw_kernel<1, Moment>;
-  launch("adamw", kernel, {grid_dim(ceil_div(step.n, per_block)), kThreads}, stream, step);
+  const FlatShape shape =
+      flat_shape<kPerThread>(step.n, step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight);
+  auto* kernel = shape.aligned ? adamw_kernel<kPerThread, Moment> : adamw_kernel<1, Moment>;
+  launch("adamw", kernel, shape.launch, stream, step, shape.head);
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // AdamW (Loshchilov and Hutter, arXiv 1711.05101) with global-norm clipping on the device:
 //
-//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6))      as torch.nn.utils.clip_grad_norm_; 1 if grad_clip
-//   <= 0 g = c * grad m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2 w = w - lr * (m / (1 - beta1^step) /
-//   (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
+//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if grad_clip <= 0
+//   g = c * grad
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
 //
-// and, where given, casts w to the compute dtype for the next forward. Elementwise over flat buffers: all tensors are
-// [n]. One fused kernel; queued on `stream`; deterministic.
+// and, where given, casts w to the compute dtype for the next forward and takes the amax of w, in which NaN and
+// infinity win (kernels/fp8.h). Elementwise over flat buffers that may start anywhere; fastest where all are as many
+// elements away from a multiple of 8. One fused kernel; queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/core/stream.h"
@@ -28,6 +31,7 @@ struct Adamw {
   Tensor exp_avg_sq;           // v, in place [n], as m
   Tensor grad;                 // [n] float32
   Tensor weight;               // optional = [n] bfloat16
+  Tensor amax = {};            // optional [1] float32: = max(itself, max |master|) after the update
   Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
   AdamwOptions options;
 };

@@ -11,7 +11,7 @@ struct AddOp {
   const T* x;
 
   template <int M>
-  __device__ void run(int64_t i) const {
+  __device__ void operator()(int64_t i) const {
     float sum[M];
     float values[M];
     load_floats(out + i, sum);

@@ -11,7 +11,7 @@ struct CastOp {
   const In* x;
 
   template <int M>
-  __device__ void run(int64_t i) const {
+  __device__ void operator()(int64_t i) const {
     float values[M];
     load_floats(x + i, values);
     store_floats(out + i, values);

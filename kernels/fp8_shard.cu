@@ -13,7 +13,7 @@ struct CastOp {
   const float* amax;
 
   template <int M>
-  __device__ void run(int64_t i) const {
+  __device__ void operator()(int64_t i) const {
     float values[M];
     load_floats(x + i, values);
     const float scale = scale_of<kFormat>(*amax);
@@ -48,7 +48,7 @@ struct ScaleInvOp {
   const float* amax;
 
   template <int M>
-  __device__ void run(int64_t i) const {
+  __device__ void operator()(int64_t i) const {
     scale_inv[i] = inverse_of(scale_of<kFormat>(amax[i]));
   }
 };

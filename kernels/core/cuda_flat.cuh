@@ -2,8 +2,7 @@
 // 16 bytes of an array at a time. Where the arrays are the same number of elements short of their alignment, that many
 // are taken one by one and the rest M at a time; where they are not, all are taken one by one.
 //
-// An op is a struct of its pointers with `template <int M> __device__ void run(int64_t i) const`, which does elements i
-// to i + M - 1, M as in launch_flat or 1.
+// An op is called as op.operator()<M>(i) for elements i to i + M - 1 and as op.operator()<1>(i).
 #pragma once
 
 #include <algorithm>
@@ -16,38 +15,52 @@ namespace octavo::cuda {
 
 constexpr int kFlatThreads = 256;
 
-// The number of elements, below M, after which each array is aligned to what M elements of it are moved in; -1: never.
+struct FlatShape {
+  bool aligned;  // whether a kernel for M elements a thread can run, or only one for single elements
+  int64_t head;  // elements before the first that is aligned
+  LaunchShape launch;
+};
+
+// For n elements of `arrays`: all, but for absent (null) ones, that are moved M elements at a time.
 template <int M, typename... T>
-int64_t elements_before_alignment(const T*... arrays) {
-  for (int64_t head = 0; head < M; ++head) {
-    const bool aligned =
-        ((reinterpret_cast<uintptr_t>(arrays + head) % std::min<size_t>(16, M * sizeof(T)) == 0) && ...);
-    if (aligned) return head;
+FlatShape flat_shape(int64_t n, const T*... arrays) {
+  static_assert(M <= kFlatThreads, "the first block takes the elements before the alignment");
+  const auto aligned_at = [&](int64_t i) {
+    const auto aligned = [&](const auto* array) {
+      return array == nullptr || reinterpret_cast<uintptr_t>(array + i) % std::min<size_t>(16, M * sizeof(*array)) == 0;
+    };
+    return (aligned(arrays) && ...);
+  };
+  int64_t head = 0;
+  while (head < M && !aligned_at(head)) ++head;
+  const bool aligned = head < M;
+  return {.aligned = aligned,
+          .head = aligned ? std::min(head, n) : 0,
+          .launch = {grid_dim(ceil_div(n, kFlatThreads * (aligned ? M : 1))), kFlatThreads}};
+}
+
+// The calling thread's share of n elements.
+template <int M, typename Op>
+__device__ void for_flat_elements(int64_t head, int64_t n, const Op& op) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x;
+  if (thread < head) op.template operator()<1>(thread);
+  const int64_t i = head + thread * M;
+  if (i + M <= n) {
+    op.template operator()<M>(i);
+  } else {
+    for (int64_t j = i; j < n; ++j) op.template operator()<1>(j);
   }
-  return -1;
 }
 
 template <int M, typename Op>
 __global__ void __launch_bounds__(kFlatThreads) flat_kernel(const Op op, int64_t head, int64_t n) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x;
-  if (thread < head) op.template run<1>(thread);
-  const int64_t i = head + thread * M;
-  if (i + M <= n) {
-    op.template run<M>(i);
-  } else {
-    for (int64_t j = i; j < n; ++j) op.template run<1>(j);
-  }
+  for_flat_elements<M>(head, n, op);
 }
 
-// Runs `op` over elements 0 to n - 1 of `arrays`, all the arrays that it moves M elements of at a time.
 template <int M, typename Op, typename... T>
 void launch_flat(const char* name, const Op& op, int64_t n, const Stream& stream, const T*... arrays) {
-  static_assert(M < kFlatThreads, "the first block takes the elements before the alignment");
-  const int64_t head = elements_before_alignment<M>(arrays...);
-  const int64_t per_thread = head < 0 ? 1 : M;
-  const LaunchShape shape{grid_dim(ceil_div(n, kFlatThreads * per_thread)), kFlatThreads};
-  launch(name, head < 0 ? flat_kernel<1, Op> : flat_kernel<M, Op>, shape, stream, op, std::clamp<int64_t>(head, 0, n),
-         n);
+  const FlatShape shape = flat_shape<M>(n, arrays...);
+  launch(name, shape.aligned ? flat_kernel<M, Op> : flat_kernel<1, Op>, shape.launch, stream, op, shape.head, n);
 }
 
 }  // namespace octavo::cuda

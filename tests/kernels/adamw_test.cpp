@@ -8,6 +8,8 @@
 namespace octavo {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 // The parameter is the dtype of the moments.
 class AdamwTest : public OpTest {
  protected:
@@ -98,6 +100,39 @@ TEST_P(AdamwTest, SeveralSteps) {
   }
 }
 
+// Of the weights after the update, and never smaller than before.
+TEST_P(AdamwTest, Amax) {
+  for (const int64_t n : {1, 1009}) {
+    State state = start(n);
+    Array grad = random(DType::kFloat32, {n});
+    Array amax(DType::kFloat32, {1});
+    const auto step = [&] {
+      adamw({.master = state.master,
+             .exp_avg = state.exp_avg,
+             .exp_avg_sq = state.exp_avg_sq,
+             .grad = grad,
+             .weight = {},
+             .amax = amax,
+             .grad_sum_of_squares = {},
+             .options = {.lr = 0.5f}},
+            stream_);
+    };
+    for (const double before : {0.0, 1000.0}) {
+      amax.set(0, before);
+      const double old = largest_magnitude(state.master, before);
+      step();
+      EXPECT_EQ(amax.at(0), largest_magnitude(state.master, before));
+      EXPECT_EQ(amax.at(0) == old, before == 1000.0) << "of the weights before the update";
+    }
+    grad.set(n - 1, kInfinity);  // m and v are infinite, and the update is NaN
+    step();
+    EXPECT_TRUE(std::isnan(amax.at(0)));
+    grad.set(n - 1, 1);
+    step();
+    EXPECT_TRUE(std::isnan(amax.at(0))) << "a NaN was forgotten";
+  }
+}
+
 // Without gradient and moments only the decay is left: how padding stays zero, and weights shrink by lr * decay.
 TEST_P(AdamwTest, ZeroGradient) {
   State state = start(3);
@@ -164,6 +199,9 @@ TEST_P(AdamwTest, WrongArgumentsThrow) {
              .options = {}};
   expect_error([&] { adamw(args, stream_); }, "adamw grad is float32 [4], expected float32 [5]");
   args.grad = good_grad;
+  args.amax = good_grad;
+  expect_error([&] { adamw(args, stream_); }, "adamw amax is float32 [5], expected float32 [1]");
+  args.amax = {};
   args.options.grad_clip = 1;
   expect_error([&] { adamw(args, stream_); }, "missing, expected float32 [1]");
   args.options.grad_clip = 0;

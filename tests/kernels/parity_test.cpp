@@ -425,36 +425,86 @@ TEST_P(ComputeDtypeParity, CrossEntropyShowsNanAndInfinity) {
 // ---- AdamW, reductions, casts: flat tensors, aligned and one element off
 
 TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
-  for (const int64_t n : {1, 7, 4096, 10007}) {
-    for (const int64_t offset : {0, 1}) {
-      Twin master(DType::kFloat32, {n}, offset);
-      Twin exp_avg(dtype(), {n}, offset);
-      Twin exp_avg_sq(dtype(), {n}, offset);
-      Twin grad(DType::kFloat32, {n}, offset);
-      Twin weight(DType::kBFloat16, {n}, offset);
-      Twin norm(DType::kFloat32, {1});
-      fill(master);
-      for (int64_t step = 1; step <= 3; ++step) {
-        fill(grad);
-        norm.set(0, static_cast<float>(n));
-        upload(norm);
-        poison(weight);
-        on_both([&](Stream& s) {
-          adamw({.master = master.on(s),
-                 .exp_avg = exp_avg.on(s),
-                 .exp_avg_sq = exp_avg_sq.on(s),
-                 .grad = grad.on(s),
-                 .weight = weight.on(s),
-                 .grad_sum_of_squares = norm.on(s),
-                 .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step}},
-                s);
-        });
-        expect_close(master, "master", 1e-5);
-        expect_close(weight, "weight", 1e-3);
-        expect_close(exp_avg, "exp_avg", tolerance());
-        expect_close(exp_avg_sq, "exp_avg_sq", tolerance());
-      }
+  struct Case {
+    int64_t n, offset, grad_offset;
+  };
+  for (const auto& [n, offset, grad_offset] :
+       {Case{1, 0, 0}, {7, 1, 1}, {4096, 0, 0}, {4096, 1, 0}, {10007, 0, 0}, {10007, 13, 13}, {10007, 2, 3}}) {
+    Twin master(DType::kFloat32, {n}, offset);
+    Twin exp_avg(dtype(), {n}, offset);
+    Twin exp_avg_sq(dtype(), {n}, offset);
+    Twin grad(DType::kFloat32, {n}, grad_offset);
+    Twin weight(DType::kBFloat16, {n}, offset);
+    Twin norm(DType::kFloat32, {1});
+    Twin amax(DType::kFloat32, {1});
+    fill(master);
+    for (int64_t step = 1; step <= 3; ++step) {
+      fill(grad);
+      norm.set(0, static_cast<float>(n));
+      upload(norm);
+      poison(weight);
+      const float before = step == 2 ? 1000.0f : 0.0f;
+      amax.set(0, before);
+      upload(amax);
+      on_both([&](Stream& s) {
+        adamw({.master = master.on(s),
+               .exp_avg = exp_avg.on(s),
+               .exp_avg_sq = exp_avg_sq.on(s),
+               .grad = grad.on(s),
+               .weight = weight.on(s),
+               .amax = amax.on(s),
+               .grad_sum_of_squares = norm.on(s),
+               .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step}},
+              s);
+      });
+      expect_close(master, "master", 1e-5);
+      expect_close(weight, "weight", 1e-3);
+      expect_close(exp_avg, "exp_avg", tolerance());
+      expect_close(exp_avg_sq, "exp_avg_sq", tolerance());
+      float largest = before;
+      for (const float value : gpu_values(master)) largest = std::max(largest, std::abs(value));
+      EXPECT_EQ(gpu_values(amax)[0], largest) << "amax of " << n << " weights";
     }
+  }
+}
+
+// Weights that are not wanted, an amax that is not, and one that an infinite gradient breaks.
+TEST_F(ParityTest, AdamwWithoutWeight) {
+  constexpr int64_t kCount = 5003;
+  Twin master(DType::kFloat32, {kCount}, 3);
+  Twin exp_avg(DType::kFloat32, {kCount}, 3);
+  Twin exp_avg_sq(DType::kFloat32, {kCount}, 3);
+  Twin grad(DType::kFloat32, {kCount}, 3);
+  Twin amax(DType::kFloat32, {1});
+  fill(master);
+  fill(grad);
+  const auto step = [&](bool with_amax) {
+    on_both([&](Stream& s) {
+      adamw({.master = master.on(s),
+             .exp_avg = exp_avg.on(s),
+             .exp_avg_sq = exp_avg_sq.on(s),
+             .grad = grad.on(s),
+             .weight = {},
+             .amax = with_amax ? amax.on(s) : Tensor(),
+             .grad_sum_of_squares = {},
+             .options = {.lr = 0.01f}},
+            s);
+    });
+  };
+  step(false);
+  expect_close(master, "master", 1e-5);
+  EXPECT_EQ(gpu_values(amax)[0], 0.0f);
+  for (const int64_t broken : {int64_t{0}, kCount - 1}) {
+    amax.set(0, 0.0f);
+    upload(amax);
+    fill(grad);
+    fill(master);
+    gpu().zero(exp_avg.gpu());
+    gpu().zero(exp_avg_sq.gpu());
+    grad.set(broken, std::numeric_limits<float>::infinity());
+    upload(grad);
+    step(true);
+    EXPECT_TRUE(std::isnan(gpu_values(amax)[0])) << broken;
   }
 }
 
