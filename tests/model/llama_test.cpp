@@ -140,7 +140,7 @@ TEST_P(LlamaTest, Bfloat16IsCloseToFloat32) {
   rounded.llama().forward_backward(tokens.views(), 1.0f, true, true);
   EXPECT_NEAR(rounded.sum_of_losses(), exact.sum_of_losses(), 5e-3 * exact.sum_of_losses());
   for (const ParameterSpec& spec : exact.layout().specs()) {
-    EXPECT_GT(cosine(rounded.gradient(spec), exact.gradient(spec), spec.numel()), 0.999) << spec.name;
+    EXPECT_GT(cosine(rounded.gradient(spec), exact.gradient(spec), spec.numel()), 0.998) << spec.name;
   }
 }
 
