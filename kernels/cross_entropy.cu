@@ -1,6 +1,7 @@
 #include <cooperative_groups.h>
 
-#include <utility>
+#include <algorithm>
+#include <cuda/ptx>
 
 #include "kernels/core/cuda_launch.cuh"
 #include "kernels/cross_entropy.h"
@@ -10,9 +11,12 @@ namespace octavo::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
+namespace ptx = ::cuda::ptx;
 
 constexpr int kVectorsPerThread = 4;
 constexpr int kMaxClusterSize = 8;
+constexpr int kMaxRowsPerCluster = 8;
+constexpr int kThreadsAtOnce = 1024;  // on a multiprocessor, in blocks of any size
 
 template <typename T>
 struct Arguments {
@@ -20,6 +24,7 @@ struct Arguments {
   T* d_logits;  // may be null, may be `logits`
   const T* logits;
   const int32_t* targets;
+  int64_t tokens;
   int64_t vocab;
   float scale;
 };
@@ -38,7 +43,7 @@ __device__ float exp2_approximate(float x) {
 }
 
 // A part of a row: m of its largest logit and the sum of 2^(x log2(e) - m) over it.
-struct SoftmaxPart {
+struct alignas(8) SoftmaxPart {
   float m;
   float sum;
 };
@@ -66,81 +71,171 @@ __device__ float largest(const Vec<__nv_bfloat16>& v) {
   return fmaxf(__low2float(max), __high2float(max));
 }
 
-// One row by one cluster of blocks, read once: each thread keeps kVectorsPerThread vectors of it in registers, the
-// blocks exchange their parts of the softmax through shared memory, and the gradient is made from the registers.
-template <typename T, int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads <= 512 ? 1536 / kThreads : 1)
-    cross_entropy_cluster_kernel(const Arguments<T> args) {
-  constexpr int N = kVector<T>;
-  __shared__ SoftmaxPart parts[kMaxClusterSize];
-  __shared__ float scratch[2][32];
-  const cg::cluster_group cluster = cg::this_cluster();
-  const unsigned cluster_size = cluster.num_blocks();
-  const unsigned rank = cluster.block_rank();
-  const int64_t row = blockIdx.x / cluster_size;
-  const T* logits = args.logits + row * args.vocab;
-  T* d_logits = args.d_logits == nullptr ? nullptr : args.d_logits + row * args.vocab;
-  // A thread's vectors are those at first, first + stride, ...: neighbours across the whole cluster.
-  const int vocab = static_cast<int>(args.vocab);
-  const int first = static_cast<int>(rank * kThreads + threadIdx.x) * N;
-  const int stride = static_cast<int>(cluster_size) * kThreads * N;
+// How the warps of a cluster tell each other their parts of a row's softmax. Each warp sends its part to every block,
+// where an mbarrier counts the bytes that have come. So a warp waits for parts and nothing else: a barrier would also
+// wait for the loads of the next row and the stores of the last to end.
+//
+// Two rows take turns: a warp may send its part of the next row while another reads this row's, but none gets further
+// before all have sent theirs.
+template <int kThreads>
+struct Exchange {
+  static constexpr unsigned kWarps = kThreads / 32;
+  SoftmaxPart parts[2][kMaxClusterSize * kWarps];
+  uint64_t arrived[2];
+};
 
+// Every thread of the cluster calls it.
+template <int kThreads>
+__device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group& cluster) {
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&exchange.arrived[0], 1);
+    ptx::mbarrier_init(&exchange.arrived[1], 1);
+    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+  }
+  cluster.sync();
+}
+
+// The whole row from each warp's part, which all its lanes hold; combined in the same order everywhere. `turn` counts
+// the calls from 0.
+template <int kThreads>
+__device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::cluster_group& cluster, SoftmaxPart part,
+                                   unsigned turn) {
+  constexpr unsigned kWarps = Exchange<kThreads>::kWarps;
+  SoftmaxPart* parts = exchange.parts[turn % 2];
+  uint64_t* arrived = &exchange.arrived[turn % 2];
+  const unsigned count = cluster.num_blocks() * kWarps;
+  const unsigned lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    const auto bytes = static_cast<uint32_t>(count * sizeof(SoftmaxPart));
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, arrived, bytes);
+  }
+  if (lane < cluster.num_blocks()) {
+    float* mine = &parts[cluster.block_rank() * kWarps + threadIdx.x / 32].m;
+    const float values[2] = {part.m, part.sum};
+    ptx::st_async(cluster.map_shared_rank(mine, lane), values, cluster.map_shared_rank(arrived, lane));
+  }
+  while (!ptx::mbarrier_try_wait_parity(arrived, turn / 2 % 2)) {
+  }
+  SoftmaxPart sum{kLowest, 0.0f};
+  for (unsigned i = lane; i < count; i += 32) sum = combine(sum, parts[i]);
+  const float m = warp_reduce(sum.m, Max{});
+  return {m, warp_reduce(sum.sum * exp2_approximate(sum.m - m), Add{})};
+}
+
+// The vectors of a row that a thread holds: those at first, first + stride, ...: neighbours across the whole cluster.
+struct Columns {
+  int first;
+  int stride;
+  int vocab;
+  __device__ int at(int k) const { return first + k * stride; }
+  __device__ bool has(int k) const { return at(k) < vocab; }
+};
+
+template <typename T>
+struct HeldRow {
   Vec<T> values[kVectorsPerThread];
+  int target;
+};
+
+template <typename T>
+__device__ HeldRow<T> load_row(const Arguments<T>& args, int64_t row, const Columns& columns) {
+  HeldRow<T> held;
 #pragma unroll
   for (int k = 0; k < kVectorsPerThread; ++k) {
-    if (first + k * stride < vocab) values[k] = Vec<T>::load(logits + first + k * stride);
+    if (columns.has(k)) held.values[k] = Vec<T>::load(args.logits + row * args.vocab + columns.at(k));
   }
-  const int target = args.targets[row];
-  if (target < 0) {
-    if (rank == 0 && threadIdx.x == 0) args.losses[row] = 0;
-    const Vec<T> zero{make_uint4(0, 0, 0, 0)};
-    for (int i = first; d_logits != nullptr && i < vocab; i += stride) zero.store(d_logits + i);
-    return;
-  }
-  auto all_blocks_run = cluster.barrier_arrive();  // shared memory of another block may be written once it runs
-  const bool writes_loss = rank == 0 && threadIdx.x == 0;
-  const float target_logit = writes_loss ? to_float(logits[target]) : 0.0f;  // before anyone overwrites it
+  held.target = args.targets[row];
+  return held;
+}
 
+// Of what the warp holds.
+template <typename T>
+__device__ SoftmaxPart softmax_of(const HeldRow<T>& held, const Columns& columns) {
+  constexpr int N = kVector<T>;
   float max = kLowest;
 #pragma unroll
   for (int k = 0; k < kVectorsPerThread; ++k) {
-    if (first + k * stride < vocab) max = fmaxf(max, largest(values[k]));
+    if (columns.has(k)) max = fmaxf(max, largest(held.values[k]));
   }
-  const float m = block_reduce(max, kLowest, Max{}, scratch[0]) * kLog2E;
+  const float m = warp_reduce(max, Max{}) * kLog2E;
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < kVectorsPerThread; ++k) {
-    if (first + k * stride >= vocab) break;
+    if (!columns.has(k)) break;
     float x[N];
-    values[k].widen(x);
+    held.values[k].widen(x);
 #pragma unroll
     for (int j = 0; j < N; ++j) sum += power(x[j], m);
   }
-  sum = block_reduce(sum, 0.0f, Add{}, scratch[1]);
+  return {m, warp_reduce(sum, Add{})};
+}
 
-  // Each block tells all blocks its part; all combine the parts in the same order.
-  cluster.barrier_wait(std::move(all_blocks_run));
-  if (threadIdx.x < cluster_size) *cluster.map_shared_rank(&parts[rank], threadIdx.x) = {m, sum};
-  cluster.sync();
-  SoftmaxPart total = parts[0];
-  for (unsigned r = 1; r < cluster_size; ++r) total = combine(total, parts[r]);
-  if (writes_loss) args.losses[row] = loss_of(total, target_logit);
-  if (d_logits == nullptr) return;
-
+// The gradients of what the thread holds and, by the thread that holds the target's logit, the loss.
+template <typename T>
+__device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T>& held, SoftmaxPart total,
+                          const Columns& columns) {
+  constexpr int N = kVector<T>;
   const float inverse = args.scale / total.sum;
+  bool holds_target = false;
+  float target_logit = 0;
 #pragma unroll
   for (int k = 0; k < kVectorsPerThread; ++k) {
-    const int i = first + k * stride;
-    if (i >= vocab) break;
+    if (!columns.has(k)) break;
     float x[N];
-    values[k].widen(x);
+    held.values[k].widen(x);
+    const int target = held.target - columns.at(k);
+    const bool in_vector = target >= 0 && target < N;
+    if (in_vector) {
+      holds_target = true;
+#pragma unroll
+      for (int j = 0; j < N; ++j) target_logit = j == target ? x[j] : target_logit;
+    }
+    if (args.d_logits == nullptr) continue;
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = power(x[j], total.m) * inverse;
-    if (target >= i && target < i + N) {
+    if (in_vector) {
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[j] -= j == target - i ? args.scale : 0.0f;
+      for (int j = 0; j < N; ++j) x[j] -= j == target ? args.scale : 0.0f;
     }
-    Vec<T>::narrow(x).store(d_logits + i);
+    Vec<T>::narrow(x).store(args.d_logits + row * args.vocab + columns.at(k));
+  }
+  if (holds_target) args.losses[row] = loss_of(total, target_logit);
+}
+
+template <typename T>
+__device__ void store_ignored_row(const Arguments<T>& args, int64_t row, const Columns& columns) {
+  if (columns.first == 0) args.losses[row] = 0;
+  const Vec<T> zero{make_uint4(0, 0, 0, 0)};
+  for (int i = columns.first; args.d_logits != nullptr && i < columns.vocab; i += columns.stride) {
+    zero.store(args.d_logits + row * args.vocab + i);
+  }
+}
+
+// A few rows by one cluster of blocks, each read once: a thread keeps kVectorsPerThread vectors of a row in registers
+// and makes the gradient from them. While it works on one row, the next is on its way into other registers: 64 KiB of
+// loads in flight a multiprocessor at all times. 64 registers hold that.
+template <typename T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreadsAtOnce / kThreads)
+    cross_entropy_cluster_kernel(const Arguments<T> args, int rows_per_cluster) {
+  __shared__ Exchange<kThreads> exchange;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const Columns columns{.first = static_cast<int>(cluster.block_rank() * kThreads + threadIdx.x) * kVector<T>,
+                        .stride = static_cast<int>(cluster.num_blocks()) * kThreads * kVector<T>,
+                        .vocab = static_cast<int>(args.vocab)};
+  const int64_t begin = static_cast<int64_t>(blockIdx.x / cluster.num_blocks()) * rows_per_cluster;
+  const int64_t end = min(begin + rows_per_cluster, args.tokens);
+  unsigned turn = 0;
+  HeldRow<T> held = load_row(args, begin, columns);
+  initialize(exchange, cluster);
+  for (int64_t row = begin; row < end; ++row) {
+    const HeldRow<T> next = row + 1 < end ? load_row(args, row + 1, columns) : held;
+    if (held.target < 0) {
+      store_ignored_row(args, row, columns);
+    } else {
+      const SoftmaxPart total = combine_all(exchange, cluster, softmax_of(held, columns), turn++);
+      store_row(args, row, held, total, columns);
+    }
+    held = next;
   }
 }
 
@@ -190,12 +285,17 @@ void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
                                .d_logits = pointer<T>(args.d_logits),
                                .logits = pointer<const T>(args.logits),
                                .targets = pointer<const int32_t>(args.targets),
+                               .tokens = tokens,
                                .vocab = args.logits.dim(1),
                                .scale = args.scale};
   const auto launch_clusters = [&](auto* kernel, int threads) {
     const unsigned size = cluster_size_for<T>(arguments.vocab, threads);
-    launch("cross_entropy", kernel, {grid_dim(tokens * size), dim3(static_cast<unsigned>(threads)), 0, size}, stream,
-           arguments);
+    // Several rows a cluster, for the loads ahead, and several clusters one after the other, so that few idle at the
+    // end.
+    const int64_t at_once = std::max<int64_t>(stream.multiprocessors() * kThreadsAtOnce / threads / size, 1);
+    const int64_t rows = std::clamp<int64_t>(tokens / (4 * at_once), 1, kMaxRowsPerCluster);
+    const LaunchShape shape{grid_dim(ceil_div(tokens, rows) * size), dim3(static_cast<unsigned>(threads)), 0, size};
+    launch("cross_entropy", kernel, shape, stream, arguments, static_cast<int>(rows));
   };
   const bool aligned = rows_are_aligned<T>(arguments.vocab, {arguments.logits, arguments.d_logits});
   if (aligned && cluster_size_for<T>(arguments.vocab, 128) == 1) {

@@ -1,6 +1,7 @@
 // FP8 casts, tile by tile (fp8_tile.cuh): x is read once whatever is asked for, but for kRow.
 #include <algorithm>
 
+#include "kernels/core/cuda_flat.cuh"
 #include "kernels/fp8.h"
 #include "kernels/fp8_tile.cuh"
 
@@ -211,26 +212,42 @@ __global__ void __launch_bounds__(kTileThreads)
   if (columns != nullptr && i < n) columns[i] = inverse_of(scale_of<kFormat>(columns[i]));
 }
 
-template <typename T, int N>
-__global__ void __launch_bounds__(kTileThreads) amax_kernel(float* out, const T* x, int64_t n) {
-  constexpr int kAtOnce = 8;  // loads in flight
-  const int64_t vectors = n / N;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kTileThreads * kAtOnce;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTileThreads * kAtOnce + threadIdx.x;
+constexpr int kAmaxThreads = 1024;
+constexpr int kAmaxBlocksPerMultiprocessor = 2;
+
+// The blocks all run at once and a thread's vectors lie a whole grid apart, so that all threads have the same work to
+// within one vector and end together. They go backwards: what an op before this one wrote last is still in the L2
+// cache, and what is read last here is what a cast after it reads first.
+template <typename T>
+__global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
+    amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
+  constexpr int N = kVector<T>;
+  constexpr int kAtOnce = 4;  // loads in flight
+  const int64_t vectors = (n - head) / N;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kAmaxThreads;
+  int64_t i = vectors - 1 - static_cast<int64_t>(blockIdx.x) * kAmaxThreads - threadIdx.x;
+  Vec<T> v[kAtOnce];
   Magnitude<T> largest;
-  for (int64_t base = first; base < vectors; base += stride) {
-    Vec<T, N> v[kAtOnce];
+  for (; i - (kAtOnce - 1) * stride >= 0; i -= kAtOnce * stride) {
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int64_t i = base + u * kTileThreads;
-      v[u] = i < vectors ? Vec<T, N>::load(x + i * N) : Vec<T, N>{};
-    }
+    for (int u = 0; u < kAtOnce; ++u) v[u] = Vec<T>::load(x + head + (i - u * stride) * N);
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) largest.add(v[u]);
   }
-  const int64_t tail = vectors * N + threadIdx.x;
-  if (blockIdx.x == 0 && tail < n) largest.add(Vec<T, 1>::load(x + tail));
-  update_amax(out, largest.float_bits());
+#pragma unroll
+  for (int u = 0; u < kAtOnce - 1; ++u) {
+    v[u] = i - u * stride >= 0 ? Vec<T>::load(x + head + (i - u * stride) * N) : Vec<T>{};
+  }
+#pragma unroll
+  for (int u = 0; u < kAtOnce - 1; ++u) largest.add(v[u]);
+  if (blockIdx.x == 0) {
+    const int64_t tail = head + vectors * N + threadIdx.x;
+    if (threadIdx.x < head) largest.add(Vec<T, 1>::load(x + threadIdx.x));
+    if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
+  }
+  const uint32_t bits = block_max(largest.float_bits());
+  // The blocks end together, so that a look at the amax before would only add to the time that they wait.
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(out), bits);
 }
 
 // ---- Host
@@ -298,16 +315,13 @@ void quantize(const Quantize& args, Stream& stream) {
 }
 
 void amax(const Amax& args, Stream& stream) {
-  constexpr int64_t kBlocksPerMultiprocessor = 8;
-  constexpr int64_t kVectorsPerBlock = kTileThreads * 8;
   const int64_t n = args.x.numel();
   with_element(args.x.dtype(), [&]<typename T>() {
-    const bool aligned = rows_are_aligned<T>(0, {args.x.raw()});
-    const int64_t vectors = aligned ? ceil_div(n, kVector<T>) : n;
-    const int64_t blocks =
-        std::min(ceil_div(vectors, kVectorsPerBlock), kBlocksPerMultiprocessor * stream.multiprocessors());
-    launch("amax", aligned ? amax_kernel<T, kVector<T>> : amax_kernel<T, 1>, {grid_dim(blocks), kTileThreads}, stream,
-           pointer<float>(args.out), pointer<const T>(args.x), n);
+    const auto* x = pointer<const T>(args.x);
+    const int64_t head = flat_shape<kVector<T>>(n, x).head;
+    const int64_t blocks = std::min<int64_t>(ceil_div(n, kAmaxThreads * kVector<T>),
+                                             kAmaxBlocksPerMultiprocessor * stream.multiprocessors());
+    launch("amax", amax_kernel<T>, {grid_dim(blocks), kAmaxThreads}, stream, pointer<float>(args.out), x, head, n);
   });
 }
 

@@ -45,19 +45,25 @@ struct Magnitude {
 // The largest of the warp's 32 numbers.
 __device__ inline uint32_t warp_max(uint32_t bits) { return __reduce_max_sync(0xffffffffu, bits); }
 
-// *amax = max(*amax, the block's float bits). Every thread calls it, once in a kernel; the block is whole warps.
-__device__ inline void update_amax(float* amax, uint32_t bits) {
+// The largest of the block's numbers, for its first warp. Every thread calls it, once in a kernel; the block is whole
+// warps.
+__device__ inline uint32_t block_max(uint32_t bits) {
   __shared__ uint32_t scratch[32];
   const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   const unsigned warps = blockDim.x * blockDim.y * blockDim.z / 32;
   bits = warp_max(bits);
   if (thread % 32 == 0) scratch[thread / 32] = bits;
   __syncthreads();
-  if (thread >= 32) return;
-  bits = warp_max(thread < warps ? scratch[thread] : 0);
+  return thread < 32 ? warp_max(thread < warps ? scratch[thread] : 0) : 0;
+}
+
+// *amax = max(*amax, the block's float bits). As block_max.
+__device__ inline void update_amax(float* amax, uint32_t bits) {
+  bits = block_max(bits);
   auto* target = reinterpret_cast<uint32_t*>(amax);
+  const bool first = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
   // The value only grows, so a stale read can cost an atomic but never lose one: few blocks get past it.
-  if (thread == 0 && bits > __ldcg(target)) atomicMax(target, bits);
+  if (first && bits > __ldcg(target)) atomicMax(target, bits);
 }
 
 }  // namespace octavo::cuda

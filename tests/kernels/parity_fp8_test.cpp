@@ -158,7 +158,7 @@ TEST_P(Fp8Parity, ZerosAndOneHugeValue) {
 }
 
 TEST_P(Fp8Parity, AmaxOfFlatTensors) {
-  for (const int64_t n : {1, 7, 8, 4097, 1000003}) {
+  for (const int64_t n : {1, 7, 8, 4097, 1000003, 20000003}) {  // the last takes a thread through its loop
     for (const int64_t offset : {0, 1}) {
       Twin x(dtype(), {n}, offset);
       Twin out(DType::kFloat32, {1});
@@ -168,6 +168,22 @@ TEST_P(Fp8Parity, AmaxOfFlatTensors) {
       set_one(out, 100.0f);
       on_both([&](Stream& s) { amax({out.on(s), x.on(s)}, s); });
       EXPECT_EQ(gpu_values(out)[0], 100.0f) << "an amax became smaller";
+    }
+  }
+}
+
+// Wherever the largest is.
+TEST_P(Fp8Parity, AmaxSeesEveryElement) {
+  for (const int64_t n : {3, 1000, 2200007}) {
+    Twin x(dtype(), {n}, 3);
+    Twin out(DType::kFloat32, {1});
+    for (int64_t at = 0; at < n; at += 1 + (n - at) / 3) {
+      x.set(at, -2.5f - static_cast<float>(at % 7));
+      upload(x);
+      set_one(out, 0.0f);
+      amax({out.gpu(), x.gpu()}, gpu());
+      EXPECT_EQ(gpu_values(out)[0], std::abs(x.at(at))) << "element " << at << " of " << n;
+      x.set(at, 0.0f);
     }
   }
 }

@@ -402,6 +402,30 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
   }
 }
 
+// So many rows that a block takes several one after the other, some of them ignored.
+TEST_P(ComputeDtypeParity, CrossEntropyOfManyRows) {
+  for (const auto& [tokens, vocab] : {RowSize{17001, 272}, {6403, 4112}, {1603, 16392}}) {
+    Twin losses(DType::kFloat32, {tokens});
+    Twin logits(dtype(), {tokens, vocab});
+    Twin targets(DType::kInt32, {tokens});
+    fill(logits, 3.0f);
+    fill_integers(targets, 0, static_cast<int32_t>(vocab));
+    for (int64_t t = 0; t < tokens; t += 1 + t % 5) targets.set(t, -1);
+    upload(targets);
+    const std::vector<double> exact = exact_losses(logits, targets);
+    const auto in_place = [&](Stream& s) {
+      cross_entropy({losses.on(s), logits.on(s), logits.on(s), targets.on(s), 0.125f}, s);
+    };
+    poison(losses);
+    on_both(in_place);
+    const std::vector<float> values = gpu_values(losses);
+    for (size_t row = 0; row < exact.size(); ++row) {
+      ASSERT_NEAR(static_cast<double>(values[row]), exact[row], 2e-6 * (1 + exact[row])) << row << " of " << tokens;
+    }
+    expect_close(logits, "d_logits", std::max(tolerance(), 1e-4));
+  }
+}
+
 TEST_P(ComputeDtypeParity, CrossEntropyShowsNanAndInfinity) {
   for (const int64_t vocab : {272, 1009, 128256}) {
     Twin losses(DType::kFloat32, {4});
