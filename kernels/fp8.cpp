@@ -8,6 +8,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_scale.h"
 
 namespace octavo {
 
@@ -85,10 +86,8 @@ int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
 
 namespace cpu {
 
-// NaN passes through.
 float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
 
-// Index of the scale of element (row, i) of an operand [rows, k].
 int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
   switch (scaling) {
     case Scaling::kTensor:
