@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/embedding.h"
+#include "kernels/fp8_stats.h"
 #include "kernels/reduce.h"
 
 namespace octavo {
@@ -32,12 +33,13 @@ Llama::Llama(const LlamaOptions& options, const ParameterLayout& layout, const P
     transients_ = std::make_unique<BlockTransients>(config, shape, compute, arena);
     scratch_ = std::make_unique<LinearScratch>(linear_shapes(config, shape), options.precision.linear, arena);
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
+    if (options.fp8_stats) fp8_stats_ = std::make_unique<Fp8StatsTable>(kLinearsPerBlock * config.num_layers, arena);
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, layout, parameters, arena);
 
-  const int64_t workspace_bytes =
-      std::max({block_workspace_bytes(config, shape, options.precision, stream),
-                head_workspace_bytes(config, shape, compute, stream), reduce_workspace_bytes(stream)});
+  const int64_t workspace_bytes = std::max({block_workspace_bytes(config, shape, options.precision, stream),
+                                            head_workspace_bytes(config, shape, compute, stream),
+                                            reduce_workspace_bytes(stream), fp8_stats_workspace_bytes(stream)});
   const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
   if (arena.planning()) return;
   stream.set_workspace(workspace);
@@ -69,6 +71,7 @@ BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
                                .weight = w.*matrix,
                                .gradient = g != nullptr ? g->*matrix : Tensor(),
                                .amaxes = amaxes_.get(),
+                               .stats = fp8_stats_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
                                .scratch = scratch_.get()};
     return LinearLayer(linear, arena);

@@ -27,6 +27,7 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
+  bool fp8_stats = false;  // with room for statistics of the casts, in FP8
 };
 
 class Llama {
@@ -58,6 +59,8 @@ class Llama {
   const BatchShape& shape() const { return options_.shape; }
   // Null without FP8.
   AmaxTable* amaxes() { return amaxes_.get(); }
+  // Null without FP8, or unless LlamaOptions ask for it.
+  Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
  private:
   void make_block(int64_t layer, const ParameterLayout& layout, const ParameterBuffers& parameters, Arena& arena);
@@ -91,6 +94,7 @@ class Llama {
   std::unique_ptr<BlockTransients> transients_;      // in FP8
   std::unique_ptr<LinearScratch> scratch_;           // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                // in FP8
+  std::unique_ptr<Fp8StatsTable> fp8_stats_;         // in FP8, where asked for
 };
 
 }  // namespace octavo

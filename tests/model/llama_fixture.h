@@ -94,12 +94,13 @@ class OwnedBatch {
 class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
-            LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16)
+            LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
+            bool fp8_stats = false)
       : layout_(config),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear))),
+        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear, fp8_stats))),
         parameters_(layout_, compute, mode, arena_),
-        llama_(options(config, shape, compute, mode, linear), layout_, parameters_, arena_, stream_) {
+        llama_(options(config, shape, compute, mode, linear, fp8_stats), layout_, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;
@@ -134,6 +135,7 @@ class TinyLlama {
   }
 
   Llama& llama() { return llama_; }
+  Stream& stream() { return stream_; }
   const ParameterLayout& layout() const { return layout_; }
   const ParameterBuffers& parameters() const { return parameters_; }
   float* master(const ParameterSpec& spec) { return parameters_.master.data<float>() + spec.offset; }
@@ -141,8 +143,12 @@ class TinyLlama {
 
  private:
   static LlamaOptions options(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode,
-                              LinearPrecision linear) {
-    return {.config = config, .shape = shape, .precision = {.compute = compute, .linear = linear}, .mode = mode};
+                              LinearPrecision linear, bool fp8_stats) {
+    return {.config = config,
+            .shape = shape,
+            .precision = {.compute = compute, .linear = linear},
+            .mode = mode,
+            .fp8_stats = fp8_stats};
   }
   static int64_t planned_bytes(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
