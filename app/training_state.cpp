@@ -1,5 +1,6 @@
 #include "app/training_state.h"
 
+#include "app/fp8_report.h"
 #include "kernels/cast.h"
 #include "kernels/reduce.h"
 
@@ -11,7 +12,8 @@ TrainingState::TrainingState(const Config& config, const ParameterLayout& layout
       model({.config = config.model,
              .shape = {config.training.micro_batch_size, config.data.seq_len},
              .precision = config.precision,
-             .mode = LlamaMode::kTraining},
+             .mode = LlamaMode::kTraining,
+             .fp8_stats = reports_fp8(config)},
             layout, parameters, arena, stream),
       optimizer(config.optimizer, layout, parameters, arena),
       batch(model.shape(), local_batch, config.model.vocab_size, config.data.document_mask, arena, stream),
