@@ -197,6 +197,7 @@ void read_outputs(SectionReader& root, Config& config) {
   logging.integer("every", config.logging.every, 1, kMaxSteps);
   logging.text("dir", config.logging.dir);
   logging.boolean("tensorboard", config.logging.tensorboard);
+  logging.integer("fp8_stats_every", config.logging.fp8_stats_every, 0, kMaxSteps);
   SectionReader validation = root.section("validation");
   validation.integer("every", config.validation.every, 0, kMaxSteps);
   validation.integer("batches", config.validation.batches, 1, kMaxSteps);

@@ -47,9 +47,10 @@ struct CheckpointConfig {
 };
 
 struct LoggingConfig {
-  int64_t every = 10;       // steps between logged steps
-  std::string dir;          // of metrics.jsonl and TensorBoard events; default runs/<config file's stem>
-  bool tensorboard = true;  // write TensorBoard event files
+  int64_t every = 10;           // steps between logged steps
+  std::string dir;              // of metrics.jsonl and TensorBoard events; default runs/<config file's stem>
+  bool tensorboard = true;      // write TensorBoard event files
+  int64_t fp8_stats_every = 0;  // steps between statistics of the FP8 casts, which are logged steps; 0: none
 };
 
 // When and how much to validate; the datasets are data.validation.

@@ -115,7 +115,10 @@ Json config_sections(const Config& config) {
                             {"keep", checkpoint.keep},
                             {"async", checkpoint.async},
                             {"resume", checkpoint.resume}};
-  root["logging"] = Json{{"every", logging.every}, {"dir", logging.dir}, {"tensorboard", logging.tensorboard}};
+  root["logging"] = Json{{"every", logging.every},
+                         {"dir", logging.dir},
+                         {"tensorboard", logging.tensorboard},
+                         {"fp8_stats_every", logging.fp8_stats_every}};
   root["validation"] = Json{{"every", config.validation.every}, {"batches", config.validation.batches}};
   root["device"] = name_of(kDevice, config.device);
   return root;

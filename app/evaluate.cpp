@@ -38,7 +38,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
       load_initial_weights(config, state_->parameters, runtime_.stream());
     }
   });
-  state_->parameters.set(state_->model.amaxes(), nullptr, runtime_.stream());
+  state_->parameters.set(state_->model.weight_casts(nullptr), runtime_.stream());
 }
 
 namespace {

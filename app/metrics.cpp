@@ -2,13 +2,14 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "kernels/core/error.h"
 
 namespace octavo {
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMinute = 60;
 constexpr int64_t kHour = 60 * kMinute;
@@ -25,6 +26,31 @@ std::string format_rate(double rate) {
 
 // Whole milliseconds, and a decimal where a whole one would say little.
 std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
+
+// json[key] = value, or null where there is no such JSON, and what it was in `nonfinite`.
+void add_number(Json& json, Json& nonfinite, const char* key, double value) {
+  json[key] = nullptr;
+  if (std::isfinite(value))
+    json[key] = value;
+  else
+    nonfinite[key] = nonfinite_name(value);
+}
+
+Json fp8_json(const Fp8TensorReport& report) {
+  Json json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
+  Json nonfinite;
+  add_number(json, nonfinite, "amax", report.stats.amax);
+  if (report.per_tensor) {
+    add_number(json, nonfinite, "scale", report.stats.smallest_scale);
+  } else {
+    add_number(json, nonfinite, "scale_min", report.stats.smallest_scale);
+    add_number(json, nonfinite, "scale_max", report.stats.largest_scale);
+  }
+  json["saturated"] = report.saturated_share();
+  json["flushed"] = report.flushed_share();
+  if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
+  return json;
+}
 
 }  // namespace
 
@@ -56,15 +82,9 @@ std::string console_line(const StepMetrics& metrics, double eta_seconds) {
 }
 
 std::string metrics_json(const StepMetrics& metrics) {
-  nlohmann::ordered_json json;
-  nlohmann::ordered_json nonfinite;
-  const auto add = [&](const char* key, double value) {
-    json[key] = nullptr;
-    if (std::isfinite(value))
-      json[key] = value;
-    else
-      nonfinite[key] = nonfinite_name(value);
-  };
+  Json json;
+  Json nonfinite;
+  const auto add = [&](const char* key, double value) { add_number(json, nonfinite, key, value); };
   json["step"] = metrics.step;
   add("loss", metrics.loss);
   add("grad_norm", metrics.grad_norm);
@@ -78,6 +98,7 @@ std::string metrics_json(const StepMetrics& metrics) {
   add("data_ms", metrics.data_ms);
   add("memory_gib", metrics.memory_gib);
   if (metrics.validation_loss) add("validation_loss", *metrics.validation_loss);
+  for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();
 }

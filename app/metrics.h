@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/append_file.h"
+#include "app/fp8_report.h"
 #include "app/tensorboard.h"
 
 namespace octavo {
@@ -25,6 +27,7 @@ struct StepMetrics {
   double data_ms = 0;     // of step_ms, waiting for the loader
   double memory_gib = 0;  // reserved, a GPU
   std::optional<double> validation_loss;
+  std::vector<Fp8TensorReport> fp8;  // where statistics were due
 };
 
 // "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
@@ -38,7 +41,8 @@ std::string with_thousands_separators(int64_t value);
 std::string format_duration(double seconds);
 
 // The step as one line of JSON without the newline. JSON has no NaN or infinity: such a value is written as null, and
-// an object `nonfinite` says what each of them was, as in {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}.
+// an object `nonfinite` beside it says what each of them was, as in
+// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}.
 std::string metrics_json(const StepMetrics& metrics);
 
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run

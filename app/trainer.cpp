@@ -61,12 +61,22 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
+  prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });
   publish_weights(state_, runtime);
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
+}
+
+void Trainer::prepare_fp8_reports() {
+  if (Fp8StatsTable* table = state_.model.fp8_stats()) {
+    fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
+  } else if (config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
+    spdlog::warn("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
+                 config_.logging.fp8_stats_every);
+  }
 }
 
 void Trainer::resume_or_initialize() {
@@ -133,8 +143,7 @@ Trainer::Outcome Trainer::run() {
     const Batch& batch = loader_->next();
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
-    training_step(state_, step, learning_rate(config_.optimizer, step, total_steps), runtime_);
-    results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+    train_step(step);
 
     const bool last = step == total_steps;
     const bool stopping = should_stop();
@@ -160,6 +169,17 @@ Trainer::Outcome Trainer::run() {
   return Outcome::kDone;
 }
 
+// Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
+// when the step's result is popped.
+void Trainer::train_step(int64_t step) {
+  Stream& stream = runtime_.stream();
+  const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
+  if (fp8_due(step)) fp8_reporter_->begin(stream);
+  training_step(state_, step, lr, runtime_);
+  if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
+  results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+}
+
 // All ranks stop at the same step, whichever of them got the signal.
 bool Trainer::should_stop() { return runtime_.group().all_reduce_max(stop_requested() ? 1 : 0) != 0; }
 
@@ -173,7 +193,7 @@ void Trainer::finish_step(bool always, bool validating) {
   if (validating && finite) validation_loss = validator_->loss(state_.model);
   const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
   const bool first = result->step == start_step_ + 1;
-  if (due || first || always || validating || !finite) report(*result, validation_loss);
+  if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);
   if (finite) return;
   runtime_.group().agree([&] {
     throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
@@ -199,10 +219,12 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   m.data_ms = interval_.data_ms / steps;
   m.memory_gib = runtime_.memory_gib();
   m.validation_loss = validation_loss;
+  if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();
   interval_ = {};
   if (!metrics_) return;
   spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
   metrics_->write(m);
+  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) spdlog::warn(*warning);
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {

@@ -7,6 +7,7 @@
 #include "app/checkpoint.h"
 #include "app/checkpoint_writer.h"
 #include "app/config.h"
+#include "app/fp8_report.h"
 #include "app/metrics.h"
 #include "app/runtime.h"
 #include "app/step_results.h"
@@ -38,7 +39,10 @@ class Trainer {
 
   void resume_or_initialize();
   void load_amax_history(Checkpoint& checkpoint);
+  void prepare_fp8_reports();
   void warm_up();
+  void train_step(int64_t step);
+  bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, and reports the step when it is due,
   // `always`, or validated.
   void finish_step(bool always, bool validating);
@@ -56,6 +60,7 @@ class Trainer {
   Arena arena_;
   TrainingState state_;
   StepResults results_;
+  std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;
   CheckpointWriter writer_;
   std::unique_ptr<Loader> loader_;

@@ -1,5 +1,6 @@
 #include "app/training_state.h"
 
+#include "app/fp8_report.h"
 #include "kernels/reduce.h"
 
 namespace octavo {
@@ -10,7 +11,8 @@ TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& 
       model({.config = o.config.model,
              .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
              .precision = o.config.precision,
-             .mode = LlamaMode::kTraining},
+             .mode = LlamaMode::kTraining,
+             .fp8_stats = reports_fp8(o.config)},
             parameters, arena, runtime.stream()),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
@@ -56,11 +58,11 @@ void training_step(TrainingState& state, int64_t step, double lr, Runtime& runti
   mesh.data().all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(mesh.world());
   state.optimizer.step(step, lr, &mesh.shard(), stream);
-  state.parameters.publish(state.model.amaxes(), &mesh.world(), stream);
+  state.parameters.publish(state.model.weight_casts(&mesh.world()), stream);
 }
 
 void publish_weights(TrainingState& state, Runtime& runtime) {
-  state.parameters.set(state.model.amaxes(), &runtime.mesh().world(), runtime.stream());
+  state.parameters.set(state.model.weight_casts(&runtime.mesh().world()), runtime.stream());
 }
 
 }  // namespace octavo

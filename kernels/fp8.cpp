@@ -84,7 +84,6 @@ int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
 
 namespace cpu {
 
-// Index of the scale of element (row, i) of an operand [rows, k].
 int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
   switch (scaling) {
     case Scaling::kTensor:

@@ -72,11 +72,6 @@ __device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]
   return __uint_as_float(largest);
 }
 
-// Where kBlock128x128 keeps the scale of the tile (row, column) of an operand that has `k` columns, all in elements.
-__device__ inline int64_t square_index(int64_t row, int64_t column, int64_t k) {
-  return row / kTile * round_up(ceil_div(k, kTile), 4) + column / kTile;
-}
-
 // Writes the scale of an operand's tile and, beside the last tile of a row of tiles, the padding: scales of nothing.
 template <Format kFormat>
 __device__ void store_square_scale(float* scale_inv, float scale, int64_t row, int64_t column, int64_t k) {

@@ -2,14 +2,17 @@
 #pragma once
 
 #include "kernels/core/error.h"
-#include "kernels/core/tensor.h"
+#include "kernels/fp8.h"
 
 namespace octavo::cpu {
 
 inline bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
-// NaN passes through.
+// fp8_max / max(amax, 1e-12); NaN passes through.
 inline float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
+
+// Index in scale_inv of the scale of element (row, i) of an operand [rows, k]; defined in kernels/fp8.cpp.
+int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i);
 
 // Calls f.operator()<Format>() with Format = Float8E4M3 or Float8E5M2.
 template <typename F>

@@ -41,6 +41,11 @@ __device__ uint32_t cast_pair(float a, float a_scale, float b, float b_scale) {
   return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kFormat);
 }
 
+// Where kBlock128x128 keeps the scale of the tile (row, column) of an operand that has `k` columns, all in elements.
+__device__ inline int64_t square_index(int64_t row, int64_t column, int64_t k) {
+  return row / kTile * round_up(ceil_div(k, kTile), 4) + column / kTile;
+}
+
 // ---- A thread's part of the tile
 
 // One block a tile of a matrix [m, n].

@@ -18,6 +18,8 @@ BlockWeightMemory::BlockWeightMemory(const std::array<LinearShape, kLinearsPerBl
 BlockWeights::BlockWeights(const Options& o, Arena& arena)
     : views_([&](const ParameterSpec& spec) { return o.parameters.full_weight(spec); }, o.parameters.layout(), o.config,
              o.layer),
+      first_linear_(o.layer * kLinearsPerBlock),
+      stats_(o.stats),
       keeps_(o.parameters.fsdp().keeps_weight(ParameterLayout::block_unit(o.layer))),
       rows_are_gathered_(o.parameters.travels_in_fp8(ParameterLayout::block_unit(o.layer))),
       gathered_{views_.qkv, views_.o, views_.gate_up, views_.down} {
@@ -41,7 +43,7 @@ BlockWeights::BlockWeights(const Options& o, Arena& arena)
                                 : memory.rows[i];
     w.columns = memory.columns[i];
     if (!is_per_tensor(recipe)) continue;
-    const int64_t linear = o.layer * kLinearsPerBlock + static_cast<int64_t>(i);
+    const int64_t linear = first_linear_ + static_cast<int64_t>(i);
     scaling_[i] = o.amaxes->weight_scaling(linear);
     if (!rows_are_gathered_) continue;
     w.rows.scale_inv = o.amaxes->weight_scale_inv(linear);
@@ -62,6 +64,14 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
                 .amax = scaling_[i],
                 .amax_out = {}},
                stream);
+      if (rows && stats_ != nullptr) {
+        stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
+                     .kind = AmaxTable::kWeight,
+                     .rows = w.rows,
+                     .x = gathered_[i],
+                     .amax = scaling_[i]},
+                    stream);
+      }
     }
   }
 }

@@ -35,6 +35,7 @@ class BlockWeights {
     int64_t layer;
     LlamaMode mode;
     const AmaxTable* amaxes;                     // borrowed; per-tensor recipes
+    Fp8StatsTable* stats;                        // borrowed; may be null
     std::unique_ptr<BlockWeightMemory>& shared;  // of all blocks whose weights do not stay; made by the first of them
   };
   BlockWeights(const Options& options, Arena& arena);
@@ -51,6 +52,8 @@ class BlockWeights {
   void prepare(bool rows, bool columns, Stream& stream) const;
 
   BlockParameters views_;
+  int64_t first_linear_;  // of the model
+  Fp8StatsTable* stats_;
   bool is_fp8_;
   bool keeps_;              // the gathered weights stay
   bool rows_are_gathered_;  // in FP8

@@ -86,7 +86,8 @@ bool LinearLayer::fast(bool forward) const {
 void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind,
                        bool measured, Stream& stream) {
   if (!is_per_tensor(options_.recipe)) {
-    return quantize({.rows = rows, .columns = columns, .x = x, .amax = {}, .amax_out = {}}, stream);
+    quantize({.rows = rows, .columns = columns, .x = x, .amax = {}, .amax_out = {}}, stream);
+    return add_stats(rows, x, kind, stream);
   }
   const Tensor current = amax_slot(kind);
   const bool measure_now = !measured && options_.amaxes->uses_history();
@@ -97,6 +98,19 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
             .amax = options_.amaxes->scaling(options_.index, kind),
             .amax_out = measure_now ? current : Tensor()},
            stream);
+  add_stats(rows, x, kind, stream);
+}
+
+// While the amax that the cast scaled by is still there.
+void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream) {
+  if (options_.stats == nullptr) return;
+  const bool per_tensor = is_per_tensor(options_.recipe);
+  options_.stats->add({.linear = options_.index,
+                       .kind = kind,
+                       .rows = rows,
+                       .x = x,
+                       .amax = per_tensor ? options_.amaxes->scaling(options_.index, kind) : Tensor()},
+                      stream);
 }
 
 void LinearLayer::forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream) {

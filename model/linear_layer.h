@@ -18,6 +18,7 @@
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
 #include "model/amax_table.h"
+#include "model/fp8_stats_table.h"
 #include "model/precision.h"
 
 namespace octavo {
@@ -67,7 +68,8 @@ struct LinearOptions {
   LinearWeight weight;
   Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
-  int64_t index = 0;                 // of this linear in the table
+  Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
+  int64_t index = 0;                 // of this linear in the tables
   LinearScratch* scratch = nullptr;  // FP8 recipes; borrowed
 };
 
@@ -91,6 +93,7 @@ class LinearLayer {
   Tensor amax_slot(AmaxTable::Kind kind) const;
   void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind, bool measured,
             Stream& stream);
+  void add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream);
   bool fast(bool forward) const;
 
   LinearOptions options_;

@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/embedding.h"
+#include "kernels/fp8_stats.h"
 #include "kernels/reduce.h"
 
 namespace octavo {
@@ -48,11 +49,14 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (is_per_tensor(options.precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
+  if (is_fp8(options.precision.linear) && options.fp8_stats) {
+    fp8_stats_ = std::make_unique<Fp8StatsTable>(kLinearsPerBlock * config.num_layers, arena);
+  }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
 
-  const int64_t workspace_bytes =
-      std::max({block_workspace_bytes(config, shape, options.precision, stream),
-                head_workspace_bytes(config, shape, compute, stream), reduce_workspace_bytes(stream)});
+  const int64_t workspace_bytes = std::max({block_workspace_bytes(config, shape, options.precision, stream),
+                                            head_workspace_bytes(config, shape, compute, stream),
+                                            reduce_workspace_bytes(stream), fp8_stats_workspace_bytes(stream)});
   const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
   if (arena.planning()) return;
   stream.set_workspace(workspace);
@@ -70,6 +74,7 @@ void Llama::make_block(int64_t layer, Arena& arena) {
                                       .layer = layer,
                                       .mode = options_.mode,
                                       .amaxes = amaxes_.get(),
+                                      .stats = fp8_stats_.get(),
                                       .shared = weight_memory_};
   weights_.emplace_back(weights, arena);
   if (training) gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), config, layer);
@@ -91,6 +96,7 @@ BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
                                .weight = weights_.back().linear(i),
                                .gradient = g != nullptr ? g->*matrix : Tensor(),
                                .amaxes = amaxes_.get(),
+                               .stats = fp8_stats_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
                                .scratch = scratch_.get()};
     return LinearLayer(linear, arena);

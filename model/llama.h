@@ -30,6 +30,7 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
+  bool fp8_stats = false;  // with room for statistics of the casts, in FP8
 };
 
 class Llama {
@@ -58,6 +59,10 @@ class Llama {
   const BatchShape& shape() const { return options_.shape; }
   // Null but for per-tensor FP8 recipes.
   AmaxTable* amaxes() { return amaxes_.get(); }
+  // For ShardedParameters::publish() and set(); `ranks`: all that hold parts of the weights.
+  WeightCasts weight_casts(Communicator* ranks) { return {amaxes_.get(), fp8_stats_.get(), ranks}; }
+  // Null without FP8, or unless LlamaOptions ask for it.
+  Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
  private:
   void make_block(int64_t layer, Arena& arena);
@@ -97,6 +102,7 @@ class Llama {
   std::unique_ptr<LinearScratch> scratch_;           // in FP8
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                // of per-tensor recipes
+  std::unique_ptr<Fp8StatsTable> fp8_stats_;         // in FP8, where asked for
 };
 
 }  // namespace octavo

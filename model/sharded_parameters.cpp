@@ -98,19 +98,36 @@ Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) co
   return spec.shape.size() == 2 ? flat.view({spec.shape[0], spec.shape[1]}) : flat;
 }
 
-void ShardedParameters::publish(AmaxTable* amaxes, Communicator* world, Stream& stream) {
-  if (amaxes != nullptr) {
-    if (world != nullptr) world->all_reduce_max(amaxes->weights(), stream);
+void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
+  if (AmaxTable* amaxes = casts.amaxes) {
+    if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");
     amaxes->settle_weights(stream);
     for (const ParameterPiece& piece : pieces_) {
-      if (!travels_in_fp8(piece.spec->unit)) continue;
-      fp8_cast({.out = weight(piece), .x = master(piece), .amax = amaxes->weight_scaling(piece.spec->linear)}, stream);
+      if (travels_in_fp8(piece.spec->unit)) cast_to_fp8(piece, casts, stream);
     }
   }
   fsdp_->weights_changed();
 }
 
-void ShardedParameters::set(AmaxTable* amaxes, Communicator* world, Stream& stream) {
+void ShardedParameters::cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const {
+  const int64_t linear = piece.spec->linear;
+  const Tensor scaling = casts.amaxes->weight_scaling(linear);
+  fp8_cast({.out = weight(piece), .x = master(piece), .amax = scaling}, stream);
+  if (casts.stats == nullptr) return;
+  const int64_t elements = piece.end - piece.begin;
+  const Fp8Operand bytes{.data = weight(piece).view({1, elements}),
+                         .scale_inv = casts.amaxes->weight_scale_inv(linear),
+                         .scaling = Scaling::kTensor};
+  casts.stats->add({.linear = linear,
+                    .kind = AmaxTable::kWeight,
+                    .rows = bytes,
+                    .x = master(piece).view({1, elements}),
+                    .amax = scaling},
+                   stream);
+}
+
+void ShardedParameters::set(const WeightCasts& casts, Stream& stream) {
+  AmaxTable* amaxes = casts.amaxes;
   if (amaxes != nullptr) amaxes->begin_weights(stream);
   for (const ParameterPiece& piece : pieces_) {
     const Tensor rounded = weight(piece);
@@ -119,7 +136,7 @@ void ShardedParameters::set(AmaxTable* amaxes, Communicator* world, Stream& stre
       amax({.out = amaxes->current(piece.spec->linear, AmaxTable::kWeight), .x = master(piece)}, stream);
     }
   }
-  publish(amaxes, world, stream);
+  publish(casts, stream);
 }
 
 }  // namespace octavo

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/amax_table.h"
+#include "model/fp8_stats_table.h"
 #include "model/parameters.h"
 #include "model/precision.h"
 #include "parallel/fsdp.h"
@@ -30,6 +31,13 @@ struct ParameterPiece {
   int64_t offset = 0;  // of element `begin` in shard buffers
 };
 
+// What FP8 casts of weights need; all null without.
+struct WeightCasts {
+  AmaxTable* amaxes = nullptr;      // of per-tensor recipes
+  Fp8StatsTable* stats = nullptr;   // where statistics are taken
+  Communicator* ranks = nullptr;    // that hold parts of the weights; null: this one holds all
+};
+
 class ShardedParameters {
  public:
   // `layout` and the communicators of `groups` must outlive the object.
@@ -50,11 +58,11 @@ class ShardedParameters {
   // The piece's place among the weights that travel; undefined where that is the master weight itself.
   Tensor weight(const ParameterPiece& piece) const;
 
-  // The master weights have changed: `amaxes` (null without FP8) has those of this rank's pieces for the weights of
-  // per-tensor recipes; they are made global, and the FP8 shards are cast with them. `world`: all ranks.
-  void publish(AmaxTable* amaxes, Communicator* world, Stream& stream);
+  // The master weights have changed, and casts.amaxes has those of this rank's pieces: they are made global, the FP8
+  // shards are cast with them, and full weights are gathered anew.
+  void publish(const WeightCasts& casts, Stream& stream);
   // After the master weights were set from outside: measures them, rounds them, and publishes.
-  void set(AmaxTable* amaxes, Communicator* world, Stream& stream);
+  void set(const WeightCasts& casts, Stream& stream);
 
   Fsdp& fsdp() { return *fsdp_; }
   const Fsdp& fsdp() const { return *fsdp_; }
@@ -69,6 +77,7 @@ class ShardedParameters {
   Tensor full(const Tensor& unit, const ParameterSpec& spec) const;
   DType traveling_dtype(const ParameterUnit& unit) const;
   void find_pieces(int rank, int size);
+  void cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const;
 
   const ParameterLayout* layout_;
   PrecisionConfig precision_;

@@ -51,7 +51,7 @@ precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_la
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, reshard_after_forward: true, accumulate_unsharded: true}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, keep: 12, async: false, resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false}
+logging: {every: 13, dir: logs, tensorboard: false, fp8_stats_every: 26}
 validation: {every: 14, batches: 15}
 device: cpu
 )";
@@ -119,6 +119,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.logging.every, 13);
   EXPECT_EQ(config.logging.dir, "logs");
   EXPECT_FALSE(config.logging.tensorboard);
+  EXPECT_EQ(config.logging.fp8_stats_every, 26);
   EXPECT_EQ(config.validation.every, 14);
   EXPECT_EQ(config.validation.batches, 15);
   EXPECT_EQ(config.device, DeviceChoice::kCpu);
@@ -145,6 +146,7 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
   EXPECT_TRUE(config.checkpoint.async);
   EXPECT_EQ(config.logging.dir, "runs/small");
   EXPECT_TRUE(config.logging.tensorboard);
+  EXPECT_EQ(config.logging.fp8_stats_every, 0);
   EXPECT_EQ(config.validation.batches, 20);
   EXPECT_EQ(config.device, DeviceChoice::kAuto);
 }
@@ -278,6 +280,7 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
                                           "optimizer.grad_clip=-1",
                                           "precision.bf16_first_layers=-1",
                                           "logging.every=0",
+                                          "logging.fp8_stats_every=-1",
                                           "activation_checkpointing.ratio=2",
                                           "parallel.data_parallel_shard=0",
                                           "parallel.data_parallel_shard=-2",

@@ -26,8 +26,7 @@ void calm(TinyLlama& model) {
     if (!spec.decayed()) continue;
     for (int64_t i = 0; i < spec.numel(); ++i) model.master(spec)[i] *= 0.25f;
   }
-  Stream stream = Stream::cpu();
-  model.parameters().set(model.llama().amaxes(), nullptr, stream);
+  model.publish();
 }
 
 class Fp8Test : public ::testing::TestWithParam<LinearPrecision> {};

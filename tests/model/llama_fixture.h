@@ -94,12 +94,13 @@ class OwnedBatch {
 class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
-            LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16)
+            LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
+            bool fp8_stats = false)
       : layout_(config),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear))),
-        parameters_(layout_, options(config, shape, compute, mode, linear).precision, {}, mode, {}, arena_, stream_),
-        llama_(options(config, shape, compute, mode, linear), parameters_, arena_, stream_) {
+        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear, fp8_stats))),
+        parameters_(layout_, options(config, shape, compute, mode, linear, fp8_stats).precision, {}, mode, {}, arena_, stream_),
+        llama_(options(config, shape, compute, mode, linear, fp8_stats), parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;
@@ -107,8 +108,11 @@ class TinyLlama {
       float* values = master(spec);
       for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
     }
-    parameters_.set(llama_.amaxes(), nullptr, stream_);
+    publish();
   }
+
+  // Makes what products read from the master weights.
+  void publish() { parameters_.set(llama_.weight_casts(nullptr), stream_); }
 
   // Sum of the losses of a forward pass.
   double loss(OwnedBatch& batch) {
@@ -125,6 +129,7 @@ class TinyLlama {
   }
 
   Llama& llama() { return llama_; }
+  Stream& stream() { return stream_; }
   const ParameterLayout& layout() const { return layout_; }
   ShardedParameters& parameters() { return parameters_; }
   float* master(const ParameterSpec& spec) { return parameters_.master().data<float>() + spec.offset; }
@@ -132,8 +137,12 @@ class TinyLlama {
 
  private:
   static LlamaOptions options(const ModelConfig& config, const BatchShape& shape, DType compute, LlamaMode mode,
-                              LinearPrecision linear) {
-    return {.config = config, .shape = shape, .precision = {.compute = compute, .linear = linear}, .mode = mode};
+                              LinearPrecision linear, bool fp8_stats) {
+    return {.config = config,
+            .shape = shape,
+            .precision = {.compute = compute, .linear = linear},
+            .mode = mode,
+            .fp8_stats = fp8_stats};
   }
   static int64_t planned_bytes(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
