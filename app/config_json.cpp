@@ -94,7 +94,9 @@ Json parallel_section(const Config& config) {
   return Json{{"data_parallel_shard", config.parallel.data_parallel_shard},
               {"data_parallel_replicate", config.parallel.data_parallel_replicate},
               {"tensor_parallel", config.parallel.tensor_parallel},
-              {"reshard_after_forward", config.reshard_after_forward}};
+              {"reshard_after_forward", config.reshard_after_forward},
+              {"nccl_max_ctas", config.parallel.nccl_max_ctas},
+              {"copy_engine", name_of(kCopyEngine, config.parallel.copy_engine)}};
 }
 
 Json config_sections(const Config& config) {

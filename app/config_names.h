@@ -26,6 +26,8 @@ inline constexpr Choice<ActivationCheckpointing::Mode> kMode[] = {
     {"selective", ActivationCheckpointing::Mode::kSelective},
     {"block", ActivationCheckpointing::Mode::kBlock},
     {"full", ActivationCheckpointing::Mode::kFull}};
+inline constexpr Choice<CopyEngine> kCopyEngine[] = {
+    {"auto", CopyEngine::kAuto}, {"true", CopyEngine::kTrue}, {"false", CopyEngine::kFalse}};
 inline constexpr Choice<DeviceChoice> kDevice[] = {
     {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 

@@ -1,4 +1,4 @@
-// What a command that computes runs on: the device, its stream, the threads and the communicator of this rank.
+// What a command that computes runs on: the device, its stream, the threads and the communicators of this rank.
 #pragma once
 
 #include <memory>
@@ -6,7 +6,7 @@
 
 #include "app/config.h"
 #include "kernels/core/stream.h"
-#include "parallel/communicator.h"
+#include "parallel/mesh.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
@@ -14,13 +14,14 @@ namespace octavo {
 class Runtime {
  public:
   // Picks the device (config.device; auto: the GPU if there is one), resolves what the config leaves to it, sets the
-  // number of CPU threads, and connects the ranks. A collective; throws InputError on every rank alike when a rank has
-  // no GPU of its own.
+  // number of CPU threads, and connects the ranks as config.parallel arranges them. A collective; throws InputError on
+  // every rank alike when a rank has no GPU of its own.
   Runtime(Config& config, ProcessGroup& group);
 
   ProcessGroup& group() { return group_; }
   Stream& stream() { return stream_; }
-  Communicator& communicator() { return *communicator_; }
+  Mesh& mesh() { return *mesh_; }
+  Communicator& communicator() { return mesh_->world(); }  // of all ranks
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
@@ -30,7 +31,7 @@ class Runtime {
  private:
   ProcessGroup& group_;
   Stream stream_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Mesh> mesh_;
   std::string description_;
 };
 

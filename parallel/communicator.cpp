@@ -1,31 +1,133 @@
 #include "parallel/communicator.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
 #include "build_config.h"
 #include "kernels/core/error.h"
+#include "kernels/core/profiler.h"
 #include "parallel/communicator_backends.h"
 
 namespace octavo {
 
 namespace {
 
-// A group of one: every collective is the identity.
+constexpr int64_t kPage = 4096;
+
+// A group of one: nothing is sent, so none of these is called.
 class SingleCommunicator final : public Communicator {
  public:
-  SingleCommunicator() : Communicator(0, 1) {}
-  void all_reduce_sum(const Tensor&, Stream&) override {}
-  void all_reduce_max(const Tensor&, Stream&) override {}
-  void broadcast(const Tensor&, int, Stream&) override {}
+  explicit SingleCommunicator(const std::string& name) : Communicator(name, 0, 1) {}
+
+ private:
+  void do_all_gather(const Tensor&, const Tensor&, Stream&) override {}
+  void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
+  void do_all_reduce_sum(const Tensor&, Stream&) override {}
+  void do_all_reduce_max(const Tensor&, Stream&) override {}
+  void do_broadcast(const Tensor&, int, Stream&) override {}
 };
+
+// "all_gather of block 3 (shard axis)", for messages.
+std::string call_name(const Communicator& communicator, const char* op, const char* what) {
+  const bool is_named = what[0] != '\0';
+  return fmt::format("{}{}{} ({} axis)", op, is_named ? " of " : "", what, communicator.name());
+}
+
+// `part` is slice `rank` of the `size` of `whole`, either in place or apart from all of it.
+void check_slice(const Communicator& communicator, const char* op, const char* what, const Tensor& whole,
+                 const Tensor& part) {
+  CHECK(whole.dtype() == part.dtype() && whole.numel() == part.numel() * communicator.size(),
+        "{}: {} is not {} slices like {}", call_name(communicator, op, what), whole.describe(), communicator.size(),
+        part.describe());
+  const char* whole_begin = static_cast<const char*>(whole.raw());
+  const char* part_begin = static_cast<const char*>(part.raw());
+  const bool is_slice = part_begin == whole_begin + communicator.rank() * part.bytes();
+  const bool is_apart = part_begin + part.bytes() <= whole_begin || whole_begin + whole.bytes() <= part_begin;
+  CHECK(is_slice || is_apart, "{}: the slice overlaps another rank's part of the whole tensor",
+        call_name(communicator, op, what));
+}
+
+void check_sum_dtype(const Communicator& communicator, const char* op, const char* what, DType dtype) {
+  CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, "{}: the dtype is {}, expected float32 or bfloat16",
+        call_name(communicator, op, what), dtype_name(dtype));
+}
+
+void copy_unless_same(const Tensor& dst, const Tensor& src, Stream& stream) {
+  if (dst.raw() != src.raw()) stream.copy(dst, src);
+}
+
+OpTimer communication_timer(const Stream& stream, const char* op, const Tensor& tensor) {
+  return OpTimer(stream, op, 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
+}
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
-  if (group.size() == 1) return std::make_unique<SingleCommunicator>();
+void Communicator::all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what) {
+  check_slice(*this, "all_gather", what, out, shard);
+  if (size_ == 1) return copy_unless_same(out, shard, stream);
+  const OpTimer timer = communication_timer(stream, "all_gather", out);
+  do_all_gather(out, shard, stream);
+}
+
+void Communicator::reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what) {
+  check_slice(*this, "reduce_scatter", what, in, out);
+  check_sum_dtype(*this, "reduce_scatter", what, in.dtype());
+  if (size_ == 1) return copy_unless_same(out, in, stream);
+  const OpTimer timer = communication_timer(stream, "reduce_scatter", in);
+  do_reduce_scatter_sum(out, in, stream);
+}
+
+void Communicator::all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what) {
+  check_sum_dtype(*this, "all_reduce", what, tensor.dtype());
+  if (size_ == 1) return;
+  const OpTimer timer = communication_timer(stream, "all_reduce", tensor);
+  do_all_reduce_sum(tensor, stream);
+}
+
+void Communicator::all_reduce_max(const Tensor& tensor, Stream& stream, const char* what) {
+  CHECK(tensor.dtype() == DType::kFloat32, "{}: the dtype is {}, expected float32",
+        call_name(*this, "all_reduce_max", what), dtype_name(tensor.dtype()));
+  if (size_ == 1) return;
+  const OpTimer timer = communication_timer(stream, "all_reduce", tensor);
+  do_all_reduce_max(tensor, stream);
+}
+
+void Communicator::broadcast(const Tensor& tensor, int root, Stream& stream, const char* what) {
+  CHECK(root >= 0 && root < size_, "{}: the root is {}, expected a rank below {}", call_name(*this, "broadcast", what),
+        root, size_);
+  if (size_ == 1) return;
+  const OpTimer timer = communication_timer(stream, "broadcast", tensor);
+  do_broadcast(tensor, root, stream);
+}
+
+std::unique_ptr<Registration> Communicator::register_buffer(void*, int64_t) { return nullptr; }
+
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
+                                                const ParallelConfig& config) {
+  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(ranks.name);
   if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return make_nccl_communicator(group, stream);
+    if (stream.is_cuda()) return make_nccl_communicator(group, ranks, config);
   }
   static_cast<void>(stream);
-  return make_mpi_communicator(group);
+  static_cast<void>(config);
+  return make_mpi_communicator(ranks);
+}
+
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
+  return make_communicator(group, {"world", 0, group.rank(), group.size()}, stream);
+}
+
+CollectiveMemory allocate_for_collectives(const Stream& stream, int64_t bytes) {
+  const int64_t rounded = std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return allocate_nccl_memory(rounded);
+  }
+  static_cast<void>(stream);
+  void* data = std::aligned_alloc(kPage, static_cast<size_t>(rounded));
+  CHECK(data != nullptr, "out of memory: {:.2f} GiB could not be allocated", static_cast<double>(bytes) / (1 << 30));
+  std::memset(data, 0, static_cast<size_t>(rounded));
+  return CollectiveMemory(data, std::free);
 }
 
 }  // namespace octavo

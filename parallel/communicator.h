@@ -1,41 +1,95 @@
-// Communicator: collectives on tensors among the ranks of one axis of the mesh. MPI on CPUs, NCCL on GPUs, nothing for
-// a group of one. Every method is a collective: all ranks of the group call it in the same order with equal shapes. On
-// a GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return.
+// Communicator: collectives on tensors among the ranks of one axis of the mesh. MPI on CPUs, NCCL on GPUs, copies for a
+// group of one. Every method is a collective: all ranks of the group call it in the same order with equal shapes. On a
+// GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return. Tensors may have any number
+// of elements. Throws Error when shapes, dtypes or places do not fit together, or when MPI or NCCL reports a failure.
 //
-// Bytes per rank and direction, n ranks: all_reduce 2 (n-1)/n of the tensor, broadcast the tensor.
+// `what` says in messages whose tensor it is ("gradients of block 3"); it must outlive the communicator.
+//
+// Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
+// all_reduce 2 (n-1)/n of the tensor, broadcast at most the tensor.
+//
+// Sums: on the CPU the ranks' terms are added one by one in rank order in float32, a bfloat16 sum is rounded once at
+// the end; so an all-reduce is bit for bit a reduce-scatter and an all-gather. On a GPU the order is that of NCCL's
+// algorithm for the size and the machine, and a bfloat16 sum may be rounded at every addition. Either way the same
+// call gives the same bits again, and the same bits on every rank.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "kernels/core/stream.h"
+#include "parallel/config.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
+
+// Memory registered with a communicator, until destroyed; the communicator must outlive it.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  int rank() const { return rank_; }
+  const std::string& name() const { return name_; }  // of the axis: "world", "data", "shard"
+  int rank() const { return rank_; }                 // in the group
   int size() const { return size_; }
 
-  // tensor = the sum over ranks, in place; float32. The same bits on every rank; the order of the sum, and so its last
-  // bits, depend on the number of ranks.
-  virtual void all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
+  // out [n * k elements] = the shards [k] of all ranks in rank order; any dtype, the same for both. `shard` is this
+  // rank's slice of `out` itself, or lies apart from it.
+  void all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what = "");
+  // out [k elements] = this rank's slice of the sum over ranks of `in` [n * k]; float32 or bfloat16, the same for both.
+  // `out` is this rank's slice of `in` itself, or lies apart from it. The other slices of `in` are left as they are.
+  void reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what = "");
+  // tensor = the sum over ranks, in place; float32 or bfloat16.
+  void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = the largest of each element over ranks, in place; float32.
-  virtual void all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
+  void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = root's, in place; any dtype.
-  virtual void broadcast(const Tensor& tensor, int root, Stream& stream) = 0;
+  void broadcast(const Tensor& tensor, int root, Stream& stream, const char* what = "");
+
+  // Lets NCCL move `bytes` at `data`, from allocate_for_collectives(), without its own buffers, and by copy engine
+  // where that is on and both tensors of a call are registered. A collective, with equal sizes and with equal offsets
+  // of the tensors in them afterwards; the host waits. Null where there is nothing to register with.
+  [[nodiscard]] virtual std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes);
 
  protected:
-  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  Communicator(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
 
  private:
+  // Shapes, dtypes and places are checked, and the group has several ranks.
+  virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
+  virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
+  virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
+  virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
+  virtual void do_broadcast(const Tensor& tensor, int root, Stream& stream) = 0;
+
+  std::string name_;
   int rank_;
   int size_;
 };
 
-// The communicator of all ranks of `group` for tensors on `stream`'s device. `group` must outlive it.
+// Some of the ranks, seen from one of them: all with the same `color` form a group, in which this one is `rank`.
+struct RankGroup {
+  std::string name;
+  int color = 0;
+  int rank = 0;
+  int size = 1;
+};
+
+// The communicator of `ranks` for tensors on `stream`'s device. A collective of all ranks of `group`, which must
+// outlive it. `config` has the settings for NCCL.
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
+                                                const ParallelConfig& config = {});
+// The communicator of all ranks.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
+
+// Zeroed memory on the stream's device, aligned to 4096 bytes, that can be registered with communicators.
+using CollectiveMemory = std::unique_ptr<void, std::function<void(void*)>>;
+CollectiveMemory allocate_for_collectives(const Stream& stream, int64_t bytes);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// The implementations behind make_communicator().
+// The implementations behind make_communicator() and allocate_for_collectives().
 #pragma once
 
 #include <memory>
@@ -7,9 +7,12 @@
 
 namespace octavo {
 
-// Over MPI_COMM_WORLD, on host memory.
-std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group);
-// Over NCCL on the stream's GPU; in CUDA builds only. The unique id travels over `group`.
-std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, Stream& stream);
+// On host memory.
+std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& ranks);
+
+// On the current GPU; in CUDA builds only. The unique ids travel over `group`.
+std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
+                                                     const ParallelConfig& config);
+CollectiveMemory allocate_nccl_memory(int64_t bytes);
 
 }  // namespace octavo

@@ -1,50 +1,155 @@
-#include <mpi.h>
-
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
 #include "parallel/communicator_backends.h"
+#include "parallel/handles_mpi.h"
 
 namespace octavo {
 
 namespace {
 
-constexpr int64_t kChunk = int64_t{1} << 28;  // MPI counts are ints
+using mpi::check;
 
-void check(int status, const char* what) { CHECK(status == MPI_SUCCESS, "MPI: {} failed with {}", what, status); }
+constexpr int64_t kChunkBytes = int64_t{1} << 24;    // of one rank in one call, as MPI counts are ints
+constexpr int64_t kScratchBytes = int64_t{1} << 22;  // the terms of all ranks of a sum, for some of its elements
+
+int as_int(int64_t value) { return static_cast<int>(value); }
+
+// out[i] = the sum of terms[r * count + i] over the n ranks r, in that order.
+template <typename T>
+void sum_in_rank_order(T* out, const T* terms, int64_t count, int n) {
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; ++i) {
+    float sum = static_cast<float>(terms[i]);
+    for (int r = 1; r < n; ++r) sum += static_cast<float>(terms[r * count + i]);
+    out[i] = static_cast<T>(sum);
+  }
+}
 
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(const ProcessGroup& group) : Communicator(group.rank(), group.size()) {}
-
-  void all_reduce_sum(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, MPI_SUM, stream); }
-  void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, MPI_MAX, stream); }
-
-  void broadcast(const Tensor& tensor, int root, Stream& stream) override {
-    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
-    char* data = static_cast<char*>(tensor.raw());
-    for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunk) {
-      const int count = static_cast<int>(std::min(kChunk, tensor.bytes() - begin));
-      check(MPI_Bcast(data + begin, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
-    }
-  }
+  explicit MpiCommunicator(const RankGroup& ranks)
+      : Communicator(ranks.name, ranks.rank, ranks.size),
+        comm_(mpi::Comm::split_world(ranks.color, ranks.rank)),
+        scratch_(static_cast<size_t>(kScratchBytes)) {}
 
  private:
-  void all_reduce(const Tensor& tensor, MPI_Op op, Stream& stream) {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
-    float* data = tensor.data<float>();
-    for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
-      const int count = static_cast<int>(std::min(kChunk, tensor.numel() - begin));
-      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_FLOAT, op, MPI_COMM_WORLD), "MPI_Allreduce");
+  void do_all_gather(const Tensor& out, const Tensor& shard, Stream&) override {
+    char* whole = static_cast<char*>(out.raw());
+    char* mine = static_cast<char*>(shard.raw());
+    const int64_t bytes = shard.bytes();
+    const bool in_place = mine == whole + rank() * bytes;
+    for (int64_t begin = 0; begin < bytes; begin += kChunkBytes) {
+      const int count = as_int(std::min(kChunkBytes, bytes - begin));
+      const mpi::StridedBytes slices(count, static_cast<MPI_Aint>(bytes));
+      check(MPI_Allgather(in_place ? MPI_IN_PLACE : mine + begin, count, MPI_BYTE, whole + begin, 1, slices.get(),
+                          comm_.get()),
+            "MPI_Allgather");
     }
   }
+
+  void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream&) override {
+    if (in.dtype() == DType::kFloat32) return reduce_scatter_sum_of(out.data<float>(), in.data<float>(), out.numel());
+    reduce_scatter_sum_of(out.data<BFloat16>(), in.data<BFloat16>(), out.numel());
+  }
+
+  void do_all_reduce_sum(const Tensor& tensor, Stream&) override {
+    if (tensor.dtype() == DType::kFloat32) return all_reduce_sum_of(tensor.data<float>(), tensor.numel());
+    all_reduce_sum_of(tensor.data<BFloat16>(), tensor.numel());
+  }
+
+  void do_all_reduce_max(const Tensor& tensor, Stream&) override {
+    constexpr int64_t kChunk = kChunkBytes / static_cast<int64_t>(sizeof(float));
+    float* data = tensor.data<float>();
+    for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
+      const int count = as_int(std::min(kChunk, tensor.numel() - begin));
+      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_FLOAT, MPI_MAX, comm_.get()), "MPI_Allreduce");
+    }
+  }
+
+  void do_broadcast(const Tensor& tensor, int root, Stream&) override {
+    char* data = static_cast<char*>(tensor.raw());
+    for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunkBytes) {
+      const int count = as_int(std::min(kChunkBytes, tensor.bytes() - begin));
+      check(MPI_Bcast(data + begin, count, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
+    }
+  }
+
+  // Elements of each rank's part that fit in the scratch together.
+  template <typename T>
+  int64_t elements_per_rank() const {
+    return std::max<int64_t>(1, kScratchBytes / static_cast<int64_t>(sizeof(T)) / size());
+  }
+
+  template <typename T>
+  T* scratch(int64_t elements) {
+    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(elements) * sizeof(T)));
+    return reinterpret_cast<T*>(scratch_.data());
+  }
+
+  // Each rank collects all ranks' terms for its slice of `k` elements and adds them up.
+  template <typename T>
+  void reduce_scatter_sum_of(T* out, const T* in, int64_t k) {
+    const int64_t step = elements_per_rank<T>();
+    T* terms = scratch<T>(step * size());
+    for (int64_t begin = 0; begin < k; begin += step) {
+      const int64_t count = std::min(step, k - begin);
+      const int bytes = as_int(count * static_cast<int64_t>(sizeof(T)));
+      const mpi::StridedBytes slices(bytes, static_cast<MPI_Aint>(k * static_cast<int64_t>(sizeof(T))));
+      check(MPI_Alltoall(in + begin, 1, slices.get(), terms, bytes, MPI_BYTE, comm_.get()), "MPI_Alltoall");
+      sum_in_rank_order(out + begin, terms, count, size());
+    }
+  }
+
+  // Stretch by stretch: each rank adds up its part of the stretch, then all gather the parts.
+  template <typename T>
+  void all_reduce_sum_of(T* data, int64_t numel) {
+    const int64_t step = elements_per_rank<T>() * size();
+    T* terms = scratch<T>(step);
+    for (int64_t begin = 0; begin < numel; begin += step) {
+      const Parts parts(std::min(step, numel - begin), static_cast<int>(sizeof(T)), rank(), size());
+      T* stretch = data + begin;
+      check(MPI_Alltoallv(stretch, parts.bytes.data(), parts.offsets.data(), MPI_BYTE, terms, parts.my_bytes.data(),
+                          parts.my_offsets.data(), MPI_BYTE, comm_.get()),
+            "MPI_Alltoallv");
+      sum_in_rank_order(stretch + parts.my_begin, terms, parts.my_count, size());
+      check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, stretch, parts.bytes.data(), parts.offsets.data(), MPI_BYTE,
+                           comm_.get()),
+            "MPI_Allgatherv");
+    }
+  }
+
+  // `count` elements split among the ranks as evenly as can be, as MPI wants it: what each rank has, and my part once
+  // for every rank.
+  struct Parts {
+    Parts(int64_t count, int element_bytes, int rank, int size) {
+      for (int r = 0; r < size; ++r) {
+        const int64_t first = count * r / size;
+        const int64_t elements = count * (r + 1) / size - first;
+        offsets.push_back(as_int(first) * element_bytes);
+        bytes.push_back(as_int(elements) * element_bytes);
+        if (r == rank) my_begin = first;
+        if (r == rank) my_count = elements;
+      }
+      my_bytes.assign(bytes.size(), as_int(my_count) * element_bytes);
+      for (int r = 0; r < size; ++r) my_offsets.push_back(r * as_int(my_count) * element_bytes);
+    }
+
+    int64_t my_begin = 0;
+    int64_t my_count = 0;
+    std::vector<int> bytes, offsets, my_bytes, my_offsets;
+  };
+
+  mpi::Comm comm_;
+  std::vector<char> scratch_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group) {
-  return std::make_unique<MpiCommunicator>(group);
+std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& ranks) {
+  return std::make_unique<MpiCommunicator>(ranks);
 }
 
 }  // namespace octavo

@@ -1,59 +1,161 @@
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
+#include <vector>
 
+#include "kernels/core/cuda_check.h"
 #include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
 #include "parallel/communicator_backends.h"
+
+// Windows and the zero-CTA policy, which put gathers on the copy engines, came with it.
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0), "NCCL 2.28 or newer is needed");
 
 namespace octavo {
 
 namespace {
 
 void check(ncclResult_t status, const char* what) {
-  CHECK(status == ncclSuccess, "NCCL: {} failed: {}", what, ncclGetErrorString(status));
+  CHECK(status == ncclSuccess, "NCCL: {} failed: {} ({})", what, ncclGetErrorString(status), ncclGetLastError(nullptr));
 }
+
+cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+ncclDataType_t sum_dtype(const Tensor& tensor) {
+  return tensor.dtype() == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
+}
+
+class NcclRegistration final : public Registration {
+ public:
+  NcclRegistration(ncclComm_t comm, ncclWindow_t window) : comm_(comm), window_(window) {}
+  ~NcclRegistration() override { ncclCommWindowDeregister(comm_, window_); }
+  NcclRegistration(const NcclRegistration&) = delete;
+  NcclRegistration& operator=(const NcclRegistration&) = delete;
+
+ private:
+  ncclComm_t comm_;
+  ncclWindow_t window_;
+};
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(ProcessGroup& group, const ncclUniqueId& id) : Communicator(group.rank(), group.size()) {
-    check(ncclCommInitRank(&handle_, group.size(), id, group.rank()), "ncclCommInitRank");
+  NcclCommunicator(const RankGroup& ranks, const ncclUniqueId& id, ncclConfig_t config)
+      : Communicator(ranks.name, ranks.rank, ranks.size) {
+    config.commName = ranks.name.c_str();
+    check(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "ncclCommInitRankConfig");
   }
-  ~NcclCommunicator() override { ncclCommDestroy(handle_); }
+  // An error on its way out may have left the other ranks in a collective, which ncclCommDestroy would wait for.
+  ~NcclCommunicator() override {
+    if (std::uncaught_exceptions() > 0) {
+      ncclCommAbort(comm_);
+    } else {
+      ncclCommDestroy(comm_);
+    }
+  }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  void all_reduce_sum(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, ncclSum, stream); }
-  void all_reduce_max(const Tensor& tensor, Stream& stream) override { all_reduce(tensor, ncclMax, stream); }
-
-  void broadcast(const Tensor& tensor, int root, Stream& stream) override {
-    const OpTimer timer(stream, "broadcast", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
-    check(ncclBroadcast(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, root, handle_,
-                        static_cast<cudaStream_t>(stream.native())),
-          "ncclBroadcast");
+  std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes) override {
+    ncclWindow_t window = nullptr;
+    check(ncclCommWindowRegister(comm_, data, static_cast<size_t>(bytes), &window, NCCL_WIN_COLL_SYMMETRIC),
+          "ncclCommWindowRegister");
+    if (window == nullptr) return nullptr;  // the GPUs do not reach each other's memory
+    return std::make_unique<NcclRegistration>(comm_, window);
   }
 
  private:
-  void all_reduce(const Tensor& tensor, ncclRedOp_t op, Stream& stream) {
-    const OpTimer timer(stream, "all_reduce", 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
-    float* data = tensor.data<float>();
-    check(ncclAllReduce(data, data, static_cast<size_t>(tensor.numel()), ncclFloat32, op, handle_,
-                        static_cast<cudaStream_t>(stream.native())),
+  void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) override {
+    check(ncclAllGather(shard.raw(), out.raw(), static_cast<size_t>(shard.bytes()), ncclUint8, comm_, native(stream)),
+          "ncclAllGather");
+  }
+
+  void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) override {
+    check(ncclReduceScatter(in.raw(), out.raw(), static_cast<size_t>(out.numel()), sum_dtype(in), ncclSum, comm_,
+                            native(stream)),
+          "ncclReduceScatter");
+  }
+
+  void do_all_reduce_sum(const Tensor& tensor, Stream& stream) override {
+    all_reduce(tensor, sum_dtype(tensor), ncclSum, stream);
+  }
+
+  void do_all_reduce_max(const Tensor& tensor, Stream& stream) override {
+    all_reduce(tensor, ncclFloat32, ncclMax, stream);
+  }
+
+  void do_broadcast(const Tensor& tensor, int root, Stream& stream) override {
+    check(ncclBroadcast(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, root, comm_,
+                        native(stream)),
+          "ncclBroadcast");
+  }
+
+  void all_reduce(const Tensor& tensor, ncclDataType_t dtype, ncclRedOp_t op, Stream& stream) {
+    check(ncclAllReduce(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.numel()), dtype, op, comm_,
+                        native(stream)),
           "ncclAllReduce");
   }
 
-  ncclComm_t handle_ = nullptr;
+  ncclComm_t comm_ = nullptr;
 };
+
+// What each rank tells all others of itself when communicators are made. The group's rank 0 makes its unique id.
+struct Introduction {
+  int color;
+  int rank;
+  int machine;
+  ncclUniqueId id;
+};
+
+std::vector<Introduction> introduce(ProcessGroup& group, const RankGroup& ranks) {
+  Introduction mine{ranks.color, ranks.rank, group.machine(), {}};
+  if (ranks.rank == 0) check(ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
+  std::vector<Introduction> members;
+  for (const std::string& text : group.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)})) {
+    Introduction one{};
+    std::memcpy(&one, text.data(), sizeof(one));
+    if (one.color == ranks.color) members.push_back(one);
+  }
+  return members;
+}
+
+// NCCL's own environment variables win over what is set here.
+ncclConfig_t nccl_config(const ParallelConfig& config, bool one_machine) {
+  ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
+  if (config.nccl_max_ctas > 0) result.maxCTAs = static_cast<int>(config.nccl_max_ctas);
+  if (config.copy_engine != CopyEngine::kFalse && one_machine) result.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  return result;
+}
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, Stream&) {
-  ncclUniqueId id;
-  if (group.is_root()) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  const std::string bytes = group.broadcast(std::string(reinterpret_cast<const char*>(&id), sizeof(id)));
-  std::memcpy(&id, bytes.data(), sizeof(id));
-  return std::make_unique<NcclCommunicator>(group, id);
+std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
+                                                     const ParallelConfig& config) {
+  const std::vector<Introduction> members = introduce(group, ranks);
+  const auto first = std::find_if(members.begin(), members.end(), [](const auto& one) { return one.rank == 0; });
+  CHECK(first != members.end() && members.size() == static_cast<size_t>(ranks.size),
+        "the {} axis has {} ranks, expected {} with a first one", ranks.name, members.size(), ranks.size);
+  const bool one_machine = std::all_of(members.begin(), members.end(),
+                                       [&](const auto& one) { return one.machine == members.front().machine; });
+  return std::make_unique<NcclCommunicator>(ranks, first->id, nccl_config(config, one_machine));
+}
+
+CollectiveMemory allocate_nccl_memory(int64_t bytes) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  constexpr double kGiB = 1 << 30;
+  CHECK(static_cast<size_t>(bytes) <= free_bytes, "out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free",
+        static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
+        static_cast<double>(total_bytes) / kGiB);
+  void* data = nullptr;
+  check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
+  CollectiveMemory memory(data, [](void* pointer) { ncclMemFree(pointer); });
+  cuda::check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // our streams do not wait for the one that zeroes
+  return memory;
 }
 
 }  // namespace octavo

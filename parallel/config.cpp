@@ -4,7 +4,7 @@
 
 namespace octavo {
 
-int64_t ParallelConfig::data_parallel_ranks(int64_t ranks) const {
+MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   CHECK_INPUT(data_parallel_shard == -1 || data_parallel_shard >= 1,
               "parallel.data_parallel_shard is {}, expected a positive number or -1 for all that is left",
               data_parallel_shard);
@@ -23,7 +23,7 @@ int64_t ParallelConfig::data_parallel_ranks(int64_t ranks) const {
       "parallel.data_parallel_shard {} times data_parallel_replicate {} times tensor_parallel {} is {}, but this "
       "run has {} ranks",
       shard, data_parallel_replicate, tensor_parallel, shard * fixed, ranks);
-  return shard * data_parallel_replicate;
+  return {data_parallel_replicate, shard, tensor_parallel};
 }
 
 }  // namespace octavo

@@ -1,17 +1,38 @@
-// The parallel section of the config: how the ranks are arranged.
+// The parallel section of the config: how the ranks are arranged, and what NCCL may use.
 #pragma once
 
 #include <cstdint>
 
 namespace octavo {
 
+// Ranks along each axis of the mesh.
+struct MeshShape {
+  int64_t replicate = 1;
+  int64_t shard = 1;
+  int64_t tensor = 1;
+
+  int64_t data() const { return replicate * shard; }  // ranks that work on different samples
+  int64_t ranks() const { return data() * tensor; }
+};
+
+// Whether NCCL gathers by the GPUs' copy engines, which leaves every multiprocessor to the model.
+enum class CopyEngine : uint8_t {
+  kAuto,   // in groups of one machine
+  kTrue,   // the same, and refused where a group spans machines
+  kFalse,  // never
+};
+
 struct ParallelConfig {
   int64_t data_parallel_shard = -1;     // ranks that share one copy of the optimizer state (FSDP); -1: all that is left
   int64_t data_parallel_replicate = 1;  // copies of that
   int64_t tensor_parallel = 1;          // ranks that split each layer
+  int64_t nccl_max_ctas = 0;            // multiprocessors a collective may take; 0: NCCL's choice
+  CopyEngine copy_engine = CopyEngine::kAuto;
 
-  // Ranks that work on different samples. Throws InputError unless the sizes multiply to `ranks`.
-  int64_t data_parallel_ranks(int64_t ranks) const;
+  // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
+  MeshShape mesh_shape(int64_t ranks) const;
+  // Ranks of it that work on different samples.
+  int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
 
 }  // namespace octavo

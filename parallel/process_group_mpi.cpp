@@ -1,16 +1,15 @@
-#include <mpi.h>
-
 #include <cstdlib>
 #include <exception>
 
 #include "kernels/core/error.h"
+#include "parallel/handles_mpi.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
 
 namespace {
 
-void check(int status, const char* what) { CHECK(status == MPI_SUCCESS, "MPI: {} failed with {}", what, status); }
+using mpi::check;
 
 // Whether a launcher started this process. MPI's own singleton start-up is slow and needs its daemons, so a program
 // started by hand does without it.
@@ -35,11 +34,11 @@ ProcessGroup::ProcessGroup() {
   initialised_ = true;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
-  MPI_Comm node = MPI_COMM_NULL;
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-  check(MPI_Comm_rank(node, &local_rank_), "MPI_Comm_rank");
-  check(MPI_Comm_size(node, &local_size_), "MPI_Comm_size");
-  check(MPI_Comm_free(&node), "MPI_Comm_free");
+  const mpi::Comm local = mpi::Comm::of_this_machine(rank_);
+  check(MPI_Comm_rank(local.get(), &local_rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(local.get(), &local_size_), "MPI_Comm_size");
+  machine_ = rank_;
+  check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
 }
 
 ProcessGroup::~ProcessGroup() {
