@@ -28,6 +28,7 @@ constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxSeqLen = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
+constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxLanes = 1 << 24;
 
 void read_preset(SectionReader& section, Config& config) {
@@ -184,6 +185,8 @@ void read_parallel(SectionReader section, Config& config) {
   section.integer("tensor_parallel", config.parallel.tensor_parallel, 1, kMaxRanks);
   section.choice("reshard_after_forward", config.parallel.reshard_after_forward, kReshard);
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
+  section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);
+  section.choice("copy_engine", config.parallel.copy_engine, kCopyEngine);
 }
 
 void read_outputs(SectionReader& root, Config& config) {

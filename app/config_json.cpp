@@ -95,7 +95,9 @@ Json parallel_section(const Config& config) {
               {"data_parallel_replicate", config.parallel.data_parallel_replicate},
               {"tensor_parallel", config.parallel.tensor_parallel},
               {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
-              {"accumulate_unsharded", config.parallel.accumulate_unsharded}};
+              {"accumulate_unsharded", config.parallel.accumulate_unsharded},
+              {"nccl_max_ctas", config.parallel.nccl_max_ctas},
+              {"copy_engine", name_of(kCopyEngine, config.parallel.copy_engine)}};
 }
 
 Json config_sections(const Config& config) {

@@ -59,6 +59,7 @@ Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& a
   config.model = checkpoint.model_config();
   config.data.seq_len = seq_len;
   config.training.micro_batch_size = 1;
+  config.parallel = {};
   config.compute_given = false;
   config.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                   : arguments.device == "cuda" ? DeviceChoice::kCuda

@@ -1,4 +1,4 @@
-// What a command that computes runs on: the device, its stream, the threads and the communicator of this rank.
+// What a command that computes runs on: the device, its stream, the threads and the communicators of this rank.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace octavo {
 class Runtime {
  public:
   // Picks the device (config.device; auto: the GPU if there is one), resolves what the config leaves to it, sets the
-  // number of CPU threads, and connects the ranks. A collective; throws InputError on every rank alike when a rank has
-  // no GPU of its own.
+  // number of CPU threads, and connects the ranks as config.parallel arranges them. A collective; throws InputError on
+  // every rank alike when a rank has no GPU of its own.
   Runtime(Config& config, ProcessGroup& group);
 
   ProcessGroup& group() { return group_; }

@@ -31,14 +31,16 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
 CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|nccl)\.(cpp|h))$|^kernels/core/cuda_check\.h$"
+MPI_FILES = re.compile(r"_mpi\.(cpp|h)$")
 VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
     (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu|h)$"), "an NCCL header"),
-    (re.compile(r"^mpi(\.h|/|-ext)"), re.compile(r"_mpi\.cpp$"), "an MPI header"),
+    (re.compile(r"^mpi(\.h|/|-ext)"), MPI_FILES, "an MPI header"),
 ]
 
 # Our own headers that include those, so that only the same kind of file may include them.
 CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|nccl)\.h$|^kernels/core/cuda_check\.h$")
+MPI_HEADERS = re.compile(r"_mpi\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif|else)\b")
@@ -61,6 +63,8 @@ def check_include(name, header, quoted):
     if quoted and layer and other:  # one of our own files
         if CUDA_HEADERS.search(header) and not re.search(CUDA_FILES, name):
             return f"{header} is for CUDA files alone"
+        if MPI_HEADERS.search(header) and not MPI_FILES.search(name):
+            return f"{header} is for MPI files alone"
         return None
     for pattern, allowed, what in VENDOR_HEADERS:
         if pattern.search(header) and not allowed.search(name):
@@ -110,6 +114,8 @@ def self_test():
         "data/up.cpp": ('#include "parallel/communicator.h"\n', 1),
         "parallel/communicator_mpi.cpp": ("#include <mpi.h>\n", 0),
         "parallel/communicator.cpp": ("#include <mpi.h>\n#include <nccl.h>\n", 2),
+        "parallel/handles_mpi.h": ("#pragma once\n#include <mpi.h>\n", 0),
+        "parallel/mesh.cpp": ('#include "parallel/handles_mpi.h"\n', 1),
         "model/llama.cpp": ('#include "parallel/communicator.h"\n#include "app/train.h"\n', 1),
         "model/switch.cpp": ("#ifdef OCTAVO_CUDA\n#endif\n", 1),
         "model/device.cpp": ("#ifdef __CUDACC__\n#endif\n", 1),

@@ -1,136 +1,247 @@
-// The collectives among several ranks: started by mpirun (see tests/CMakeLists.txt), every rank runs every test and
-// checks its own results; mpirun fails when any rank does. Tests use EXPECT only: a rank that left a test early would
-// leave the others alone in a collective.
-#include "parallel/communicator.h"
-#include "parallel/process_group.h"
+// The collectives on tensors. Every rank knows what the others hold, so that it can work out the result by itself.
+#include <cmath>
+#include <random>
+
 #include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
 
 namespace octavo {
 namespace {
 
-// The group of this process; MPI can be initialised once, so main() makes it.
-ProcessGroup* ranks = nullptr;
+constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16,   DType::kInt32,
+                                DType::kUInt8,   DType::kFloat8E4M3, DType::kFloat8E5M2};
+constexpr DType kSumDTypes[] = {DType::kFloat32, DType::kBFloat16};
 
-class Collectives : public ::testing::Test {
+class Collectives : public DeviceRanksTest {
  protected:
-  ProcessGroup& group_ = *ranks;
-  const int rank_ = ranks->rank();
-  const int size_ = ranks->size();
-  Stream stream_ = Stream::cpu();
+  void SetUp() override {
+    DeviceRanksTest::SetUp();
+    if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
+  }
+
+  // The bytes of `rank`, the same wherever they are asked for.
+  static Bytes random_bytes(int rank, int64_t bytes) {
+    std::mt19937 generator(static_cast<unsigned>(17 + rank));
+    Bytes result(static_cast<size_t>(bytes));
+    for (char& byte : result) byte = static_cast<char>(generator());
+    return result;
+  }
+
+  // The terms of `rank`: of very different sizes, so that each order of summing rounds differently.
+  static Bytes random_terms(int rank, DType dtype, int64_t elements) {
+    std::mt19937 generator(static_cast<unsigned>(31 + rank));
+    std::normal_distribution<float> normal;
+    Bytes result(static_cast<size_t>(elements * dtype_bytes(dtype)));
+    const Tensor tensor(result.data(), dtype, {elements});
+    for (int64_t i = 0; i < elements; ++i) {
+      const float value = normal(generator) * std::exp2(static_cast<float>(i % 7 - 3));
+      if (dtype == DType::kFloat32) tensor.data<float>()[i] = value;
+      if (dtype == DType::kBFloat16) tensor.data<BFloat16>()[i] = BFloat16(value);
+    }
+    return result;
+  }
+
+  template <typename T>
+  static void add_up(std::vector<T>& out, std::vector<float>& magnitude, const std::vector<Bytes>& terms) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      float sum = 0;
+      for (size_t r = 0; r < terms.size(); ++r) {
+        const auto term = static_cast<float>(reinterpret_cast<const T*>(terms[r].data())[i]);
+        sum = r == 0 ? term : sum + term;
+        magnitude[i] += std::abs(term);
+      }
+      out[i] = static_cast<T>(sum);
+    }
+  }
+
+  // `found` is elements [begin, end) of the sum over ranks: on the CPU these bits, on a GPU up to the rounding of every
+  // addition.
+  template <typename T>
+  void expect_sum_of(const Bytes& found, int64_t elements, int64_t begin, float epsilon) const {
+    std::vector<Bytes> terms;
+    for (int r = 0; r < size_; ++r) terms.push_back(random_terms(r, DTypeOf<T>::value, elements));
+    std::vector<T> sums(static_cast<size_t>(elements));
+    std::vector<float> magnitude(static_cast<size_t>(elements));
+    add_up(sums, magnitude, terms);
+    const size_t count = found.size() / sizeof(T);
+    if (!is_cuda()) {
+      EXPECT_EQ(std::memcmp(found.data(), sums.data() + begin, found.size()), 0) << elements << " elements";
+      return;
+    }
+    int64_t wrong = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const auto at = static_cast<size_t>(begin) + i;
+      const auto value = static_cast<float>(reinterpret_cast<const T*>(found.data())[i]);
+      const float tolerance = epsilon * magnitude[at] * static_cast<float>(size_);
+      if (!(std::abs(value - static_cast<float>(sums[at])) <= tolerance)) ++wrong;
+    }
+    EXPECT_EQ(wrong, 0) << "of " << count;
+  }
+
+  void expect_sum(const Bytes& found, DType dtype, int64_t elements, int64_t begin) const {
+    if (dtype == DType::kFloat32) return expect_sum_of<float>(found, elements, begin, 0x1p-23F);
+    expect_sum_of<BFloat16>(found, elements, begin, 0x1p-8F);
+  }
+
+  void expect_same_on_every_rank(const Bytes& bytes) const {
+    const std::string mine(bytes.begin(), bytes.end());
+    for (const std::string& other : group_.all_gather(mine)) EXPECT_TRUE(other == mine);
+  }
+
+  std::unique_ptr<Communicator> communicator_;
 };
 
-TEST_F(Collectives, RanksAreNumbered) {
-  EXPECT_GT(size_, 1);
-  const std::vector<std::string> seen = group_.all_gather(std::to_string(rank_));
-  EXPECT_EQ(seen.size(), static_cast<size_t>(size_));
-  for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], std::to_string(i));
-  EXPECT_EQ(group_.local_rank(), rank_) << "all ranks are on this machine";
-  EXPECT_EQ(group_.local_size(), size_);
-  EXPECT_EQ(group_.is_root(), rank_ == 0);
+TEST_P(Collectives, RanksAndName) {
+  EXPECT_EQ(communicator_->rank(), rank_);
+  EXPECT_EQ(communicator_->size(), size_);
+  EXPECT_EQ(communicator_->name(), "world");
 }
 
-// Integers, whose sum is exact: element i of rank r is i * (r + 1).
-TEST_F(Collectives, AllReduceSum) {
-  const auto communicator = make_communicator(group_, stream_);
-  EXPECT_EQ(communicator->rank(), rank_);
-  EXPECT_EQ(communicator->size(), size_);
-  for (const int64_t n : {1, 7, 10007}) {
-    Array values(DType::kFloat32, {n});
-    for (int64_t i = 0; i < n; ++i) values.set(i, static_cast<double>(i * (rank_ + 1)));
-    communicator->all_reduce_sum(values, stream_);
-    const double factor = size_ * (size_ + 1) / 2.0;
-    for (int64_t i = 0; i < n; ++i) EXPECT_EQ(values.at(i), static_cast<double>(i) * factor) << i;
-  }
-}
-
-// Sums that round must round alike, or the ranks' models drift apart.
-TEST_F(Collectives, AllReduceSumHasTheSameBitsOnEveryRank) {
-  const auto communicator = make_communicator(group_, stream_);
-  std::mt19937 generator(static_cast<unsigned>(rank_));
-  std::normal_distribution<double> normal;
-  for (const int64_t n : {5, 100003}) {
-    Array values(DType::kFloat32, {n});
-    for (int64_t i = 0; i < n; ++i) values.set(i, normal(generator));
-    communicator->all_reduce_sum(values, stream_);
-    const std::string bits(values.bits().begin(), values.bits().end());
-    for (const std::string& other : group_.all_gather(bits)) EXPECT_TRUE(other == bits);
-  }
-}
-
-TEST_F(Collectives, BroadcastOfTensors) {
-  const auto communicator = make_communicator(group_, stream_);
-  for (int root = 0; root < size_; ++root) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32}) {
-      Array values(dtype, {3, 5});
-      for (int64_t i = 0; i < values.size(); ++i) values.set(i, static_cast<double>(100 * rank_ + i));
-      communicator->broadcast(values, root, stream_);
-      for (int64_t i = 0; i < values.size(); ++i) {
-        Array expected(dtype, {1});
-        expected.set(0, static_cast<double>(100 * root + i));
-        EXPECT_EQ(values.at(i), expected.at(0)) << "from " << root;
+TEST_P(Collectives, AllGather) {
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t k : {1, 7, 1001}) {
+      for (const bool in_place : {false, true}) {
+        DeviceArray out(stream_, dtype, k * size_);
+        DeviceArray apart(stream_, dtype, k);
+        const Tensor shard = in_place ? out.part(k * rank_, k * (rank_ + 1)) : apart.tensor();
+        const Bytes mine = random_bytes(rank_, shard.bytes());
+        in_place ? out.write(mine, rank_ * shard.bytes()) : apart.write(mine);
+        communicator_->all_gather(out.tensor(), shard, stream_, "values");
+        Bytes expected;
+        for (int r = 0; r < size_; ++r) {
+          const Bytes part = random_bytes(r, shard.bytes());
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        EXPECT_TRUE(out.read() == expected) << dtype_name(dtype) << " " << k << (in_place ? " in place" : "");
       }
     }
   }
 }
 
-// Texts of different lengths, one of them empty, one with a zero byte.
-std::string text_of(int rank) {
-  if (rank == 1) return "";
-  return std::string(static_cast<size_t>(1 + 1000 * rank), static_cast<char>('a' + rank)) + std::string("\0z", 2);
+// More than one message can carry, in pieces that do not come out even.
+TEST_P(Collectives, AllGatherOfManyBytes) {
+  const int64_t k = (int64_t{1} << 24) + 3;
+  DeviceArray out(stream_, DType::kUInt8, k * size_);
+  DeviceArray shard(stream_, DType::kUInt8, k);
+  shard.write(Bytes(static_cast<size_t>(k), static_cast<char>('a' + rank_)));
+  communicator_->all_gather(out.tensor(), shard.tensor(), stream_);
+  std::string expected;
+  for (int r = 0; r < size_; ++r) expected.append(static_cast<size_t>(k), static_cast<char>('a' + r));
+  const Bytes found = out.read();
+  EXPECT_TRUE(std::string(found.begin(), found.end()) == expected);
 }
 
-TEST_F(Collectives, Texts) {
-  std::vector<std::string> expected;
-  for (int r = 0; r < size_; ++r) expected.push_back(text_of(r));
-  EXPECT_EQ(group_.all_gather(text_of(rank_)), expected);
-  EXPECT_EQ(group_.gather(text_of(rank_)), rank_ == 0 ? expected : std::vector<std::string>());
-  for (int root = 0; root < size_; ++root) EXPECT_EQ(group_.broadcast(text_of(rank_), root), text_of(root));
-}
-
-TEST_F(Collectives, Numbers) {
-  EXPECT_EQ(group_.all_reduce_max(-10 + rank_), -10 + size_ - 1);
-  EXPECT_EQ(group_.all_reduce_max(rank_ == 0 ? int64_t{1} << 40 : 0), int64_t{1} << 40);
-  EXPECT_EQ(group_.all_reduce_sum(0.5 + rank_), 0.5 * size_ + size_ * (size_ - 1) / 2.0);
-  group_.barrier();
-}
-
-// Whatever fails, all ranks throw the same: the lowest failing rank's error, with its kind.
-TEST_F(Collectives, Agree) {
-  bool ran = false;
-  group_.agree([&] { ran = true; });
-  EXPECT_TRUE(ran);
-  EXPECT_FALSE(group_.agreed_failure());
-
-  for (int failing = 0; failing < size_; ++failing) {
-    const std::string message = "rank " + std::to_string(failing) + " found a truncated file";
-    const auto fail = [&] {
-      if (rank_ == failing) throw InputError(message);
-    };
-    expect_error<InputError>([&] { group_.agree(fail); }, message);
-    EXPECT_TRUE(group_.agreed_failure());
-  }
-
-  const int last = size_ - 1;
-  const auto fail_differently = [&] {
-    if (rank_ == last - 1) throw std::runtime_error("disk full");
-    if (rank_ == last) throw InputError("bad file");
-  };
-  try {
-    group_.agree(fail_differently);
-    ADD_FAILURE() << "no error";
-  } catch (const InputError&) {
-    ADD_FAILURE() << "the lower rank's error was no InputError";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "disk full");
+// 700001 elements take several rounds of the sum on the CPU.
+TEST_P(Collectives, ReduceScatterSum) {
+  for (const DType dtype : kSumDTypes) {
+    for (const int64_t k : {1, 13, 10007, 700001}) {
+      for (const bool in_place : {false, true}) {
+        DeviceArray in(stream_, dtype, k * size_);
+        DeviceArray apart(stream_, dtype, k);
+        const Bytes terms = random_terms(rank_, dtype, k * size_);
+        in.write(terms);
+        const Tensor out = in_place ? in.part(k * rank_, k * (rank_ + 1)) : apart.tensor();
+        communicator_->reduce_scatter_sum(out, in.tensor(), stream_, "values");
+        const Bytes after = in.read();
+        const auto begin = static_cast<size_t>(rank_ * out.bytes());
+        const auto end = begin + static_cast<size_t>(out.bytes());
+        const auto at = [&](const Bytes& bytes, size_t i) { return bytes.begin() + static_cast<ptrdiff_t>(i); };
+        expect_sum(in_place ? Bytes(at(after, begin), at(after, end)) : apart.read(), dtype, k * size_, k * rank_);
+        EXPECT_TRUE(std::equal(terms.begin(), at(terms, begin), after.begin()));
+        EXPECT_TRUE(std::equal(at(terms, end), terms.end(), at(after, end)));
+        EXPECT_TRUE(in_place || after == terms);
+      }
+    }
   }
 }
+
+TEST_P(Collectives, AllReduceSum) {
+  for (const DType dtype : kSumDTypes) {
+    for (const int64_t n : {1, 2, 3, 10007, (1 << 21) + 5}) {
+      Bytes first;
+      for (int run = 0; run < 2; ++run) {
+        DeviceArray values(stream_, dtype, n);
+        values.write(random_terms(rank_, dtype, n));
+        communicator_->all_reduce_sum(values.tensor(), stream_, "values");
+        const Bytes found = values.read();
+        expect_sum(found, dtype, n, 0);
+        if (run == 0) expect_same_on_every_rank(found);
+        if (run == 0) first = found;
+        EXPECT_TRUE(found == first) << "another run, other bits";
+      }
+    }
+  }
+}
+
+TEST_P(Collectives, AllReduceMax) {
+  for (const int64_t n : {1, 10007}) {
+    DeviceArray values(stream_, DType::kFloat32, n);
+    values.write(random_terms(rank_, DType::kFloat32, n));
+    communicator_->all_reduce_max(values.tensor(), stream_, "values");
+    std::vector<float> expected(static_cast<size_t>(n), -INFINITY);
+    for (int r = 0; r < size_; ++r) {
+      const Bytes terms = random_terms(r, DType::kFloat32, n);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        expected[i] = std::max(expected[i], reinterpret_cast<const float*>(terms.data())[i]);
+      }
+    }
+    EXPECT_EQ(std::memcmp(values.read().data(), expected.data(), expected.size() * sizeof(float)), 0);
+  }
+}
+
+TEST_P(Collectives, Broadcast) {
+  for (int root = 0; root < size_; ++root) {
+    for (const DType dtype : kAllDTypes) {
+      DeviceArray values(stream_, dtype, 1003);
+      values.write(random_bytes(rank_, values.tensor().bytes()));
+      communicator_->broadcast(values.tensor(), root, stream_, "values");
+      EXPECT_TRUE(values.read() == random_bytes(root, values.tensor().bytes())) << dtype_name(dtype) << " " << root;
+    }
+  }
+}
+
+// Memory for the fastest gathers serves like any other.
+TEST_P(Collectives, RegisteredMemory) {
+  const int64_t k = 1000;
+  const int64_t bytes = k * size_ * 4;
+  const CollectiveMemory memory = allocate_for_collectives(stream_, bytes);
+  const auto registration = communicator_->register_buffer(memory.get(), bytes);
+  EXPECT_TRUE(is_cuda() || registration == nullptr);
+  const Tensor out(memory.get(), DType::kFloat32, {k * size_});
+  const Tensor shard = out.rows(k * rank_, k * (rank_ + 1));
+  Bytes host(static_cast<size_t>(bytes), 'x');
+  stream_.copy(host.data(), memory.get(), bytes);
+  stream_.synchronize();
+  EXPECT_TRUE(host == Bytes(static_cast<size_t>(bytes)));
+  const Bytes mine = random_bytes(rank_, shard.bytes());
+  stream_.copy(shard.raw(), mine.data(), shard.bytes());
+  communicator_->all_gather(out, shard, stream_);
+  stream_.copy(host.data(), memory.get(), bytes);
+  stream_.synchronize();
+  for (int r = 0; r < size_; ++r) {
+    const Bytes expected = random_bytes(r, shard.bytes());
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), host.begin() + static_cast<ptrdiff_t>(r * shard.bytes())));
+  }
+}
+
+// Refused by every rank alike, before anything is sent.
+TEST_P(Collectives, TensorsThatDoNotFit) {
+  DeviceArray floats(stream_, DType::kFloat32, 4 * size_);
+  DeviceArray other(stream_, DType::kBFloat16, 4);
+  const auto expect_refused = [](const auto& call, const std::string& message) { expect_error<Error>(call, message); };
+  expect_refused([&] { communicator_->all_gather(floats.tensor(), other.tensor(), stream_, "block 3"); },
+                 "all_gather of block 3 (world axis): float32");
+  expect_refused([&] { communicator_->all_gather(floats.tensor(), floats.part(0, 3), stream_); }, "slices like");
+  expect_refused([&] { communicator_->reduce_scatter_sum(floats.part(1, 5), floats.tensor(), stream_); },
+                 "overlaps another rank's part");
+  DeviceArray integers(stream_, DType::kInt32, 4);
+  expect_refused([&] { communicator_->all_reduce_sum(integers.tensor(), stream_, "counts"); },
+                 "all_reduce of counts (world axis): the dtype is int32");
+  expect_refused([&] { communicator_->all_reduce_max(other.tensor(), stream_); }, "the dtype is bfloat16");
+  expect_refused([&] { communicator_->broadcast(other.tensor(), size_, stream_); }, "the root is");
+}
+
+INSTANTIATE_ON_DEVICES(Collectives);
 
 }  // namespace
 }  // namespace octavo
-
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  octavo::ProcessGroup group;
-  octavo::ranks = &group;
-  return RUN_ALL_TESTS();
-}

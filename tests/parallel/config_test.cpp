@@ -12,6 +12,15 @@ TEST(ParallelConfig, DataParallelRanks) {
   EXPECT_EQ((ParallelConfig{4, 2, 3}.data_parallel_ranks(24)), 8);
 }
 
+TEST(ParallelConfig, MeshShape) {
+  const MeshShape shape = ParallelConfig{-1, 2, 3}.mesh_shape(24);
+  EXPECT_EQ(shape.replicate, 2);
+  EXPECT_EQ(shape.shard, 4);
+  EXPECT_EQ(shape.tensor, 3);
+  EXPECT_EQ(shape.data(), 8);
+  EXPECT_EQ(shape.ranks(), 24);
+}
+
 TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
   const auto expect_invalid = [](const ParallelConfig& config, const std::string& message) {
     expect_error<InputError>([&] { config.data_parallel_ranks(8); }, message);

@@ -28,6 +28,15 @@ TEST(SingleProcess, CollectivesAreTheIdentity) {
   communicator->all_reduce_sum(values, stream);
   communicator->broadcast(values, 0, stream);
   EXPECT_EQ(values.values(), Values(3, 2.5));
+  Array copy(DType::kFloat32, {3});
+  communicator->all_gather(copy, values, stream);
+  EXPECT_EQ(copy.values(), values.values());
+  Array sum(DType::kFloat32, {3});
+  communicator->reduce_scatter_sum(sum, values, stream);
+  EXPECT_EQ(sum.values(), values.values());
+  communicator->all_gather(sum, sum, stream);
+  EXPECT_EQ(sum.values(), values.values());
+  EXPECT_EQ(communicator->register_buffer(nullptr, 0), nullptr);
 }
 
 TEST(SingleProcess, AgreePassesErrorsOn) {

@@ -1,0 +1,73 @@
+// The control messages among several ranks.
+#include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+using ControlMessages = RanksTest;
+
+TEST_F(ControlMessages, RanksAreNumbered) {
+  EXPECT_GT(size_, 1);
+  const std::vector<std::string> seen = group_.all_gather(std::to_string(rank_));
+  EXPECT_EQ(seen.size(), static_cast<size_t>(size_));
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], std::to_string(i));
+  EXPECT_EQ(group_.local_rank(), rank_) << "all ranks are on this machine";
+  EXPECT_EQ(group_.local_size(), size_);
+  EXPECT_EQ(group_.is_root(), rank_ == 0);
+}
+
+// Texts of different lengths, one of them empty, one with a zero byte.
+std::string text_of(int rank) {
+  if (rank == 1) return "";
+  return std::string(static_cast<size_t>(1 + 1000 * rank), static_cast<char>('a' + rank)) + std::string("\0z", 2);
+}
+
+TEST_F(ControlMessages, Texts) {
+  std::vector<std::string> expected;
+  for (int r = 0; r < size_; ++r) expected.push_back(text_of(r));
+  EXPECT_EQ(group_.all_gather(text_of(rank_)), expected);
+  EXPECT_EQ(group_.gather(text_of(rank_)), rank_ == 0 ? expected : std::vector<std::string>());
+  for (int root = 0; root < size_; ++root) EXPECT_EQ(group_.broadcast(text_of(rank_), root), text_of(root));
+}
+
+TEST_F(ControlMessages, Numbers) {
+  EXPECT_EQ(group_.all_reduce_max(-10 + rank_), -10 + size_ - 1);
+  EXPECT_EQ(group_.all_reduce_max(rank_ == 0 ? int64_t{1} << 40 : 0), int64_t{1} << 40);
+  EXPECT_EQ(group_.all_reduce_sum(0.5 + rank_), 0.5 * size_ + size_ * (size_ - 1) / 2.0);
+  group_.barrier();
+}
+
+// Whatever fails, all ranks throw the same: the lowest failing rank's error, with its kind.
+TEST_F(ControlMessages, Agree) {
+  bool ran = false;
+  group_.agree([&] { ran = true; });
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(group_.agreed_failure());
+
+  for (int failing = 0; failing < size_; ++failing) {
+    const std::string message = "rank " + std::to_string(failing) + " found a truncated file";
+    const auto fail = [&] {
+      if (rank_ == failing) throw InputError(message);
+    };
+    expect_error<InputError>([&] { group_.agree(fail); }, message);
+    EXPECT_TRUE(group_.agreed_failure());
+  }
+
+  const int last = size_ - 1;
+  const auto fail_differently = [&] {
+    if (rank_ == last - 1) throw std::runtime_error("disk full");
+    if (rank_ == last) throw InputError("bad file");
+  };
+  try {
+    group_.agree(fail_differently);
+    ADD_FAILURE() << "no error";
+  } catch (const InputError&) {
+    ADD_FAILURE() << "the lower rank's error was no InputError";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "disk full");
+  }
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,130 @@
+// The mesh: every way to arrange the ranks along its three axes.
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+class MeshRanks : public DeviceRanksTest {
+ protected:
+  std::vector<ParallelConfig> all_meshes() const {
+    std::vector<ParallelConfig> meshes;
+    for (int64_t replicate = 1; replicate <= size_; ++replicate) {
+      for (int64_t tensor = 1; replicate * tensor <= size_; ++tensor) {
+        if (size_ % (replicate * tensor) == 0) meshes.push_back({-1, replicate, tensor});
+      }
+    }
+    return meshes;
+  }
+
+  // The ranks of the run in a communicator, in its order.
+  std::vector<int32_t> members(Communicator& communicator) {
+    DeviceArray all(stream_, DType::kInt32, communicator.size());
+    DeviceArray mine(stream_, DType::kInt32, 1);
+    Bytes bytes(sizeof(int32_t));
+    std::memcpy(bytes.data(), &rank_, sizeof(int32_t));
+    mine.write(bytes);
+    communicator.all_gather(all.tensor(), mine.tensor(), stream_, "ranks");
+    const Bytes found = all.read();
+    std::vector<int32_t> result(found.size() / sizeof(int32_t));
+    std::memcpy(result.data(), found.data(), found.size());
+    return result;
+  }
+
+  float sum_over(std::initializer_list<Communicator*> axes) {
+    DeviceArray value(stream_, DType::kFloat32, 1);
+    const auto start = static_cast<float>(1 << (3 * rank_));
+    Bytes bytes(sizeof(float));
+    std::memcpy(bytes.data(), &start, sizeof(float));
+    value.write(bytes);
+    for (Communicator* axis : axes) axis->all_reduce_sum(value.tensor(), stream_, "a number");
+    float result = 0;
+    std::memcpy(&result, value.read().data(), sizeof(float));
+    return result;
+  }
+};
+
+TEST_P(MeshRanks, EveryArrangement) {
+  for (const ParallelConfig& config : all_meshes()) {
+    Mesh mesh(config, group_, stream_);
+    const MeshShape shape = mesh.shape();
+    EXPECT_EQ(shape.ranks(), size_);
+    EXPECT_EQ(shape.replicate, config.data_parallel_replicate);
+    EXPECT_EQ(shape.tensor, config.tensor_parallel);
+    const auto rank_at = [&](int64_t replicate, int64_t shard, int64_t tensor) {
+      return static_cast<int32_t>((replicate * shape.shard + shard) * shape.tensor + tensor);
+    };
+    const int64_t i = mesh.replicate_rank();
+    const int64_t j = mesh.shard_rank();
+    const int64_t k = mesh.tensor_rank();
+    EXPECT_EQ(rank_at(i, j, k), rank_);
+    EXPECT_EQ(mesh.data_rank(), i * shape.shard + j);
+
+    std::vector<int32_t> tensor, shard, replicate, data, world;
+    for (int64_t t = 0; t < shape.tensor; ++t) tensor.push_back(rank_at(i, j, t));
+    for (int64_t s = 0; s < shape.shard; ++s) shard.push_back(rank_at(i, s, k));
+    for (int64_t r = 0; r < shape.replicate; ++r) replicate.push_back(rank_at(r, j, k));
+    for (int64_t r = 0; r < shape.replicate; ++r) {
+      for (int64_t s = 0; s < shape.shard; ++s) data.push_back(rank_at(r, s, k));
+    }
+    for (int32_t r = 0; r < size_; ++r) world.push_back(r);
+    EXPECT_EQ(members(mesh.tensor()), tensor);
+    EXPECT_EQ(members(mesh.shard()), shard);
+    EXPECT_EQ(members(mesh.replicate()), replicate);
+    EXPECT_EQ(members(mesh.data()), data);
+    EXPECT_EQ(members(mesh.world()), world);
+    EXPECT_EQ(mesh.shard().rank(), mesh.shard_rank());
+    EXPECT_EQ(mesh.data().rank(), mesh.data_rank());
+  }
+}
+
+// Along one axis after the other is along all.
+TEST_P(MeshRanks, SumsOverAxes) {
+  for (const ParallelConfig& config : all_meshes()) {
+    Mesh mesh(config, group_, stream_);
+    EXPECT_EQ(sum_over({&mesh.shard(), &mesh.replicate()}), sum_over({&mesh.data()}));
+    EXPECT_EQ(sum_over({&mesh.tensor(), &mesh.shard(), &mesh.replicate()}), sum_over({&mesh.world()}));
+    EXPECT_EQ(sum_over({&mesh.data(), &mesh.tensor()}), sum_over({&mesh.world()}));
+  }
+}
+
+TEST_P(MeshRanks, AxesWithTheSameRanksShareACommunicator) {
+  Mesh mesh({}, group_, stream_);  // all ranks along the shard axis
+  EXPECT_EQ(&mesh.shard(), &mesh.world());
+  EXPECT_EQ(&mesh.data(), &mesh.world());
+  EXPECT_EQ(mesh.replicate().size(), 1);
+  EXPECT_EQ(mesh.tensor().size(), 1);
+}
+
+TEST_P(MeshRanks, SizesThatDoNotMultiplyToTheRanks) {
+  const std::string message = "but this run has " + std::to_string(size_) + " ranks";
+  expect_error<InputError>([&] { Mesh mesh({size_ + 1, 1, 1}, group_, stream_); }, message);
+  EXPECT_TRUE(group_.agreed_failure());
+}
+
+TEST_P(MeshRanks, CopyEngineIsForGpus) {
+  ParallelConfig config;
+  config.copy_engine = CopyEngine::kTrue;
+  if (is_cuda()) {
+    Mesh mesh(config, group_, stream_);
+    EXPECT_EQ(static_cast<int>(members(mesh.shard()).size()), size_);
+  } else {
+    expect_error<InputError>([&] { Mesh mesh(config, group_, stream_); }, "parallel.copy_engine is true");
+  }
+}
+
+TEST_P(MeshRanks, FewMultiprocessors) {
+  ParallelConfig config;
+  config.nccl_max_ctas = 2;
+  config.copy_engine = CopyEngine::kFalse;
+  Mesh mesh(config, group_, stream_);
+  EXPECT_EQ(sum_over({&mesh.world()}), sum_over({&mesh.shard()}));
+}
+
+INSTANTIATE_ON_DEVICES(MeshRanks);
+
+}  // namespace
+}  // namespace octavo

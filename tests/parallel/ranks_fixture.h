@@ -1,0 +1,80 @@
+// What the tests among several ranks share. They are started by mpirun (see tests/CMakeLists.txt): every rank runs
+// every test and checks its own results; mpirun fails when any rank does. Tests use EXPECT only: a rank that left a
+// test early would leave the others alone in a collective.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "parallel/communicator.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+// The group of this process; MPI can be initialised once, so main() makes it.
+extern ProcessGroup* ranks;
+
+class RanksTest : public ::testing::Test {
+ protected:
+  ProcessGroup& group_ = *ranks;
+  const int rank_ = ranks->rank();
+  const int size_ = ranks->size();
+};
+
+// Once with tensors on the CPU, over MPI, and once on GPUs, over NCCL, where every rank has one.
+class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<Device> {
+ protected:
+  bool is_cuda() const { return GetParam() == Device::kCuda; }
+
+  void SetUp() override {
+    if (!is_cuda()) return;
+    const bool has_gpu = cuda_device_count() >= group_.local_size();
+    if (group_.all_reduce_max(has_gpu ? 0 : 1) != 0) GTEST_SKIP() << "needs a GPU a rank";
+    stream_ = Stream::cuda(group_.local_rank());
+  }
+
+  Stream stream_ = Stream::cpu();
+};
+
+#define INSTANTIATE_ON_DEVICES(Suite)                                                         \
+  INSTANTIATE_TEST_SUITE_P(Devices, Suite, ::testing::Values(Device::kCpu, Device::kCuda),    \
+                           [](const ::testing::TestParamInfo<Device>& one) {                  \
+                             return std::string(one.param == Device::kCuda ? "Cuda" : "Cpu"); \
+                           })
+
+using Bytes = std::vector<char>;
+
+// A tensor on the stream's device that is filled from and read back into host bytes.
+class DeviceArray {
+ public:
+  DeviceArray(Stream& stream, DType dtype, int64_t elements)
+      : stream_(stream),
+        buffer_(Buffer::device(stream.device(), elements * dtype_bytes(dtype))),
+        tensor_(buffer_.data(), dtype, {elements}) {}
+
+  const Tensor& tensor() const { return tensor_; }
+  // Elements [begin, end).
+  Tensor part(int64_t begin, int64_t end) const { return tensor_.rows(begin, end); }
+
+  void write(const Bytes& bytes, int64_t offset = 0) {
+    stream_.copy(static_cast<char*>(tensor_.raw()) + offset, bytes.data(), static_cast<int64_t>(bytes.size()));
+    stream_.synchronize();
+  }
+  Bytes read() const {
+    Bytes bytes(static_cast<size_t>(tensor_.bytes()));
+    stream_.copy(bytes.data(), tensor_.raw(), tensor_.bytes());
+    stream_.synchronize();
+    return bytes;
+  }
+
+ private:
+  Stream& stream_;
+  Buffer buffer_;
+  Tensor tensor_;
+};
+
+}  // namespace octavo
