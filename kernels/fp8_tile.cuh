@@ -73,6 +73,16 @@ struct Patch {
     }
   }
 
+  __device__ void narrow(int row, const float (&x)[kPatch]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float part[kVector<T>];
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) part[i] = x[v * kVector<T> + i];
+      rows[row][v] = Vec<T>::narrow(part);
+    }
+  }
+
   __device__ uint32_t row_magnitude(int row) const {
     Magnitude<T> largest;
 #pragma unroll

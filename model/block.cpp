@@ -140,9 +140,10 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
         .num_heads = c.config.num_heads,
         .num_kv_heads = c.config.num_kv_heads,
         .inverse = true,
-        .amax = linears.qkv.gradient_amax()},
+        .amax = linears.qkv.gradient_amax(),
+        .cast = linears.qkv.gradient_cast()},
        stream);
-  linears.qkv.backward(s.d_norm, s.d_qkv, Made::kMeasured, accumulate, stream);
+  linears.qkv.backward(s.d_norm, s.d_qkv, Made::kCast, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm1,
                      .d_out = s.d_norm,
