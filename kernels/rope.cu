@@ -20,10 +20,10 @@ struct RopeSizes {
   float direction;  // -1 turns back
 };
 
-// Of an element and the other one of its pair; for the first of a pair the sine is negative. Spelled out, so that every
-// kernel rounds alike.
+// Of an element and the other one of its pair, which the first of a pair takes with its sign turned. Spelled out, so
+// that every kernel rounds alike.
 __device__ float rotated(float x, float other, float cosine, float sine) {
-  return __fmaf_rn(x, cosine, __fmul_rn(other, sine));
+  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
 }
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
@@ -80,7 +80,7 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           const float x = a[j];
-          a[j] = rotated(x, b[j], cosine[j], -sine[j]);
+          a[j] = rotated(x, -b[j], cosine[j], sine[j]);
           b[j] = rotated(b[j], x, cosine[j], sine[j]);
         }
         T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
