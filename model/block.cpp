@@ -77,9 +77,10 @@ void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears
                     .residual = residual,
                     .weight = w.norm1,
                     .eps = eps,
-                    .amax = linears.qkv.input_amax()},
+                    .amax = linears.qkv.input_amax(),
+                    .cast = linears.qkv.input_cast()},
                    stream);
-  linears.qkv.forward(a.qkv, a.norm1, Made::kMeasured, stream);
+  linears.qkv.forward(a.qkv, a.norm1, Made::kCast, stream);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        stream);
   sdpa_forward(
@@ -94,9 +95,10 @@ void block_forward(const BlockContext& c, const BlockParameters& w, BlockLinears
                     .residual = a.h0,
                     .weight = w.norm2,
                     .eps = eps,
-                    .amax = linears.gate_up.input_amax()},
+                    .amax = linears.gate_up.input_amax(),
+                    .cast = linears.gate_up.input_cast()},
                    stream);
-  linears.gate_up.forward(a.gate_up, a.norm2, Made::kMeasured, stream);
+  linears.gate_up.forward(a.gate_up, a.norm2, Made::kCast, stream);
   swiglu_forward(
       {.out = a.swiglu, .gate_up = a.gate_up, .amax = linears.down.input_amax(), .cast = linears.down.input_cast()},
       stream);

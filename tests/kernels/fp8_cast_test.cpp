@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/fp8.h"
+#include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "tests/kernels/op_fixture.h"
@@ -92,6 +93,32 @@ TEST_P(Fp8CastTest, Swiglu) {
       if (scaling == Scaling::kTensor || width % 128 == 0) {
         expect_bits_of_quantize(tokens, 2 * width, scaling, backward);
       }
+    }
+  }
+}
+
+TEST_P(Fp8CastTest, RmsNorm) {
+  for (const auto& [tokens, hidden] : kSizes) {
+    const Array x = varied(tokens, hidden);
+    const Array residual = varied(tokens, hidden);
+    const Array weight = random({hidden}, 0.2, 1.0);
+    const auto forward = [&, m = tokens, n = hidden](const Fp8Cast& cast, const Tensor& amax) {
+      Array out(dtype(), {m, n});
+      const Array rstd(DType::kFloat32, {m});
+      const Array sum(dtype(), {m, n});
+      rms_norm_forward({.out = out,
+                        .rstd = rstd,
+                        .residual_out = sum,
+                        .x = x,
+                        .residual = residual,
+                        .weight = weight,
+                        .amax = amax,
+                        .cast = cast},
+                       stream_);
+      return out;
+    };
+    for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+      expect_bits_of_quantize(tokens, hidden, scaling, forward);
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/fp8.h"
+#include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"
 #include "tests/kernels/parity.h"
@@ -122,6 +123,37 @@ TEST_P(Fp8CastParity, Swiglu) {
         expect_bits_of_quantize(out, scaling, forward, offset);
         if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
         expect_bits_of_quantize(d_gate_up, scaling, backward, offset);
+      }
+    }
+  }
+}
+
+TEST_P(Fp8CastParity, RmsNorm) {
+  for (const auto& [tokens, hidden] :
+       {Size{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 4096}}) {
+    for (const bool with_residual : {false, true}) {
+      Twin x(dtype(), {tokens, hidden});
+      Twin residual(dtype(), {tokens, hidden});
+      Twin weight(dtype(), {hidden});
+      const Twin sum(dtype(), {tokens, hidden});
+      const Twin rstd(DType::kFloat32, {tokens});
+      const Twin out(dtype(), {tokens, hidden});
+      fill_varied(x);
+      fill_varied(residual);
+      fill(weight, 0.2f, 1.0f);
+      const auto forward = [&](const Fp8Cast& cast, const Tensor& amax) {
+        rms_norm_forward({.out = out.gpu(),
+                          .rstd = rstd.gpu(),
+                          .residual_out = with_residual ? sum.gpu() : Tensor(),
+                          .x = x.gpu(),
+                          .residual = with_residual ? residual.gpu() : Tensor(),
+                          .weight = weight.gpu(),
+                          .amax = amax,
+                          .cast = cast},
+                         gpu());
+      };
+      for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+        expect_bits_of_quantize(out, scaling, forward);
       }
     }
   }
