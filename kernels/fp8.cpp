@@ -8,6 +8,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_cast.h"
 #include "kernels/fp8_cpu.h"
 
 namespace octavo {
@@ -25,26 +26,23 @@ constexpr int64_t kBlock = 128;
 
 int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
 
-void check_operand(const Fp8Operand& operand, const char* name, int64_t rows, int64_t k) {
+void check_operand(const Fp8Operand& operand, const std::string& name, int64_t rows, int64_t k) {
   CHECK(cpu::is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
-  expect_tensor(operand.data, name, operand.data.dtype(), {rows, k});
-  expect_tensor(operand.scale_inv, name, DType::kFloat32, {fp8_scale_count(operand.scaling, rows, k)});
+  expect_tensor(operand.data, name.c_str(), operand.data.dtype(), {rows, k});
+  expect_tensor(operand.scale_inv, name.c_str(), DType::kFloat32, {fp8_scale_count(operand.scaling, rows, k)});
 }
 
-void check_quantize(const Quantize& args) {
-  const int64_t m = args.x.dim(0);
-  const int64_t n = args.x.dim(1);
-  CHECK(args.rows.defined() || args.columns.defined(), "quantize: neither rows nor columns are wanted");
-  if (args.rows.defined()) check_operand(args.rows, "quantize rows", m, n);
-  if (args.columns.defined()) check_operand(args.columns, "quantize columns", n, m);
-  if (args.rows.defined() && args.columns.defined()) {
-    CHECK(args.rows.data.dtype() == args.columns.data.dtype() && args.rows.scaling == args.columns.scaling,
-          "quantize: rows are {}, columns {}, expected one format and scaling", args.rows.data.describe(),
-          args.columns.data.describe());
+void check_operands(const Fp8Cast& cast, const std::string& op, int64_t m, int64_t n) {
+  const auto& [rows, columns, amax] = cast;
+  CHECK(cast.defined(), "{}: neither rows nor columns are wanted", op);
+  if (rows.defined()) check_operand(rows, op + " rows", m, n);
+  if (columns.defined()) check_operand(columns, op + " columns", n, m);
+  if (rows.defined() && columns.defined()) {
+    CHECK(rows.data.dtype() == columns.data.dtype() && rows.scaling == columns.scaling,
+          "{}: rows are {}, columns {}, expected one format and scaling", op, rows.data.describe(),
+          columns.data.describe());
   }
-  const Scaling scaling = args.rows.defined() ? args.rows.scaling : args.columns.scaling;
-  if (scaling == Scaling::kTensor) expect_tensor(args.amax, "quantize amax", DType::kFloat32, {1});
-  if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
+  if (cast.scaling() == Scaling::kTensor) expect_tensor(amax, (op + " amax").c_str(), DType::kFloat32, {1});
 }
 
 void check_fp8_matmul(const Fp8Matmul& args) {
@@ -66,7 +64,22 @@ void check_fp8_matmul(const Fp8Matmul& args) {
   CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
 }
 
+int64_t cast_bytes(const Fp8Cast& cast) {
+  return (cast.rows.defined() ? cast.rows.data.bytes() : 0) + (cast.columns.defined() ? cast.columns.data.bytes() : 0);
+}
+
 }  // namespace
+
+void check_cast(const Fp8Cast& cast, const char* op, const Tensor& result) {
+  if (!cast.defined()) return;
+  check_operands(cast, fmt::format("{} cast", op), result.dim(0), result.dim(1));
+  CHECK(cast.scaling() == Scaling::kTensor || cast.scaling() == Scaling::kBlock1x128,
+        "{} cast: scaling {} is known only after the result", op, static_cast<int>(cast.scaling()));
+}
+
+double result_bytes(const Fp8Cast& cast, const Tensor& result) {
+  return static_cast<double>(cast.defined() ? cast_bytes(cast) : result.bytes());
+}
 
 int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
   switch (scaling) {
@@ -101,8 +114,8 @@ int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64
 // One operand. `transposed`: its row r is column r of x. scale_inv holds the amaxes, then the scales, then what its
 // name says. Threads take blocks of 128 rows, which share no scale but that of the whole tensor.
 template <typename Format, typename T>
-void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool transposed) {
-  const T* x = args.x.data<T>();
+void quantize_operand(const Fp8Operand& operand, const Tensor& amax, const Tensor& tensor, bool transposed) {
+  const T* x = tensor.data<T>();
   const int64_t rows = operand.data.dim(0);
   const int64_t k = operand.data.dim(1);
   const int64_t row_stride = transposed ? 1 : k;
@@ -113,7 +126,7 @@ void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool tran
   const int64_t count = operand.scale_inv.numel();
   const auto value = [&](int64_t row, int64_t i) { return static_cast<float>(x[row * row_stride + i * stride]); };
 
-  std::fill(scales, scales + count, scaling == Scaling::kTensor ? args.amax.data<float>()[0] : 0.0f);
+  std::fill(scales, scales + count, scaling == Scaling::kTensor ? amax.data<float>()[0] : 0.0f);
   if (scaling != Scaling::kTensor) {
 #pragma omp parallel for
     for (int64_t first = 0; first < rows; first += kBlock) {
@@ -132,18 +145,17 @@ void quantize_operand(const Fp8Operand& operand, const Quantize& args, bool tran
   for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
 }
 
-void quantize_any(const Fp8Operand& operand, const Quantize& args, bool transposed) {
+void quantize_any(const Fp8Operand& operand, const Tensor& amax, const Tensor& x, bool transposed) {
   if (!operand.defined()) return;
-  with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+  with_compute_dtype(x.dtype(), [&]<typename T>() {
     with_float8_dtype(operand.data.dtype(),
-                      [&]<typename Format>() { quantize_operand<Format, T>(operand, args, transposed); });
+                      [&]<typename Format>() { quantize_operand<Format, T>(operand, amax, x, transposed); });
   });
 }
 
-void quantize(const Quantize& args) {
-  quantize_any(args.rows, args, false);
-  quantize_any(args.columns, args, true);
-  with_compute_dtype(args.x.dtype(), [&]<typename T>() { update_amax<T>(args.amax_out, args.x); });
+void cast_result(const Fp8Cast& cast, const Tensor& result) {
+  quantize_any(cast.rows, cast.amax, result, false);
+  quantize_any(cast.columns, cast.amax, result, true);
 }
 
 void dequantize(float* out, const Fp8Operand& operand) {
@@ -194,13 +206,15 @@ void amax(const Amax& args, Stream& stream) {
 }
 
 void quantize(const Quantize& args, Stream& stream) {
-  check_quantize(args);
-  const int64_t copies = (args.rows.defined() ? 1 : 0) + (args.columns.defined() ? 1 : 0);
-  const OpTimer timer(stream, "quantize", 0, static_cast<double>(args.x.bytes() + copies * args.x.numel()));
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
+  check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
+  if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
+  const OpTimer timer(stream, "quantize", 0, static_cast<double>(args.x.bytes() + cast_bytes(cast)));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::quantize(args, stream);
   }
-  cpu::quantize(args);
+  cpu::cast_result(cast, args.x);
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
 }
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {

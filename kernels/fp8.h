@@ -49,6 +49,18 @@ struct Quantize {
 };
 void quantize(const Quantize& args, Stream& stream);
 
+// The operands that an op can write in place of its result [m, n], which then need not be written and read again. They
+// have the bits that quantize would give them. Only where a scale is known before the result is, or is local: kTensor
+// with an amax from elsewhere, as in delayed scaling, and kBlock1x128.
+struct Fp8Cast {
+  Fp8Operand rows;     // optional = [m, n]
+  Fp8Operand columns;  // optional = [n, m]; of the same format and scaling as rows
+  Tensor amax;         // kTensor: [1] float32, what the scale is made of
+  bool defined() const { return rows.defined() || columns.defined(); }
+  Scaling scaling() const { return rows.defined() ? rows.scaling : columns.scaling; }
+  DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }
+};
+
 // d = a b^T (+ d): the product of two quantized operands, dequantized, accumulated in float32. a [m, k], b [n, k]; d
 // [m, n] bfloat16 or float32. e4m3 with either format; e5m2 with e5m2 is refused. kTensor with kTensor, kRow with kRow,
 // 1x128 with 1x128 or 128x128. k and n multiples of 16 (128 where a scaling is blockwise).

@@ -11,7 +11,7 @@
 namespace octavo {
 
 namespace cuda {
-void fp8_cast(const Fp8Cast& args, Stream& stream);
+void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream);
 void fp8_transpose(const Fp8Transpose& args, Stream& stream);
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream);
 }  // namespace cuda
@@ -19,7 +19,7 @@ void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream);
 namespace cpu {
 
 template <typename Format, typename T>
-void fp8_cast(const Fp8Cast& args) {
+void fp8_cast_piece(const Fp8CastPiece& args) {
   const int64_t n = args.x.numel();
   const float scale = scale_of(args.amax.data<float>()[0], Format::max());
   const T* x = args.x.data<T>();
@@ -51,17 +51,17 @@ void fp8_scale_inv(const Fp8ScaleInv& args) {
 
 }  // namespace cpu
 
-void fp8_cast(const Fp8Cast& args, Stream& stream) {
-  CHECK(cpu::is_float8(args.out.dtype()), "fp8_cast out is {}, expected a float8 tensor", args.out.describe());
-  expect_tensor(args.x, "fp8_cast x", args.x.dtype(), {args.x.numel()});
-  expect_tensor(args.out, "fp8_cast out", args.out.dtype(), {args.x.numel()});
-  expect_tensor(args.amax, "fp8_cast amax", DType::kFloat32, {1});
-  const OpTimer timer(stream, "fp8_cast", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
+void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream) {
+  CHECK(cpu::is_float8(args.out.dtype()), "fp8_cast_piece out is {}, expected a float8 tensor", args.out.describe());
+  expect_tensor(args.x, "fp8_cast_piece x", args.x.dtype(), {args.x.numel()});
+  expect_tensor(args.out, "fp8_cast_piece out", args.out.dtype(), {args.x.numel()});
+  expect_tensor(args.amax, "fp8_cast_piece amax", DType::kFloat32, {1});
+  const OpTimer timer(stream, "fp8_cast_piece", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
   if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_cast(args, stream);
+    if (stream.is_cuda()) return cuda::fp8_cast_piece(args, stream);
   }
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
-    cpu::with_float8_dtype(args.out.dtype(), [&]<typename Format>() { cpu::fp8_cast<Format, T>(args); });
+    cpu::with_float8_dtype(args.out.dtype(), [&]<typename Format>() { cpu::fp8_cast_piece<Format, T>(args); });
   });
 }
 

@@ -62,13 +62,13 @@ void with_format(DType dtype, F&& f) {
 
 }  // namespace
 
-void fp8_cast(const Fp8Cast& args, Stream& stream) {
+void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream) {
   with_element(args.x.dtype(), [&]<typename T>() {
     with_format(args.out.dtype(), [&]<Format kFormat>() {
       const CastOp<kFormat, T> op{pointer<uint8_t>(args.out), pointer<const T>(args.x),
                                   pointer<const float>(args.amax)};
       constexpr int kPerThread = 2 * kVector<T>;  // two loads, one store of 8 or 16 bytes
-      launch_flat<kPerThread>("fp8_cast", op, args.x.numel(), stream, op.out, op.x);
+      launch_flat<kPerThread>("fp8_cast_piece", op, args.x.numel(), stream, op.out, op.x);
     });
   });
 }

@@ -2,7 +2,7 @@
 // of the weights, the bytes are gathered, and the whole weight is transposed and gets its scale_inv. Put together they
 // give the bits of quantize of the whole weight:
 //
-//   fp8_cast of the pieces = rows,   fp8_transpose of rows = columns,   fp8_scale_inv = scale_inv of both
+//   fp8_cast_piece of the pieces = rows,   fp8_transpose of rows = columns,   fp8_scale_inv = scale_inv of both
 //
 // Queued on `stream`; deterministic; wrong shapes and dtypes throw.
 #pragma once
@@ -13,12 +13,12 @@ namespace octavo {
 
 // out[i] = round(x[i] * scale), saturating, scale = fp8_max / max(amax, 1e-12). A piece may start at any element and
 // have any length; it is fastest where x and out are as many elements away from a multiple of 16.
-struct Fp8Cast {
+struct Fp8CastPiece {
   Tensor out;   // = [n] float8_e4m3 or float8_e5m2
   Tensor x;     // [n] float32 or bfloat16
   Tensor amax;  // [1] float32, of the whole tensor that x is a piece of
 };
-void fp8_cast(const Fp8Cast& args, Stream& stream);
+void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream);
 
 // out[j][i] = x[i][j], byte by byte, in one pass. Must not alias.
 struct Fp8Transpose {

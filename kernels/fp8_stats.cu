@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   __syncthreads();
 
   const Place at = place_of_thread(args.n);
-  const Patch<T> patch = load_patch<kAligned>(args.x, args.m, args.n, at);
+  const Patch<T> patch = load_patch<kAligned>(args.x, args.m, args.n, args.n, at);
   float scale[kPatch];
   float scale_inv[kPatch];
   find_patch_scales<kScaling, kFormat>(args, at, scale, scale_inv);

@@ -83,6 +83,16 @@ struct Patch {
     }
   }
 
+  __device__ void narrow(int row, const float (&x)[kPatch]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float part[kVector<T>];
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) part[i] = x[v * kVector<T> + i];
+      rows[row][v] = Vec<T>::narrow(part);
+    }
+  }
+
   __device__ uint32_t row_magnitude(int row) const {
     Magnitude<T> largest;
 #pragma unroll
@@ -128,21 +138,29 @@ struct Patch {
 __device__ inline uint32_t element_bits(float x) { return __float_as_uint(x); }
 __device__ inline uint32_t element_bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 
-// The vector of the `count` elements at p, the rest zeros.
-template <typename T>
-__device__ Vec<T> load_some(const T* p, int64_t count) {
+// A vector of element(0), ..., element(count - 1), the rest zeros.
+template <typename T, typename F>
+__device__ Vec<T> pack_some(int64_t count, F element) {
   constexpr int kPerWord = kVector<T> / 4;
   uint32_t words[4] = {};
 #pragma unroll
   for (int i = 0; i < kVector<T>; ++i) {
-    if (i < count) words[i / kPerWord] |= element_bits(p[i]) << (i % kPerWord * 16);
+    if (i < count) words[i / kPerWord] |= element_bits(element(i)) << (i % kPerWord * 16);
   }
   return {make_uint4(words[0], words[1], words[2], words[3])};
 }
 
-// kAligned: x's rows start at multiples of 16 bytes, so a vector lies inside x or outside.
+// The vector of the `count` elements at p, the rest zeros. kAligned: p is a multiple of 16 bytes and either all of the
+// vector is there or nothing.
 template <bool kAligned, typename T>
-__device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, const Place& at) {
+__device__ Vec<T> load_some(const T* p, int64_t count) {
+  if constexpr (kAligned) return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
+  if constexpr (!kAligned) return pack_some<T>(count, [&](int i) { return p[i]; });
+}
+
+// The patch of a matrix [m, n] whose rows lie `stride` elements apart.
+template <bool kAligned, typename T>
+__device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
   Patch<T> patch;
   const int64_t row = at.row + at.patch_row * kPatch;
   const int64_t column = at.column + at.patch_column * kPatch;
@@ -151,13 +169,7 @@ __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, const Place& at
 #pragma unroll
     for (int v = 0; v < Patch<T>::kVectors; ++v) {
       const int64_t i = column + v * kVector<T>;
-      const T* p = x + (row + r) * n + i;
-      const int64_t count = row + r < m ? n - i : 0;
-      if constexpr (kAligned) {
-        patch.rows[r][v] = count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
-      } else {
-        patch.rows[r][v] = load_some(p, count);
-      }
+      patch.rows[r][v] = load_some<kAligned>(x + (row + r) * stride + i, row + r < m ? n - i : 0);
     }
   }
   return patch;
@@ -234,26 +246,26 @@ __device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t co
   }
 }
 
-// 16 bytes of an output row of `columns`, of which those outside stay unwritten.
+// 16 bytes of a row that starts at `out`, from `column` on; those from `end` on stay unwritten.
 template <bool kAligned>
-__device__ void store_16(uint8_t* out, uint4 bytes, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  if (row >= rows) return;
-  uint8_t* p = out + row * columns + column;
+__device__ void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end) {
+  uint8_t* p = out + column;
   if constexpr (kAligned) {
-    if (column < columns) __stcs(reinterpret_cast<uint4*>(p), bytes);
+    if (column < end) __stcs(reinterpret_cast<uint4*>(p), bytes);
   } else {
     const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      if (column + i < columns) p[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+      if (column + i < end) p[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
     }
   }
 }
 
-// Stores the patches of a tile of `out` [m, n]. Neighbouring threads swap halves of two rows, so that each has 16 bytes
-// of one.
+// Stores the patches of a tile of a matrix with m rows and columns up to `end`; rows of `out` lie `stride` bytes apart.
+// Neighbouring threads swap halves of two rows, so that each has 16 bytes of one.
 template <bool kAligned>
-__device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t n) {
+__device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
+                           int64_t stride) {
   const bool odd = threadIdx.x % 2 != 0;
   const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
 #pragma unroll
@@ -263,7 +275,7 @@ __device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at
     const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
     const uint4 bytes = odd ? make_uint4(got.x, got.y, keep.x, keep.y) : make_uint4(keep.x, keep.y, got.x, got.y);
     const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
-    store_16<kAligned>(out, bytes, row, m, column, n);
+    if (row < m) store_16<kAligned>(out + row * stride, bytes, column, end);
   }
 }
 
@@ -295,9 +307,10 @@ __device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int
 // u ^ (c / 8), which spreads a half warp's writes, of one unit in rows 8 apart, over all banks.
 using TransposedTile = uint2[kTile][kPatchesAcross];
 
-// Stores the transposes of the patches of a tile of a matrix [m, n]; `out` is [n, m].
+// Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`; each row of `out`, of
+// m bytes, is one of its columns.
 template <bool kAligned>
-__device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t n,
+__device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
                               TransposedTile& tile) {
   const BytePatch transposed = transpose(patch);
 #pragma unroll
@@ -313,7 +326,7 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
     const int twist = c / kPatch;
     const uint4 units = *reinterpret_cast<const uint4*>(&tile[c][(2 * chunk) ^ (twist & ~1)]);
     const uint4 bytes = twist % 2 == 0 ? units : make_uint4(units.z, units.w, units.x, units.y);
-    store_16<kAligned>(out, bytes, at.column + c, n, at.row + chunk * 16, m);
+    if (at.column + c < end) store_16<kAligned>(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);
   }
 }
 

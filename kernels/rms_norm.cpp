@@ -7,6 +7,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_cast.h"
 
 namespace octavo {
 
@@ -109,8 +110,10 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
     expect_tensor(args.residual_out, "rms_norm_forward residual_out", compute, {tokens, hidden});
   }
   if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_forward amax", DType::kFloat32, {1});
-  const double passes = args.residual.defined() ? 4 : 2;
-  const OpTimer timer(stream, "rms_norm_forward", 0, passes * static_cast<double>(args.x.bytes()));
+  check_cast(args.cast, "rms_norm_forward", args.out);
+  const double passes = (args.residual.defined() ? 3 : 1) + (args.cast.defined() ? 1 : 0);
+  const double bytes = passes * static_cast<double>(args.x.bytes()) + result_bytes(args.cast, args.out);
+  const OpTimer timer(stream, "rms_norm_forward", 0, bytes);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_forward(args, stream);
   }
@@ -118,6 +121,7 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
     cpu::rms_norm_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
   });
+  cpu::cast_result(args.cast, args.out);
 }
 
 void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {

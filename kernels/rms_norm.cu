@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/cuda_amax.cuh"
+#include "kernels/fp8_cast.cuh"
 #include "kernels/rms_norm.h"
 
 namespace octavo::cuda {
@@ -14,7 +15,7 @@ constexpr int kRowThreads = 256;  // of the kernels for any shape
 
 template <typename T>
 struct ForwardArguments {
-  T* out;
+  T* out;  // null when it is to be cast
   float* rstd;
   T* residual_out;
   const T* x;
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  if (args.out == nullptr) return;
   Magnitude<T> largest;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -131,6 +133,7 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  if (args.out == nullptr) return;
   Magnitude<T> largest;
   for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
     const Vec<T, 1> out{from_float<T>(to_float(h[i]) * rstd * to_float(args.weight[i]))};
@@ -139,6 +142,42 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
   }
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
+
+// out, from h and rstd.
+template <typename T>
+struct NormedSource {
+  using Element = T;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 2 : 3;
+  const T* h;
+  const float* rstd;
+  const T* weight;
+
+  template <bool kAligned>
+  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    constexpr int N = kVector<T>;
+    Patch<T>& patch = parts[0];
+    patch = load_patch<kAligned>(h, m, n, n, at);
+    const int64_t row = at.row + at.patch_row * kPatch;
+    const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+    for (int v = 0; v < Patch<T>::kVectors; ++v) {
+      const int64_t i = column + v * N;
+      float w[N];
+      load_some<kAligned>(weight + i, n - i).widen(w);
+#pragma unroll
+      for (int r = 0; r < kPatch; ++r) {
+        if (row + r >= m) break;  // where zeros stay zeros whatever the weights are
+        const float scale = rstd[row + r];
+        float a[N];
+        patch.rows[r][v].widen(a);
+#pragma unroll
+        for (int j = 0; j < N; ++j) a[j] = a[j] * scale * w[j];
+        patch.rows[r][v] = Vec<T>::narrow(a);
+      }
+    }
+  }
+};
 
 // ---- Backward
 
@@ -310,7 +349,7 @@ unsigned threads_for(int64_t vectors, int k) { return grid_dim(round_up(ceil_div
 template <typename T, bool kAmax>
 void forward(const RmsNormForward& args, Stream& stream) {
   const int64_t tokens = args.x.dim(0);
-  const ForwardArguments<T> arguments{.out = pointer<T>(args.out),
+  const ForwardArguments<T> arguments{.out = args.cast.defined() ? nullptr : pointer<T>(args.out),
                                       .rstd = pointer<float>(args.rstd),
                                       .residual_out = pointer<T>(args.residual_out),
                                       .x = pointer<const T>(args.x),
@@ -320,7 +359,7 @@ void forward(const RmsNormForward& args, Stream& stream) {
                                       .hidden = args.x.dim(1),
                                       .eps = args.eps};
   const bool aligned = rows_are_aligned<T>(
-      arguments.hidden, {arguments.out, arguments.residual_out, arguments.x, arguments.residual, arguments.weight});
+      arguments.hidden, {args.out.raw(), arguments.residual_out, arguments.x, arguments.residual, arguments.weight});
   const int64_t vectors = arguments.hidden / kVector<T>;
   constexpr int kVectorsPerThread = 4;
   if (aligned && vectors <= kVectorsPerThread * kMaxThreads) {
@@ -329,6 +368,15 @@ void forward(const RmsNormForward& args, Stream& stream) {
   } else {
     launch("rms_norm_forward", forward_any_kernel<T, kAmax>, {grid_dim(tokens), kRowThreads}, stream, arguments);
   }
+}
+
+template <typename T>
+void cast_forward(const RmsNormForward& args, Stream& stream) {
+  const int64_t hidden = args.x.dim(1);
+  const NormedSource<T> source{pointer<const T>(args.residual.defined() ? args.residual_out : args.x),
+                               pointer<const float>(args.rstd), pointer<const T>(args.weight)};
+  const bool source_aligned = rows_are_aligned<T>(hidden, {source.h, source.weight});
+  make_and_cast("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden, args.amax, stream);
 }
 
 // Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
@@ -365,6 +413,10 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
 
 void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   with_element(args.x.dtype(), [&]<typename T>() {
+    if (args.cast.defined()) {
+      forward<T, false>(args, stream);
+      return cast_forward<T>(args, stream);
+    }
     if (args.amax.defined()) return forward<T, true>(args, stream);
     forward<T, false>(args, stream);
   });

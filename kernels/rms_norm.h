@@ -6,10 +6,14 @@
 //
 // h is rounded to the compute dtype before it is normalized, so that backward, which reads the stored h, sees the
 // same values. Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the values as stored;
-// NaN and infinity win. Queued on `stream`; deterministic.
+// NaN and infinity win. A cast replaces out: its operands have the bits that quantize would have made of out, and what
+// out then holds is undefined. On the GPU it is a second kernel, as its tiles need the rstd of whole rows: h is read
+// again, but out is neither written nor read, 10 bytes an element in place of 12 (bfloat16 with a residual, rows and
+// columns wanted). Queued on `stream`; deterministic.
 #pragma once
 
 #include "kernels/core/stream.h"
+#include "kernels/fp8.h"
 
 namespace octavo {
 
@@ -21,7 +25,8 @@ struct RmsNormForward {
   Tensor residual;      // optional [tokens, hidden]
   Tensor weight;        // [hidden], compute dtype
   float eps = 1e-5f;
-  Tensor amax = {};  // optional [1] float32: = max(itself, max |out|)
+  Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
+  Fp8Cast cast = {};  // optional, in place of out
 };
 void rms_norm_forward(const RmsNormForward& args, Stream& stream);
 

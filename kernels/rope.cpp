@@ -7,6 +7,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_cast.h"
 
 namespace octavo {
 
@@ -15,6 +16,15 @@ void rope(const Rope& args, Stream& stream);
 }  // namespace cuda
 
 namespace {
+
+// A cast reads and writes the value heads as well, an amax reads them.
+double bytes_moved(const Rope& args) {
+  const int64_t head_dim = args.table.dim(1);
+  const auto read = static_cast<double>(args.qkv.bytes());
+  if (args.cast.defined()) return read + result_bytes(args.cast, args.qkv);
+  const int64_t value_bytes = args.qkv.dim(0) * args.num_kv_heads * head_dim * dtype_bytes(args.qkv.dtype());
+  return 2 * read - (args.amax.defined() ? 1 : 2) * static_cast<double>(value_bytes);
+}
 
 double scaled_frequency(double inv_freq, const RopeScaling& scaling) {
   const double original = static_cast<double>(scaling.original_max_position_embeddings);
@@ -82,9 +92,8 @@ void rope(const Rope& args, Stream& stream) {
   CHECK(args.qkv.dim(0) % args.table.dim(0) == 0, "rope: {} tokens are not whole sequences of {}", args.qkv.dim(0),
         args.table.dim(0));
   if (args.amax.defined()) expect_tensor(args.amax, "rope amax", DType::kFloat32, {1});
-  const int64_t moved = 2 * rotated + (args.amax.defined() ? args.num_kv_heads * head_dim : 0);
-  const double bytes = static_cast<double>(args.qkv.dim(0) * moved * dtype_bytes(args.qkv.dtype()));
-  const OpTimer timer(stream, args.inverse ? "rope_backward" : "rope_forward", 0, bytes);
+  check_cast(args.cast, "rope", args.qkv);
+  const OpTimer timer(stream, args.inverse ? "rope_backward" : "rope_forward", 0, bytes_moved(args));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rope(args, stream);
   }
@@ -92,6 +101,7 @@ void rope(const Rope& args, Stream& stream) {
     cpu::rope<T>(args);
     cpu::update_amax<T>(args.amax, args.qkv);
   });
+  cpu::cast_result(args.cast, args.qkv);
 }
 
 }  // namespace octavo

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/core/cuda_amax.cuh"
+#include "kernels/fp8_cast.cuh"
 #include "kernels/rope.h"
 
 namespace octavo::cuda {
@@ -18,6 +19,12 @@ struct RopeSizes {
   int head_dim;
   float direction;  // -1 turns back
 };
+
+// Of an element and the other one of its pair, which the first of a pair takes with its sign turned. Spelled out, so
+// that every kernel rounds alike.
+__device__ float rotated(float x, float other, float cosine, float sine) {
+  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
+}
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
 // amax it looks at the value heads as well.
@@ -73,8 +80,8 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           const float x = a[j];
-          a[j] = x * cosine[j] - b[j] * sine[j];
-          b[j] = b[j] * cosine[j] + x * sine[j];
+          a[j] = rotated(x, -b[j], cosine[j], sine[j]);
+          b[j] = rotated(b[j], x, cosine[j], sine[j]);
         }
         T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
         const auto rotated_low = Vec<T, N>::narrow(a);
@@ -96,6 +103,98 @@ __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
+// ---- With a cast
+
+template <typename T>
+struct RotatedSource {
+  using Element = T;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 1 : 2;
+  const T* qkv;
+  const float* table;
+  RopeSizes sizes;
+
+  // The other element of a pair, and the pair's angle.
+  struct Pair {
+    int64_t other;  // columns away
+    int64_t angle;  // of a row of the table
+    float direction;
+  };
+  __device__ Pair pair_of(int64_t column) const {
+    const int half = sizes.head_dim / 2;
+    const auto i = static_cast<int>(column % sizes.head_dim);
+    return i < half ? Pair{half, i, -sizes.direction} : Pair{-half, i - half, sizes.direction};
+  }
+  __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
+  __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
+
+  // kAligned: half a head is a whole number of patches.
+  template <bool kAligned>
+  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    if constexpr (kAligned) {
+      make_patch(parts[0], m, n, at);
+    } else {
+      make_elements(parts[0], m, n, at);
+    }
+  }
+
+  __device__ void make_patch(Patch<T>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t column = at.column + at.patch_column * kPatch;
+    patch = load_patch<true>(qkv, m, n, n, at);
+    if (!is_rotated(column)) return;
+    const Pair pair = pair_of(column);
+    Place other_at = at;
+    other_at.column += pair.other;
+    const Patch<T> others = load_patch<true>(qkv, m, n, n, other_at);
+    const int64_t row = at.row + at.patch_row * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+      if (row + r >= m) break;
+      const float* cosines = cosines_of(row + r) + pair.angle;
+      float x[kPatch];
+      float other[kPatch];
+      patch.widen(r, x);
+      others.widen(r, other);
+#pragma unroll
+      for (int i = 0; i < kPatch; i += kVector<float>) {
+        float cosine[kVector<float>];
+        float sine[kVector<float>];
+        Vec<float>::load(cosines + i).widen(cosine);
+        Vec<float>::load(cosines + sizes.head_dim / 2 + i).widen(sine);
+#pragma unroll
+        for (int j = 0; j < kVector<float>; ++j) {
+          x[i + j] = rotated(x[i + j], other[i + j], cosine[j], sine[j] * pair.direction);
+        }
+      }
+      patch.narrow(r, x);
+    }
+  }
+
+  // Any head size and alignment.
+  __device__ void make_elements(Patch<T>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t row = at.row + at.patch_row * kPatch;
+    const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+      for (int v = 0; v < Patch<T>::kVectors; ++v) {
+        const int64_t first = column + v * kVector<T>;
+        patch.rows[r][v] =
+            pack_some<T>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
+      }
+    }
+  }
+
+  __device__ T element(int64_t row, int64_t column, int64_t n) const {
+    const T* x = qkv + row * n + column;
+    if (!is_rotated(column)) return *x;
+    const Pair pair = pair_of(column);
+    const float* cosine = cosines_of(row) + pair.angle;
+    const float sine = cosine[sizes.head_dim / 2] * pair.direction;
+    return from_float<T>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
+  }
+};
+
 }  // namespace
 
 void rope(const Rope& args, Stream& stream) {
@@ -108,6 +207,14 @@ void rope(const Rope& args, Stream& stream) {
                         .direction = args.inverse ? -1.0f : 1.0f};
   const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
   with_element(args.qkv.dtype(), [&]<typename T>() {
+    if (args.cast.defined()) {
+      const RotatedSource<T> source{pointer<const T>(args.qkv), pointer<const float>(args.table), sizes};
+      const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
+                                  rows_are_aligned<T>(sizes.row_elements, {source.qkv}) &&
+                                  rows_are_aligned<float>(head_dim, {source.table});
+      return make_and_cast("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements, args.amax,
+                           stream);
+    }
     // Half a head is what must be aligned; a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
     auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;

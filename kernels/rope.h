@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "kernels/core/stream.h"
+#include "kernels/fp8.h"
 
 namespace octavo {
 
@@ -25,15 +26,17 @@ struct RopeScaling {
 void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling);
 
 // Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t has
-// position t mod seq_len. `inverse` rotates by the negative angle, which is the backward pass. Arithmetic is float32.
-// Queued on `stream`; deterministic.
+// position t mod seq_len. `inverse` rotates by the negative angle, which is the backward pass. Arithmetic is float32. A
+// cast replaces the result: its operands have the bits that quantize would have made of the rotated qkv, and what qkv
+// then holds is undefined. Queued on `stream`; deterministic.
 struct Rope {
   Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
   Tensor table;  // [seq_len, head_dim] float32, from rope_table
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   bool inverse = false;
-  Tensor amax = {};  // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
+  Tensor amax = {};   // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
+  Fp8Cast cast = {};  // optional, in place of writing qkv
 };
 void rope(const Rope& args, Stream& stream);
 

@@ -4,6 +4,7 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/fp8_cast.h"
 
 namespace octavo {
 
@@ -60,7 +61,9 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   expect_tensor(args.out, "swiglu_forward out", args.gate_up.dtype(), {tokens, width});
   expect_tensor(args.gate_up, "swiglu_forward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
-  const OpTimer timer(stream, "swiglu_forward", 0, 3.0 * static_cast<double>(args.out.bytes()));
+  check_cast(args.cast, "swiglu_forward", args.out);
+  const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
+  const OpTimer timer(stream, "swiglu_forward", 0, bytes);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_forward(args, stream);
   }
@@ -68,6 +71,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
     cpu::swiglu_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
   });
+  cpu::cast_result(args.cast, args.out);
 }
 
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
@@ -77,7 +81,11 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   expect_tensor(args.gate_up, "swiglu_backward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   expect_tensor(args.d_gate_up, "swiglu_backward d_gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_backward amax", DType::kFloat32, {1});
-  const OpTimer timer(stream, "swiglu_backward", 0, 5.0 * static_cast<double>(args.d_out.bytes()));
+  check_cast(args.cast, "swiglu_backward", args.d_gate_up);
+  CHECK(!args.cast.defined() || args.cast.scaling() != Scaling::kBlock1x128 || width % 128 == 0,
+        "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
+  const double read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
+  const OpTimer timer(stream, "swiglu_backward", 0, read_bytes + result_bytes(args.cast, args.d_gate_up));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_backward(args, stream);
   }
@@ -85,6 +93,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
     cpu::swiglu_backward<T>(args);
     cpu::update_amax<T>(args.amax, args.d_gate_up);
   });
+  cpu::cast_result(args.cast, args.d_gate_up);
 }
 
 }  // namespace octavo

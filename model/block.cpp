@@ -63,7 +63,6 @@ void block_forward(const BlockContext& c, const BlockWeights& w, BlockLinears& l
                    const Tensor& delta, const BlockActivations& a) {
   Stream& stream = c.stream;
   const auto eps = static_cast<float>(c.config.rms_norm_eps);
-  constexpr bool kMeasured = true;  // by the kernel that made it
 
   rms_norm_forward({.out = a.norm1,
                     .rstd = a.rstd1,
@@ -72,15 +71,16 @@ void block_forward(const BlockContext& c, const BlockWeights& w, BlockLinears& l
                     .residual = residual,
                     .weight = w.norm1(),
                     .eps = eps,
-                    .amax = linears.qkv.input_amax()},
+                    .amax = linears.qkv.input_amax(),
+                    .cast = linears.qkv.input_cast()},
                    stream);
-  linears.qkv.forward(a.qkv, a.norm1, kMeasured, stream);
+  linears.qkv.forward(a.qkv, a.norm1, Made::kCast, stream);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        stream);
   sdpa_forward(
       {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
       stream);
-  linears.o.forward(delta, a.attention, !kMeasured, stream);
+  linears.o.forward(delta, a.attention, Made::kPlain, stream);
 
   rms_norm_forward({.out = a.norm2,
                     .rstd = a.rstd2,
@@ -89,11 +89,14 @@ void block_forward(const BlockContext& c, const BlockWeights& w, BlockLinears& l
                     .residual = a.h0,
                     .weight = w.norm2(),
                     .eps = eps,
-                    .amax = linears.gate_up.input_amax()},
+                    .amax = linears.gate_up.input_amax(),
+                    .cast = linears.gate_up.input_cast()},
                    stream);
-  linears.gate_up.forward(a.gate_up, a.norm2, kMeasured, stream);
-  swiglu_forward({.out = a.swiglu, .gate_up = a.gate_up, .amax = linears.down.input_amax()}, stream);
-  linears.down.forward(delta, a.swiglu, kMeasured, stream);
+  linears.gate_up.forward(a.gate_up, a.norm2, Made::kCast, stream);
+  swiglu_forward(
+      {.out = a.swiglu, .gate_up = a.gate_up, .amax = linears.down.input_amax(), .cast = linears.down.input_cast()},
+      stream);
+  linears.down.forward(delta, a.swiglu, Made::kCast, stream);
 }
 
 void block_backward(const BlockContext& c, const BlockBackward& args) {
@@ -101,11 +104,14 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
   const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
   const Tensor& d_gate_up = a.gate_up;  // in place: the last reader of gate_up writes its gradient
 
-  linears.down.backward(s.d_swiglu, d_h, accumulate, stream);
-  swiglu_backward(
-      {.d_gate_up = d_gate_up, .d_out = s.d_swiglu, .gate_up = a.gate_up, .amax = linears.gate_up.gradient_amax()},
-      stream);
-  linears.gate_up.backward(s.d_norm, d_gate_up, accumulate, stream);
+  linears.down.backward(s.d_swiglu, d_h, Made::kMeasured, accumulate, stream);
+  swiglu_backward({.d_gate_up = d_gate_up,
+                   .d_out = s.d_swiglu,
+                   .gate_up = a.gate_up,
+                   .amax = linears.gate_up.gradient_amax(),
+                   .cast = linears.gate_up.gradient_cast()},
+                  stream);
+  linears.gate_up.backward(s.d_norm, d_gate_up, Made::kCast, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm2,
                      .d_out = s.d_norm,
@@ -116,7 +122,7 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
                      .amax = linears.o.gradient_amax()},
                     stream);
 
-  linears.o.backward(s.d_attention, d_h, accumulate, stream);
+  linears.o.backward(s.d_attention, d_h, Made::kMeasured, accumulate, stream);
   sdpa_backward({.shape = c.attention,
                  .d_qkv = s.d_qkv,
                  .d_out = s.d_attention,
@@ -130,9 +136,10 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
         .num_heads = c.config.num_heads,
         .num_kv_heads = c.config.num_kv_heads,
         .inverse = true,
-        .amax = linears.qkv.gradient_amax()},
+        .amax = linears.qkv.gradient_amax(),
+        .cast = linears.qkv.gradient_cast()},
        stream);
-  linears.qkv.backward(s.d_norm, s.d_qkv, accumulate, stream);
+  linears.qkv.backward(s.d_norm, s.d_qkv, Made::kCast, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm1,
                      .d_out = s.d_norm,

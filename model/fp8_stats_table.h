@@ -33,6 +33,7 @@ class Fp8StatsTable {
   Fp8StatsTable(int64_t linears, Arena& arena);
 
   void begin(Stream& stream);
+  bool measuring() const { return measuring_; }
   // A collective. Ends measuring; values() of all ranks are there when the stream gets there.
   void end(Communicator& communicator, Stream& stream);
 

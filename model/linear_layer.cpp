@@ -69,6 +69,41 @@ Tensor LinearLayer::amax_slot(AmaxTable::Kind kind) const {
   return is_per_tensor(options_.recipe) ? options_.amaxes->current(options_.index, kind) : Tensor();
 }
 
+Tensor LinearLayer::scale_amax(AmaxTable::Kind kind) const {
+  return is_per_tensor(options_.recipe) ? options_.amaxes->scaling(options_.index, kind) : Tensor();
+}
+
+// Whether the scales of an operand are known when its kernel has the values.
+// Statistics are taken of casts whose tensor is there as well.
+bool LinearLayer::casts_early() const {
+  if (options_.stats != nullptr && options_.stats->measuring()) return false;
+  if (options_.recipe == LinearPrecision::kFp8Delayed) return options_.amaxes->uses_history();
+  return options_.recipe == LinearPrecision::kFp8Blockwise;
+}
+
+Fp8Cast LinearLayer::input_cast() const { return casts_early() ? input_operands() : Fp8Cast{}; }
+
+Fp8Cast LinearLayer::gradient_cast() const { return casts_early() ? gradient_operands() : Fp8Cast{}; }
+
+Fp8Cast LinearLayer::input_operands() const {
+  const LinearOptions& o = options_;
+  return {.rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
+                               activation_scaling(o.recipe), o.shape.tokens, o.shape.in),
+          .columns = input_columns_,
+          .amax = scale_amax(AmaxTable::kInput)};
+}
+
+Fp8Cast LinearLayer::gradient_operands() const {
+  const LinearOptions& o = options_;
+  const Scaling scaling = activation_scaling(o.recipe);
+  const DType format = o.precision.gradient_format;
+  return {
+      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
+      .columns =
+          view_operand(o.scratch->column_bytes, o.scratch->column_scales, format, scaling, o.shape.out, o.shape.tokens),
+      .amax = scale_amax(AmaxTable::kOutputGradient)};
+}
+
 bool LinearLayer::fast(bool forward) const {
   if (options_.recipe == LinearPrecision::kFp8Blockwise) return false;
   switch (options_.precision.fast_accumulation) {
@@ -113,19 +148,21 @@ void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::
                       stream);
 }
 
-void LinearLayer::forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream) {
+void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream) {
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) {
     input_ = x;
     return linear_forward({.y = y, .x = x, .w = o.weight.value, .name = o.names.forward}, stream);
   }
-  const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
-                                       activation_scaling(o.recipe), o.shape.tokens, o.shape.in);
-  cast(rows, input_columns_, x, AmaxTable::kInput, measured, stream);
-  fp8_matmul({.d = y, .a = rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = o.names.forward}, stream);
+  const Fp8Cast operands = input_operands();
+  if (made != Made::kCast || !casts_early()) {
+    cast(operands.rows, operands.columns, x, AmaxTable::kInput, made != Made::kPlain, stream);
+  }
+  fp8_matmul({.d = y, .a = operands.rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = o.names.forward},
+             stream);
 }
 
-void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream) {
+void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream) {
   const LinearOptions& o = options_;
   if (!is_fp8(o.recipe)) {
     return linear_backward({.d_x = d_x,
@@ -138,22 +175,20 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, bool accumulate
                             .weight_name = o.names.d_w},
                            stream);
   }
-  const Scaling scaling = activation_scaling(o.recipe);
-  const DType format = o.precision.gradient_format;
-  const Fp8Operand rows =
-      view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out);
-  const Fp8Operand columns =
-      view_operand(o.scratch->column_bytes, o.scratch->column_scales, format, scaling, o.shape.out, o.shape.tokens);
-  cast(rows, columns, d_y, AmaxTable::kOutputGradient, true, stream);
+  const Fp8Cast operands = gradient_operands();
+  if (made != Made::kCast || !casts_early()) {
+    cast(operands.rows, operands.columns, d_y, AmaxTable::kOutputGradient, made != Made::kPlain, stream);
+  }
   fp8_matmul({.d = o.gradient,
-              .a = columns,
+              .a = operands.columns,
               .b = input_columns_,
               .accumulate = accumulate,
               .fast_accumulation = fast(false),
               .name = o.names.d_w},
              stream);
-  fp8_matmul({.d = d_x, .a = rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = o.names.d_x},
-             stream);
+  fp8_matmul(
+      {.d = d_x, .a = operands.rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = o.names.d_x},
+      stream);
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

@@ -73,6 +73,13 @@ struct LinearOptions {
   LinearScratch* scratch = nullptr;  // FP8 recipes; borrowed
 };
 
+// What the kernel that made an operand was given of the layer.
+enum class Made {
+  kPlain,     // nothing
+  kMeasured,  // the operand's amax slot
+  kCast,      // that and its cast, which may be undefined
+};
+
 class LinearLayer {
  public:
   LinearLayer(const LinearOptions& options, Arena& arena);
@@ -80,17 +87,24 @@ class LinearLayer {
   // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
   Tensor input_amax() const { return amax_slot(AmaxTable::kInput); }
   Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
+  // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then. The memory is shared by
+  // all linears: between that kernel and the call that uses its operands there must be no other linear.
+  Fp8Cast input_cast() const;
+  Fp8Cast gradient_cast() const;
 
-  // y [tokens, out] = x W^T. `measured`: the amax of x is in input_amax() already. Without FP8, x must stay as it is
-  // until backward.
-  void forward(const Tensor& y, const Tensor& x, bool measured, Stream& stream);
-  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=. The amax of d_y is in gradient_amax() already.
-  void backward(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
+  // y [tokens, out] = x W^T. Without FP8, x must stay as it is until backward.
+  void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream);
+  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=.
+  void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream);
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
 
  private:
   Tensor amax_slot(AmaxTable::Kind kind) const;
+  Tensor scale_amax(AmaxTable::Kind kind) const;
+  Fp8Cast input_operands() const;
+  Fp8Cast gradient_operands() const;
+  bool casts_early() const;
   void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind, bool measured,
             Stream& stream);
   void add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream);

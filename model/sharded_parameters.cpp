@@ -112,7 +112,7 @@ void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
 void ShardedParameters::cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const {
   const int64_t linear = piece.spec->linear;
   const Tensor scaling = casts.amaxes->weight_scaling(linear);
-  fp8_cast({.out = weight(piece), .x = master(piece), .amax = scaling}, stream);
+  fp8_cast_piece({.out = weight(piece), .x = master(piece), .amax = scaling}, stream);
   if (casts.stats == nullptr) return;
   const int64_t elements = piece.end - piece.begin;
   const Fp8Operand bytes{.data = weight(piece).view({1, elements}),

@@ -58,7 +58,7 @@ TEST_P(Fp8ShardTest, PiecesGiveTheBitsOfQuantize) {
         const Array cast(format, {m, n});
         for (int64_t begin = 0; begin < m * n;) {
           const int64_t end = std::min(m * n, begin + 1 + begin * 2);
-          fp8_cast({.out = piece(cast, begin, end), .x = piece(x, begin, end), .amax = amax_of_x}, stream_);
+          fp8_cast_piece({.out = piece(cast, begin, end), .x = piece(x, begin, end), .amax = amax_of_x}, stream_);
           begin = end;
         }
         EXPECT_EQ(cast.bits(), rows.bits()) << m << " x " << n << ", amax " << amax;
@@ -76,8 +76,8 @@ TEST_P(Fp8ShardTest, PiecesGiveTheBitsOfQuantize) {
 TEST_P(Fp8ShardTest, CastLeavesNeighboursAlone) {
   const Array x = random({9});
   const Array out(DType::kFloat8E4M3, {9});
-  fp8_cast({.out = piece(out, 2, 7), .x = piece(x, 2, 7), .amax = single(4.0f)}, stream_);
-  fp8_cast({.out = piece(out, 3, 3), .x = piece(x, 3, 3), .amax = single(1.0f)}, stream_);
+  fp8_cast_piece({.out = piece(out, 2, 7), .x = piece(x, 2, 7), .amax = single(4.0f)}, stream_);
+  fp8_cast_piece({.out = piece(out, 3, 3), .x = piece(x, 3, 3), .amax = single(1.0f)}, stream_);
   for (const size_t i : {0, 1, 7, 8}) EXPECT_EQ(out.bits()[i], 0xff) << i;
   for (const size_t i : {2, 3, 4, 5, 6}) EXPECT_NE(out.bits()[i], 0xff) << i;
 }
@@ -108,7 +108,7 @@ TEST_P(Fp8ShardTest, DoesNotDependOnThreads) {
   expect_thread_independent([&] {
     const Array rows(DType::kFloat8E4M3, {301, 67});
     const Array columns(DType::kFloat8E4M3, {67, 301});
-    fp8_cast({.out = piece(rows, 0, rows.size()), .x = x, .amax = single(3.0f)}, stream_);
+    fp8_cast_piece({.out = piece(rows, 0, rows.size()), .x = x, .amax = single(3.0f)}, stream_);
     fp8_transpose({.out = columns, .x = rows}, stream_);
     return columns;
   });
@@ -120,13 +120,13 @@ TEST_P(Fp8ShardTest, WrongArgumentsThrow) {
   const Array other_format(DType::kFloat8E5M2, {3, 2});
   const Array floats(DType::kFloat32, {6});
   const Array amax = single(1.0f);
-  expect_error([&] { fp8_cast({.out = floats, .x = x, .amax = amax}, stream_); }, "expected a float8 tensor");
-  expect_error([&] { fp8_cast({.out = matrix, .x = x, .amax = amax}, stream_); },
-               "fp8_cast out is float8_e4m3 [2, 3], expected float8_e4m3 [6]");
+  expect_error([&] { fp8_cast_piece({.out = floats, .x = x, .amax = amax}, stream_); }, "expected a float8 tensor");
+  expect_error([&] { fp8_cast_piece({.out = matrix, .x = x, .amax = amax}, stream_); },
+               "fp8_cast_piece out is float8_e4m3 [2, 3], expected float8_e4m3 [6]");
   const Array bytes(DType::kFloat8E4M3, {6});
-  expect_error([&] { fp8_cast({.out = bytes, .x = x, .amax = {}}, stream_); }, "fp8_cast amax is missing");
+  expect_error([&] { fp8_cast_piece({.out = bytes, .x = x, .amax = {}}, stream_); }, "fp8_cast_piece amax is missing");
   const Array integers(DType::kInt32, {6});
-  expect_error([&] { fp8_cast({.out = bytes, .x = integers, .amax = amax}, stream_); }, "got int32");
+  expect_error([&] { fp8_cast_piece({.out = bytes, .x = integers, .amax = amax}, stream_); }, "got int32");
   expect_error([&] { fp8_transpose({.out = matrix, .x = floats}, stream_); }, "expected a float8 tensor");
   expect_error([&] { fp8_transpose({.out = matrix, .x = matrix}, stream_); },
                "fp8_transpose out is float8_e4m3 [2, 3], expected float8_e4m3 [3, 2]");

@@ -22,7 +22,7 @@ class ShardParity : public ComputeDtypeParity {};
 INSTANTIATE_TEST_SUITE_P(Ops, ShardParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-TEST_P(ShardParity, Fp8Cast) {
+TEST_P(ShardParity, Fp8CastPiece) {
   Twin amax(DType::kFloat32, {1});
   for (const int64_t n : kLengths) {
     for (const auto& [out_offset, x_offset] : kOffsets) {
@@ -37,9 +37,9 @@ TEST_P(ShardParity, Fp8Cast) {
           upload(amax);
           Twin out(format, {n}, out_offset);
           poison(out);
-          on_both([&](Stream& s) { fp8_cast({out.on(s), x.on(s), amax.on(s)}, s); });
+          on_both([&](Stream& s) { fp8_cast_piece({out.on(s), x.on(s), amax.on(s)}, s); });
           SCOPED_TRACE(fmt::format("{} elements from {} to {}, amax {}", n, x_offset, out_offset, value));
-          expect_equal_bytes(out, "fp8_cast");
+          expect_equal_bytes(out, "fp8_cast_piece");
         }
       }
     }

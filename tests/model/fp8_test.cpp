@@ -1,6 +1,8 @@
-// FP8 recipes in the whole model: against float32, and against themselves in other shapes of the same step.
+// FP8 recipes in the whole model: against float32, and against themselves in other shapes of the same step. A layer
+// whose operands come cast from elsewhere: against one that casts them.
 #include <gtest/gtest.h>
 
+#include "tests/kernels/op_fixture.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo {
@@ -61,6 +63,96 @@ TEST_P(Fp8Test, InferenceGivesTheLossesOfTraining) {
 INSTANTIATE_TEST_SUITE_P(Recipes, Fp8Test,
                          ::testing::Values(LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
                                            LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise));
+
+// A layer of one linear on the CPU. Delayed scaling has a history.
+class OneLinear {
+ public:
+  explicit OneLinear(LinearPrecision recipe)
+      : precision_{.linear = recipe},
+        weight_rows_(allocate_operand("weight", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.out, kLinear.in,
+                                      arena_)),
+        weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.in,
+                                         kLinear.out, arena_)),
+        amaxes_(precision_, 1, arena_),
+        scratch_(std::array{kLinear}, recipe, arena_),
+        layer_({.recipe = recipe,
+                .precision = precision_,
+                .shape = kLinear,
+                .names = {},
+                .weight = {.value = {}, .rows = weight_rows_, .columns = weight_columns_},
+                .gradient = gradient,
+                .amaxes = &amaxes_,
+                .stats = nullptr,
+                .index = 0,
+                .scratch = &scratch_},
+               arena_) {
+    reserve();
+    Array weight(DType::kFloat32, {kLinear.out, kLinear.in});
+    for (int64_t i = 0; i < weight.size(); ++i) weight.set(i, std::sin(static_cast<double>(i)));
+    Array amax(DType::kFloat32, {1});
+    amax.set(0, 1.0);
+    quantize({.rows = weight_rows_, .columns = weight_columns_, .x = weight, .amax = amax, .amax_out = {}}, stream);
+    if (amaxes_.history().defined()) {
+      for (int64_t i = 0; i < AmaxTable::kKinds; ++i) amaxes_.history().data<float>()[i] = 1.5f;
+      amaxes_.restore(stream);
+    }
+  }
+
+  // Forward and backward of x and d_y, which are filled again with NaN once they were cast here.
+  void run(bool cast_before) {
+    Array x = values(kLinear.in, 0.3);
+    Array d_y = values(kLinear.out, 0.7);
+    quantize_away(cast_before, layer_.input_cast(), x);
+    layer_.forward(y, x, cast_before ? Made::kCast : Made::kPlain, stream);
+    quantize_away(cast_before, layer_.gradient_cast(), d_y);
+    layer_.backward(d_x, d_y, cast_before ? Made::kCast : Made::kMeasured, false, stream);
+  }
+
+  static constexpr LinearShape kLinear{.tokens = 128, .in = 256, .out = 384};
+  Stream stream = Stream::cpu();
+  Array y{DType::kFloat32, {kLinear.tokens, kLinear.out}};
+  Array d_x{DType::kFloat32, {kLinear.tokens, kLinear.in}};
+  Array gradient{DType::kFloat32, {kLinear.out, kLinear.in}};
+
+ private:
+  void reserve() {
+    workspace_.resize(
+        static_cast<size_t>(LinearLayer::workspace_bytes(precision_.linear, kLinear, DType::kFloat32, stream)));
+    stream.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {static_cast<int64_t>(workspace_.size())}));
+  }
+  static Array values(int64_t width, double step) {
+    Array array(DType::kFloat32, {kLinear.tokens, width});
+    for (int64_t i = 0; i < array.size(); ++i) array.set(i, std::cos(step * static_cast<double>(i)));
+    return array;
+  }
+  void quantize_away(bool wanted, const Fp8Cast& cast, Array& x) {
+    if (!wanted) return;
+    quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream);
+    x.fill(std::nan(""));
+  }
+
+  PrecisionConfig precision_;
+  Arena arena_{Device::kCpu, 4 << 20};
+  Fp8Operand weight_rows_;
+  Fp8Operand weight_columns_;
+  AmaxTable amaxes_;
+  LinearScratch scratch_;
+  LinearLayer layer_;
+  std::vector<char> workspace_;
+};
+
+TEST(LinearLayer, TakesOperandsThatTheirKernelsCast) {
+  for (const LinearPrecision recipe : {LinearPrecision::kFp8Delayed, LinearPrecision::kFp8Blockwise}) {
+    OneLinear cast_within(recipe);
+    OneLinear cast_before(recipe);
+    cast_within.run(false);
+    cast_before.run(true);
+    EXPECT_TRUE(std::isfinite(cast_within.y.at(0)));
+    EXPECT_EQ(cast_before.y.bits(), cast_within.y.bits());
+    EXPECT_EQ(cast_before.d_x.bits(), cast_within.d_x.bits());
+    EXPECT_EQ(cast_before.gradient.bits(), cast_within.gradient.bits());
+  }
+}
 
 }  // namespace
 }  // namespace octavo

@@ -1,0 +1,20 @@
+// What the ops share that can write their result as FP8 operands (Fp8Cast).
+#pragma once
+
+#include "kernels/fp8.h"
+
+namespace octavo {
+
+// Whether a cast, where defined, suits an op's result [m, n].
+void check_cast(const Fp8Cast& cast, const char* op, const Tensor& result);
+
+// Bytes that the result is written in: the operands', or its own.
+double result_bytes(const Fp8Cast& cast, const Tensor& result);
+
+namespace cpu {
+
+// Casts the result into what is defined of the operands. Ops on the CPU make their result first, in the compute dtype.
+void cast_result(const Fp8Cast& cast, const Tensor& result);
+
+}  // namespace cpu
+}  // namespace octavo
