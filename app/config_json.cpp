@@ -96,7 +96,8 @@ Json parallel_section(const Config& config) {
               {"tensor_parallel", config.parallel.tensor_parallel},
               {"reshard_after_forward", config.reshard_after_forward},
               {"nccl_max_ctas", config.parallel.nccl_max_ctas},
-              {"copy_engine", name_of(kCopyEngine, config.parallel.copy_engine)}};
+              {"copy_engine", name_of(kCopyEngine, config.parallel.copy_engine)},
+              {"timeout_s", config.parallel.timeout_s}};
 }
 
 Json config_sections(const Config& config) {
