@@ -187,6 +187,7 @@ void read_parallel(SectionReader section, Config& config) {
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
   section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);
   section.choice("copy_engine", config.parallel.copy_engine, kCopyEngine);
+  section.number("timeout_s", config.parallel.timeout_s, kNonNegative);
 }
 
 void read_outputs(SectionReader& root, Config& config) {

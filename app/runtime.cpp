@@ -66,6 +66,7 @@ Stream make_stream(Device device, ProcessGroup& group) {
 }  // namespace
 
 Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(Stream::cpu()) {
+  group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
     const Device device = choose_device(config);
     resolve_device(config, device);

@@ -84,7 +84,7 @@ struct Exchange {
   uint64_t arrived[2];
 };
 
-// Every thread of the cluster calls it.
+// Every thread of the cluster calls it, be it a cluster of one block, which exchanges parts within itself.
 template <int kThreads>
 __device__ void initialize(Exchange<kThreads>& exchange, const cg::cluster_group& cluster) {
   if (threadIdx.x == 0) {
@@ -105,16 +105,21 @@ __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::clust
   uint64_t* arrived = &exchange.arrived[turn % 2];
   const unsigned count = cluster.num_blocks() * kWarps;
   const unsigned lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    const auto bytes = static_cast<uint32_t>(count * sizeof(SoftmaxPart));
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, arrived, bytes);
-  }
-  if (lane < cluster.num_blocks()) {
-    float* mine = &parts[cluster.block_rank() * kWarps + threadIdx.x / 32].m;
-    const float values[2] = {part.m, part.sum};
-    ptx::st_async(cluster.map_shared_rank(mine, lane), values, cluster.map_shared_rank(arrived, lane));
-  }
-  while (!ptx::mbarrier_try_wait_parity(arrived, turn / 2 % 2)) {
+  if (cluster.num_blocks() == 1) {
+    if (lane == 0) parts[threadIdx.x / 32] = part;
+    __syncthreads();
+  } else {
+    if (threadIdx.x == 0) {
+      const auto bytes = static_cast<uint32_t>(count * sizeof(SoftmaxPart));
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, arrived, bytes);
+    }
+    if (lane < cluster.num_blocks()) {
+      float* mine = &parts[cluster.block_rank() * kWarps + threadIdx.x / 32].m;
+      const float values[2] = {part.m, part.sum};
+      ptx::st_async(cluster.map_shared_rank(mine, lane), values, cluster.map_shared_rank(arrived, lane));
+    }
+    while (!ptx::mbarrier_try_wait_parity(arrived, turn / 2 % 2)) {
+    }
   }
   SoftmaxPart sum{kLowest, 0.0f};
   for (unsigned i = lane; i < count; i += 32) sum = combine(sum, parts[i]);

@@ -46,7 +46,8 @@ template <typename Format>
 void fp8_scale_inv(const Fp8ScaleInv& args) {
   const float* amax = args.amax.data<float>();
   float* scale_inv = args.scale_inv.data<float>();
-  for (int64_t i = 0; i < args.amax.numel(); ++i) scale_inv[i] = 1.0f / scale_of(amax[i], Format::max());
+  const int64_t stride = scale_inv_stride(args);
+  for (int64_t i = 0; i < args.amax.numel(); ++i) scale_inv[i * stride] = 1.0f / scale_of(amax[i], Format::max());
 }
 
 }  // namespace cpu
@@ -79,7 +80,12 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream) {
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream) {
   CHECK(cpu::is_float8(args.format), "fp8_scale_inv: {} is not a float8 format", dtype_name(args.format));
   expect_tensor(args.amax, "fp8_scale_inv amax", DType::kFloat32, {args.amax.numel()});
-  expect_tensor(args.scale_inv, "fp8_scale_inv scale_inv", DType::kFloat32, {args.amax.numel()});
+  const int64_t count = args.amax.numel();
+  if (args.scale_inv.ndim() == 2) {
+    expect_tensor(args.scale_inv, "fp8_scale_inv scale_inv", DType::kFloat32, {count, args.scale_inv.dim(1)});
+  } else {
+    expect_tensor(args.scale_inv, "fp8_scale_inv scale_inv", DType::kFloat32, {count});
+  }
   const OpTimer timer(stream, "fp8_scale_inv", 0, static_cast<double>(args.amax.bytes() + args.scale_inv.bytes()));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::fp8_scale_inv(args, stream);

@@ -46,10 +46,11 @@ template <Format kFormat>
 struct ScaleInvOp {
   float* scale_inv;
   const float* amax;
+  int64_t stride;
 
   template <int M>
   __device__ void operator()(int64_t i) const {
-    scale_inv[i] = inverse_of(scale_of<kFormat>(amax[i]));
+    scale_inv[i * stride] = inverse_of(scale_of<kFormat>(amax[i]));
   }
 };
 
@@ -85,8 +86,9 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream) {
 
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream) {
   with_format(args.format, [&]<Format kFormat>() {
-    const ScaleInvOp<kFormat> op{pointer<float>(args.scale_inv), pointer<const float>(args.amax)};
-    launch_flat<1>("fp8_scale_inv", op, args.amax.numel(), stream, op.scale_inv);
+    const ScaleInvOp<kFormat> op{pointer<float>(args.scale_inv), pointer<const float>(args.amax),
+                                 scale_inv_stride(args)};
+    launch_flat<1>("fp8_scale_inv", op, args.amax.numel(), stream, op.amax);
   });
 }
 

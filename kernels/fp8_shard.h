@@ -29,10 +29,15 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream);
 
 // scale_inv[i] = 1 / (fp8_max / max(amax[i], 1e-12)), of many tensors at once.
 struct Fp8ScaleInv {
-  Tensor scale_inv;  // = [n] float32; may be amax
+  Tensor scale_inv;  // = float32, [n] or the first of each row of [n, stride]; [n] may be amax
   Tensor amax;       // [n] float32
   DType format = DType::kFloat8E4M3;
 };
 void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream);
+
+// From one scale_inv to the next, in elements.
+inline int64_t scale_inv_stride(const Fp8ScaleInv& args) {
+  return args.scale_inv.ndim() == 2 ? args.scale_inv.dim(1) : 1;
+}
 
 }  // namespace octavo

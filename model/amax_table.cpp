@@ -11,7 +11,7 @@ AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& aren
     : linears_(linears),
       current_(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds})),
       weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
-      weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears})),
+      weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears, kScaleStride})),
       factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
   if (config.linear != LinearPrecision::kFp8Delayed) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});

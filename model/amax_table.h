@@ -36,7 +36,9 @@ class AmaxTable {
   void settle_weights(Stream& stream);
   // [1] float32: what a weight's scale is made of, and the inverse of that scale in e4m3.
   Tensor weight_scaling(int64_t linear) const { return weight_scaling_.rows(linear, linear + 1); }
-  Tensor weight_scale_inv(int64_t linear) const { return weight_scale_inv_.rows(linear, linear + 1); }
+  Tensor weight_scale_inv(int64_t linear) const {
+    return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
+  }
 
   // Forgets those of inputs and output gradients, as far as scales are made of them; delayed scaling takes them into
   // the history first unless this is a step's first micro-batch.
@@ -54,6 +56,8 @@ class AmaxTable {
   void restore(Stream& stream);
 
  private:
+  static constexpr int64_t kScaleStride = 4;  // cuBLASLt takes scales at multiples of 16 bytes
+
   Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
 
   void collect(Stream& stream);
@@ -63,8 +67,8 @@ class AmaxTable {
   Tensor scaling_;
   Tensor history_;
   Tensor weight_scaling_;    // [linears] float32
-  Tensor weight_scale_inv_;  // [linears] float32
-  float factor_ = 1;  // 2^margin
+  Tensor weight_scale_inv_;  // [linears, kScaleStride] float32
+  float factor_ = 1;         // 2^margin
   bool uses_history_ = false;
   int64_t row_ = 0;  // of the history, this step's
 };

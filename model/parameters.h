@@ -1,10 +1,10 @@
 // The parameters of a Llama model: names, shapes, order and initial values.
 //
-// Parameters carry their Hugging Face names. They lie in one flat order, in units that are sharded, gathered and reduced
-// as a whole: all norm weights of the model (a few megabytes, always at hand), the embedding table, the matrices of each
-// block, lm_head unless it is tied. Within a block q, k, v as well as gate, up are neighbours, so that the packed
-// products see one [q + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such a matrix
-// starts at a multiple of kParameterAlignment elements; padding is zero and stays zero.
+// Parameters carry their Hugging Face names. They lie in one flat order, in units that are sharded, gathered and
+// reduced as a whole: all norm weights of the model (a few megabytes, always at hand), the embedding table, the
+// matrices of each block, lm_head unless it is tied. Within a block q, k, v as well as gate, up are neighbours, so that
+// the packed products see one [q + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such
+// a matrix starts at a multiple of kParameterAlignment elements; padding is zero and stays zero.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace octavo {
 
-inline constexpr int64_t kParameterAlignment = 128;
+inline constexpr int64_t kParameterAlignment = 256;
 
 struct ParameterSpec {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"
@@ -52,7 +52,7 @@ class ParameterLayout {
   explicit ParameterLayout(const ModelConfig& config);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  const ParameterSpec& find(std::string_view name) const;     // throws when there is none
+  const ParameterSpec& find(std::string_view name) const;  // throws when there is none
   const std::vector<ParameterUnit>& units() const { return units_; }
   int64_t total_elements() const { return total_elements_; }  // padding included
 

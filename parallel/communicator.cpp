@@ -18,7 +18,7 @@ constexpr int64_t kPage = 4096;
 // A group of one: nothing is sent, so none of these is called.
 class SingleCommunicator final : public Communicator {
  public:
-  explicit SingleCommunicator(const std::string& name) : Communicator(name, 0, 1) {}
+  SingleCommunicator(Watchdog& watchdog, const std::string& name) : Communicator(watchdog, name, 0, 1) {}
 
  private:
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override {}
@@ -30,8 +30,7 @@ class SingleCommunicator final : public Communicator {
 
 // "all_gather of block 3 (shard axis)", for messages.
 std::string call_name(const Communicator& communicator, const char* op, const char* what) {
-  const bool is_named = what[0] != '\0';
-  return fmt::format("{}{}{} ({} axis)", op, is_named ? " of " : "", what, communicator.name());
+  return Collective{op, what, communicator.name().c_str()}.describe();
 }
 
 // `part` is slice `rank` of the `size` of `whole`, either in place or apart from all of it.
@@ -57,61 +56,60 @@ void copy_unless_same(const Tensor& dst, const Tensor& src, Stream& stream) {
   if (dst.raw() != src.raw()) stream.copy(dst, src);
 }
 
-OpTimer communication_timer(const Stream& stream, const char* op, const Tensor& tensor) {
-  return OpTimer(stream, op, 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
-}
-
 }  // namespace
+
+template <typename Work>
+void Communicator::run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work) {
+  const Watchdog::Scope scope(watchdog_, {op, what, name_.c_str()});
+  const OpTimer timer(stream, op, 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
+  work();
+  after_queueing(scope.collective(), stream);
+}
 
 void Communicator::all_gather(const Tensor& out, const Tensor& shard, Stream& stream, const char* what) {
   check_slice(*this, "all_gather", what, out, shard);
   if (size_ == 1) return copy_unless_same(out, shard, stream);
-  const OpTimer timer = communication_timer(stream, "all_gather", out);
-  do_all_gather(out, shard, stream);
+  run("all_gather", what, out, stream, [&] { do_all_gather(out, shard, stream); });
 }
 
 void Communicator::reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream, const char* what) {
   check_slice(*this, "reduce_scatter", what, in, out);
   check_sum_dtype(*this, "reduce_scatter", what, in.dtype());
   if (size_ == 1) return copy_unless_same(out, in, stream);
-  const OpTimer timer = communication_timer(stream, "reduce_scatter", in);
-  do_reduce_scatter_sum(out, in, stream);
+  run("reduce_scatter", what, in, stream, [&] { do_reduce_scatter_sum(out, in, stream); });
 }
 
 void Communicator::all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what) {
   check_sum_dtype(*this, "all_reduce", what, tensor.dtype());
   if (size_ == 1) return;
-  const OpTimer timer = communication_timer(stream, "all_reduce", tensor);
-  do_all_reduce_sum(tensor, stream);
+  run("all_reduce", what, tensor, stream, [&] { do_all_reduce_sum(tensor, stream); });
 }
 
 void Communicator::all_reduce_max(const Tensor& tensor, Stream& stream, const char* what) {
   CHECK(tensor.dtype() == DType::kFloat32, "{}: the dtype is {}, expected float32",
         call_name(*this, "all_reduce_max", what), dtype_name(tensor.dtype()));
   if (size_ == 1) return;
-  const OpTimer timer = communication_timer(stream, "all_reduce", tensor);
-  do_all_reduce_max(tensor, stream);
+  run("all_reduce", what, tensor, stream, [&] { do_all_reduce_max(tensor, stream); });
 }
 
 void Communicator::broadcast(const Tensor& tensor, int root, Stream& stream, const char* what) {
   CHECK(root >= 0 && root < size_, "{}: the root is {}, expected a rank below {}", call_name(*this, "broadcast", what),
         root, size_);
   if (size_ == 1) return;
-  const OpTimer timer = communication_timer(stream, "broadcast", tensor);
-  do_broadcast(tensor, root, stream);
+  run("broadcast", what, tensor, stream, [&] { do_broadcast(tensor, root, stream); });
 }
 
 std::unique_ptr<Registration> Communicator::register_buffer(void*, int64_t) { return nullptr; }
 
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
                                                 const ParallelConfig& config) {
-  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(ranks.name);
+  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), ranks.name);
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return make_nccl_communicator(group, ranks, config);
   }
   static_cast<void>(stream);
   static_cast<void>(config);
-  return make_mpi_communicator(ranks);
+  return make_mpi_communicator(group, ranks);
 }
 
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {

@@ -3,7 +3,8 @@
 // GPU the work is queued on `stream` and the host goes on; on the CPU it is done on return. Tensors may have any number
 // of elements. Throws Error when shapes, dtypes or places do not fit together, or when MPI or NCCL reports a failure.
 //
-// `what` says in messages whose tensor it is ("gradients of block 3"); it must outlive the communicator.
+// `what` says in messages whose tensor it is ("gradients of block 3"); it must outlive the communicator. A collective
+// that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/watchdog.h).
 //
 // Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
 // all_reduce 2 (n-1)/n of the tensor, broadcast at most the tensor.
@@ -18,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "kernels/core/stream.h"
 #include "parallel/config.h"
@@ -58,16 +60,26 @@ class Communicator {
   [[nodiscard]] virtual std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes);
 
  protected:
-  Communicator(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
+  Communicator(Watchdog& watchdog, std::string name, int rank, int size)
+      : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
+
+  Watchdog& watchdog() const { return watchdog_; }
 
  private:
+  // Does `work` named and watched as this collective.
+  template <typename Work>
+  void run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work);
+
   // Shapes, dtypes and places are checked, and the group has several ranks.
   virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_broadcast(const Tensor& tensor, int root, Stream& stream) = 0;
+  // Called after each of these: the collective is on the stream, not done.
+  virtual void after_queueing(const Collective&, Stream&) {}
 
+  Watchdog& watchdog_;
   std::string name_;
   int rank_;
   int size_;

@@ -8,7 +8,7 @@
 namespace octavo {
 
 // On host memory.
-std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& ranks);
+std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group, const RankGroup& ranks);
 
 // On the current GPU; in CUDA builds only. The unique ids travel over `group`.
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,

@@ -30,8 +30,8 @@ void sum_in_rank_order(T* out, const T* terms, int64_t count, int n) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(const RankGroup& ranks)
-      : Communicator(ranks.name, ranks.rank, ranks.size),
+  MpiCommunicator(ProcessGroup& group, const RankGroup& ranks)
+      : Communicator(group.watchdog(), ranks.name, ranks.rank, ranks.size),
         comm_(mpi::Comm::split_world(ranks.color, ranks.rank)),
         scratch_(static_cast<size_t>(kScratchBytes)) {}
 
@@ -148,8 +148,9 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(const RankGroup& ranks) {
-  return std::make_unique<MpiCommunicator>(ranks);
+std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group, const RankGroup& ranks) {
+  const Watchdog::Scope scope(group.watchdog(), {"MPI_Comm_split", "", ranks.name.c_str()});
+  return std::make_unique<MpiCommunicator>(group, ranks);
 }
 
 }  // namespace octavo

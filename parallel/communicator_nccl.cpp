@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,15 +42,76 @@ class NcclRegistration final : public Registration {
   ncclWindow_t window_;
 };
 
+// The collectives of one communicator that the GPU has not finished, each with an event behind it. Events are made
+// once. When all are in use, the newest moves on to the end of what is queued: then a collective before it may be late
+// under a later one's name.
+class NcclQueue final : public Watchdog::Queue {
+ public:
+  explicit NcclQueue(ncclComm_t comm) : comm_(comm), entries_(kEntries) {
+    cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
+    for (Entry& entry : entries_) entry.event = Event(Device::kCuda);
+  }
+
+  void push(const Collective& collective, const Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    if (count_ < kEntries) ++count_;
+    Entry& entry = entries_[(first_ + count_ - 1) % kEntries];
+    entry.collective = collective;
+    entry.queued = Watchdog::Clock::now();
+    entry.event.record(stream);
+  }
+
+  // Waits since the collective before it was found finished: the host may queue it long before its turn comes.
+  std::optional<Watchdog::Stuck> oldest_unfinished() override {
+    const std::lock_guard lock(mutex_);
+    ncclResult_t result = ncclSuccess;
+    const ncclResult_t status = ncclCommGetAsyncError(comm_, &result);
+    if (status != ncclSuccess) result = status;
+    // The device of a thread is GPU 0 unless it says otherwise, and asking would make a context there.
+    if (count_ > 0 && cudaSetDevice(device_) != cudaSuccess) return std::nullopt;
+    while (count_ > 0 && entries_[first_].event.is_reached()) {
+      first_ = (first_ + 1) % kEntries;
+      --count_;
+      progress_ = Watchdog::Clock::now();
+    }
+    const bool has_failed = result != ncclSuccess && result != ncclInProgress;
+    if (count_ == 0 && !has_failed) return std::nullopt;
+    const Entry& oldest = entries_[first_];
+    return Watchdog::Stuck{count_ > 0 ? oldest.collective : Collective{"NCCL's connection"},
+                           std::max(oldest.queued, progress_), has_failed ? ncclGetErrorString(result) : ""};
+  }
+
+ private:
+  static constexpr size_t kEntries = 1024;
+  struct Entry {
+    Event event{Device::kCpu};
+    Collective collective;
+    Watchdog::Clock::time_point queued;
+  };
+
+  ncclComm_t comm_;
+  int device_ = 0;
+  std::mutex mutex_;  // over all that follows
+  std::vector<Entry> entries_;
+  size_t first_ = 0;
+  size_t count_ = 0;
+  Watchdog::Clock::time_point progress_;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const RankGroup& ranks, const ncclUniqueId& id, ncclConfig_t config)
-      : Communicator(ranks.name, ranks.rank, ranks.size) {
-    config.commName = ranks.name.c_str();
+  NcclCommunicator(ProcessGroup& group, const RankGroup& ranks, const ncclUniqueId& id, ncclConfig_t config)
+      : Communicator(group.watchdog(), ranks.name, ranks.rank, ranks.size) {
+    const Watchdog::Scope scope(watchdog(), {"ncclCommInitRankConfig", "", name().c_str()});
+    config.commName = name().c_str();
     check(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "ncclCommInitRankConfig");
+    queue_.emplace(comm_);
+    watchdog().add(&*queue_);
   }
   // An error on its way out may have left the other ranks in a collective, which ncclCommDestroy would wait for.
   ~NcclCommunicator() override {
+    watchdog().remove(&*queue_);
+    const Watchdog::Scope scope(watchdog(), {"ncclCommDestroy", "", name().c_str()});
     if (std::uncaught_exceptions() > 0) {
       ncclCommAbort(comm_);
     } else {
@@ -59,6 +122,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes) override {
+    const Watchdog::Scope scope(watchdog(), {"ncclCommWindowRegister", "", name().c_str()});
     ncclWindow_t window = nullptr;
     check(ncclCommWindowRegister(comm_, data, static_cast<size_t>(bytes), &window, NCCL_WIN_COLL_SYMMETRIC),
           "ncclCommWindowRegister");
@@ -92,6 +156,8 @@ class NcclCommunicator final : public Communicator {
           "ncclBroadcast");
   }
 
+  void after_queueing(const Collective& collective, Stream& stream) override { queue_->push(collective, stream); }
+
   void all_reduce(const Tensor& tensor, ncclDataType_t dtype, ncclRedOp_t op, Stream& stream) {
     check(ncclAllReduce(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.numel()), dtype, op, comm_,
                         native(stream)),
@@ -99,6 +165,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   ncclComm_t comm_ = nullptr;
+  std::optional<NcclQueue> queue_;
 };
 
 // What each rank tells all others of itself when communicators are made. The group's rank 0 makes its unique id.
@@ -139,7 +206,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const 
         "the {} axis has {} ranks, expected {} with a first one", ranks.name, members.size(), ranks.size);
   const bool one_machine = std::all_of(members.begin(), members.end(),
                                        [&](const auto& one) { return one.machine == members.front().machine; });
-  return std::make_unique<NcclCommunicator>(ranks, first->id, nccl_config(config, one_machine));
+  return std::make_unique<NcclCommunicator>(group, ranks, first->id, nccl_config(config, one_machine));
 }
 
 CollectiveMemory allocate_nccl_memory(int64_t bytes) {

@@ -34,9 +34,10 @@ struct ParallelConfig {
   int64_t data_parallel_replicate = 1;  // copies of that
   int64_t tensor_parallel = 1;          // ranks that split each layer
   Reshard reshard_after_forward = Reshard::kAuto;
-  bool accumulate_unsharded = false;    // keep full gradients over micro-batches and reduce them once a step
-  int64_t nccl_max_ctas = 0;            // multiprocessors a collective may take; 0: NCCL's choice
+  bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
+  int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice
   CopyEngine copy_engine = CopyEngine::kAuto;
+  double timeout_s = 600;  // a collective that takes longer ends the run; 0: never
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;

@@ -2,13 +2,16 @@
 // the CPU). Started without a launcher it is a group of one and MPI is not initialised at all.
 //
 // Every method but the accessors is a collective: all ranks call it in the same order, from the main thread. Messages
-// are small; tensors go through a Communicator.
+// are small; tensors go through a Communicator. All of them are watched, once watchdog() has been given a time limit.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "parallel/watchdog.h"
 
 namespace octavo {
 
@@ -42,10 +45,15 @@ class ProcessGroup {
   // Whether agree() has thrown, that is, whether all ranks know of the failure under way.
   bool agreed_failure() const { return agreed_failure_; }
 
+  Watchdog& watchdog() { return *watchdog_; }
+
   // Ends all ranks at once, for failures the others cannot know of.
   [[noreturn]] void abort(int exit_code);
 
  private:
+  void start_mpi();
+  std::vector<std::string> exchange(const std::string& text, const char* op);  // every rank's text, on every rank
+
   bool initialised_ = false;
   int rank_ = 0;
   int size_ = 1;
@@ -53,6 +61,7 @@ class ProcessGroup {
   int local_size_ = 1;
   int machine_ = 0;
   bool agreed_failure_ = false;
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace octavo

@@ -1,5 +1,9 @@
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #include "kernels/core/error.h"
 #include "parallel/handles_mpi.h"
@@ -25,10 +29,39 @@ int checked_size(const std::string& text) {
   return static_cast<int>(text.size());
 }
 
+// The board that the ranks of this machine share, or one of this rank alone where that cannot be had.
+RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
+  // Unlike that of any other run on this machine.
+  int64_t tag = std::chrono::system_clock::now().time_since_epoch().count() ^ (int64_t{getpid()} << 40);
+  check(MPI_Bcast(&tag, 1, MPI_INT64_T, 0, local.get()), "MPI_Bcast");
+  const std::string name = fmt::format("/octavo-{:016x}", static_cast<uint64_t>(tag));
+  RankBoard board;
+  int is_open = 1;
+  const auto attempt = [&](bool is_mine, auto make) {
+    try {
+      if (is_mine) board = make(name, local_size);
+    } catch (const Error&) {
+      is_open = 0;
+    }
+    check(MPI_Allreduce(MPI_IN_PLACE, &is_open, 1, MPI_INT, MPI_MIN, local.get()), "MPI_Allreduce");
+  };
+  attempt(local_rank == 0, RankBoard::create);
+  attempt(local_rank != 0 && is_open == 1, RankBoard::open);
+  if (local_rank == 0) RankBoard::unlink(name);
+  return is_open == 1 ? std::move(board) : RankBoard();
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup() {
-  if (!launched()) return;
+  if (launched()) {
+    start_mpi();
+  } else {
+    watchdog_ = std::make_unique<Watchdog>(0, RankBoard(), [] {});
+  }
+}
+
+void ProcessGroup::start_mpi() {
   int provided = 0;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   initialised_ = true;
@@ -39,18 +72,27 @@ ProcessGroup::ProcessGroup() {
   check(MPI_Comm_size(local.get(), &local_size_), "MPI_Comm_size");
   machine_ = rank_;
   check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
+  RankBoard board = share_board(local, local_rank_, local_size_);
+  board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
+  // From a thread that MPI was not promised, but this process does nothing else any more.
+  watchdog_ = std::make_unique<Watchdog>(rank_, std::move(board), [] { MPI_Abort(MPI_COMM_WORLD, 1); });
 }
 
 ProcessGroup::~ProcessGroup() {
-  if (initialised_) MPI_Finalize();
+  if (!initialised_) return;
+  const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
+  MPI_Finalize();
 }
 
 void ProcessGroup::barrier() {
-  if (size_ > 1) check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  if (size_ == 1) return;
+  const Watchdog::Scope scope(*watchdog_, {"barrier"});
+  check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
 }
 
 std::string ProcessGroup::broadcast(const std::string& text, int root) {
   if (size_ == 1) return text;
+  const Watchdog::Scope scope(*watchdog_, {"broadcast"});
   std::string result = text;
   int bytes = checked_size(text);
   check(MPI_Bcast(&bytes, 1, MPI_INT, root, MPI_COMM_WORLD), "MPI_Bcast");
@@ -59,8 +101,11 @@ std::string ProcessGroup::broadcast(const std::string& text, int root) {
   return result;
 }
 
-std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) { return exchange(text, "all_gather"); }
+
+std::vector<std::string> ProcessGroup::exchange(const std::string& text, const char* op) {
   if (size_ == 1) return {text};
+  const Watchdog::Scope scope(*watchdog_, {op});
   const auto ranks = static_cast<size_t>(size_);
   const int bytes = checked_size(text);
   std::vector<int> counts(ranks);
@@ -84,22 +129,22 @@ std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
 }
 
 std::vector<std::string> ProcessGroup::gather(const std::string& text) {
-  std::vector<std::string> texts = all_gather(text);
+  std::vector<std::string> texts = exchange(text, "gather");
   if (!is_root()) texts.clear();
   return texts;
 }
 
 int64_t ProcessGroup::all_reduce_max(int64_t value) {
-  if (size_ > 1) {
-    check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
-  }
+  if (size_ == 1) return value;
+  const Watchdog::Scope scope(*watchdog_, {"all_reduce_max"});
+  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
   return value;
 }
 
 double ProcessGroup::all_reduce_sum(double value) {
-  if (size_ > 1) {
-    check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
-  }
+  if (size_ == 1) return value;
+  const Watchdog::Scope scope(*watchdog_, {"all_reduce_sum"});
+  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
   return value;
 }
 
@@ -113,7 +158,7 @@ void ProcessGroup::agree(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     outcome = std::string("e") + error.what();
   }
-  for (const std::string& text : all_gather(outcome)) {
+  for (const std::string& text : exchange(outcome, "agreement")) {
     if (text[0] == '-') continue;
     agreed_failure_ = true;
     if (text[0] == 'i') throw InputError(text.substr(1));

@@ -88,6 +88,12 @@ void synchronize_event(void* event) {
   check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
 }
 
+bool event_is_reached(void* event) noexcept {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status == cudaErrorNotReady) cudaGetLastError();  // an answer, which the next check must not take for an error
+  return status == cudaSuccess;
+}
+
 double event_milliseconds(void* start, void* end) {
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)),

@@ -24,6 +24,7 @@ void destroy_event(void* event) noexcept;
 void record_event(void* event, void* stream);
 void stream_wait_event(void* stream, void* event);
 void synchronize_event(void* event);
+bool event_is_reached(void* event) noexcept;
 double event_milliseconds(void* start, void* end);
 
 void* allocate_device(int64_t bytes);

@@ -146,6 +146,13 @@ void Event::synchronize() const {
   }
 }
 
+bool Event::is_reached() const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) return cuda::event_is_reached(native_);
+  }
+  return true;
+}
+
 double Event::milliseconds_since(const Event& start) const {
   if constexpr (kHasCuda) {
     if (native_ != nullptr) return cuda::event_milliseconds(start.native_, native_);

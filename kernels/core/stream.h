@@ -101,6 +101,7 @@ class Event {
   void record(const Stream& stream);
   void wait(const Stream& stream) const;  // work queued on `stream` from now on starts after this event
   void synchronize() const;               // the host waits
+  bool is_reached() const;                // never waits; false too when the GPU has failed
   // Milliseconds from `start` to this event; both timing events, both reached.
   double milliseconds_since(const Event& start) const;
 

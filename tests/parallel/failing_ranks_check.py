@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Whatever becomes of one rank, the others end in time, with a message and a non-zero exit code.
+
+    failing_ranks_check.py OCTAVO_FAILING_RANKS
+
+mpirun itself ends all ranks when it sees one die. Where the watchdog is to do it, mpirun is told to look on.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+TIMEOUT_S = 1.5
+RANKS = 3
+# Start-up, the collectives before the failure, and mpirun's own time to end the ranks, on a busy machine.
+SLACK_S = 25
+LOOK_ON = ["--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0"]
+# mpirun's own exit code is then 0 whatever happens, so each rank's is printed.
+WITH_EXIT_CODE = ["sh", "-c", '"$@"; echo "rank $OMPI_COMM_WORLD_RANK: exit code $?"', "sh"]
+
+
+def start(failure, collective, options=()):
+    """What mpirun left: exit code, octavo's own lines of stderr, the ranks' exit codes (with LOOK_ON), seconds."""
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
+    command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *options]
+    begin = time.monotonic()
+    wrapper = WITH_EXIT_CODE if options is LOOK_ON else []
+    result = subprocess.run([*command, *wrapper, PROGRAM, failure, collective, str(TIMEOUT_S)], env=environment,
+                            capture_output=True, text=True, timeout=TIMEOUT_S * 10 + SLACK_S)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("octavo: ")]
+    codes = {int(rank): int(code) for rank, code in re.findall(r"rank (\d+): exit code (\d+)", result.stdout)}
+    return result.returncode, lines, codes, time.monotonic() - begin
+
+
+class FailingRanks(unittest.TestCase):
+    def check_message(self, lines, where, missing):
+        self.assertEqual(len(lines), 1, lines)
+        pattern = rf"octavo: rank [01]: no end of {re.escape(where)} within 1.5 s \(parallel.timeout_s\); {missing}$"
+        self.assertRegex(lines[0], pattern)
+
+    def test_nothing_fails(self):
+        for collective in ("all_reduce", "barrier", "agreement"):
+            code, lines, *_ = start("nothing", collective)
+            self.assertEqual((code, lines), (3, []), "the program's own exit code")
+        self.assertEqual(start("nothing", "finalize")[:2], (0, []))
+
+    def test_a_rank_that_hangs(self):
+        for failure in ("sleeps", "stopped"):
+            for collective, where in (("all_reduce", "all_reduce of gradients (world axis)"), ("barrier", "barrier"),
+                                      ("agreement", "agreement"), ("finalize", "MPI_Finalize")):
+                with self.subTest(failure=failure, collective=collective):
+                    code, lines, _, seconds = start(failure, collective)
+                    self.check_message(lines, where, "rank 2 has not come to it")
+                    self.assertEqual(code, 1)
+                    self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
+
+    def test_a_rank_that_ends_unseen_by_mpirun(self):
+        for failure in ("exits", "fails", "killed"):
+            with self.subTest(failure=failure):
+                _, lines, codes, _ = start(failure, "all_reduce", LOOK_ON)
+                self.check_message(lines, "all_reduce of gradients (world axis)", "rank 2 (is gone|has not come to it)")
+                # The one that reports exits with 1; MPI kills the other and the shell that would print its exit code.
+                self.assertEqual({codes[rank] for rank in (0, 1) if rank in codes}, {1})
+
+    def test_a_rank_that_ends_seen_by_mpirun(self):
+        for failure in ("exits", "fails", "killed"):
+            with self.subTest(failure=failure):
+                self.assertNotEqual(start(failure, "all_reduce")[0], 0)
+
+
+if __name__ == "__main__":
+    if shutil.which("mpirun") is None:
+        sys.exit(77)
+    PROGRAM = sys.argv.pop(1)
+    unittest.main(verbosity=2)

@@ -1,0 +1,48 @@
+// A run of which the last rank fails: failing_ranks_check.py starts it under mpirun and looks at what the others do.
+//
+//   octavo_failing_ranks FAILURE COLLECTIVE TIMEOUT_S
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+
+namespace {
+
+void fail(const std::string& how) {
+  if (how == "sleeps") pause();
+  if (how == "exits") std::_Exit(0);  // MPI is left without a word
+  if (how == "fails") std::_Exit(7);
+  if (how == "killed") raise(SIGKILL);
+  if (how == "stopped") raise(SIGSTOP);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace octavo;
+  if (argc != 4) return 2;
+  const std::string collective = argv[2];
+  ProcessGroup group;
+  group.watchdog().set_timeout(std::atof(argv[3]));
+  Stream stream = Stream::cpu();
+  Mesh mesh({}, group, stream);
+  std::vector<float> values(1000, 1.0F);
+  const Tensor tensor(values.data(), DType::kFloat32, {static_cast<int64_t>(values.size())});
+  for (int i = 0; i < 3; ++i) mesh.world().all_reduce_sum(tensor, stream, "the first values");
+
+  // Slower than the limit in all, but never that long inside one collective.
+  for (int i = 0; i < 4; ++i) {
+    usleep(static_cast<useconds_t>(std::atof(argv[3]) * 0.4 * 1e6));
+    group.barrier();
+  }
+  if (group.rank() == group.size() - 1) fail(argv[1]);
+  if (collective == "all_reduce") mesh.world().all_reduce_sum(tensor, stream, "gradients");
+  if (collective == "barrier") group.barrier();
+  if (collective == "agreement") group.agree([] {});
+  return collective == "finalize" ? 0 : 3;
+}
