@@ -177,9 +177,8 @@ MemoryNeed memory_need(const Config& config, Runtime& runtime) {
   const ParameterLayout layout(config.model);
   MemoryNeed need;
   runtime.group().agree([&] {
-    const int local_rank = runtime.group().local_rank();
     need.needed = plan_training(config, layout, local_rows(config, runtime), runtime.stream()).used();
-    need.available = runtime.stream().is_cuda() ? gpu_info(local_rank).free_bytes
+    need.available = runtime.stream().is_cuda() ? gpu_info(runtime.gpu()).free_bytes
                                                 : available_host_bytes() / runtime.group().local_size();
   });
   return need;
