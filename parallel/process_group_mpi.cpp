@@ -101,7 +101,10 @@ void ProcessGroup::start_mpi() {
 
 ProcessGroup::~ProcessGroup() {
   if (!initialised_) return;
+  // Open MPI's mpirun may hang itself when a rank is aborted while another is in MPI_Finalize, so whoever does not come
+  // is waited for before.
   const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
+  MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();
 }
 
