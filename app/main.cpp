@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/console.h"
@@ -179,7 +180,14 @@ int main(int argc, char** argv) {
   Command command;
   add_compute_commands(app, line, command);
   add_file_commands(app, line, command);
-  ProcessGroup group;
+  std::optional<ProcessGroup> connected;
+  try {
+    connected.emplace();
+  } catch (const InputError& error) {  // the ranks cannot reach each other: each is told of it
+    if (ProcessGroup::launcher_rank() == 0) fmt::print(stderr, "octavo: {}\n", error.what());
+    return kExitBadInput;
+  }
+  ProcessGroup& group = *connected;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kernels/core/error.h"
+#include "parallel/start_checks.h"
 
 namespace octavo {
 
@@ -53,14 +54,23 @@ int choose_threads(ProcessGroup& group) {
   return std::max(1, cores / sharing);
 }
 
-Stream make_stream(Device device, ProcessGroup& group) {
-  if (device == Device::kCpu) return Stream::cpu();
+// Launchers show each rank all GPUs of the machine, or its own alone.
+int choose_gpu(const ProcessGroup& group) {
   const int gpus = cuda_device_count();
   CHECK_INPUT(gpus > 0, "device is cuda, but no GPU was found on this machine; use device: cpu, or check the driver");
-  CHECK_INPUT(group.local_size() <= gpus,
-              "{} ranks were started on a machine with {} GPU{}; start one rank a GPU or use device: cpu",
-              group.local_size(), gpus, gpus == 1 ? "" : "s");
-  return Stream::cuda(group.local_rank());
+  return group.local_rank() % gpus;
+}
+
+// The config as lines "section.key value".
+std::string settings(const Config& config) {
+  std::string lines;
+  const nlohmann::json flat = to_json(config).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string key = path.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    lines += fmt::format("{} {}\n", key, value.dump());
+  }
+  return lines;
 }
 
 }  // namespace
@@ -70,8 +80,15 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
   group.agree([&] {
     const Device device = choose_device(config);
     resolve_device(config, device);
-    stream_ = make_stream(device, group);
+    if (device == Device::kCpu) return;
+    gpu_ = choose_gpu(group);
+    stream_ = Stream::cuda(gpu_);
   });
+  check_same_settings(group, settings(config));
+  if (stream_.is_cuda()) {
+    const GpuInfo gpu = gpu_info(gpu_);
+    check_own_gpu(group, gpu.uuid, fmt::format("GPU {} ({})", gpu.pci_bus_id, gpu.name));
+  }
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
@@ -79,7 +96,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
   if (stream_.is_cuda()) {
-    description_ = fmt::format("{} on {}", ranks, gpu_info(group.local_rank()).name);
+    description_ = fmt::format("{} on {}", ranks, gpu_info(gpu_).name);
   } else {
     description_ = fmt::format("{} on cpu, {} thread{} each", ranks, threads, threads == 1 ? "" : "s");
     const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
@@ -93,7 +110,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
 std::string Runtime::describe() const { return description_; }
 
 int64_t Runtime::available_bytes() const {
-  if (stream_.is_cuda()) return gpu_info(group_.local_rank()).free_bytes;
+  if (stream_.is_cuda()) return gpu_info(gpu_).free_bytes;
   std::ifstream file("/proc/meminfo");
   std::string name;
   int64_t kib = 0;
@@ -105,7 +122,7 @@ int64_t Runtime::available_bytes() const {
 
 double Runtime::memory_gib() const {
   if (stream_.is_cuda()) {
-    const GpuInfo info = gpu_info(group_.local_rank());
+    const GpuInfo info = gpu_info(gpu_);
     return static_cast<double>(info.total_bytes - info.free_bytes) / kGiB;
   }
   rusage usage{};

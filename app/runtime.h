@@ -16,7 +16,7 @@ class Runtime {
  public:
   // Picks the device (config.device; auto: the GPU if there is one), resolves what the config leaves to it, sets the
   // number of CPU threads, and connects the ranks as config.parallel arranges them. A collective; throws InputError on
-  // every rank alike when a rank has no GPU of its own.
+  // every rank alike when a rank has no GPU of its own or another config than rank 0.
   Runtime(Config& config, ProcessGroup& group);
 
   ProcessGroup& group() { return group_; }
@@ -27,6 +27,7 @@ class Runtime {
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
+  int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
   // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
   double memory_gib() const;
   // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
@@ -34,6 +35,7 @@ class Runtime {
 
  private:
   ProcessGroup& group_;
+  int gpu_ = 0;
   Stream stream_;
   std::unique_ptr<Mesh> mesh_;
   std::string description_;

@@ -111,8 +111,7 @@ void Fsdp::lay_out_gradients(Arena& arena) {
       const FsdpUnit& unit = options_.units[u];
       if (unit.pool != pool) continue;
       states_[u].keeps_gradient = keeps;
-      states_[u].gradient_slot =
-          turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(dtype(unit)));
+      states_[u].gradient_slot = turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(dtype(unit)));
       if (!keeps) arrived_bytes = std::max(arrived_bytes, unit.shard_elements * dtype_bytes(dtype(unit)));
     }
     std::vector<Tensor> slots;
@@ -123,8 +122,8 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     for (size_t u = 0; u < states_.size(); ++u) {
       const FsdpUnit& unit = options_.units[u];
       if (unit.pool != pool) continue;
-      states_[u].gradient = as(slots[states_[u].gradient_slot - first], dtype(unit),
-                               unit.shard_elements * options_.groups.size());
+      states_[u].gradient =
+          as(slots[states_[u].gradient_slot - first], dtype(unit), unit.shard_elements * options_.groups.size());
     }
   }
   arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes});

@@ -7,14 +7,14 @@
 //   before the optimizer               finish_reductions()
 //   after it                           weights_changed()
 //
-// Full weights and gradients lie in slots. Units of a pool with fewer slots than units take turns, unit i of the pool in
-// slot i mod slots, so an address is known at construction and two neighbours never meet in one slot (with two slots).
-// In a group of one, the full tensors are the shards themselves, and nothing moves.
+// Full weights and gradients lie in slots. Units of a pool with fewer slots than units take turns, unit i of the pool
+// in slot i mod slots, so an address is known at construction and two neighbours never meet in one slot (with two
+// slots). In a group of one, the full tensors are the shards themselves, and nothing moves.
 //
 // Collectives run on a stream of their own, beside the compute stream that is given; events order the two. All methods
-// but the accessors are collectives of the group in the sense of Communicator: the same calls in the same order on every
-// rank. Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient, and
-// twice the shard's gradient when there are replicas.
+// but the accessors are collectives of the group in the sense of Communicator: the same calls in the same order on
+// every rank. Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient,
+// and twice the shard's gradient when there are replicas.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,10 @@ struct DataParallelGroups {
 };
 
 struct FsdpUnit {
-  std::string name;            // for messages: "block 3"
-  int64_t shard_elements = 0;  // of one rank; the full unit has size() times as many
+  std::string name;                       // for messages: "block 3"
+  int64_t shard_elements = 0;             // of one rank; the full unit has size() times as many
   DType weight_dtype = DType::kBFloat16;  // as the weights travel
-  Tensor weight_shard;                    // [shard_elements] weight_dtype where the weights lie elsewhere; else allocated
+  Tensor weight_shard;  // [shard_elements] weight_dtype where the weights lie elsewhere; else allocated
   DType gradient_dtype = DType::kFloat32;  // as the gradient travels: float32 or bfloat16
   size_t pool = 0;
 };
@@ -88,8 +88,8 @@ class Fsdp {
   // The compute stream has queued its last reader for now: the slot may be given to the next.
   void release(size_t unit);
 
-  // A new micro-batch: gradients are added to the shards unless it is the `first` of the step; kept gradients, and those
-  // of replicas, are reduced with the `last`.
+  // A new micro-batch: gradients are added to the shards unless it is the `first` of the step; kept gradients, and
+  // those of replicas, are reduced with the `last`.
   void begin_micro_batch(bool first, bool last);
   // The compute stream waits until the gradient's slot is free. True when the ops are to add to what it holds.
   bool begin_gradient(size_t unit);

@@ -17,7 +17,8 @@ namespace octavo {
 
 class ProcessGroup {
  public:
-  // Initialises MPI when mpirun, srun or another PMI launcher started this process. At most one may exist.
+  // Initialises MPI when mpirun, srun or another PMI launcher started this process. At most one may exist. Throws
+  // InputError when a launcher started several processes but MPI does not connect them: each would train by itself.
   ProcessGroup();
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -46,6 +47,9 @@ class ProcessGroup {
   bool agreed_failure() const { return agreed_failure_; }
 
   Watchdog& watchdog() { return *watchdog_; }
+
+  // This process's rank by the launcher's variables, without MPI; 0 when there are none.
+  static int launcher_rank();
 
   // Ends all ranks at once, for failures the others cannot know of.
   [[noreturn]] void abort(int exit_code);

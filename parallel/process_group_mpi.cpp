@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <utility>
 
 #include "kernels/core/error.h"
@@ -23,6 +24,17 @@ bool launched() {
   }
   return false;
 }
+
+// The first of these variables that is set, as a number; `missing` when none is.
+int number_from(std::initializer_list<const char*> variables, int missing) {
+  for (const char* variable : variables) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return missing;
+}
+
+// Processes that the launcher started; srun sets its own for processes that MPI knows nothing of, too.
+int launched_processes() { return number_from({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1); }
 
 int checked_size(const std::string& text) {
   CHECK(text.size() < (size_t{1} << 30), "a control message of {} bytes is too large", text.size());
@@ -54,11 +66,20 @@ RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
 }  // namespace
 
 ProcessGroup::ProcessGroup() {
-  if (launched()) {
-    start_mpi();
-  } else {
-    watchdog_ = std::make_unique<Watchdog>(0, RankBoard(), [] {});
+  if (launched()) start_mpi();
+  const int processes = launched_processes();
+  if (size_ == 1 && processes > 1) {
+    if (initialised_) MPI_Finalize();
+    throw InputError(
+        fmt::format("the launcher started {} processes, but MPI does not connect them; with srun, use "
+                    "--mpi=pmix (srun --mpi=list shows what there is), or start them with mpirun",
+                    processes));
   }
+  if (!watchdog_) watchdog_ = std::make_unique<Watchdog>(0, RankBoard(), [] {});
+}
+
+int ProcessGroup::launcher_rank() {
+  return number_from({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
 }
 
 void ProcessGroup::start_mpi() {
@@ -80,7 +101,10 @@ void ProcessGroup::start_mpi() {
 
 ProcessGroup::~ProcessGroup() {
   if (!initialised_) return;
+  // Open MPI's mpirun may hang itself when a rank is aborted while another is in MPI_Finalize, so whoever does not come
+  // is waited for before.
   const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
+  MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();
 }
 

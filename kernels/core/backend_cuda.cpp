@@ -26,7 +26,16 @@ GpuInfo device_info(int device_index) {
   size_t total_bytes = 0;
   check(cudaSetDevice(device_index), "cudaSetDevice");
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  return {properties.name, properties.major, properties.minor, static_cast<int64_t>(total_bytes),
+  char pci_bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(pci_bus_id, sizeof(pci_bus_id), device_index), "cudaDeviceGetPCIBusId");
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return {properties.name,
+          pci_bus_id,
+          uuid,
+          properties.major,
+          properties.minor,
+          static_cast<int64_t>(total_bytes),
           static_cast<int64_t>(free_bytes)};
 }
 
@@ -110,9 +119,11 @@ void* allocate_device(int64_t bytes) {
     size_t total_bytes = 0;
     check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
     constexpr double kGiB = 1 << 30;
-    throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free",
+    int device_index = 0;
+    check(cudaGetDevice(&device_index), "cudaGetDevice");
+    throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}",
                             static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
-                            static_cast<double>(total_bytes) / kGiB));
+                            static_cast<double>(total_bytes) / kGiB, device_info(device_index).pci_bus_id));
   }
   check(status, "cudaMalloc");
   check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");

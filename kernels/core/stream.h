@@ -116,6 +116,8 @@ int cuda_device_count();
 
 struct GpuInfo {
   std::string name;
+  std::string pci_bus_id;  // "0000:1b:00.0", where it is in its machine
+  std::string uuid;        // hexadecimal; of this GPU alone, whatever the process calls it
   int compute_major = 0;
   int compute_minor = 0;
   int64_t total_bytes = 0;

@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
+import subprocess
 import unittest
 from pathlib import Path
 
-from support import FAILED, ROOT, snapshot, text_documents, write_llm_c, write_megatron
+from support import BAD_INPUT, FAILED, ROOT, environment, snapshot, text_documents, write_llm_c, write_megatron
 from training_test import Corpus
 
 
@@ -327,6 +328,26 @@ class BadPlaceTest(BadInput):
                 self.refused(*line, ranks=2)
         self.refused("train", self.path, "optimizer.lr=1e30", "optimizer.grad_clip=0", "training.steps=40", ranks=2,
                      code=FAILED)
+
+    def test_ranks_with_different_configs(self):
+        line = [os.environ["OCTAVO"], "train", str(self.path)]
+        result = subprocess.run(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", *line,
+                                 ":", "-n", "1", *line, "training.steps=5"],
+                                cwd=self.dir, env=environment(), capture_output=True, text=True, timeout=60)
+        lines = [line for line in result.stderr.splitlines() if line.startswith("octavo: ")]
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertIn("rank 1 has training.steps 5, but rank 0 has training.steps", lines[0])
+        self.assertEqual(result.returncode, BAD_INPUT, result.stderr)
+
+    def test_a_launcher_without_mpi(self):
+        """Processes that do not know of each other must not all write the same checkpoints."""
+        for rank, lines in ((0, 1), (1, 0)):
+            variables = environment() | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": str(rank)}
+            result = subprocess.run([os.environ["OCTAVO"], "train", str(self.path)], cwd=self.dir, env=variables,
+                                    capture_output=True, text=True, timeout=60)
+            self.assertEqual(result.returncode, BAD_INPUT, result.stderr)
+            self.assertEqual(result.stderr.count("the launcher started 4 processes"), lines, result.stderr)
+            self.assertFalse((self.dir / "checkpoints").exists())
 
     def test_a_model_larger_than_the_memory(self):
         config = json.loads(self.path.read_text()) | {"model": {"preset": "llama3_405b"}}

@@ -196,6 +196,18 @@ class SignalTest(Resuming):
         self.assertEqual(self.finish(process).code, STOPPED)
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
+    def test_a_rank_that_hangs(self):
+        """One rank is stopped for good: the run ends in time, and says where."""
+        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
+        process = self.start("train", config, "parallel.timeout_s=2", ranks=2)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
+        children = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == process.pid]
+        os.kill(max(children), signal.SIGSTOP)
+        result = self.finish(process)
+        self.assertEqual(result.code, FAILED, result.err)
+        self.assertEqual(len(result.octavo_lines()), 1, result.err)
+        self.assertRegex(result.octavo_lines()[0], r"no end of .* within 2 s .*; rank . has not come to it")
+
     def test_sigterm_to_one_rank(self):
         """A batch system may signal processes one by one; all ranks stop at the same step."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
