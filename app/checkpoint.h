@@ -43,8 +43,9 @@ class Checkpoint {
   void read(std::string_view name, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
 
-  // Reads everything and compares all checksums; throws InputError for the first damage.
-  void verify();
+  // Reads everything and compares all checksums, or, as rank `index` of `count`, its share of the pieces; throws
+  // InputError for the first damage.
+  void verify(int index = 0, int count = 1);
   // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
   // intact: true, or intact: false with the damage.
   nlohmann::json describe();

@@ -98,6 +98,8 @@ void Trainer::resume_or_initialize() {
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
+  // A rank reads parts of pieces, which have no checksums, so the ranks compare the pieces' in turn.
+  checkpoint.verify(runtime_.group().rank(), runtime_.group().size());
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint);

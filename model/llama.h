@@ -97,12 +97,12 @@ class Llama {
   std::vector<BlockActivations> activations_;  // in inference, those of one block for all
 
   // Shared by the blocks, where there is use for them.
-  std::unique_ptr<BlockGradients> block_gradients_;  // in training
-  std::unique_ptr<BlockTransients> transients_;      // in FP8
-  std::unique_ptr<LinearScratch> scratch_;           // in FP8
+  std::unique_ptr<BlockGradients> block_gradients_;   // in training
+  std::unique_ptr<BlockTransients> transients_;       // in FP8
+  std::unique_ptr<LinearScratch> scratch_;            // in FP8
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
-  std::unique_ptr<AmaxTable> amaxes_;                // of per-tensor recipes
-  std::unique_ptr<Fp8StatsTable> fp8_stats_;         // in FP8, where asked for
+  std::unique_ptr<AmaxTable> amaxes_;                 // of per-tensor recipes
+  std::unique_ptr<Fp8StatsTable> fp8_stats_;          // in FP8, where asked for
 };
 
 }  // namespace octavo

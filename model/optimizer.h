@@ -1,5 +1,5 @@
-// AdamW over this rank's shard of the parameters, with the moments it keeps: one fused update per stretch of them that is
-// treated alike, the global gradient norm and the clipping on the device.
+// AdamW over this rank's shard of the parameters, with the moments it keeps: one fused update per stretch of them that
+// is treated alike, the global gradient norm and the clipping on the device.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,9 @@ class Optimizer {
   Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena);
 
   // One step, from 1, at learning rate `lr`. Queued on `stream`: waits for the gradients, computes
-  // grad_sum_of_squares() over the ranks of `shards` (null: one), clips, and updates the master weights, the moments, the
-  // weights that travel (but those in FP8, see ShardedParameters::publish) and the weights' amaxes of per-tensor recipes.
+  // grad_sum_of_squares() over the ranks of `shards` (null: one), clips, and updates the master weights, the moments,
+  // the weights that travel (but those in FP8, see ShardedParameters::publish) and the weights' amaxes of per-tensor
+  // recipes.
   void step(int64_t step, double lr, Communicator* shards, Stream& stream);
 
   const Tensor& exp_avg() const { return exp_avg_; }        // [elements of all shards], state_dtype

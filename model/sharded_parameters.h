@@ -19,8 +19,8 @@ enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no g
 
 // How much of the full weights and gradients a rank keeps.
 struct ShardingOptions {
-  bool reshard_after_forward = false;   // full weights live in rotating buffers, else all of them stay
-  bool accumulate_unsharded = false;    // gradient accumulation: full gradients stay and are reduced once a step
+  bool reshard_after_forward = false;  // full weights live in rotating buffers, else all of them stay
+  bool accumulate_unsharded = false;   // gradient accumulation: full gradients stay and are reduced once a step
 };
 
 // A stretch of one parameter that lies in this rank's shard.
@@ -33,9 +33,9 @@ struct ParameterPiece {
 
 // What FP8 casts of weights need; all null without.
 struct WeightCasts {
-  AmaxTable* amaxes = nullptr;      // of per-tensor recipes
-  Fp8StatsTable* stats = nullptr;   // where statistics are taken
-  Communicator* ranks = nullptr;    // that hold parts of the weights; null: this one holds all
+  AmaxTable* amaxes = nullptr;     // of per-tensor recipes
+  Fp8StatsTable* stats = nullptr;  // where statistics are taken
+  Communicator* ranks = nullptr;   // that hold parts of the weights; null: this one holds all
 };
 
 class ShardedParameters {
@@ -82,7 +82,7 @@ class ShardedParameters {
   const ParameterLayout* layout_;
   PrecisionConfig precision_;
   int64_t num_layers_ = 0;
-  std::vector<int64_t> shard_begin_;     // of each unit in shard buffers, and the end of the last
+  std::vector<int64_t> shard_begin_;  // of each unit in shard buffers, and the end of the last
   std::vector<ParameterPiece> pieces_;
   Tensor master_;
   std::unique_ptr<Fsdp> fsdp_;

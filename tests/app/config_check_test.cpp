@@ -53,7 +53,7 @@ TEST_F(ConfigTest, WhatThisVersionLacksIsRefusedByName) {
   expect_invalid({"precision.linear=fp8_blockwise", "model.intermediate_size=176"},
                  "precision.linear is fp8_blockwise, which needs multiples of 128");
   expect_invalid({"parallel.tensor_parallel=2"}, "parallel.tensor_parallel is 2");
-  expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is never");
+  expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");
   for (const char* mode : {"selective", "block", "full"})
     expect_invalid({fmt::format("activation_checkpointing.mode={}", mode)},
                    fmt::format("activation_checkpointing.mode is {}", mode));

@@ -69,8 +69,8 @@ class OneLinear {
  public:
   explicit OneLinear(LinearPrecision recipe)
       : precision_{.linear = recipe},
-        weight_rows_(allocate_operand("weight", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.out, kLinear.in,
-                                      arena_)),
+        weight_rows_(
+            allocate_operand("weight", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.out, kLinear.in, arena_)),
         weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.in,
                                          kLinear.out, arena_)),
         amaxes_(precision_, 1, arena_),

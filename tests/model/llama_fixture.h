@@ -99,7 +99,8 @@ class TinyLlama {
       : layout_(config),
         stream_(Stream::cpu()),
         arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear, fp8_stats))),
-        parameters_(layout_, options(config, shape, compute, mode, linear, fp8_stats).precision, {}, mode, {}, arena_, stream_),
+        parameters_(layout_, options(config, shape, compute, mode, linear, fp8_stats).precision, {}, mode, {}, arena_,
+                    stream_),
         llama_(options(config, shape, compute, mode, linear, fp8_stats), parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
