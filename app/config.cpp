@@ -186,7 +186,6 @@ void read_parallel(SectionReader section, Config& config) {
   section.choice("reshard_after_forward", config.parallel.reshard_after_forward, kReshard);
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
   section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);
-  section.choice("copy_engine", config.parallel.copy_engine, kCopyEngine);
   section.number("timeout_s", config.parallel.timeout_s, kNonNegative);
 }
 

@@ -97,7 +97,6 @@ Json parallel_section(const Config& config) {
               {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
               {"accumulate_unsharded", config.parallel.accumulate_unsharded},
               {"nccl_max_ctas", config.parallel.nccl_max_ctas},
-              {"copy_engine", name_of(kCopyEngine, config.parallel.copy_engine)},
               {"timeout_s", config.parallel.timeout_s}};
 }
 

@@ -28,8 +28,6 @@ inline constexpr Choice<ActivationCheckpointing::Mode> kMode[] = {
     {"full", ActivationCheckpointing::Mode::kFull}};
 inline constexpr Choice<Reshard> kReshard[] = {
     {"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}};
-inline constexpr Choice<CopyEngine> kCopyEngine[] = {
-    {"auto", CopyEngine::kAuto}, {"true", CopyEngine::kTrue}, {"false", CopyEngine::kFalse}};
 inline constexpr Choice<DeviceChoice> kDevice[] = {
     {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 

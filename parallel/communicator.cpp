@@ -1,8 +1,6 @@
 #include "parallel/communicator.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 
 #include "build_config.h"
 #include "kernels/core/error.h"
@@ -12,8 +10,6 @@
 namespace octavo {
 
 namespace {
-
-constexpr int64_t kPage = 4096;
 
 // A group of one: nothing is sent, so none of these is called.
 class SingleCommunicator final : public Communicator {
@@ -99,8 +95,6 @@ void Communicator::broadcast(const Tensor& tensor, int root, Stream& stream, con
   run("broadcast", what, tensor, stream, [&] { do_broadcast(tensor, root, stream); });
 }
 
-std::unique_ptr<Registration> Communicator::register_buffer(void*, int64_t) { return nullptr; }
-
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
                                                 const ParallelConfig& config) {
   if (ranks.size == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), ranks.name);
@@ -114,18 +108,6 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
 
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
   return make_communicator(group, {"world", 0, group.rank(), group.size()}, stream);
-}
-
-CollectiveMemory allocate_for_collectives(const Stream& stream, int64_t bytes) {
-  const int64_t rounded = std::max<int64_t>(1, (bytes + kPage - 1) / kPage) * kPage;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return allocate_nccl_memory(rounded);
-  }
-  static_cast<void>(stream);
-  void* data = std::aligned_alloc(kPage, static_cast<size_t>(rounded));
-  CHECK(data != nullptr, "out of memory: {:.2f} GiB could not be allocated", static_cast<double>(bytes) / (1 << 30));
-  std::memset(data, 0, static_cast<size_t>(rounded));
-  return CollectiveMemory(data, std::free);
 }
 
 }  // namespace octavo

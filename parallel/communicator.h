@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,12 +25,6 @@
 #include "parallel/process_group.h"
 
 namespace octavo {
-
-// Memory registered with a communicator, until destroyed; the communicator must outlive it.
-class Registration {
- public:
-  virtual ~Registration() = default;
-};
 
 class Communicator {
  public:
@@ -53,11 +46,6 @@ class Communicator {
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = root's, in place; any dtype.
   void broadcast(const Tensor& tensor, int root, Stream& stream, const char* what = "");
-
-  // Lets NCCL move `bytes` at `data`, from allocate_for_collectives(), without its own buffers, and by copy engine
-  // where that is on and both tensors of a call are registered. A collective, with equal sizes and with equal offsets
-  // of the tensors in them afterwards; the host waits. Null where there is nothing to register with.
-  [[nodiscard]] virtual std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes);
 
  protected:
   Communicator(Watchdog& watchdog, std::string name, int rank, int size)
@@ -99,9 +87,5 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
                                                 const ParallelConfig& config = {});
 // The communicator of all ranks.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
-
-// Zeroed memory on the stream's device, aligned to 4096 bytes, that can be registered with communicators.
-using CollectiveMemory = std::unique_ptr<void, std::function<void(void*)>>;
-CollectiveMemory allocate_for_collectives(const Stream& stream, int64_t bytes);
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// The implementations behind make_communicator() and allocate_for_collectives().
+// The implementations behind make_communicator().
 #pragma once
 
 #include <memory>
@@ -13,6 +13,5 @@ std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group, const R
 // On the current GPU; in CUDA builds only. The unique ids travel over `group`.
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
                                                      const ParallelConfig& config);
-CollectiveMemory allocate_nccl_memory(int64_t bytes);
 
 }  // namespace octavo

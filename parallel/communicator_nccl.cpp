@@ -13,9 +13,6 @@
 #include "kernels/core/error.h"
 #include "parallel/communicator_backends.h"
 
-// Windows and the zero-CTA policy, which put gathers on the copy engines, came with it.
-static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0), "NCCL 2.28 or newer is needed");
-
 namespace octavo {
 
 namespace {
@@ -29,18 +26,6 @@ cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(str
 ncclDataType_t sum_dtype(const Tensor& tensor) {
   return tensor.dtype() == DType::kBFloat16 ? ncclBfloat16 : ncclFloat32;
 }
-
-class NcclRegistration final : public Registration {
- public:
-  NcclRegistration(ncclComm_t comm, ncclWindow_t window) : comm_(comm), window_(window) {}
-  ~NcclRegistration() override { ncclCommWindowDeregister(comm_, window_); }
-  NcclRegistration(const NcclRegistration&) = delete;
-  NcclRegistration& operator=(const NcclRegistration&) = delete;
-
- private:
-  ncclComm_t comm_;
-  ncclWindow_t window_;
-};
 
 // The collectives of one communicator that the GPU has not finished, each with an event behind it. Events are made
 // once. When all are in use, the newest moves on to the end of what is queued: then a collective before it may be late
@@ -121,15 +106,6 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  std::unique_ptr<Registration> register_buffer(void* data, int64_t bytes) override {
-    const Watchdog::Scope scope(watchdog(), {"ncclCommWindowRegister", "", name().c_str()});
-    ncclWindow_t window = nullptr;
-    check(ncclCommWindowRegister(comm_, data, static_cast<size_t>(bytes), &window, NCCL_WIN_COLL_SYMMETRIC),
-          "ncclCommWindowRegister");
-    if (window == nullptr) return nullptr;  // the GPUs do not reach each other's memory
-    return std::make_unique<NcclRegistration>(comm_, window);
-  }
-
  private:
   void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) override {
     check(ncclAllGather(shard.raw(), out.raw(), static_cast<size_t>(shard.bytes()), ncclUint8, comm_, native(stream)),
@@ -172,12 +148,11 @@ class NcclCommunicator final : public Communicator {
 struct Introduction {
   int color;
   int rank;
-  int machine;
   ncclUniqueId id;
 };
 
 std::vector<Introduction> introduce(ProcessGroup& group, const RankGroup& ranks) {
-  Introduction mine{ranks.color, ranks.rank, group.machine(), {}};
+  Introduction mine{ranks.color, ranks.rank, {}};
   if (ranks.rank == 0) check(ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
   std::vector<Introduction> members;
   for (const std::string& text : group.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)})) {
@@ -189,10 +164,9 @@ std::vector<Introduction> introduce(ProcessGroup& group, const RankGroup& ranks)
 }
 
 // NCCL's own environment variables win over what is set here.
-ncclConfig_t nccl_config(const ParallelConfig& config, bool one_machine) {
+ncclConfig_t nccl_config(const ParallelConfig& config) {
   ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
   if (config.nccl_max_ctas > 0) result.maxCTAs = static_cast<int>(config.nccl_max_ctas);
-  if (config.copy_engine != CopyEngine::kFalse && one_machine) result.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   return result;
 }
 
@@ -204,25 +178,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const 
   const auto first = std::find_if(members.begin(), members.end(), [](const auto& one) { return one.rank == 0; });
   CHECK(first != members.end() && members.size() == static_cast<size_t>(ranks.size),
         "the {} axis has {} ranks, expected {} with a first one", ranks.name, members.size(), ranks.size);
-  const bool one_machine = std::all_of(members.begin(), members.end(),
-                                       [&](const auto& one) { return one.machine == members.front().machine; });
-  return std::make_unique<NcclCommunicator>(group, ranks, first->id, nccl_config(config, one_machine));
-}
-
-CollectiveMemory allocate_nccl_memory(int64_t bytes) {
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  cuda::check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  constexpr double kGiB = 1 << 30;
-  CHECK(static_cast<size_t>(bytes) <= free_bytes, "out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free",
-        static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
-        static_cast<double>(total_bytes) / kGiB);
-  void* data = nullptr;
-  check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
-  CollectiveMemory memory(data, [](void* pointer) { ncclMemFree(pointer); });
-  cuda::check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
-  cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // our streams do not wait for the one that zeroes
-  return memory;
+  return std::make_unique<NcclCommunicator>(group, ranks, first->id, nccl_config(config));
 }
 
 }  // namespace octavo

@@ -15,13 +15,6 @@ struct MeshShape {
   int64_t ranks() const { return data() * tensor; }
 };
 
-// Whether NCCL gathers by the GPUs' copy engines, which leaves every multiprocessor to the model.
-enum class CopyEngine : uint8_t {
-  kAuto,   // in groups of one machine
-  kTrue,   // the same, and refused where a group spans machines
-  kFalse,  // never
-};
-
 // Whether a rank forgets the full weights of a unit after its forward pass, and gathers them anew in backward.
 enum class Reshard : uint8_t {
   kAuto,  // where they do not all fit into memory
@@ -36,8 +29,7 @@ struct ParallelConfig {
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
   int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice
-  CopyEngine copy_engine = CopyEngine::kAuto;
-  double timeout_s = 600;  // a collective that takes longer ends the run; 0: never
+  double timeout_s = 600;             // a collective that takes longer ends the run; 0: never
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;

@@ -24,7 +24,7 @@ class Mesh {
  public:
   // A collective of all ranks of `group`, which must outlive it. The communicators are for tensors on `stream`'s
   // device, on any of its streams. Throws InputError on every rank alike unless the axes multiply to the ranks there
-  // are, and where config.copy_engine asks for what the machines cannot do.
+  // are.
   Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream);
 
   const MeshShape& shape() const { return shape_; }

@@ -28,8 +28,6 @@ class ProcessGroup {
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this machine
   int local_size() const { return local_size_; }
-  // The lowest rank of this machine: the same number exactly for ranks of the same machine.
-  int machine() const { return machine_; }
   bool is_root() const { return rank_ == 0; }
 
   void barrier();
@@ -63,7 +61,6 @@ class ProcessGroup {
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
-  int machine_ = 0;
   bool agreed_failure_ = false;
   std::unique_ptr<Watchdog> watchdog_;
 };

@@ -91,8 +91,6 @@ void ProcessGroup::start_mpi() {
   const mpi::Comm local = mpi::Comm::of_this_machine(rank_);
   check(MPI_Comm_rank(local.get(), &local_rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(local.get(), &local_size_), "MPI_Comm_size");
-  machine_ = rank_;
-  check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
   RankBoard board = share_board(local, local_rank_, local_size_);
   board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
   // From a thread that MPI was not promised, but this process does nothing else any more.

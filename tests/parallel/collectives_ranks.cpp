@@ -200,30 +200,6 @@ TEST_P(Collectives, Broadcast) {
   }
 }
 
-// Memory for the fastest gathers serves like any other.
-TEST_P(Collectives, RegisteredMemory) {
-  const int64_t k = 1000;
-  const int64_t bytes = k * size_ * 4;
-  const CollectiveMemory memory = allocate_for_collectives(stream_, bytes);
-  const auto registration = communicator_->register_buffer(memory.get(), bytes);
-  EXPECT_TRUE(is_cuda() || registration == nullptr);
-  const Tensor out(memory.get(), DType::kFloat32, {k * size_});
-  const Tensor shard = out.rows(k * rank_, k * (rank_ + 1));
-  Bytes host(static_cast<size_t>(bytes), 'x');
-  stream_.copy(host.data(), memory.get(), bytes);
-  stream_.synchronize();
-  EXPECT_TRUE(host == Bytes(static_cast<size_t>(bytes)));
-  const Bytes mine = random_bytes(rank_, shard.bytes());
-  stream_.copy(shard.raw(), mine.data(), shard.bytes());
-  communicator_->all_gather(out, shard, stream_);
-  stream_.copy(host.data(), memory.get(), bytes);
-  stream_.synchronize();
-  for (int r = 0; r < size_; ++r) {
-    const Bytes expected = random_bytes(r, shard.bytes());
-    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), host.begin() + static_cast<ptrdiff_t>(r * shard.bytes())));
-  }
-}
-
 // Refused by every rank alike, before anything is sent.
 TEST_P(Collectives, TensorsThatDoNotFit) {
   DeviceArray floats(stream_, DType::kFloat32, 4 * size_);

@@ -105,21 +105,9 @@ TEST_P(MeshRanks, SizesThatDoNotMultiplyToTheRanks) {
   EXPECT_TRUE(group_.agreed_failure());
 }
 
-TEST_P(MeshRanks, CopyEngineIsForGpus) {
-  ParallelConfig config;
-  config.copy_engine = CopyEngine::kTrue;
-  if (is_cuda()) {
-    Mesh mesh(config, group_, stream_);
-    EXPECT_EQ(static_cast<int>(members(mesh.shard()).size()), size_);
-  } else {
-    expect_error<InputError>([&] { Mesh mesh(config, group_, stream_); }, "parallel.copy_engine is true");
-  }
-}
-
 TEST_P(MeshRanks, FewMultiprocessors) {
   ParallelConfig config;
   config.nccl_max_ctas = 2;
-  config.copy_engine = CopyEngine::kFalse;
   Mesh mesh(config, group_, stream_);
   EXPECT_EQ(sum_over({&mesh.world()}), sum_over({&mesh.shard()}));
 }
