@@ -108,6 +108,20 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   if (config.model_complete()) check_linear_shapes(config);
 }
 
+void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {
+  if (has_kernels_for(gpu)) return;
+  const bool has_fp8 = gpu.compute_major > 8 || (gpu.compute_major == 8 && gpu.compute_minor >= 9);
+  const std::string lacks =
+      is_fp8(linear) && !has_fp8
+          ? fmt::format(", which has no FP8 for the linears of precision.linear {}", name_of(kLinear, linear))
+          : "";
+  throw InputError(
+      fmt::format("the GPU is {} of compute capability {}.{}{}; this program has kernels for 9.0 alone "
+                  "(H100, H200), so use one of those, or device: cpu, which runs bfloat16 and every FP8 "
+                  "recipe",
+                  gpu.name, gpu.compute_major, gpu.compute_minor, lacks));
+}
+
 void adopt_model(Config& config, const ModelConfig& from_weights) {
   const nlohmann::ordered_json stated = model_to_json(config.model);
   const nlohmann::ordered_json found = model_to_json(from_weights);

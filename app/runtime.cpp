@@ -23,7 +23,10 @@ constexpr double kGiB = 1 << 30;
 Device choose_device(const Config& config) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
   if (config.device == DeviceChoice::kCuda) return Device::kCuda;
-  return cuda_device_count() > 0 ? Device::kCuda : Device::kCpu;
+  if (cuda_device_count() == 0) return Device::kCpu;
+  const GpuInfo gpu = gpu_info(0);
+  if (!has_kernels_for(gpu)) spdlog::warn("running on the CPU: {} is not a Hopper GPU", gpu.name);
+  return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
 }
 
 // The cores this process may run on, as text that is equal exactly for processes sharing the same cores of one machine.
@@ -82,6 +85,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
     resolve_device(config, device);
     if (device == Device::kCpu) return;
     gpu_ = choose_gpu(group);
+    check_gpu(gpu_info(gpu_), config.precision.linear);
     stream_ = Stream::cuda(gpu_);
   });
   check_same_settings(group, settings(config));

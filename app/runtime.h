@@ -14,9 +14,9 @@ namespace octavo {
 
 class Runtime {
  public:
-  // Picks the device (config.device; auto: the GPU if there is one), resolves what the config leaves to it, sets the
-  // number of CPU threads, and connects the ranks as config.parallel arranges them. A collective; throws InputError on
-  // every rank alike when a rank has no GPU of its own or another config than rank 0.
+  // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
+  // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
+  // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
   Runtime(Config& config, ProcessGroup& group);
 
   ProcessGroup& group() { return group_; }

@@ -61,6 +61,34 @@ TEST_F(ConfigTest, WhatThisVersionLacksIsRefusedByName) {
                                     "activation_checkpointing.mode=none", "parallel.data_parallel_replicate=2"}));
 }
 
+GpuInfo gpu_of(const char* name, int major, int minor) {
+  GpuInfo gpu;
+  gpu.name = name;
+  gpu.compute_major = major;
+  gpu.compute_minor = minor;
+  return gpu;
+}
+
+TEST_F(ConfigTest, GpusWithoutKernelsAreRefused) {
+  GpuInfo gpu = gpu_of("NVIDIA H200", 9, 0);
+  check_gpu(gpu, LinearPrecision::kFp8Tensorwise);
+  const auto message = [&](LinearPrecision linear) -> std::string {
+    try {
+      check_gpu(gpu, linear);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  gpu = gpu_of("NVIDIA A100", 8, 0);
+  EXPECT_NE(message(LinearPrecision::kFp8Rowwise).find("no FP8 for the linears of precision.linear fp8_rowwise"),
+            std::string::npos);
+  EXPECT_EQ(message(LinearPrecision::kBFloat16).find("FP8 for"), std::string::npos);
+  EXPECT_NE(message(LinearPrecision::kBFloat16).find("NVIDIA A100 of compute capability 8.0"), std::string::npos);
+  gpu = gpu_of("NVIDIA L40S", 8, 9);
+  EXPECT_EQ(message(LinearPrecision::kFp8Rowwise).find("no FP8"), std::string::npos);
+}
+
 TEST_F(ConfigTest, DeviceDecidesTheDefaultPrecision) {
   Config config = load(kTrainable);
   resolve_device(config, Device::kCpu);
