@@ -36,7 +36,6 @@ struct ParameterUnit {
   std::string name;   // "norms", "embedding", "block 3", "lm_head"
   int64_t begin = 0;  // in the flat order
   int64_t end = 0;    // padding included
-  bool decayed() const { return !is_norms; }
   bool is_norms = false;
   int64_t layer = -1;  // of a block
 };

@@ -20,6 +20,10 @@
 
 namespace octavo {
 
+struct RowSize {
+  int64_t tokens, hidden;
+};
+
 // One tensor on the CPU and one on the GPU. An offset shifts both by that many elements off their 256-byte alignment.
 class Twin {
  public:
