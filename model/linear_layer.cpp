@@ -130,7 +130,7 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
   quantize({.rows = rows,
             .columns = columns,
             .x = x,
-            .amax = options_.amaxes->scaling(options_.index, kind),
+            .amax = scale_amax(kind),
             .amax_out = measure_now ? current : Tensor()},
            stream);
   add_stats(rows, x, kind, stream);
@@ -139,13 +139,7 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
 // While the amax that the cast scaled by is still there.
 void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream) {
   if (options_.stats == nullptr) return;
-  const bool per_tensor = is_per_tensor(options_.recipe);
-  options_.stats->add({.linear = options_.index,
-                       .kind = kind,
-                       .rows = rows,
-                       .x = x,
-                       .amax = per_tensor ? options_.amaxes->scaling(options_.index, kind) : Tensor()},
-                      stream);
+  options_.stats->add({.linear = options_.index, .kind = kind, .rows = rows, .x = x, .amax = scale_amax(kind)}, stream);
 }
 
 void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream) {

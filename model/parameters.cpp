@@ -117,8 +117,8 @@ const ParameterSpec& ParameterLayout::find(std::string_view name) const {
   throw Error(fmt::format("the model has no parameter {}", name));
 }
 
-Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec) {
-  const Tensor slice = flat.rows(spec.offset, spec.offset + spec.numel());
+Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin) {
+  const Tensor slice = flat.rows(spec.offset - begin, spec.offset - begin + spec.numel());
   return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
 }
 

@@ -70,7 +70,8 @@ class ParameterLayout {
 };
 
 // The elements of one parameter within a flat buffer, as a 1- or 2-dimensional tensor.
-Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec);
+// `begin` is the place of the buffer's first element in the flat order.
+Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
 
 // Writes elements [begin, end) of a parameter's initial value to `out`. Each element is a function of (seed, name,
 // index) alone (a counter-based generator), so any number of ranks and any sharding start from the same model.

@@ -93,9 +93,7 @@ Tensor ShardedParameters::weight(const ParameterPiece& piece) const {
 }
 
 Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) const {
-  const int64_t begin = spec.offset - layout_->units()[spec.unit].begin;
-  const Tensor flat = unit.rows(begin, begin + spec.numel());
-  return spec.shape.size() == 2 ? flat.view({spec.shape[0], spec.shape[1]}) : flat;
+  return parameter_view(unit, spec, layout_->units()[spec.unit].begin);
 }
 
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {

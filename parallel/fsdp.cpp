@@ -13,17 +13,20 @@ namespace {
 
 Tensor as(const Tensor& bytes, DType dtype, int64_t elements) { return Tensor(bytes.raw(), dtype, {elements}); }
 
-// How many units the pool has.
-size_t count_units(const FsdpOptions& options, size_t pool) {
-  return static_cast<size_t>(
-      std::count_if(options.units.begin(), options.units.end(), [&](const FsdpUnit& u) { return u.pool == pool; }));
+std::vector<size_t> units_of(const FsdpOptions& options, size_t pool) {
+  std::vector<size_t> units;
+  for (size_t u = 0; u < options.units.size(); ++u) {
+    if (options.units[u].pool == pool) units.push_back(u);
+  }
+  return units;
 }
 
 // Hands out the slots of a pool to its units in turn.
 class Turns {
  public:
-  // `first`: of the pool's slots among all. `bytes(unit)`: what the unit needs of its slot.
+  // `first`: the pool's first slot among all.
   Turns(size_t first, size_t slots) : first_(first), bytes_(slots, 0) {}
+  // The slot of the next unit, which needs `bytes` of it.
   size_t next(int64_t bytes) {
     const size_t slot = count_++ % bytes_.size();
     bytes_[slot] = std::max(bytes_[slot], bytes);
@@ -52,12 +55,11 @@ Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
 
 void Fsdp::lay_out_weights(size_t pool, Arena& arena) {
   const FsdpPool& p = options_.pools[pool];
-  const size_t units = count_units(options_, pool);
-  const bool keeps = alone() || p.weight_slots >= static_cast<int64_t>(units);
-  Turns turns(weight_slots_.size(), keeps ? units : static_cast<size_t>(p.weight_slots));
-  for (size_t u = 0; u < states_.size(); ++u) {
+  const std::vector<size_t> units = units_of(options_, pool);
+  const bool keeps = alone() || p.weight_slots >= std::ssize(units);
+  Turns turns(weight_slots_.size(), keeps ? units.size() : static_cast<size_t>(p.weight_slots));
+  for (const size_t u : units) {
     const FsdpUnit& unit = options_.units[u];
-    if (unit.pool != pool) continue;
     states_[u].keeps_weight = keeps;
     states_[u].weight_shard = unit.weight_shard;
     states_[u].weight_slot = turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(unit.weight_dtype));
@@ -67,9 +69,8 @@ void Fsdp::lay_out_weights(size_t pool, Arena& arena) {
     weight_slots_.emplace_back(compute_->device());
     if (!alone()) slots.push_back(arena.allocate("gathered " + p.name, DType::kUInt8, {bytes}));
   }
-  for (size_t u = 0; u < states_.size(); ++u) {
+  for (const size_t u : units) {
     const FsdpUnit& unit = options_.units[u];
-    if (unit.pool != pool) continue;
     State& s = states_[u];
     if (!alone()) {
       const Tensor& slot = slots[s.weight_slot - (weight_slots_.size() - slots.size())];
@@ -102,14 +103,13 @@ void Fsdp::lay_out_gradients(Arena& arena) {
   int64_t arrived_bytes = 0;
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
     const FsdpPool& p = options_.pools[pool];
-    const size_t units = count_units(options_, pool);
-    const bool keeps = p.gradient_slots >= static_cast<int64_t>(units);
+    const std::vector<size_t> units = units_of(options_, pool);
+    const bool keeps = p.gradient_slots >= std::ssize(units);
     const size_t first = gradient_slots_.size();
-    Turns turns(first, keeps ? units : static_cast<size_t>(p.gradient_slots));
+    Turns turns(first, keeps ? units.size() : static_cast<size_t>(p.gradient_slots));
     const auto dtype = [&](const FsdpUnit& unit) { return keeps ? DType::kFloat32 : unit.gradient_dtype; };
-    for (size_t u = 0; u < states_.size(); ++u) {
+    for (const size_t u : units) {
       const FsdpUnit& unit = options_.units[u];
-      if (unit.pool != pool) continue;
       states_[u].keeps_gradient = keeps;
       states_[u].gradient_slot = turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(dtype(unit)));
       if (!keeps) arrived_bytes = std::max(arrived_bytes, unit.shard_elements * dtype_bytes(dtype(unit)));
@@ -119,9 +119,8 @@ void Fsdp::lay_out_gradients(Arena& arena) {
       gradient_slots_.emplace_back(compute_->device());
       slots.push_back(arena.allocate("full gradients of " + p.name, DType::kUInt8, {bytes}));
     }
-    for (size_t u = 0; u < states_.size(); ++u) {
+    for (const size_t u : units) {
       const FsdpUnit& unit = options_.units[u];
-      if (unit.pool != pool) continue;
       states_[u].gradient =
           as(slots[states_[u].gradient_slot - first], dtype(unit), unit.shard_elements * options_.groups.size());
     }

@@ -8,18 +8,6 @@
 namespace octavo {
 namespace {
 
-// Every dimension a multiple of 128, so that all recipes apply.
-ModelConfig fp8_config() {
-  ModelConfig config;
-  config.hidden_size = 128;
-  config.intermediate_size = 256;
-  config.num_layers = 2;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 64;
-  config.vocab_size = 67;
-  return config;
-}
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
 
 // Weights small enough that rounding errors do not grow from layer to layer, as in a trained model.

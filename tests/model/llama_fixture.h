@@ -30,6 +30,19 @@ inline ModelConfig tiny_config() {
           .tie_word_embeddings = false};
 }
 
+// Every dimension a multiple of 128, so that all FP8 recipes apply.
+inline ModelConfig fp8_config() {
+  ModelConfig config;
+  config.hidden_size = 128;
+  config.intermediate_size = 256;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.vocab_size = 67;
+  return config;
+}
+
 // A micro-batch and the memory it lies in.
 class OwnedBatch {
  public:
