@@ -1,12 +1,11 @@
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
-#include <limits>
 
 #include "build_config.h"
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
-#include "kernels/cpu_math.h"
+#include "kernels/cross_entropy_cpu.h"
 
 namespace octavo {
 
@@ -15,17 +14,6 @@ void cross_entropy(const CrossEntropy& args, Stream& stream);
 }  // namespace cuda
 
 namespace cpu {
-
-template <typename T>
-float row_max(const T* row, int64_t n) {
-  float max = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : max)
-  for (int64_t v = 0; v < n; ++v) {
-    const float x = static_cast<float>(row[v]);
-    max = x > max ? x : max;
-  }
-  return max;
-}
 
 template <typename T>
 void cross_entropy_row(const CrossEntropy& args, int64_t t) {
@@ -40,16 +28,9 @@ void cross_entropy_row(const CrossEntropy& args, int64_t t) {
     return;
   }
   const float max = row_max(logits, vocab);
-  float total = 0;
-#pragma omp simd reduction(+ : total)
-  for (int64_t v = 0; v < vocab; ++v) total += exp_fast(static_cast<float>(logits[v]) - max);
-  loss = std::log(total) + max - static_cast<float>(logits[target]);
-  if (d_logits == nullptr) return;
-  const float inverse = args.scale / total;
-  const float at_target = exp_fast(static_cast<float>(logits[target]) - max) * inverse - args.scale;
-#pragma omp simd
-  for (int64_t v = 0; v < vocab; ++v) d_logits[v] = T(exp_fast(static_cast<float>(logits[v]) - max) * inverse);
-  d_logits[target] = T(at_target);
+  const SoftmaxRow row{max, sum_of_exp(logits, vocab, max)};
+  loss = std::log(row.sum) + max - static_cast<float>(logits[target]);
+  if (d_logits != nullptr) loss_gradient(d_logits, logits, vocab, target, row, args.scale);
 }
 
 }  // namespace cpu

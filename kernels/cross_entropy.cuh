@@ -1,0 +1,54 @@
+// What the cross entropy kernels share: the softmax of a row of logits, put together from its parts.
+#pragma once
+
+#include "kernels/core/cuda_launch.cuh"
+
+#ifdef __CUDACC__
+
+namespace octavo::cuda {
+
+// Exponentials are powers of two, one multiply-add and one special-function instruction each: e^(x - max) is
+// 2^(x log2(e) - m) with m = max log2(e). Only the rounded m is used, so its rounding error cancels.
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
+constexpr float kLowest = -1e38f;  // its m is finite too, which keeps m - m out of NaN where there are no elements
+
+// Results under 2^-126 become 0.
+__device__ inline float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A part of a row: m of its largest logit and the sum of 2^(x log2(e) - m) over it.
+struct alignas(8) SoftmaxPart {
+  float m;
+  float sum;
+};
+
+__device__ inline float power(float logit, float m) { return exp2_approximate(fmaf(logit, kLog2E, -m)); }
+
+__device__ inline SoftmaxPart combine(SoftmaxPart a, SoftmaxPart b) {
+  const float m = fmaxf(a.m, b.m);
+  return {m, a.sum * exp2_approximate(a.m - m) + b.sum * exp2_approximate(b.m - m)};
+}
+
+__device__ inline float loss_of(SoftmaxPart row, float target_logit) {
+  return logf(row.sum) + fmaf(row.m, kLn2, -target_logit);
+}
+
+// Maxima skip NaN, which the sum then shows.
+__device__ inline float largest(const Vec<float>& v) {
+  float x[4];
+  v.widen(x);
+  return fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+}
+__device__ inline float largest(const Vec<__nv_bfloat16>& v) {
+  const auto pair = [](uint32_t word) { return *reinterpret_cast<const __nv_bfloat162*>(&word); };
+  const __nv_bfloat162 max = __hmax2(__hmax2(pair(v.bits.x), pair(v.bits.y)), __hmax2(pair(v.bits.z), pair(v.bits.w)));
+  return fmaxf(__low2float(max), __high2float(max));
+}
+
+}  // namespace octavo::cuda
+
+#endif  // __CUDACC__
