@@ -21,7 +21,14 @@ void embedding_forward(const EmbeddingForward& args) {
   const char* table = static_cast<const char*>(args.table.raw());
   char* out = static_cast<char*>(args.out.raw());
 #pragma omp parallel for
-  for (int64_t t = 0; t < tokens; ++t) std::copy_n(table + ids[t] * row_bytes, row_bytes, out + t * row_bytes);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t row = ids[t] - args.vocab_begin;
+    if (row >= 0 && row < args.table.dim(0)) {
+      std::copy_n(table + row * row_bytes, row_bytes, out + t * row_bytes);
+    } else {
+      std::fill_n(out + t * row_bytes, row_bytes, '\0');
+    }
+  }
 }
 
 // Threads split the columns, so that each sum runs over the tokens in `order` whatever the number of threads.
@@ -39,10 +46,12 @@ void embedding_backward(const EmbeddingBackward& args) {
     const int64_t end = std::min(begin + kColumns, hidden);
     for (int64_t i = 0; i < tokens; ++i) {
       const int64_t t = order[i];
-      float* row = d_table + ids[t] * hidden;
+      const int64_t row = ids[t] - args.vocab_begin;
+      if (row < 0 || row >= args.d_table.dim(0)) continue;
+      float* sum = d_table + row * hidden;
       const T* d_row = d_out + t * hidden;
 #pragma omp simd
-      for (int64_t c = begin; c < end; ++c) row[c] += static_cast<float>(d_row[c]);
+      for (int64_t c = begin; c < end; ++c) sum[c] += static_cast<float>(d_row[c]);
     }
   }
 }

@@ -5,31 +5,47 @@ namespace octavo::cuda {
 
 namespace {
 
+// The rows of a table: those of the ids [first, first + count). Any other id has row -1.
+struct TableRows {
+  int32_t first;
+  int32_t count;
+  __device__ int32_t of(int32_t id) const {
+    const int32_t row = id - first;
+    return row >= 0 && row < count ? row : -1;
+  }
+};
+
+TableRows table_rows(int64_t vocab_begin, const Tensor& table) {
+  return {static_cast<int32_t>(vocab_begin), static_cast<int32_t>(table.dim(0))};
+}
+
 // Forward: a thread copies one 16-byte column of kRows tokens, all loads in flight at once.
 constexpr int kThreads = 256;
 constexpr int kRows = 4;
 
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads)
-    embedding_forward_kernel(T* out, const int32_t* ids, const T* table, int64_t tokens, int64_t hidden) {
+__global__ void __launch_bounds__(kThreads) embedding_forward_kernel(T* out, const int32_t* ids, const T* table,
+                                                                     TableRows rows, int64_t tokens, int64_t hidden) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kRows;
   if (column >= hidden) return;
   Vec<T, N> values[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (row + r < tokens) values[r] = Vec<T, N>::load(table + ids[row + r] * hidden + column);
+    const int32_t row = token + r < tokens ? rows.of(ids[token + r]) : -1;
+    values[r] = row >= 0 ? Vec<T, N>::load(table + row * hidden + column) : Vec<T, N>{};
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (row + r < tokens) values[r].store(out + (row + r) * hidden + column);
+    if (token + r < tokens) values[r].store(out + (token + r) * hidden + column);
   }
 }
 
-// Backward: tokens sorted by id form runs. A block owns the runs that start among kPositions sorted positions, for
-// kLanes * N columns; nobody else writes their rows of the table. A group of kLanes threads sums a short run by itself;
-// a long one (a byte vocabulary has few ids and thousands of tokens for each) is split over all groups of the block,
-// whose sums are then added in the order of the groups. Either way the order of additions is fixed.
+// Backward: tokens sorted by id form runs; those whose id has no row of the table are passed over. A block owns the
+// runs that start among kPositions sorted positions, for kLanes * N columns; nobody else writes their rows of the
+// table. A group of kLanes threads sums a short run by itself; a long one (a byte vocabulary has few ids and thousands
+// of tokens for each) is split over all groups of the block, whose sums are then added in the order of the groups.
+// Either way the order of additions is fixed.
 constexpr int kLanes = 8;
 constexpr int kPositions = 32;
 constexpr int kGroups = kPositions;  // a group looks at one position
@@ -43,6 +59,7 @@ struct BackwardArguments {
   const T* d_out;
   const int32_t* ids;
   const int32_t* order;
+  TableRows rows;
   int64_t tokens;
   int64_t hidden;
 };
@@ -82,9 +99,9 @@ __device__ void sum_rows(float (&sum)[N], const T* d_out, int64_t hidden, int64_
 
 template <typename T, int N>
 __global__ void __launch_bounds__(kLanes* kGroups) embedding_backward_kernel(const BackwardArguments<T> args) {
-  constexpr int kWindow = kPositions + kShortRun;  // positions whose ids decide what starts here and how long it is
+  constexpr int kWindow = kPositions + kShortRun;  // positions whose rows decide what starts here and how long it is
   __shared__ int32_t window_token[kWindow];
-  __shared__ int32_t window_id[kWindow + 1];  // [0] is the position before
+  __shared__ int32_t window_row[kWindow + 1];  // of the table; [0] is the position before
   __shared__ unsigned long_runs;
   __shared__ float group_sum[kGroups][kLanes * N];
 
@@ -100,35 +117,35 @@ __global__ void __launch_bounds__(kLanes* kGroups) embedding_backward_kernel(con
     const int64_t position = begin + thread - 1;
     const bool inside = position >= 0 && position < args.tokens;
     const int32_t token = inside ? args.order[position] : -1;
-    window_id[thread] = inside ? args.ids[token] : -1;
+    window_row[thread] = inside ? args.rows.of(args.ids[token]) : -1;
     if (thread > 0) window_token[thread - 1] = token;
   }
   __syncthreads();
 
-  const int32_t id = window_id[group + 1];
-  const bool starts = id >= 0 && id != window_id[group];
-  if (starts && window_id[group + 1 + kShortRun] == id) {
+  const int32_t row = window_row[group + 1];
+  const bool starts = row >= 0 && row != window_row[group];
+  if (starts && window_row[group + 1 + kShortRun] == row) {
     if (lane == 0) atomicOr(&long_runs, 1u << group);
   } else if (starts && active) {
     float sum[N] = {};
     sum_rows<kShortUnroll>(sum, args.d_out + column, args.hidden, 1, [&](int64_t k) {
       const int i = group + static_cast<int>(k);
-      return i < kWindow && window_id[i + 1] == id ? window_token[i] : -1;
+      return i < kWindow && window_row[i + 1] == row ? window_token[i] : -1;
     });
-    add_to_row(args.d_table + id * args.hidden + column, sum);
+    add_to_row(args.d_table + row * args.hidden + column, sum);
   }
   __syncthreads();
 
   for (unsigned left = long_runs; left != 0; left &= left - 1) {
     const int start = __ffs(static_cast<int>(left)) - 1;
-    const int32_t run_id = window_id[start + 1];
+    const int32_t run_row = window_row[start + 1];
     float sum[N] = {};
     if (active) {
       const int64_t first = begin + start + group;
       sum_rows<kLongUnroll>(sum, args.d_out + column, args.hidden, kGroups, [&](int64_t k) {
         if (first + k >= args.tokens) return -1;
         const int32_t token = args.order[first + k];
-        return args.ids[token] == run_id ? token : -1;
+        return args.rows.of(args.ids[token]) == run_row ? token : -1;
       });
     }
 #pragma unroll
@@ -139,7 +156,7 @@ __global__ void __launch_bounds__(kLanes* kGroups) embedding_backward_kernel(con
       float total = 0;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) total += group_sum[g][thread];
-      args.d_table[run_id * args.hidden + sum_column] += total;
+      args.d_table[run_row * args.hidden + sum_column] += total;
     }
     __syncthreads();
   }
@@ -158,7 +175,7 @@ void embedding_forward(const EmbeddingForward& args, Stream& stream) {
                             grid_dim(threads)};
     auto* kernel = aligned ? embedding_forward_kernel<T, kVector<T>> : embedding_forward_kernel<T, 1>;
     launch("embedding_forward", kernel, shape, stream, pointer<T>(args.out), pointer<const int32_t>(args.ids),
-           pointer<const T>(args.table), tokens, hidden);
+           pointer<const T>(args.table), table_rows(args.vocab_begin, args.table), tokens, hidden);
   });
 }
 
@@ -168,6 +185,7 @@ void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
                                          .d_out = pointer<const T>(args.d_out),
                                          .ids = pointer<const int32_t>(args.ids),
                                          .order = pointer<const int32_t>(args.order),
+                                         .rows = table_rows(args.vocab_begin, args.d_table),
                                          .tokens = args.d_out.dim(0),
                                          .hidden = args.d_out.dim(1)};
     const bool aligned = rows_are_aligned<T>(arguments.hidden, {arguments.d_out, arguments.d_table});

@@ -59,6 +59,39 @@ TEST_P(EmbeddingTest, BackwardAddsTheGradientOfTheTable) {
   }
 }
 
+// Ranks that have the table's rows [0, cuts[0]), [cuts[0], cuts[1]), ..., of which some are of no id.
+TEST_P(EmbeddingTest, PartsOfTheTableAddUpToTheWhole) {
+  constexpr int64_t kTokens = 53;
+  constexpr int64_t kVocab = 40;
+  constexpr int64_t kHidden = 67;
+  Array table = random({kVocab, kHidden});
+  Array d_table = random(DType::kFloat32, {kVocab, kHidden});
+  const Array ids = random_integers({kTokens}, 5, 35);
+  const Array order = sorted_positions(ids);
+  const Array d_out = random({kTokens, kHidden});
+  const Values expected_out = definition(table.values(), ids, kHidden);
+  const Array expected_d_table = d_table;
+  embedding_backward({.d_table = expected_d_table, .d_out = d_out, .ids = ids, .order = order}, stream_);
+  Values sum(expected_out.size(), 0.0);
+  int64_t begin = 0;
+  for (const int64_t end : {3, 10, 11, 30, 40}) {
+    const auto part = [&](const Tensor& whole) { return whole.rows(begin, end); };
+    const Array out(dtype(), {kTokens, kHidden});
+    embedding_forward({.out = out, .ids = ids, .table = part(table), .vocab_begin = begin}, stream_);
+    for (int64_t i = 0; i < out.size(); ++i) {
+      const double id = ids.at(i / kHidden);
+      const bool inside = id >= static_cast<double>(begin) && id < static_cast<double>(end);
+      ASSERT_EQ(out.at(i), inside ? expected_out[static_cast<size_t>(i)] : 0.0) << i << ", rows from " << begin;
+    }
+    sum = sum_of(sum, out.values());
+    embedding_backward({.d_table = part(d_table), .d_out = d_out, .ids = ids, .order = order, .vocab_begin = begin},
+                       stream_);
+    begin = end;
+  }
+  EXPECT_EQ(sum, expected_out);
+  EXPECT_EQ(d_table.bits(), expected_d_table.bits());
+}
+
 TEST_P(EmbeddingTest, BackwardDoesNotDependOnThreads) {
   const Array ids = random_integers({211}, 0, 5);
   const Array d_out = random({211, 193});

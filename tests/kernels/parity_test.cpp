@@ -81,6 +81,64 @@ TEST_P(ComputeDtypeParity, EmbeddingBackward) {
   }
 }
 
+// A table of the ids [begin, begin + rows): runs cut at both ends, long ones inside and outside, ids that none has.
+TEST_P(ComputeDtypeParity, EmbeddingOfAPartOfTheVocabulary) {
+  struct Case {
+    int64_t tokens, hidden;
+    int32_t used;  // ids in [0, used)
+    int64_t begin, rows;
+  };
+  for (const auto& [tokens, hidden, used, begin, rows] : {Case{1, 8, 3, 1, 1},
+                                                          {4099, 64, 4, 1, 2},
+                                                          {1000, 256, 59, 20, 20},
+                                                          {777, 127, 1009, 300, 300},
+                                                          {2048, 1000, 5003, 4000, 1003},
+                                                          {2048, 512, 128000, 64000, 1000},
+                                                          {500, 64, 100, 200, 72}}) {
+    Twin out(dtype(), {tokens, hidden});
+    Twin ids(DType::kInt32, {tokens});
+    Twin order(DType::kInt32, {tokens});
+    Twin table(dtype(), {rows, hidden});
+    Twin d_out(dtype(), {tokens, hidden});
+    Twin d_table(DType::kFloat32, {rows, hidden});
+    fill_integers(ids, 0, used);
+    sort_positions(order, ids);
+    upload(order);
+    for (Twin* twin : {&table, &d_out, &d_table}) fill(*twin);
+    poison(out);
+    on_both([&](Stream& s) {
+      embedding_forward({.out = out.on(s), .ids = ids.on(s), .table = table.on(s), .vocab_begin = begin}, s);
+      embedding_backward({d_table.on(s), d_out.on(s), ids.on(s), order.on(s), begin}, s);
+    });
+    EXPECT_EQ(relative_error(out), 0.0) << out.cpu().describe() << ", rows from " << begin;
+    expect_close(d_table, "d_table", 1e-5);
+  }
+}
+
+TEST_P(ComputeDtypeParity, EmbeddingPartsEqualTheWholeTable) {
+  constexpr int64_t kTokens = 3001;
+  constexpr int64_t kVocab = 90;
+  constexpr int64_t kHidden = 264;
+  Twin ids(DType::kInt32, {kTokens});
+  Twin order(DType::kInt32, {kTokens});
+  Twin d_out(dtype(), {kTokens, kHidden});
+  const Twin whole(DType::kFloat32, {kVocab, kHidden});
+  const Twin parts(DType::kFloat32, {kVocab, kHidden});
+  fill_integers(ids, 0, kVocab);
+  for (int64_t t = 0; t < kTokens; t += 3) ids.set(t, 31);  // the last of its part
+  upload(ids);
+  sort_positions(order, ids);
+  upload(order);
+  fill(d_out);
+  embedding_backward({whole.gpu(), d_out.gpu(), ids.gpu(), order.gpu()}, gpu());
+  int64_t begin = 0;
+  for (const int64_t end : {32, 33, 90}) {
+    embedding_backward({parts.gpu().rows(begin, end), d_out.gpu(), ids.gpu(), order.gpu(), begin}, gpu());
+    begin = end;
+  }
+  EXPECT_EQ(gpu_bytes(parts), gpu_bytes(whole));
+}
+
 // ---- RMSNorm
 
 const RowSize kNormSizes[] = {{1, 1},       {3, 7},      {1301, 64},  {257, 127},   {67, 1000},
