@@ -16,6 +16,7 @@ namespace octavo {
 namespace cuda {
 void amax(const Amax& args, Stream& stream);
 void quantize(const Quantize& args, Stream& stream);
+void row_amaxes(const RowAmaxes& args, Stream& stream);
 void fp8_matmul(const Fp8Matmul& args, Stream& stream);
 int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream);
 }  // namespace cuda
@@ -111,51 +112,79 @@ int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64
   return 0;
 }
 
-// One operand. `transposed`: its row r is column r of x. scale_inv holds the amaxes, then the scales, then what its
-// name says. Threads take blocks of 128 rows, which share no scale but that of the whole tensor.
-template <typename Format, typename T>
-void quantize_operand(const Fp8Operand& operand, const Tensor& amax, const Tensor& tensor, bool transposed) {
-  const T* x = tensor.data<T>();
+// The elements of an operand before they are cast. `transposed`: its row r is column r of x.
+template <typename T>
+struct OperandSource {
+  const T* x;
+  int64_t row_stride;
+  int64_t stride;
+  OperandSource(const Fp8Operand& operand, const Tensor& tensor, bool transposed)
+      : x(tensor.data<T>()),
+        row_stride(transposed ? 1 : operand.data.dim(1)),
+        stride(transposed ? operand.data.dim(0) : 1) {}
+  float at(int64_t row, int64_t i) const { return static_cast<float>(x[row * row_stride + i * stride]); }
+};
+
+// scale_inv = the amaxes of what shares a scale. Threads take blocks of 128 rows, which share none but that of the
+// whole tensor, which is not measured here.
+template <typename T>
+void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
   const int64_t rows = operand.data.dim(0);
   const int64_t k = operand.data.dim(1);
-  const int64_t row_stride = transposed ? 1 : k;
-  const int64_t stride = transposed ? rows : 1;
-  const Scaling scaling = operand.scaling;
-  Format* out = operand.data.data<Format>();
-  float* scales = operand.scale_inv.data<float>();
-  const int64_t count = operand.scale_inv.numel();
-  const auto value = [&](int64_t row, int64_t i) { return static_cast<float>(x[row * row_stride + i * stride]); };
-
-  std::fill(scales, scales + count, scaling == Scaling::kTensor ? amax.data<float>()[0] : 0.0f);
-  if (scaling != Scaling::kTensor) {
+  float* amaxes = operand.scale_inv.data<float>();
+  std::fill_n(amaxes, operand.scale_inv.numel(), 0.0f);
 #pragma omp parallel for
-    for (int64_t first = 0; first < rows; first += kBlock) {
-      for (int64_t row = first; row < std::min(first + kBlock, rows); ++row) {
-        for (int64_t i = 0; i < k; ++i) update_amax(scales[scale_index(scaling, rows, k, row, i)], value(row, i));
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    for (int64_t row = first; row < std::min(first + kBlock, rows); ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        update_amax(amaxes[scale_index(operand.scaling, rows, k, row, i)], source.at(row, i));
       }
     }
   }
+}
+
+// scale_inv holds the amaxes, then the scales, then what its name says.
+template <typename Format, typename T>
+void cast_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  Format* out = operand.data.data<Format>();
+  float* scales = operand.scale_inv.data<float>();
+  const int64_t count = operand.scale_inv.numel();
   for (int64_t s = 0; s < count; ++s) scales[s] = scale_of(scales[s], Format::max());
 #pragma omp parallel for
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < k; ++i) {
-      out[row * k + i] = Format(value(row, i) * scales[scale_index(scaling, rows, k, row, i)]);
+      out[row * k + i] = Format(source.at(row, i) * scales[scale_index(operand.scaling, rows, k, row, i)]);
     }
   }
   for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
 }
 
-void quantize_any(const Fp8Operand& operand, const Tensor& amax, const Tensor& x, bool transposed) {
+void measure_any(const Fp8Operand& operand, const Tensor& x, bool transposed) {
   if (!operand.defined()) return;
+  with_compute_dtype(x.dtype(),
+                     [&]<typename T>() { measure_operand(operand, OperandSource<T>(operand, x, transposed)); });
+}
+
+// measured: scale_inv holds the amaxes.
+void quantize_any(const Fp8Operand& operand, const Tensor& amax, const Tensor& x, bool transposed, bool measured) {
+  if (!operand.defined()) return;
+  if (operand.scaling == Scaling::kTensor) {
+    operand.scale_inv.data<float>()[0] = amax.data<float>()[0];
+  } else if (!measured) {
+    measure_any(operand, x, transposed);
+  }
   with_compute_dtype(x.dtype(), [&]<typename T>() {
-    with_float8_dtype(operand.data.dtype(),
-                      [&]<typename Format>() { quantize_operand<Format, T>(operand, amax, x, transposed); });
+    with_float8_dtype(operand.data.dtype(), [&]<typename Format>() {
+      cast_operand<Format>(operand, OperandSource<T>(operand, x, transposed));
+    });
   });
 }
 
 void cast_result(const Fp8Cast& cast, const Tensor& result) {
-  quantize_any(cast.rows, cast.amax, result, false);
-  quantize_any(cast.columns, cast.amax, result, true);
+  quantize_any(cast.rows, cast.amax, result, false, false);
+  quantize_any(cast.columns, cast.amax, result, true, false);
 }
 
 void dequantize(float* out, const Fp8Operand& operand) {
@@ -208,13 +237,28 @@ void amax(const Amax& args, Stream& stream) {
 void quantize(const Quantize& args, Stream& stream) {
   const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
   check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
+  CHECK(!args.measured || cast.scaling() == Scaling::kRow, "quantize: measured with scaling {}, which is not by row",
+        static_cast<int>(cast.scaling()));
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
   const OpTimer timer(stream, "quantize", 0, static_cast<double>(args.x.bytes() + cast_bytes(cast)));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::quantize(args, stream);
   }
-  cpu::cast_result(cast, args.x);
+  cpu::quantize_any(args.rows, args.amax, args.x, false, args.measured);
+  cpu::quantize_any(args.columns, args.amax, args.x, true, args.measured);
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
+}
+
+void row_amaxes(const RowAmaxes& args, Stream& stream) {
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = {}};
+  CHECK(cast.defined() && cast.scaling() == Scaling::kRow, "row_amaxes: no operand that is scaled by row");
+  check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
+  const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::row_amaxes(args, stream);
+  }
+  cpu::measure_any(args.rows, args.x, false);
+  cpu::measure_any(args.columns, args.x, true);
 }
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {

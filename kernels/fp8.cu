@@ -7,6 +7,8 @@
 
 namespace octavo::cuda {
 
+void row_amaxes(const RowAmaxes& args, Stream& stream);
+
 namespace {
 
 template <typename T>
@@ -90,15 +92,12 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
 
 // ---- Host
 
-// kRow takes two passes over x, as a row's amax is not known before its end.
+// kRow takes two passes over x, as a row's amax is not known before its end. scale_inv holds the amaxes, then what its
+// name says.
 template <Format kFormat, typename T>
 void quantize_by_row(const StoredSource<T>& source, bool source_aligned, const CastArguments& args,
                      const Quantize& tensors, Stream& stream) {
-  for (const Fp8Operand* operand : {&tensors.rows, &tensors.columns}) {
-    if (operand->defined()) stream.zero(operand->scale_inv);
-  }
-  launch("quantize amaxes", source_aligned ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>,
-         tiles(args.m, args.n), stream, args.rows_scale_inv, args.columns_scale_inv, source.x, args.m, args.n);
+  if (!tensors.measured) cuda::row_amaxes({.rows = tensors.rows, .columns = tensors.columns, .x = tensors.x}, stream);
   launch_cast<Scaling::kRow, kFormat>("quantize", source, source_aligned, args, stream);
   launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
          {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,
@@ -124,6 +123,20 @@ void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
 }
 
 }  // namespace
+
+void row_amaxes(const RowAmaxes& args, Stream& stream) {
+  for (const Fp8Operand* operand : {&args.rows, &args.columns}) {
+    if (operand->defined()) stream.zero(operand->scale_inv);
+  }
+  const int64_t m = args.x.dim(0);
+  const int64_t n = args.x.dim(1);
+  with_element(args.x.dtype(), [&]<typename T>() {
+    const auto* x = pointer<const T>(args.x);
+    auto* kernel = rows_are_aligned<T>(n, {x}) ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>;
+    launch("row_amaxes", kernel, tiles(m, n), stream, pointer<float>(args.rows.scale_inv),
+           pointer<float>(args.columns.scale_inv), x, m, n);
+  });
+}
 
 void quantize(const Quantize& args, Stream& stream) {
   const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};

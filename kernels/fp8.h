@@ -46,8 +46,21 @@ struct Quantize {
   Tensor x;            // [m, n], compute dtype
   Tensor amax;         // kTensor: [1] float32, what the scale is made of; not used by the other scalings
   Tensor amax_out;     // optional [1] float32: = max(itself, max |x|), for delayed scaling
+  // kRow: scale_inv of the operands holds the amaxes of their rows, from row_amaxes.
+  bool measured = false;
 };
 void quantize(const Quantize& args, Stream& stream);
+
+// The first half of quantize with kRow, for an x of which other ranks hold more: writes the amaxes of the operands'
+// rows into their scale_inv. Where a rank has only a part of the columns of the whole, that of `rows` is then made the
+// maximum over the ranks, where only a part of its rows, that of `columns`; quantize with `measured` makes of it the
+// rank's part of the operands of the whole, bit by bit. Queued; deterministic.
+struct RowAmaxes {
+  Fp8Operand rows;     // optional = [m, n], kRow; only scale_inv is written
+  Fp8Operand columns;  // optional = [n, m]; of the same format and scaling as rows
+  Tensor x;            // [m, n], compute dtype
+};
+void row_amaxes(const RowAmaxes& args, Stream& stream);
 
 // The operands that an op can write in place of its result [m, n], which then need not be written and read again. They
 // have the bits that quantize would give them. Only where a scale is known before the result is, or is local: kTensor

@@ -112,6 +112,50 @@ TEST_P(Fp8Parity, QuantizeUnaligned) {
   }
 }
 
+// Scaling by row in two halves: amaxes of rows, which other ranks make larger, and casts by them.
+TEST_P(Fp8Parity, RowAmaxes) {
+  struct Case {
+    int64_t m, n, offset;
+  };
+  for (const auto& [m, n, offset] :
+       {Case{1, 1, 0}, {1, 1009, 0}, {1009, 1, 0}, {131, 257, 0}, {300, 1040, 0}, {144, 272, 1}}) {
+    Twin x(dtype(), {m, n}, offset);
+    fill_varied(x);
+    TwinOperand rows(kFormats[0], Scaling::kRow, m, n);
+    TwinOperand columns(kFormats[0], Scaling::kRow, n, m);
+    const auto measure = [&](Stream& s) { row_amaxes({rows.on(s), columns.on(s), x.on(s)}, s); };
+    const auto cast = [&](Stream& s, bool measured) {
+      quantize({.rows = rows.on(s),
+                .columns = columns.on(s),
+                .x = x.on(s),
+                .amax = {},
+                .amax_out = {},
+                .measured = measured},
+               s);
+    };
+    for (const Twin* twin : {&rows.scale_inv, &columns.scale_inv}) poison(*twin);
+    on_both(measure);
+    expect_equal_bytes(rows.scale_inv, "amaxes of rows");
+    expect_equal_bytes(columns.scale_inv, "amaxes of columns");
+    for (Twin* amaxes : {&rows.scale_inv, &columns.scale_inv}) {
+      for (int64_t i = 0; i < amaxes->cpu().numel(); ++i) amaxes->set(i, amaxes->at(i) * static_cast<float>(1 + i % 3));
+      upload(*amaxes);
+    }
+    for (const Twin* twin : {&rows.data, &columns.data}) poison(*twin);
+    on_both([&](Stream& s) { cast(s, true); });
+    for (const Twin* twin : {&rows.data, &rows.scale_inv, &columns.data, &columns.scale_inv}) {
+      expect_equal_bytes(*twin, "operands by larger amaxes");
+    }
+    on_both([&](Stream& s) {
+      measure(s);
+      cast(s, true);
+    });
+    const std::vector<char> halves = gpu_bytes(rows.data);
+    on_both([&](Stream& s) { cast(s, false); });
+    EXPECT_EQ(gpu_bytes(rows.data), halves) << "two halves are not quantize, " << x.cpu().describe();
+  }
+}
+
 // An amax too small, too large, zero, infinite, NaN.
 TEST_P(Fp8Parity, QuantizeWithAnyAmax) {
   Twin x(dtype(), {48, 160});
