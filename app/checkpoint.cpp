@@ -44,9 +44,14 @@ fs::path resolve(const fs::path& path) {
   return *newest;
 }
 
-// `count` elements of `dtype` at `source` (unaligned) as `out` of another dtype.
-void convert(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
-             const std::string& where) {
+// `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
+void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
+                   const std::string& where) {
+  if (out.dtype() == dtype) {
+    const int64_t size = dtype_bytes(dtype);
+    std::memcpy(static_cast<char*>(out.raw()) + out_begin * size, source, static_cast<size_t>(count * size));
+    return;
+  }
   if (out.dtype() == DType::kFloat32) {
     return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
   }
@@ -81,29 +86,38 @@ const CheckpointTensorInfo* Checkpoint::find(std::string_view name) const {
 }
 
 void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, float* out) {
-  read(name, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
+  read(name, {}, begin, end, out);
 }
 
 void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, const Tensor& out) {
+  read(name, {}, begin, end, out);
+}
+
+void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+  read(name, columns, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
+}
+
+void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out) {
   const CheckpointTensorInfo* tensor = find(name);
   CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
-  CHECK(0 <= begin && begin <= end && end <= tensor->numel() && out.numel() == end - begin,
-        "{}: elements {} to {} of tensor {} {} asked for, into {}", path_.string(), begin, end, name,
-        describe_shape(tensor->shape), out.describe());
-  const int64_t size = dtype_bytes(tensor->dtype);
-  for (const CheckpointPiece& piece : tensor->pieces) {
-    const int64_t first = std::max(begin, piece.begin), last = std::min(end, piece.end);
-    if (first >= last) continue;
-    if (first == piece.begin && last == piece.end) verify_piece(*tensor, piece);
-    const std::byte* source = piece_bytes(*tensor, piece).data() + (first - piece.begin) * size;
-    if (out.dtype() == tensor->dtype) {
-      std::memcpy(static_cast<char*>(out.raw()) + (first - begin) * size, source,
-                  static_cast<size_t>((last - first) * size));
-    } else {
-      convert(tensor->dtype, source, last - first, out, first - begin,
-              fmt::format("{}: tensor {}", path_.string(), name));
-    }
-  }
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
+  const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
+  CHECK(out.numel() == end - begin, "{}: elements {} to {} asked for, into {}", where, begin, end, out.describe());
+  for (const CheckpointPiece& piece : tensor->pieces) read_piece(*tensor, piece, wanted, out);
+}
+
+void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
+                            const Tensor& out) {
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
+  const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
+  const std::byte* source = nullptr;  // set where there is something to read, as the shard is opened then
+  int64_t copied = 0;
+  for_each_stretch(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
+    if (source == nullptr) source = piece_bytes(tensor, piece).data();
+    copy_elements(tensor.dtype, source + from * dtype_bytes(tensor.dtype), count, out, to, where);
+    copied += count;
+  });
+  if (copied == piece.end - piece.begin) verify_piece(tensor, piece);
 }
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {

@@ -1,4 +1,5 @@
-// Reads a checkpoint (app/checkpoint_format.h): any element range of any tensor, whatever mesh wrote it.
+// Reads a checkpoint (app/checkpoint_format.h): any element range of any tensor or of some of its columns, whatever
+// mesh wrote it.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "app/checkpoint_format.h"
 #include "app/safetensors.h"
+#include "app/tensor_slice.h"
 #include "kernels/core/tensor.h"
 
 namespace octavo {
@@ -42,6 +44,10 @@ class Checkpoint {
   // bfloat16, or as stored). A piece that lies within the range is compared with its checksum, once.
   void read(std::string_view name, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
+  // The same of some columns of a 2-dimensional tensor, flattened row by row: elements [begin, end) of `columns`, in
+  // whatever columns the tensor is stored. Where they differ, a row is copied by itself from each range of columns.
+  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
+  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
 
   // Reads everything and compares all checksums, or, as rank `index` of `count`, its share of the pieces; throws
   // InputError for the first damage.
@@ -51,6 +57,9 @@ class Checkpoint {
   nlohmann::json describe();
 
  private:
+  // What of `wanted`, which goes to `out`, the piece holds.
+  void read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
+                  const Tensor& out);
   const SafetensorsFile& shard(const std::string& name);
   // The bytes of a piece as stored, its entry checked against the manifest.
   std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);

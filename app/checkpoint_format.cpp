@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "app/safetensors.h"
+#include "app/tensor_slice.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -33,17 +36,18 @@ Json shards_to_json(const std::vector<CheckpointShard>& shards) {
   return json;
 }
 
+Json piece_to_json(const CheckpointPiece& piece) {
+  Json json = {
+      {"file", piece.file}, {"key", piece.key}, {"begin", piece.begin}, {"end", piece.end}, {"xxh3", piece.checksum}};
+  if (!piece.columns.none()) json["columns"] = {piece.columns.begin, piece.columns.end};
+  return json;
+}
+
 Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
   Json json = Json::array();
   for (const CheckpointTensorInfo& tensor : tensors) {
     Json pieces = Json::array();
-    for (const CheckpointPiece& piece : tensor.pieces) {
-      pieces.push_back({{"file", piece.file},
-                        {"key", piece.key},
-                        {"begin", piece.begin},
-                        {"end", piece.end},
-                        {"xxh3", piece.checksum}});
-    }
+    for (const CheckpointPiece& piece : tensor.pieces) pieces.push_back(piece_to_json(piece));
     json.push_back({{"name", tensor.name},
                     {"shape", tensor.shape},
                     {"dtype", dtype_name(tensor.dtype)},
@@ -62,15 +66,67 @@ CheckpointShard shard_from_json(const Json& json) {
   return shard;
 }
 
+CheckpointPiece piece_from_json(const Json& json) {
+  CheckpointPiece piece{json.at("file"), json.at("key"), json.at("begin"), json.at("end"), json.at("xxh3")};
+  if (const auto columns = json.find("columns"); columns != json.end()) {
+    CHECK(columns->is_array() && columns->size() == 2, "the columns of {} are {}, expected their begin and end",
+          piece.key, columns->dump());
+    piece.columns = {columns->at(0), columns->at(1)};
+    CHECK(!piece.columns.none(), "the columns of {} are {}, expected some", piece.key, columns->dump());
+  }
+  return piece;
+}
+
 CheckpointTensorInfo tensor_from_json(const Json& json) {
   CheckpointTensorInfo tensor;
   json.at("name").get_to(tensor.name);
   json.at("shape").get_to(tensor.shape);
   tensor.dtype = dtype_from_name(json.at("dtype").get<std::string>());
-  for (const Json& piece : json.at("pieces")) {
-    tensor.pieces.push_back({piece.at("file"), piece.at("key"), piece.at("begin"), piece.at("end"), piece.at("xxh3")});
-  }
+  for (const Json& piece : json.at("pieces")) tensor.pieces.push_back(piece_from_json(piece));
   return tensor;
+}
+
+// By columns, then elements.
+void sort_pieces(CheckpointTensorInfo& tensor) {
+  for (CheckpointPiece& piece : tensor.pieces) {
+    check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
+    piece.columns = normalized_columns(tensor.shape, piece.columns);
+  }
+  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const CheckpointPiece& a, const CheckpointPiece& b) {
+    return std::tie(a.columns, a.begin) < std::tie(b.columns, b.begin);
+  });
+}
+
+// `pieces`: those of `columns`, in order.
+void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std::span<const CheckpointPiece> pieces) {
+  int64_t next = 0;
+  for (const CheckpointPiece& piece : pieces) {
+    CHECK(piece.begin == next && piece.end > next,
+          "tensor {} {}: a piece holds elements {} to {}, expected one from {}", tensor.name,
+          describe_slice(tensor.shape, columns), piece.begin, piece.end, next);
+    next = piece.end;
+  }
+  const int64_t numel = slice_numel(tensor.shape, columns);
+  CHECK(next == numel, "tensor {} {}: its pieces end at element {} of {}", tensor.name,
+        describe_slice(tensor.shape, columns), next, numel);
+}
+
+// `pieces` in order: those of each range of columns are next to each other, and the ranges go through all columns once.
+void check_tensor(const CheckpointTensorInfo& tensor) {
+  const std::vector<CheckpointPiece>& pieces = tensor.pieces;
+  if (pieces.empty() || pieces.back().columns.none()) return check_elements(tensor, {}, pieces);
+  int64_t next = 0;
+  for (auto first = pieces.begin(); first != pieces.end();) {
+    const ColumnRange columns = first->columns;
+    const auto last = std::find_if(first, pieces.end(), [&](const auto& piece) { return piece.columns != columns; });
+    CHECK(columns.begin == next, "tensor {} {}: a piece holds columns {} to {}, expected one from column {}",
+          tensor.name, describe_shape(tensor.shape), columns.begin, columns.end, next);
+    check_elements(tensor, columns, {first, last});
+    next = columns.none() ? tensor.shape[1] : columns.end;
+    first = last;
+  }
+  CHECK(next == tensor.shape[1], "tensor {} {}: its pieces end at column {} of {}", tensor.name,
+        describe_shape(tensor.shape), next, tensor.shape[1]);
 }
 
 std::string checksum_of(const Json& json) {
@@ -80,11 +136,7 @@ std::string checksum_of(const Json& json) {
 
 }  // namespace
 
-int64_t CheckpointTensorInfo::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
+int64_t CheckpointTensorInfo::numel() const { return slice_numel(shape, {}); }
 
 std::string checksum_hex(const void* bytes, int64_t count) {
   return fmt::format("{:016x}", XXH3_64bits(bytes, static_cast<size_t>(count)));
@@ -173,17 +225,8 @@ void merge_manifest_part(CheckpointManifest& manifest, const Json& part) {
 
 void check_coverage(CheckpointManifest& manifest) {
   for (CheckpointTensorInfo& tensor : manifest.tensors) {
-    std::sort(tensor.pieces.begin(), tensor.pieces.end(),
-              [](const CheckpointPiece& a, const CheckpointPiece& b) { return a.begin < b.begin; });
-    int64_t next = 0;
-    for (const CheckpointPiece& piece : tensor.pieces) {
-      CHECK(piece.begin == next && piece.end > next,
-            "tensor {} {}: a piece holds elements {} to {}, expected one from {}", tensor.name,
-            describe_shape(tensor.shape), piece.begin, piece.end, next);
-      next = piece.end;
-    }
-    CHECK(next == tensor.numel(), "tensor {} {}: its pieces end at element {} of {}", tensor.name,
-          describe_shape(tensor.shape), next, tensor.numel());
+    sort_pieces(tensor);
+    check_tensor(tensor);
   }
 }
 

@@ -5,9 +5,11 @@
 //   DIR/.tmp_step_00000500                     being written, or left behind by a crash
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
 //
-// A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, each
-// stored under a key of a shard. So a reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face
-// name for its float32 master weights, kExpAvg + name and kExpAvgSq + name for the moments of AdamW.
+// A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, or of
+// some columns of a 2-dimensional one, flattened row by row (app/tensor_slice.h), each stored under a key of a shard.
+// The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So a
+// reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
+// weights, kExpAvg + name and kExpAvgSq + name for the moments of AdamW.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "kernels/core/dtype.h"
+#include "model/column_range.h"
 #include "model/config.h"
 
 namespace octavo {
@@ -26,18 +29,19 @@ inline constexpr const char* kExpAvgSq = "exp_avg_sq.";
 inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
 
 struct CheckpointPiece {
-  std::string file;  // shard within the checkpoint directory
-  std::string key;   // tensor within the shard
-  int64_t begin = 0;
+  std::string file;   // shard within the checkpoint directory
+  std::string key;    // tensor within the shard
+  int64_t begin = 0;  // elements of the flattened tensor, or of its flattened columns where there are some
   int64_t end = 0;
-  std::string checksum;  // XXH3 64 of the piece's bytes, 16 hex digits
+  std::string checksum;      // XXH3 64 of the piece's bytes, 16 hex digits
+  ColumnRange columns = {};  // none: all of them; "columns": [begin, end] in the manifest, only where there are some
 };
 
 struct CheckpointTensorInfo {
   std::string name;
   std::vector<int64_t> shape;
   DType dtype = DType::kFloat32;
-  std::vector<CheckpointPiece> pieces;  // in order, covering the tensor exactly once
+  std::vector<CheckpointPiece> pieces;  // by columns and element, covering the tensor exactly once
 
   int64_t numel() const;
 };
@@ -69,7 +73,8 @@ CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::str
 nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
 // Adds a rank's shards and pieces to `manifest`. Throws when a tensor's shape or dtype differs between ranks.
 void merge_manifest_part(CheckpointManifest& manifest, const nlohmann::json& part);
-// Sorts the pieces and throws Error unless they cover each tensor exactly once.
+// Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once.
+// Columns that are all of a tensor's become none.
 void check_coverage(CheckpointManifest& manifest);
 
 // Model shape under Octavo's config keys (hidden_size, num_heads, ...).

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/safetensors.h"
+#include "app/tensor_slice.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -21,24 +22,26 @@ constexpr int64_t kStagingAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
 
-int64_t numel(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
+bool is_whole(const CheckpointTensor& piece) {
+  return piece.columns.none() && piece.begin == 0 && piece.end == slice_numel(piece.shape, {});
 }
-
-bool is_whole(const CheckpointTensor& piece) { return piece.begin == 0 && piece.end == numel(piece.shape); }
 
 // A whole tensor keeps its name, so that the shards of a single rank are also plain safetensors files of the model.
 std::string piece_key(const CheckpointTensor& piece) {
-  return is_whole(piece) ? piece.name : fmt::format("{}[{}:{}]", piece.name, piece.begin, piece.end);
+  if (is_whole(piece)) return piece.name;
+  const ColumnRange columns = piece.columns;
+  const std::string slice = columns.none() ? "" : fmt::format("[:, {}:{}]", columns.begin, columns.end);
+  return fmt::format("{}{}[{}:{}]", piece.name, slice, piece.begin, piece.end);
 }
 
-void check_piece(const CheckpointTensor& piece) {
-  CHECK(0 <= piece.begin && piece.begin <= piece.end && piece.end <= numel(piece.shape) &&
-            piece.data.numel() == piece.end - piece.begin,
-        "checkpoint piece {} [{}, {}) of {} has data {}", piece.name, piece.begin, piece.end,
-        describe_shape(piece.shape), piece.data.describe());
+// The piece, with columns that are all of the tensor's as none.
+CheckpointTensor checked_piece(CheckpointTensor piece) {
+  const std::string where = "checkpoint piece of " + piece.name;
+  checked_slice(where, piece.shape, piece.columns, piece.begin, piece.end);
+  CHECK(piece.data.numel() == piece.end - piece.begin, "{} {}: elements {} to {} have data {}", where,
+        describe_slice(piece.shape, piece.columns), piece.begin, piece.end, piece.data.describe());
+  piece.columns = normalized_columns(piece.shape, piece.columns);
+  return piece;
 }
 
 // The pieces as this rank's part of the manifest, without checksums yet.
@@ -49,7 +52,7 @@ std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTens
     const auto [position, fresh] = index.emplace(piece.name, tensors.size());
     if (fresh) tensors.push_back({piece.name, piece.shape, piece.data.dtype(), {}});
     if (piece.begin == piece.end) continue;
-    tensors[position->second].pieces.push_back({file, piece_key(piece), piece.begin, piece.end, ""});
+    tensors[position->second].pieces.push_back({file, piece_key(piece), piece.begin, piece.end, "", piece.columns});
   }
   return tensors;
 }
@@ -76,8 +79,9 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
     const int64_t begin = element_at(first), end = element_at(last);
     offset += elements * size;
     if (begin == end) continue;
+    char* data = static_cast<char*>(tensor.data.raw()) + begin * size;
     part.push_back({tensor.name, tensor.shape, tensor.begin + begin, tensor.begin + end,
-                    Tensor(static_cast<char*>(tensor.data.raw()) + begin * size, tensor.data.dtype(), {end - begin})});
+                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns});
   }
   return part;
 }
@@ -114,18 +118,19 @@ void CheckpointWriter::reserve(int64_t bytes) {
 void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
                             std::span<const CheckpointTensor> pieces) {
   finish();
+  std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
   group_.agree([&] {
-    for (const CheckpointTensor& piece : pieces) check_piece(piece);
-    stage(pieces);
+    for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
+    stage(checked);
     if (!group_.is_root()) return;
     remove_directory(temporary_);
     std::error_code error;
     fs::create_directories(temporary_, error);
     CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
   });
-  part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(pieces, shard_name(group_.rank()))};
+  part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
   error_ = nullptr;
   done_ = false;
   pending_ = true;

@@ -24,6 +24,7 @@
 #include "app/checkpoint_format.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
+#include "model/column_range.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
@@ -38,9 +39,10 @@ struct CheckpointOptions {
 struct CheckpointTensor {
   std::string name;
   std::vector<int64_t> shape;  // of the whole tensor
-  int64_t begin = 0;           // range of the flattened tensor
+  int64_t begin = 0;           // range of the flattened tensor, or of its flattened columns where there are some
   int64_t end = 0;
-  Tensor data;  // those end - begin elements, on the stream's device; borrowed
+  Tensor data;               // those end - begin elements, on the stream's device; borrowed
+  ColumnRange columns = {};  // of a 2-dimensional tensor; none: all of them
 };
 
 // Part `index` of `count` of the same list of tensors, cut by bytes into contiguous parts of equal size, also within a

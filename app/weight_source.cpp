@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "app/tensor_slice.h"
 #include "kernels/core/error.h"
 #include "model/parameters.h"
 
@@ -25,11 +26,16 @@ HfWeights::HfWeights(const fs::path& dir) : dir_(dir) {
   check_tensors();
 }
 
-void HfWeights::read(const std::string& name, int64_t begin, int64_t end, float* out) {
+void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
   const auto found = tensors_.find(name);
   CHECK(found != tensors_.end(), "{}: has no tensor {}", dir_.string(), name);
   const SafetensorsFile& file = *found->second;
-  file.read(*file.find(name), begin, end, out);
+  const SafetensorsEntry& entry = *file.find(name);
+  const std::string where = fmt::format("{}: tensor {}", file.path(), name);
+  const TensorSlice stored = checked_slice(where, entry.shape, {}, 0, entry.numel());
+  const TensorSlice wanted = checked_slice(where, entry.shape, columns, begin, end);
+  for_each_stretch(stored, wanted,
+                   [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
 }
 
 void HfWeights::open_files() {
@@ -94,8 +100,8 @@ CheckpointWeights::CheckpointWeights(const fs::path& path) : checkpoint_(path) {
   }
 }
 
-void CheckpointWeights::read(const std::string& name, int64_t begin, int64_t end, float* out) {
-  checkpoint_.read(name, begin, end, out);
+void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+  checkpoint_.read(name, columns, begin, end, out);
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {

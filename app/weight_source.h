@@ -13,6 +13,7 @@
 #include "app/checkpoint.h"
 #include "app/hf_format.h"
 #include "app/safetensors.h"
+#include "model/column_range.h"
 #include "model/config.h"
 
 namespace octavo {
@@ -24,7 +25,11 @@ class WeightSource {
 
   virtual const ModelConfig& model_config() const = 0;
   // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout.
-  virtual void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) = 0;
+  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
+    read(parameter_name, {}, begin, end, out);
+  }
+  // The same of some columns of a 2-dimensional parameter, flattened row by row: elements [begin, end) of `columns`.
+  virtual void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) = 0;
 };
 
 // A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
@@ -35,7 +40,8 @@ class HfWeights : public WeightSource {
   explicit HfWeights(const std::filesystem::path& dir);
 
   const ModelConfig& model_config() const override { return config_; }
-  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) override;
+  using WeightSource::read;
+  void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   const nlohmann::json& json() const { return json_; }  // config.json
 
  private:
@@ -58,7 +64,8 @@ class CheckpointWeights : public WeightSource {
   explicit CheckpointWeights(const std::filesystem::path& path);
 
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
-  void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) override;
+  using WeightSource::read;
+  void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }
 
  private:

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "app/checkpoint.h"
+#include "app/checkpoint_writer.h"
 #include "app/hf_format.h"
 #include "app/safetensors.h"
 #include "app/weight_source.h"
@@ -34,6 +36,16 @@ Weights read_all(const std::string& path) {
     source->read(spec.name, 0, spec.numel(), values.data());
   }
   return weights;
+}
+
+// Columns of a matrix, flattened row by row.
+std::vector<float> take_columns(const std::vector<float>& matrix, int64_t width, ColumnRange columns) {
+  std::vector<float> slice;
+  for (size_t row = 0; row < matrix.size(); row += static_cast<size_t>(width)) {
+    const auto values = matrix.begin() + static_cast<int64_t>(row);
+    slice.insert(slice.end(), values + columns.begin, values + columns.end);
+  }
+  return slice;
 }
 
 // A Hugging Face directory with tensors changed, dropped or added.
@@ -111,6 +123,60 @@ TEST_P(ImportExport, RoundTripIsExact) {
       EXPECT_EQ(value, before.at(key)) << key;
     }
   }
+}
+
+TEST_P(ImportExport, ColumnsAreReadFromEither) {
+  const TempDir dir;
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  const Weights original = read_all(golden(GetParam()));
+  for (const std::string& path : {golden(GetParam()), dir / "checkpoint"}) {
+    const auto source = open_weights(path);
+    const ParameterLayout layout(source->model_config());
+    for (const ParameterSpec& spec : layout.specs()) {
+      if (spec.shape.size() != 2) {
+        EXPECT_THROW(source->read(spec.name, {0, 1}, 0, 1, std::vector<float>(1).data()), Error);
+        continue;
+      }
+      const int64_t width = spec.shape[1];
+      const ColumnRange columns{width / 3, width - 1};
+      const std::vector<float> expected = take_columns(original.at(spec.name), width, columns);
+      const auto end = static_cast<int64_t>(expected.size()) - 2;
+      std::vector<float> values(expected.size() - 5);
+      source->read(spec.name, columns, 3, end, values.data());
+      EXPECT_EQ(values, std::vector<float>(expected.begin() + 3, expected.begin() + end)) << spec.name;
+      EXPECT_THROW(source->read(spec.name, columns, end, end + 3, values.data()), Error);
+      EXPECT_THROW(source->read(spec.name, {1, width + 1}, 0, 1, values.data()), Error);
+      EXPECT_THROW(source->read(spec.name, spec.numel() - 1, spec.numel() + 1, values.data()), Error);
+    }
+  }
+}
+
+TEST_P(ImportExport, ExportsTheCheckpointOfTensorParallelRanks) {
+  const TempDir dir;
+  const Weights weights = read_all(golden(GetParam()));
+  const ModelConfig config = open_weights(golden(GetParam()))->model_config();
+  const ParameterLayout layout(config);
+  std::vector<CheckpointTensor> pieces;
+  std::list<std::vector<float>> slices;
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<ColumnRange> ranges{{}};
+    if (spec.name.ends_with("o_proj.weight") || spec.name.ends_with("down_proj.weight")) {
+      ranges = {{0, spec.shape[1] / 3}, {spec.shape[1] / 3, spec.shape[1]}};
+    }
+    for (const ColumnRange columns : ranges) {
+      const std::vector<float>& whole = weights.at(spec.name);
+      std::vector<float>& values =
+          slices.emplace_back(columns.none() ? whole : take_columns(whole, spec.shape[1], columns));
+      const auto numel = static_cast<int64_t>(values.size());
+      pieces.push_back({spec.name, spec.shape, 0, numel, Tensor(values.data(), DType::kFloat32, {numel}), columns});
+    }
+  }
+  ProcessGroup group;
+  Stream stream = Stream::cpu();
+  CheckpointWriter writer({dir / "checkpoints", 0, false}, group, stream);
+  writer.save(7, config, nlohmann::json::object(), pieces);
+  export_hf(dir / "checkpoints", dir / "exported");
+  EXPECT_EQ(read_all(dir / "exported"), weights);
 }
 
 TEST_P(ImportExport, ShardsAreReadBack) {

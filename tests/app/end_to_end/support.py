@@ -273,6 +273,12 @@ def numbers(tensor):
     return array.array(SAFETENSORS[dtype][1], content)
 
 
+def split(content, count):
+    """The content as `count` equal parts."""
+    size = len(content) // count
+    return [content[size * i : size * (i + 1)] for i in range(count)]
+
+
 def checkpoint_tensors(directory):
     """All tensors of a checkpoint of any number of ranks, put together: name -> (dtype, shape, bytes)."""
     manifest = json.loads((Path(directory) / "manifest.json").read_text())
@@ -280,8 +286,12 @@ def checkpoint_tensors(directory):
     dtypes = {"float32": "F32", "bfloat16": "BF16"}
     tensors = {}
     for tensor in manifest["tensors"]:
-        pieces = sorted(tensor["pieces"], key=lambda piece: piece["begin"])
-        content = b"".join(shards[piece["file"]][piece["key"]][2] for piece in pieces)
+        slices = {}  # columns -> their elements, row by row
+        for piece in sorted(tensor["pieces"], key=lambda piece: (piece.get("columns", []), piece["begin"])):
+            columns = tuple(piece.get("columns", []))
+            slices[columns] = slices.get(columns, b"") + shards[piece["file"]][piece["key"]][2]
+        rows = [split(content, tensor["shape"][0]) for content in slices.values()]
+        content = b"".join(part for row in zip(*rows, strict=True) for part in row)
         tensors[tensor["name"]] = (dtypes[tensor["dtype"]], tensor["shape"], content)
     return tensors
 
