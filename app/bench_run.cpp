@@ -65,7 +65,7 @@ double median(std::vector<double> values) {
 Bench::Bench(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
-      layout_(config.model),
+      layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config, layout_, runtime)),
       arena_(allocate(options_, runtime)),
       state_(options_, runtime, arena_) {
@@ -157,7 +157,7 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
 }
 
 MemoryNeed memory_need(const Config& config, Runtime& runtime) {
-  const ParameterLayout layout(config.model);
+  const ParameterLayout layout(config.model, runtime.tensor_rank());
   const TrainingOptions options = training_options(config, layout, runtime);
   MemoryNeed need;
   runtime.group().agree([&] {

@@ -29,6 +29,7 @@ constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxSeqLen = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
+constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMaxLanes = 1 << 24;
 
 void read_preset(SectionReader& section, Config& config) {
@@ -183,6 +184,7 @@ void read_parallel(SectionReader section, Config& config) {
     section.wrong("data_parallel_shard", *section.child("data_parallel_shard"), "a positive number or -1");
   section.integer("data_parallel_replicate", config.parallel.data_parallel_replicate, 1, kMaxRanks);
   section.integer("tensor_parallel", config.parallel.tensor_parallel, 1, kMaxRanks);
+  section.integer("tensor_parallel_chunks", config.parallel.tensor_parallel_chunks, 1, kMaxChunks);
   section.choice("reshard_after_forward", config.parallel.reshard_after_forward, kReshard);
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
   section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);

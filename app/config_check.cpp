@@ -5,6 +5,7 @@
 #include "app/config.h"
 #include "app/config_names.h"
 #include "kernels/core/error.h"
+#include "model/tensor_parallel.h"
 
 namespace octavo {
 
@@ -59,13 +60,28 @@ void check_model(const Config& config) {
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }
 
+// The ranks of a tensor-parallel group divide the layers, and the tokens between them.
+void check_division(const Config& config) {
+  const int64_t ranks = config.parallel.tensor_parallel;
+  check_tensor_parallel(config.model, ranks);
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  CHECK_INPUT(tokens % ranks == 0,
+              "parallel.tensor_parallel is {}, which does not divide the {} tokens of a micro-batch "
+              "(training.micro_batch_size {} times data.seq_len {})",
+              ranks, tokens, config.training.micro_batch_size, config.data.seq_len);
+}
+
 // Hopper's FP8 products want the contracted dimension in whole units, and every dimension is contracted once.
 void check_linear_shapes(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   if (!is_fp8(precision.linear)) return;
   const int64_t unit = precision.linear == LinearPrecision::kFp8Blockwise ? 128 : 16;
-  const ModelConfig& model = config.model;
+  const ModelConfig model = local_config(config.model, {.rank = 0, .size = config.parallel.tensor_parallel});
   const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const std::string of_rank =
+      config.parallel.tensor_parallel == 1
+          ? ""
+          : fmt::format(" on each of parallel.tensor_parallel {} ranks", config.parallel.tensor_parallel);
   const std::pair<const char*, int64_t> dimensions[] = {
       {"qkv input: model.hidden_size", model.hidden_size},
       {"qkv output: (heads + 2 kv heads) * head_dim", model.qkv_width()},
@@ -74,8 +90,8 @@ void check_linear_shapes(const Config& config) {
       {"tokens of a micro-batch", tokens}};
   for (const auto& [name, size] : dimensions) {
     CHECK_INPUT(
-        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {} is {}; {}",
-        name_of(kLinear, precision.linear), unit, name, size,
+        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {}{} is {}; {}",
+        name_of(kLinear, precision.linear), unit, name, of_rank, size,
         size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
   }
 }
@@ -91,9 +107,6 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
 
 void check_supported(const Config& config) {
   const ActivationCheckpointing::Mode mode = config.activation_checkpointing.mode;
-  CHECK_INPUT(config.parallel.tensor_parallel == 1,
-              "parallel.tensor_parallel is {}, and this version has no tensor parallelism, expected 1",
-              config.parallel.tensor_parallel);
   CHECK_INPUT(mode == ActivationCheckpointing::Mode::kAuto || mode == ActivationCheckpointing::Mode::kNone,
               "activation_checkpointing.mode is {}, which is not available in this version, expected auto or none",
               name_of(kMode, mode));
@@ -105,7 +118,9 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
   check_schedule(config);
   check_batch(config, ranks);
-  if (config.model_complete()) check_linear_shapes(config);
+  if (!config.model_complete()) return;
+  check_division(config);
+  check_linear_shapes(config);
 }
 
 void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {

@@ -94,6 +94,7 @@ Json parallel_section(const Config& config) {
   return Json{{"data_parallel_shard", config.parallel.data_parallel_shard},
               {"data_parallel_replicate", config.parallel.data_parallel_replicate},
               {"tensor_parallel", config.parallel.tensor_parallel},
+              {"tensor_parallel_chunks", config.parallel.tensor_parallel_chunks},
               {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
               {"accumulate_unsharded", config.parallel.accumulate_unsharded},
               {"nccl_max_ctas", config.parallel.nccl_max_ctas},

@@ -10,18 +10,21 @@ namespace octavo {
 
 InferenceState::InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena,
                                Runtime& runtime)
-    : parameters(layout, config.precision, {}, LlamaMode::kInference, {}, arena, runtime.stream()),
+    : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference,
+                 runtime.data_parallel(), arena, runtime.stream()),
       model({.config = config.model,
              .shape = {config.training.micro_batch_size, config.data.seq_len},
              .precision = config.precision,
-             .mode = LlamaMode::kInference},
+             .mode = LlamaMode::kInference,
+             .tensor = &runtime.mesh().tensor(),
+             .tensor_chunks = config.parallel.tensor_parallel_chunks},
             parameters, arena, runtime.stream()),
       inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
   if (validating) validator.emplace(config, runtime, arena);
 }
 
 InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& runtime)
-    : runtime_(runtime), layout_(config.model) {
+    : runtime_(runtime), layout_(config.model, runtime.tensor_rank()) {
   runtime.group().agree([&] {
     Arena plan(runtime.stream().device());
     const InferenceState planned(config, layout_, validating, plan, runtime);
@@ -38,7 +41,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
       load_initial_weights(config, state_->parameters, runtime_.stream());
     }
   });
-  state_->parameters.set(state_->model.weight_casts(nullptr), runtime_.stream());
+  state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
 }
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include "app/config.h"
 #include "kernels/core/stream.h"
+#include "model/tensor_parallel.h"
 #include "parallel/fsdp.h"
 #include "parallel/mesh.h"
 #include "parallel/process_group.h"
@@ -24,6 +25,8 @@ class Runtime {
   Mesh& mesh() { return *mesh_; }
   // The axes that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
+  // This rank's place among those that divide each layer.
+  TensorRank tensor_rank() const { return {mesh_->tensor_rank(), mesh_->shape().tensor}; }
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;

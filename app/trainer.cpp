@@ -34,8 +34,14 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const Tensor& shards) {
     for (const ParameterPiece& piece : state.parameters.pieces()) {
-      tensors.push_back({prefix + piece.spec->name, piece.spec->shape, piece.begin, piece.end,
-                         shards.rows(piece.offset, piece.offset + piece.end - piece.begin)});
+      const ParameterSpec& spec = *piece.spec;
+      if (!spec.counts) continue;
+      tensors.push_back({.name = prefix + spec.name,
+                         .shape = spec.whole_shape,
+                         .begin = spec.column_offset() + piece.begin,
+                         .end = spec.column_offset() + piece.end,
+                         .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
+                         .columns = spec.columns()});
     }
   };
   add("", state.parameters.master());
@@ -53,7 +59,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 Trainer::Trainer(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
-      layout_(config.model),
+      layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config_, layout_, runtime)),
       arena_(allocate_training(options_, runtime)),
       state_(options_, runtime, arena_),
@@ -231,7 +237,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
 
 std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
   const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
-  const bool with_history = runtime_.mesh().shard().rank() == 0;
+  const bool with_history = runtime_.mesh().shard().rank() == 0 && runtime_.mesh().tensor().rank() == 0;
   return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
 }
 

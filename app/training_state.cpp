@@ -12,7 +12,9 @@ TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& 
              .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
-             .fp8_stats = reports_fp8(o.config)},
+             .fp8_stats = reports_fp8(o.config),
+             .tensor = &runtime.mesh().tensor(),
+             .tensor_chunks = o.config.parallel.tensor_parallel_chunks},
             parameters, arena, runtime.stream()),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
@@ -57,7 +59,7 @@ void training_step(TrainingState& state, int64_t step, double lr, Runtime& runti
   }
   mesh.data().all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(mesh.world());
-  state.optimizer.step(step, lr, &mesh.shard(), stream);
+  state.optimizer.step(step, lr, {&mesh.shard(), &mesh.tensor()}, stream);
   state.parameters.publish(state.model.weight_casts(&mesh.world()), stream);
 }
 

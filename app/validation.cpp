@@ -30,7 +30,8 @@ double Validator::loss(Llama& model) {
     stream.synchronize();
     total += static_cast<double>(value);
   }
-  total = runtime_->group().all_reduce_sum(total);
+  const bool counts = runtime_->mesh().tensor_rank() == 0;  // the tensor-parallel ranks have the same losses
+  total = runtime_->group().all_reduce_sum(counts ? total : 0);
   return total / static_cast<double>(num_tokens());
 }
 

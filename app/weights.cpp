@@ -34,7 +34,8 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
   if (!config.init_from.empty()) {
     const std::unique_ptr<WeightSource> source = open_weights(config.init_from);
     const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
-      source->read(spec.name, begin, end, out.data<float>());
+      const int64_t offset = spec.column_offset();
+      source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
     };
     return fill_parameters(parameters.master(), parameters, read, stream);
   }
@@ -44,11 +45,20 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
   fill_parameters(parameters.master(), parameters, initialize, stream);
 }
 
-void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream) {
-  const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
-    checkpoint.read(spec.name, begin, end, out);
+namespace {
+
+// Reads a parameter, or what is saved beside it under `prefix`.
+ParameterReader reader_of(Checkpoint& checkpoint, const std::string& prefix) {
+  return [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+    const int64_t offset = spec.column_offset();
+    checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
   };
-  fill_parameters(parameters.master(), parameters, read, stream);
+}
+
+}  // namespace
+
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream) {
+  fill_parameters(parameters.master(), parameters, reader_of(checkpoint, ""), stream);
 }
 
 void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
@@ -56,11 +66,7 @@ void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, c
   for (const auto& [prefix, moment] :
        {std::pair{kExpAvg, optimizer.exp_avg()}, std::pair{kExpAvgSq, optimizer.exp_avg_sq()}}) {
     if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) continue;
-    const std::string name_prefix = prefix;
-    const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
-      checkpoint.read(name_prefix + spec.name, begin, end, out);
-    };
-    fill_parameters(moment, parameters, read, stream);
+    fill_parameters(moment, parameters, reader_of(checkpoint, prefix), stream);
   }
 }
 

@@ -27,24 +27,25 @@ BlockParameters::BlockParameters(const ParameterView& view, const ParameterLayou
 }
 
 BlockTransients::BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : norm(arena.allocate("norm", compute, {shape.tokens(), config.hidden_size})),
+    : norm(arena.allocate("norm", compute, {shape.share(), config.hidden_size})),
       swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size})) {}
 
 BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
                                    const BlockTransients* transients, Arena& arena) {
   const int64_t tokens = shape.tokens();
+  const int64_t share = shape.share();
   const int64_t hidden = config.hidden_size;
   const auto norm = [&](const char* name) {
-    return transients != nullptr ? transients->norm : arena.allocate(name, compute, {tokens, hidden});
+    return transients != nullptr ? transients->norm : arena.allocate(name, compute, {share, hidden});
   };
-  h0 = arena.allocate("activations h0", compute, {tokens, hidden});
-  rstd1 = arena.allocate("activations rstd1", DType::kFloat32, {tokens});
+  h0 = arena.allocate("activations h0", compute, {share, hidden});
+  rstd1 = arena.allocate("activations rstd1", DType::kFloat32, {share});
   norm1 = norm("activations norm1");
   qkv = arena.allocate("activations qkv", compute, {tokens, config.qkv_width()});
   attention = arena.allocate("activations attention", compute, {tokens, config.attention_width()});
   lse = arena.allocate("activations lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
-  h1 = arena.allocate("activations h1", compute, {tokens, hidden});
-  rstd2 = arena.allocate("activations rstd2", DType::kFloat32, {tokens});
+  h1 = arena.allocate("activations h1", compute, {share, hidden});
+  rstd2 = arena.allocate("activations rstd2", DType::kFloat32, {share});
   norm2 = norm("activations norm2");
   gate_up = arena.allocate("activations gate_up", compute, {tokens, 2 * config.intermediate_size});
   swiglu = transients != nullptr ? transients->swiglu
@@ -53,7 +54,7 @@ BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& 
 
 BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
   const int64_t tokens = shape.tokens();
-  d_norm = arena.allocate("gradient of norm", compute, {tokens, config.hidden_size});
+  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size});
   d_qkv = arena.allocate("gradient of qkv", compute, {tokens, config.qkv_width()});
   d_attention = arena.allocate("gradient of attention", compute, {tokens, config.attention_width()});
   d_swiglu = arena.allocate("gradient of swiglu", compute, {tokens, config.intermediate_size});
@@ -153,10 +154,10 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
 
 std::array<LinearShape, kLinearsPerBlock> linear_shapes(const ModelConfig& config, const BatchShape& shape) {
   const int64_t tokens = shape.tokens();
-  return {LinearShape{tokens, config.hidden_size, config.qkv_width()},
-          LinearShape{tokens, config.attention_width(), config.hidden_size},
-          LinearShape{tokens, config.hidden_size, 2 * config.intermediate_size},
-          LinearShape{tokens, config.intermediate_size, config.hidden_size}};
+  return {LinearShape{tokens, config.hidden_size, config.qkv_width(), Divided::kOutputs},
+          LinearShape{tokens, config.attention_width(), config.hidden_size, Divided::kInputs},
+          LinearShape{tokens, config.hidden_size, 2 * config.intermediate_size, Divided::kOutputs},
+          LinearShape{tokens, config.intermediate_size, config.hidden_size, Divided::kInputs}};
 }
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {

@@ -6,6 +6,9 @@
 //
 // The last addition is left to the next norm, which fuses it: a block hands on h1 as `residual` and the down product as
 // `delta`. Queued on the stream of the context.
+//
+// Under tensor parallelism a rank has its heads and its part of the intermediate width (`config` is then its
+// local_config), and between the linears its share of the tokens, [share]; alone the share is all tokens.
 #pragma once
 
 #include <array>
@@ -22,7 +25,9 @@ namespace octavo {
 struct BatchShape {
   int64_t micro_batch_size = 0;  // sequences in one forward pass
   int64_t seq_len = 0;
+  int64_t tensor_ranks = 1;  // that divide the layers and share the tokens between them
   int64_t tokens() const { return micro_batch_size * seq_len; }
+  int64_t share() const { return tokens() / tensor_ranks; }
 };
 
 // A parameter somewhere: the weights as gathered, a gradient.
@@ -49,7 +54,7 @@ struct BlockLinears {
 struct BlockTransients {
   BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
 
-  Tensor norm;    // [tokens, hidden]
+  Tensor norm;    // [share, hidden]
   Tensor swiglu;  // [tokens, intermediate]
 };
 
@@ -59,15 +64,15 @@ struct BlockActivations {
   BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const BlockTransients* transients,
                    Arena& arena);
 
-  Tensor h0;         // [tokens, hidden] the residual stream entering the block
-  Tensor rstd1;      // [tokens] float32
-  Tensor norm1;      // [tokens, hidden] input of qkv
+  Tensor h0;         // [share, hidden] the residual stream entering the block
+  Tensor rstd1;      // [share] float32
+  Tensor norm1;      // [share, hidden] input of qkv
   Tensor qkv;        // [tokens, qkv_width] rotated
   Tensor attention;  // [tokens, heads * head_dim] input of o
   Tensor lse;        // [batch, heads, seq_len] float32
-  Tensor h1;         // [tokens, hidden] the residual stream between attention and MLP
-  Tensor rstd2;      // [tokens] float32
-  Tensor norm2;      // [tokens, hidden] input of gate_up
+  Tensor h1;         // [share, hidden] the residual stream between attention and MLP
+  Tensor rstd2;      // [share] float32
+  Tensor norm2;      // [share, hidden] input of gate_up
   Tensor gate_up;    // [tokens, 2 * intermediate]; backward overwrites it with its gradient
   Tensor swiglu;     // [tokens, intermediate] input of down
 };
@@ -76,7 +81,7 @@ struct BlockActivations {
 struct BlockGradients {
   BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
 
-  Tensor d_norm;       // [tokens, hidden]
+  Tensor d_norm;       // [share, hidden]
   Tensor d_qkv;        // [tokens, qkv_width]
   Tensor d_attention;  // [tokens, heads * head_dim]
   Tensor d_swiglu;     // [tokens, intermediate]
@@ -88,12 +93,13 @@ struct BlockContext {
   SdpaShape attention;
   Tensor rope_table;      // [seq_len, head_dim] float32
   Tensor document_start;  // optional [tokens] int32
+  TensorGroup& tensor;
   Stream& stream;
 };
 
 class BlockWeights;
 
-// `delta` [tokens, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
+// `delta` [share, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
 // activations.h0 already holds the input.
 void block_forward(const BlockContext& context, const BlockWeights& weights, BlockLinears& linears,
                    const Tensor& residual, const Tensor& delta, const BlockActivations& activations);
@@ -106,7 +112,7 @@ struct BlockBackward {
   BlockLinears& linears;
   const BlockActivations& activations;
   const BlockGradients& scratch;
-  Tensor d_h;       // [tokens, hidden]: in, the gradient of the block's output; out, of its input
+  Tensor d_h;       // [share, hidden]: in, the gradient of the block's output; out, of its input
   Tensor d_h_amax;  // optional [1]: where the amax of the latter goes, for the block before
   bool accumulate = false;
 };

@@ -1,6 +1,7 @@
 #include "model/block_weights.h"
 
 #include "kernels/fp8_shard.h"
+#include "model/quantize_part.h"
 
 namespace octavo {
 
@@ -9,7 +10,8 @@ BlockWeightMemory::BlockWeightMemory(const std::array<LinearShape, kLinearsPerBl
   constexpr DType kFormat = DType::kFloat8E4M3;
   const Scaling scaling = weight_scaling(recipe);
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto& [tokens, in, out] = shapes[i];
+    const int64_t in = shapes[i].in;
+    const int64_t out = shapes[i].out;
     if (with_rows) rows[i] = allocate_operand("fp8 weights", kFormat, scaling, out, in, arena);
     if (with_columns) columns[i] = allocate_operand("fp8 weights transposed", kFormat, scaling, in, out, arena);
   }
@@ -20,6 +22,8 @@ BlockWeights::BlockWeights(const Options& o, Arena& arena)
              o.layer),
       first_linear_(o.layer * kLinearsPerBlock),
       stats_(o.stats),
+      tensor_(o.tensor),
+      shapes_(o.shapes),
       keeps_(o.parameters.fsdp().keeps_weight(ParameterLayout::block_unit(o.layer))),
       rows_are_gathered_(o.parameters.travels_in_fp8(ParameterLayout::block_unit(o.layer))),
       gathered_{views_.qkv, views_.o, views_.gate_up, views_.down} {
@@ -58,12 +62,12 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
     if (rows_are_gathered_) {
       if (wants_columns) fp8_transpose({.out = w.columns.data, .x = w.rows.data}, stream);
     } else {
-      quantize({.rows = rows ? w.rows : Fp8Operand{},
-                .columns = wants_columns ? w.columns : Fp8Operand{},
-                .x = gathered_[i],
-                .amax = scaling_[i],
-                .amax_out = {}},
-               stream);
+      quantize_part({.rows = rows ? w.rows : Fp8Operand{},
+                     .columns = wants_columns ? w.columns : Fp8Operand{},
+                     .x = gathered_[i],
+                     .amax = scaling_[i],
+                     .amax_out = {}},
+                    shapes_[i].divided, tensor_, stream);
       if (rows && stats_ != nullptr) {
         stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
                      .kind = AmaxTable::kWeight,

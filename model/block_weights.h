@@ -36,6 +36,7 @@ class BlockWeights {
     LlamaMode mode;
     const AmaxTable* amaxes;                     // borrowed; per-tensor recipes
     Fp8StatsTable* stats;                        // borrowed; may be null
+    TensorGroup* tensor;                         // borrowed
     std::unique_ptr<BlockWeightMemory>& shared;  // of all blocks whose weights do not stay; made by the first of them
   };
   BlockWeights(const Options& options, Arena& arena);
@@ -54,6 +55,8 @@ class BlockWeights {
   BlockParameters views_;
   int64_t first_linear_;  // of the model
   Fp8StatsTable* stats_;
+  TensorGroup* tensor_;
+  std::array<LinearShape, kLinearsPerBlock> shapes_;
   bool is_fp8_;
   bool keeps_;              // the gathered weights stay
   bool rows_are_gathered_;  // in FP8

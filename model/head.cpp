@@ -4,6 +4,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/cross_entropy_parallel.h"
 #include "kernels/rms_norm.h"
 #include "model/linear.h"
 
@@ -27,15 +28,22 @@ HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout&
     : norm(view(layout.find("model.norm.weight"))),
       lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
 
-HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
+HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
+                                 const Tensor& all_norm_memory, Arena& arena) {
   const int64_t tokens = shape.tokens();
+  const int64_t share = shape.share();
   const int64_t chunk = chunk_tokens(config, shape, compute);
-  h = arena.allocate("head h", compute, {tokens, config.hidden_size});
-  rstd = arena.allocate("head rstd", DType::kFloat32, {tokens});
-  norm = arena.allocate("head norm", compute, {tokens, config.hidden_size});
+  h = arena.allocate("head h", compute, {share, config.hidden_size});
+  rstd = arena.allocate("head rstd", DType::kFloat32, {share});
+  norm = arena.allocate("head norm", compute, {share, config.hidden_size});
+  all_norm = norm;
   losses = arena.allocate("losses", DType::kFloat32, {tokens});
   logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size});
-  d_norm = arena.allocate("head gradient of a chunk", compute, {chunk, config.hidden_size});
+  if (shape.tensor_ranks == 1) return;
+  all_norm = all_norm_memory;
+  stats = arena.allocate("logit statistics", DType::kFloat32, {chunk * kCrossEntropyStats});
+  all_stats = arena.allocate("logit statistics of all ranks", DType::kFloat32,
+                             {shape.tensor_ranks * chunk * kCrossEntropyStats});
 }
 
 void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Tensor& residual, const Tensor& delta,
@@ -50,19 +58,67 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
                    c.stream);
 }
 
-void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& targets, const HeadActivations& a) {
-  const int64_t tokens = a.norm.dim(0);
+namespace {
+
+// The losses of tokens [begin, end), whose logits are there, and the gradient of these in their place when `backward`.
+struct ChunkLoss {
+  Tensor logits;
+  Tensor targets;
+  int64_t begin, end;
+  float scale = 1;
+  bool backward = false;
+};
+
+void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss& chunk) {
+  const Tensor losses = a.losses.rows(chunk.begin, chunk.end);
+  const Tensor targets = chunk.targets.rows(chunk.begin, chunk.end);
+  const Tensor d_logits = chunk.backward ? chunk.logits : Tensor();
+  if (c.tensor.alone()) {
+    return cross_entropy(
+        {.losses = losses, .d_logits = d_logits, .logits = chunk.logits, .targets = targets, .scale = chunk.scale},
+        c.stream);
+  }
+  const int64_t tokens = chunk.end - chunk.begin;
+  const int64_t ranks = c.tensor.size();
+  const int64_t vocab_begin = c.tensor.rank() * chunk.logits.dim(1);
+  const Tensor stats = a.stats.rows(0, tokens * kCrossEntropyStats).view({tokens, kCrossEntropyStats});
+  const Tensor all_stats = a.all_stats.rows(0, ranks * stats.numel()).view({ranks, tokens, kCrossEntropyStats});
+  cross_entropy_stats({.stats = stats, .logits = chunk.logits, .targets = targets, .vocab_begin = vocab_begin},
+                      c.stream);
+  c.tensor.gather_whole(all_stats, stats, "logit statistics");
+  cross_entropy_parallel({.losses = losses,
+                          .d_logits = d_logits,
+                          .logits = chunk.logits,
+                          .targets = targets,
+                          .stats = all_stats,
+                          .vocab_begin = vocab_begin,
+                          .scale = chunk.scale},
+                         c.stream);
+}
+
+// Calls work(begin, end, logits) for the tokens chunk by chunk, their logits made.
+template <typename Work>
+void for_each_chunk(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, Work work) {
+  if (!c.tensor.alone()) c.tensor.gather(a.all_norm, a.norm, "lm_head");
+  const int64_t tokens = a.all_norm.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += a.logits.dim(0)) {
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Tensor logits = a.logits.rows(0, end - begin);
-    linear_forward({.y = logits, .x = a.norm.rows(begin, end), .w = w.lm_head, .name = "lm_head"}, c.stream);
-    cross_entropy(
-        {.losses = a.losses.rows(begin, end), .d_logits = {}, .logits = logits, .targets = targets.rows(begin, end)},
-        c.stream);
+    linear_forward({.y = logits, .x = a.all_norm.rows(begin, end), .w = w.lm_head, .name = "lm_head"}, c.stream);
+    work(begin, end, logits);
   }
 }
 
+}  // namespace
+
+void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& targets, const HeadActivations& a) {
+  for_each_chunk(c, w, a, [&](int64_t begin, int64_t end, const Tensor& logits) {
+    chunk_loss(c, a, {.logits = logits, .targets = targets, .begin = begin, .end = end});
+  });
+}
+
 Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t token) {
+  CHECK(c.tensor.alone(), "logits of a single token on {} tensor-parallel ranks", c.tensor.size());
   const Tensor logits = a.logits.rows(0, 1);
   linear_forward({.y = logits, .x = a.norm.rows(token, token + 1), .w = w.lm_head, .name = "lm_head"}, c.stream);
   return logits.view({logits.dim(1)});
@@ -70,20 +126,12 @@ Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadAct
 
 void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
   const HeadActivations& a = args.activations;
-  const int64_t tokens = a.norm.dim(0);
-  for (int64_t begin = 0; begin < tokens; begin += a.logits.dim(0)) {
-    const int64_t end = std::min(begin + a.logits.dim(0), tokens);
-    const Tensor logits = a.logits.rows(0, end - begin);
-    const Tensor norm = a.norm.rows(begin, end);
-    const Tensor d_norm = a.d_norm.rows(0, end - begin);
-    linear_forward({.y = logits, .x = norm, .w = args.weights.lm_head, .name = "lm_head"}, c.stream);
-    cross_entropy({.losses = a.losses.rows(begin, end),
-                   .d_logits = logits,
-                   .logits = logits,
-                   .targets = args.targets.rows(begin, end),
-                   .scale = args.scale},
-                  c.stream);
-    linear_backward({.d_x = d_norm,
+  for_each_chunk(c, args.weights, a, [&](int64_t begin, int64_t end, const Tensor& logits) {
+    chunk_loss(
+        c, a,
+        {.logits = logits, .targets = args.targets, .begin = begin, .end = end, .scale = args.scale, .backward = true});
+    const Tensor norm = a.all_norm.rows(begin, end);
+    linear_backward({.d_x = norm,
                      .d_w = args.gradients.lm_head,
                      .d_y = logits,
                      .x = norm,
@@ -92,16 +140,18 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                      .input_name = "lm_head_d_x",
                      .weight_name = "lm_head_d_w"},
                     c.stream);
-    rms_norm_backward({.d_h = args.d_h.rows(begin, end),
-                       .d_weight = args.gradients.norm,
-                       .d_out = d_norm,
-                       .d_residual = {},
-                       .h = a.h.rows(begin, end),
-                       .rstd = a.rstd.rows(begin, end),
-                       .weight = args.weights.norm,
-                       .amax = args.d_h_amax},
-                      c.stream);
-  }
+  });
+  const Tensor& d_norm = a.norm;
+  if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
+  rms_norm_backward({.d_h = args.d_h,
+                     .d_weight = args.gradients.norm,
+                     .d_out = d_norm,
+                     .d_residual = {},
+                     .h = a.h,
+                     .rstd = a.rstd,
+                     .weight = args.weights.norm,
+                     .amax = args.d_h_amax},
+                    c.stream);
 }
 
 int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {

@@ -1,5 +1,8 @@
 // The head: final norm, lm_head and cross entropy, forward and backward, in chunks of tokens, so that the logits of a
 // micro-batch never exist whole.
+//
+// Under tensor parallelism each rank has the logits of its part of the vocabulary for all tokens, and the final norm of
+// its share of the tokens; the softmax needs three numbers a token from every rank.
 #pragma once
 
 #include "model/block.h"
@@ -11,18 +14,23 @@ struct HeadParameters {
   HeadParameters(const ParameterView& view, const ParameterLayout& layout, const ModelConfig& config);
 
   Tensor norm;     // [hidden]
-  Tensor lm_head;  // [vocab, hidden]
+  Tensor lm_head;  // [vocab, hidden], of this rank
 };
 
 struct HeadActivations {
-  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+  // `all_norm`: memory for it where there are several ranks.
+  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const Tensor& all_norm,
+                  Arena& arena);
 
-  Tensor h;       // [tokens, hidden] the residual stream after the last block
-  Tensor rstd;    // [tokens] float32
-  Tensor norm;    // [tokens, hidden] input of lm_head
-  Tensor losses;  // [tokens] float32
-  Tensor logits;  // [chunk, vocab]; training turns them into their gradient in place
-  Tensor d_norm;  // [chunk, hidden]
+  Tensor h;          // [share, hidden] the residual stream after the last block
+  Tensor rstd;       // [share] float32
+  Tensor norm;       // [share, hidden]
+  Tensor all_norm;   // [tokens, hidden] input of lm_head, norm where a rank is alone; backward overwrites it with its
+                     // gradient
+  Tensor losses;     // [tokens] float32
+  Tensor logits;     // [chunk, vocab]; training turns them into their gradient in place
+  Tensor stats;      // [chunk * 3] float32 of this rank's logits, where there are several ranks
+  Tensor all_stats;  // [ranks * chunk * 3] of all ranks'
 };
 
 // Final norm: activations.h = residual + delta, activations.norm = its norm.
@@ -33,7 +41,7 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
                const HeadActivations& activations);
 
-// Logits [vocab] of one token, in activations.logits.
+// Logits [vocab] of one token, in activations.logits. For a rank that is alone.
 Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,
                    int64_t token);
 

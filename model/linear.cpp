@@ -11,14 +11,16 @@ void linear_forward(const LinearForward& args, Stream& stream) {
 }
 
 void linear_backward(const LinearBackward& args, Stream& stream) {
-  matmul({.d = args.d_w,
-          .a = args.d_y,
-          .b = args.x,
-          .transpose_a = true,
-          .accumulate = args.accumulate,
-          .name = args.weight_name},
-         stream);
-  matmul({.d = args.d_x, .a = args.d_y, .b = args.w, .name = args.input_name}, stream);
+  if (args.d_w.defined()) {
+    matmul({.d = args.d_w,
+            .a = args.d_y,
+            .b = args.x,
+            .transpose_a = true,
+            .accumulate = args.accumulate,
+            .name = args.weight_name},
+           stream);
+  }
+  if (args.d_x.defined()) matmul({.d = args.d_x, .a = args.d_y, .b = args.w, .name = args.input_name}, stream);
 }
 
 int64_t linear_workspace_bytes(int64_t tokens, int64_t in, int64_t out, DType compute, const Stream& stream) {

@@ -14,12 +14,13 @@ struct LinearForward {
 };
 void linear_forward(const LinearForward& args, Stream& stream);
 
+// First d_w, then d_x; either may be left out with what only it needs. So d_x may be x itself.
 struct LinearBackward {
-  Tensor d_x;  // = [tokens, in]
-  Tensor d_w;  // [out, in] float32; = or, when accumulating, +=
+  Tensor d_x;  // optional = [tokens, in]
+  Tensor d_w;  // optional [out, in] float32; = or, when accumulating, +=
   Tensor d_y;  // [tokens, out]
-  Tensor x;    // [tokens, in]
-  Tensor w;    // [out, in]
+  Tensor x;    // [tokens, in], for d_w
+  Tensor w;    // [out, in], for d_x
   bool accumulate = false;
   const char* input_name = "linear_d_x";
   const char* weight_name = "linear_d_w";

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "kernels/core/error.h"
+#include "kernels/fp8_shard.h"
 #include "model/linear.h"
+#include "model/quantize_part.h"
 
 namespace octavo {
 
@@ -39,30 +41,65 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
           .scaling = scaling};
 }
 
+// Some of the tokens of an operand [tokens, k]; all of them where scales of a token are not neighbours.
+Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
+  if (begin == 0 && end == rows.data.dim(0)) return rows;
+  CHECK(rows.scaling == Scaling::kTensor || rows.scaling == Scaling::kRow, "tokens {} to {} of a blockwise operand",
+        begin, end);
+  return {.data = rows.data.rows(begin, end),
+          .scale_inv = rows.scaling == Scaling::kRow ? rows.scale_inv.rows(begin, end) : rows.scale_inv,
+          .scaling = rows.scaling};
+}
+
 }  // namespace
 
-LinearScratch::LinearScratch(std::span<const LinearShape> shapes, LinearPrecision recipe, Arena& arena) {
-  const Scaling scaling = activation_scaling(recipe);
+LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const PrecisionConfig& precision,
+                             const TensorGroup& tensor, Arena& arena) {
+  const Scaling scaling = activation_scaling(precision.linear);
   int64_t elements = 0;
   int64_t row_count = 0;
   int64_t column_count = 0;
+  int64_t exchanged = 0;
   for (const LinearShape& s : shapes) {
+    exchanged = std::max(exchanged, s.tokens * s.whole_width());
     for (const int64_t width : {s.in, s.out}) {
       elements = std::max(elements, s.tokens * width);
       row_count = std::max(row_count, fp8_scale_count(scaling, s.tokens, width));
       column_count = std::max(column_count, fp8_scale_count(scaling, width, s.tokens));
     }
   }
-  row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements});
-  column_bytes = arena.allocate("fp8 columns", DType::kUInt8, {elements});
-  row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {row_count});
-  column_scales = arena.allocate("fp8 column scales", DType::kFloat32, {column_count});
+  if (is_fp8(precision.linear)) {
+    row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements});
+    column_bytes = arena.allocate("fp8 columns", DType::kUInt8, {elements});
+    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {row_count});
+    column_scales = arena.allocate("fp8 column scales", DType::kFloat32, {column_count});
+  }
+  if (tensor.alone()) return;
+  exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged});
+  if (is_per_tensor(precision.linear)) {
+    share_bytes = arena.allocate("fp8 tokens of one rank", DType::kUInt8, {exchanged / tensor.size()});
+  }
 }
 
 LinearLayer::LinearLayer(const LinearOptions& options, Arena& arena) : options_(options) {
-  if (!is_fp8(options.recipe) || !options.gradient.defined()) return;
-  input_columns_ = allocate_operand("activations fp8", DType::kFloat8E4M3, activation_scaling(options.recipe),
-                                    options.shape.in, options.shape.tokens, arena);
+  const LinearShape& shape = options.shape;
+  const bool training = options.gradient.defined();
+  if (is_fp8(options.recipe)) {
+    if (!training) return;
+    input_columns_ = allocate_operand("activations fp8", DType::kFloat8E4M3, activation_scaling(options.recipe),
+                                      shape.in, shape.tokens, arena);
+  } else if (divides(Divided::kOutputs)) {
+    gathered_ = training
+                    ? arena.allocate("activations of all ranks", options.precision.compute, {shape.tokens, shape.in})
+                    : exchange();
+  }
+}
+
+// All tokens at the width that is not divided.
+Tensor LinearLayer::exchange() const {
+  const LinearShape& s = options_.shape;
+  const Tensor& memory = options_.scratch->exchange;
+  return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
 }
 
 Tensor LinearLayer::amax_slot(AmaxTable::Kind kind) const {
@@ -73,17 +110,40 @@ Tensor LinearLayer::scale_amax(AmaxTable::Kind kind) const {
   return is_per_tensor(options_.recipe) ? options_.amaxes->scaling(options_.index, kind) : Tensor();
 }
 
-// Whether the scales of an operand are known when its kernel has the values.
-// Statistics are taken of casts whose tensor is there as well.
-bool LinearLayer::casts_early() const {
-  if (options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (options_.recipe == LinearPrecision::kFp8Delayed) return options_.amaxes->uses_history();
-  return options_.recipe == LinearPrecision::kFp8Blockwise;
+// Whether a rank has only its share of the tokens of a tensor.
+bool LinearLayer::is_share(Kind kind) const {
+  return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
 }
 
-Fp8Cast LinearLayer::input_cast() const { return casts_early() ? input_operands() : Fp8Cast{}; }
+// Whether the scales of an operand are known when its kernel has the values. Blocks of 128 tokens may be in no one's
+// share. Statistics are taken of casts whose tensor is there as well.
+bool LinearLayer::casts_early(Kind kind) const {
+  if (options_.stats != nullptr && options_.stats->measuring()) return false;
+  if (options_.recipe == LinearPrecision::kFp8Delayed) return options_.amaxes->uses_history();
+  return options_.recipe == LinearPrecision::kFp8Blockwise && !is_share(kind);
+}
 
-Fp8Cast LinearLayer::gradient_cast() const { return casts_early() ? gradient_operands() : Fp8Cast{}; }
+Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind) const {
+  if (!casts_early(kind)) return {};
+  if (!is_share(kind)) return operands;
+  return {.rows = share_rows(operands.rows), .columns = {}, .amax = operands.amax};
+}
+
+Fp8Cast LinearLayer::input_cast() const {
+  return is_fp8(options_.recipe) ? early_cast(input_operands(), AmaxTable::kInput) : Fp8Cast{};
+}
+
+Fp8Cast LinearLayer::gradient_cast() const {
+  return is_fp8(options_.recipe) ? early_cast(gradient_operands(), AmaxTable::kOutputGradient) : Fp8Cast{};
+}
+
+// The cast of this rank's share of the tokens that `rows` is gathered from.
+Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
+  const int64_t tokens = rows.data.dim(0) / options_.tensor->size();
+  return {.data = Tensor(options_.scratch->share_bytes.raw(), rows.data.dtype(), {tokens, rows.data.dim(1)}),
+          .scale_inv = rows.scale_inv,
+          .scaling = rows.scaling};
+}
 
 Fp8Cast LinearLayer::input_operands() const {
   const LinearOptions& o = options_;
@@ -117,62 +177,110 @@ bool LinearLayer::fast(bool forward) const {
   return false;
 }
 
+const char* LinearLayer::name_of(Kind kind) const {
+  return kind == AmaxTable::kInput ? options_.names.forward : options_.names.d_x;
+}
+
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way.
-void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind,
-                       bool measured, Stream& stream) {
+void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, Kind kind, bool measured,
+                       Stream& stream) {
   if (!is_per_tensor(options_.recipe)) {
-    quantize({.rows = rows, .columns = columns, .x = x, .amax = {}, .amax_out = {}}, stream);
+    // What is not a share is some columns of the whole tensor.
+    TensorGroup* group = alone() || is_share(kind) ? nullptr : options_.tensor;
+    quantize_part({.rows = rows, .columns = columns, .x = x, .amax = {}, .amax_out = {}}, Divided::kInputs, group,
+                  stream);
     return add_stats(rows, x, kind, stream);
   }
   const Tensor current = amax_slot(kind);
-  const bool measure_now = !measured && options_.amaxes->uses_history();
-  if (!measured && !measure_now) amax({.out = current, .x = x.view({x.numel()})}, stream);
+  const bool from_history = options_.amaxes->uses_history();
+  if (!from_history && !measured) amax({.out = current, .x = x.view({x.numel()})}, stream);
+  if (!from_history && !alone()) options_.tensor->all_reduce_max(current, "an activation's amax");
   quantize({.rows = rows,
             .columns = columns,
             .x = x,
             .amax = scale_amax(kind),
-            .amax_out = measure_now ? current : Tensor()},
+            .amax_out = from_history && !measured ? current : Tensor()},
            stream);
   add_stats(rows, x, kind, stream);
 }
 
 // While the amax that the cast scaled by is still there.
-void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream) {
+void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream) {
   if (options_.stats == nullptr) return;
   options_.stats->add({.linear = options_.index, .kind = kind, .rows = rows, .x = x, .amax = scale_amax(kind)}, stream);
 }
 
+// Makes the operands of x and queues `work`, which needs their rows, for stretches of the tokens.
+void LinearLayer::make_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+                                const TensorGroup::Work& work) {
+  if (is_share(kind)) return gather_operands(operands, x, kind, made, stream, work);
+  if (made != Made::kCast || !casts_early(kind)) {
+    cast(operands.rows, operands.columns, x, kind, made != Made::kPlain, stream);
+  }
+  work(0, options_.shape.tokens);
+}
+
+void LinearLayer::gather_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+                                  const TensorGroup::Work& work) {
+  TensorGroup& group = *options_.tensor;
+  if (!is_per_tensor(options_.recipe)) {
+    group.gather(exchange(), x, name_of(kind));
+    cast(operands.rows, operands.columns, exchange(), kind, made != Made::kPlain, stream);
+    return work(0, options_.shape.tokens);
+  }
+  const Fp8Operand share = share_rows(operands.rows);
+  const bool is_cast = made == Made::kCast && casts_early(kind);
+  if (!is_cast) cast(share, {}, x, kind, made != Made::kPlain, stream);
+  group.gather(operands.rows.data, share.data, name_of(kind), work);
+  if (!operands.columns.defined()) return;
+  fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
+  fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
+}
+
 void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream) {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) {
-    input_ = x;
-    return linear_forward({.y = y, .x = x, .w = o.weight.value, .name = o.names.forward}, stream);
-  }
+  if (!is_fp8(o.recipe)) return forward_plain(y, x, stream);
   const Fp8Cast operands = input_operands();
-  if (made != Made::kCast || !casts_early()) {
-    cast(operands.rows, operands.columns, x, AmaxTable::kInput, made != Made::kPlain, stream);
+  const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
+    fp8_matmul({.d = out.rows(begin, end),
+                .a = token_rows(operands.rows, begin, end),
+                .b = o.weight.rows,
+                .fast_accumulation = fast(true),
+                .name = o.names.forward},
+               stream);
+  };
+  if (!divides(Divided::kInputs)) {
+    return make_operands(operands, x, AmaxTable::kInput, made, stream,
+                         [&](int64_t begin, int64_t end) { product(y, begin, end); });
   }
-  fp8_matmul({.d = y, .a = operands.rows, .b = o.weight.rows, .fast_accumulation = fast(true), .name = o.names.forward},
-             stream);
+  make_operands(operands, x, AmaxTable::kInput, made, stream, [&](int64_t, int64_t) {
+    reduce_scatter(y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
+  });
+}
+
+void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) {
+  TensorGroup& group = *options_.tensor;
+  const char* name = options_.names.forward;
+  if (options_.recipe != LinearPrecision::kFp8Blockwise) return group.reduce_scatter(y, exchange(), name, work);
+  work(0, options_.shape.tokens);
+  group.reduce_scatter(y, exchange(), name);
 }
 
 void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream) {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) {
-    return linear_backward({.d_x = d_x,
-                            .d_w = o.gradient,
-                            .d_y = d_y,
-                            .x = input_,
-                            .w = o.weight.value,
-                            .accumulate = accumulate,
-                            .input_name = o.names.d_x,
-                            .weight_name = o.names.d_w},
-                           stream);
-  }
+  if (!is_fp8(o.recipe)) return backward_plain(d_x, d_y, accumulate, stream);
   const Fp8Cast operands = gradient_operands();
-  if (made != Made::kCast || !casts_early()) {
-    cast(operands.rows, operands.columns, d_y, AmaxTable::kOutputGradient, made != Made::kPlain, stream);
-  }
+  const bool sums = divides(Divided::kOutputs);
+  const Tensor d_input = sums ? exchange() : d_x;
+  make_operands(operands, d_y, AmaxTable::kOutputGradient, made, stream, [&](int64_t begin, int64_t end) {
+    fp8_matmul({.d = d_input.rows(begin, end),
+                .a = token_rows(operands.rows, begin, end),
+                .b = o.weight.columns,
+                .fast_accumulation = fast(false),
+                .name = o.names.d_x},
+               stream);
+  });
+  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
   fp8_matmul({.d = o.gradient,
               .a = operands.columns,
               .b = input_columns_,
@@ -180,9 +288,57 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
               .fast_accumulation = fast(false),
               .name = o.names.d_w},
              stream);
-  fp8_matmul(
-      {.d = d_x, .a = operands.rows, .b = o.weight.columns, .fast_accumulation = fast(false), .name = o.names.d_x},
-      stream);
+  if (sums) o.tensor->wait();
+}
+
+void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, Stream& stream) {
+  const LinearOptions& o = options_;
+  const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
+    linear_forward({.y = out.rows(begin, end), .x = in.rows(begin, end), .w = o.weight.value, .name = o.names.forward},
+                   stream);
+  };
+  input_ = divides(Divided::kOutputs) ? gathered_ : x;
+  if (divides(Divided::kOutputs)) {
+    return o.tensor->gather(gathered_, x, o.names.forward,
+                            [&](int64_t begin, int64_t end) { product(y, gathered_, begin, end); });
+  }
+  if (divides(Divided::kInputs)) {
+    return o.tensor->reduce_scatter(y, exchange(), o.names.forward,
+                                    [&](int64_t begin, int64_t end) { product(exchange(), x, begin, end); });
+  }
+  product(y, x, 0, x.dim(0));
+}
+
+void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream) {
+  const LinearOptions& o = options_;
+  const bool sums = divides(Divided::kOutputs);
+  const bool gathers = divides(Divided::kInputs);
+  const Tensor d_input = sums ? exchange() : d_x;
+  const Tensor d_output = gathers ? exchange() : d_y;
+  const auto product = [&](int64_t begin, int64_t end) {
+    linear_backward({.d_x = d_input.rows(begin, end),
+                     .d_w = {},
+                     .d_y = d_output.rows(begin, end),
+                     .x = {},
+                     .w = o.weight.value,
+                     .input_name = o.names.d_x},
+                    stream);
+  };
+  if (gathers) {
+    o.tensor->gather(d_output, d_y, o.names.d_x, product);
+  } else {
+    product(0, d_output.dim(0));
+  }
+  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
+  linear_backward({.d_x = {},
+                   .d_w = o.gradient,
+                   .d_y = d_output,
+                   .x = input_,
+                   .w = {},
+                   .accumulate = accumulate,
+                   .weight_name = o.names.d_w},
+                  stream);
+  if (sums) o.tensor->wait();
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

@@ -10,6 +10,17 @@
 // The casts of W come from outside (model/block_weights.h), once a step or whenever W has been gathered. What backward
 // needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on the stream;
 // memory comes from the arena at construction.
+//
+// Tensor parallelism (model/tensor_parallel.h, parallel/tensor_group.h): W is a rank's part of the weight. Where its
+// outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x is all
+// tokens of some columns and y a share of the tokens; gradients alike.
+//
+//   outputs divided   forward   y = gather(x) W^T            backward  d_x = scatter(sum of d_y W),  d_W += d_y^T
+//   gather(x) inputs divided    forward   y = scatter(sum of x W^T)    backward  d_x = gather(d_y) W,          d_W +=
+//   gather(d_y)^T x
+//
+// Per-tensor recipes cast a share first and gather the bytes, the others gather values in the compute dtype. A scale is
+// that of the whole tensor, so the ranks find its amax together. Sums over ranks are in the compute dtype.
 #pragma once
 
 #include <span>
@@ -20,22 +31,32 @@
 #include "model/amax_table.h"
 #include "model/fp8_stats_table.h"
 #include "model/precision.h"
+#include "model/tensor_parallel.h"
+#include "parallel/tensor_group.h"
 
 namespace octavo {
 
 struct LinearShape {
-  int64_t tokens = 0;
-  int64_t in = 0;
+  int64_t tokens = 0;  // of all ranks of the group
+  int64_t in = 0;      // of this rank
   int64_t out = 0;
+  Divided divided = Divided::kOutputs;
+  // The width that is not divided, which tokens travel at.
+  int64_t whole_width() const { return divided == Divided::kOutputs ? in : out; }
 };
 
-// FP8 operands that live within one call; all linears of a model share them.
+// What lives within one call; all linears of a model share it.
 struct LinearScratch {
   // Room for the largest of `shapes`.
-  LinearScratch(std::span<const LinearShape> shapes, LinearPrecision recipe, Arena& arena);
+  LinearScratch(std::span<const LinearShape> shapes, const PrecisionConfig& precision, const TensorGroup& tensor,
+                Arena& arena);
 
+  // FP8 operands.
   Tensor row_bytes, column_bytes;    // [elements] uint8
   Tensor row_scales, column_scales;  // [elements] float32
+  // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
+  Tensor share_bytes;  // [elements] uint8
+  Tensor exchange;     // [elements] compute dtype
 };
 
 // A weight as its products read it.
@@ -70,7 +91,8 @@ struct LinearOptions {
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
   Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
   int64_t index = 0;                 // of this linear in the tables
-  LinearScratch* scratch = nullptr;  // FP8 recipes; borrowed
+  LinearScratch* scratch = nullptr;  // borrowed
+  TensorGroup* tensor = nullptr;     // borrowed
 };
 
 // What the kernel that made an operand was given of the layer.
@@ -100,18 +122,35 @@ class LinearLayer {
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
 
  private:
-  Tensor amax_slot(AmaxTable::Kind kind) const;
-  Tensor scale_amax(AmaxTable::Kind kind) const;
+  using Kind = AmaxTable::Kind;
+
+  Tensor amax_slot(Kind kind) const;
+  Tensor scale_amax(Kind kind) const;
   Fp8Cast input_operands() const;
   Fp8Cast gradient_operands() const;
-  bool casts_early() const;
-  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, AmaxTable::Kind kind, bool measured,
+  bool is_share(Kind kind) const;
+  bool casts_early(Kind kind) const;
+  Fp8Cast early_cast(const Fp8Cast& operands, Kind kind) const;
+  Fp8Operand share_rows(const Fp8Operand& rows) const;
+  void forward_plain(const Tensor& y, const Tensor& x, Stream& stream);
+  void backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
+  void make_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+                     const TensorGroup::Work& work);
+  void gather_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+                       const TensorGroup::Work& work);
+  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, Kind kind, bool measured,
             Stream& stream);
-  void add_stats(const Fp8Operand& rows, const Tensor& x, AmaxTable::Kind kind, Stream& stream);
+  void add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream);
+  void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
+  Tensor exchange() const;
+  bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
+  bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
   bool fast(bool forward) const;
+  const char* name_of(Kind kind) const;
 
   LinearOptions options_;
   Tensor input_;              // of the last forward, without FP8
+  Tensor gathered_;           // [tokens, in] what that is where shares are gathered
   Fp8Operand input_columns_;  // of the last forward, in FP8
 };
 

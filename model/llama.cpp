@@ -26,26 +26,30 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       parameters_(&parameters),
       fsdp_(&parameters.fsdp()),
       stream_(&stream),
+      tensor_(options.tensor, options.shape.tokens(), options.tensor_chunks, stream),
+      local_(local_config(options.config, {tensor_.rank(), tensor_.size()})),
       embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
       head_weights_(weights_of(parameters), parameters.layout(), options.config),
-      head_gradients_(head_weights_),
-      head_activations_(options.config, options.shape, options.precision.compute, arena) {
+      head_gradients_(head_weights_) {
   const ModelConfig& config = options.config;
-  const BatchShape& shape = options.shape;
+  options_.shape.tensor_ranks = tensor_.size();
+  const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
   const bool training = options.mode == LlamaMode::kTraining;
   sdpa_check_supported(config.head_dim, compute, stream.device());
-  delta_ = arena.allocate("residual delta", compute, {shape.tokens(), config.hidden_size});
+  scratch_ = std::make_unique<LinearScratch>(linear_shapes(local_, shape), options.precision, tensor_, arena);
+  head_activations_ = std::make_unique<HeadActivations>(local_, shape, compute, all_tokens(), arena);
+  delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size});
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training) {
     d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
     head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
-    block_gradients_ = std::make_unique<BlockGradients>(config, shape, compute, arena);
+    block_gradients_ = std::make_unique<BlockGradients>(local_, shape, compute, arena);
+    if (has_kv_copies(config, tensor_.size())) {
+      kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
+    }
   }
-  if (is_fp8(options.precision.linear)) {
-    transients_ = std::make_unique<BlockTransients>(config, shape, compute, arena);
-    scratch_ = std::make_unique<LinearScratch>(linear_shapes(config, shape), options.precision.linear, arena);
-  }
+  if (is_fp8(options.precision.linear)) transients_ = std::make_unique<BlockTransients>(local_, shape, compute, arena);
   if (is_per_tensor(options.precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
@@ -54,8 +58,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
 
-  const int64_t workspace_bytes = std::max({block_workspace_bytes(config, shape, options.precision, stream),
-                                            head_workspace_bytes(config, shape, compute, stream),
+  const int64_t workspace_bytes = std::max({block_workspace_bytes(local_, shape, options.precision, stream),
+                                            head_workspace_bytes(local_, shape, compute, stream),
                                             reduce_workspace_bytes(stream), fp8_stats_workspace_bytes(stream)});
   const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
   if (arena.planning()) return;
@@ -63,30 +67,39 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   upload_rope_table();
 }
 
+// Memory for a row of hidden_size for every token of all tensor-parallel ranks.
+Tensor Llama::all_tokens() const {
+  if (tensor_.alone()) return {};
+  const int64_t tokens = options_.shape.tokens();
+  const int64_t hidden = options_.config.hidden_size;
+  return scratch_->exchange.rows(0, tokens * hidden).view({tokens, hidden});
+}
+
 void Llama::make_block(int64_t layer, Arena& arena) {
   const ModelConfig& config = options_.config;
   const PrecisionConfig& precision = options_.precision;
   const bool training = options_.mode == LlamaMode::kTraining;
   const BlockWeights::Options weights{.parameters = *parameters_,
-                                      .config = config,
+                                      .config = local_,
                                       .precision = precision,
-                                      .shapes = linear_shapes(config, options_.shape),
+                                      .shapes = linear_shapes(local_, options_.shape),
                                       .layer = layer,
                                       .mode = options_.mode,
                                       .amaxes = amaxes_.get(),
                                       .stats = fp8_stats_.get(),
+                                      .tensor = &tensor_,
                                       .shared = weight_memory_};
   weights_.emplace_back(weights, arena);
-  if (training) gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), config, layer);
+  if (training) gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), local_, layer);
   linears_.push_back(make_linears(layer, arena));
   if (!training && layer > 0) return;
   // What several blocks share must not be kept for backward, so only blocks in FP8 use the transients.
   const bool transient = training ? is_fp8(precision.of_layer(layer, config.num_layers)) : transients_ != nullptr;
-  activations_.emplace_back(config, options_.shape, precision.compute, transient ? transients_.get() : nullptr, arena);
+  activations_.emplace_back(local_, options_.shape, precision.compute, transient ? transients_.get() : nullptr, arena);
 }
 
 BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
-  const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(options_.config, options_.shape);
+  const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(local_, options_.shape);
   const BlockParameters* g = gradients(static_cast<size_t>(layer));
   const auto make = [&](size_t i, const LinearNames& names, Tensor BlockParameters::*matrix) {
     const LinearOptions linear{.recipe = options_.precision.of_layer(layer, options_.config.num_layers),
@@ -98,7 +111,8 @@ BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
                                .amaxes = amaxes_.get(),
                                .stats = fp8_stats_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
-                               .scratch = scratch_.get()};
+                               .scratch = scratch_.get(),
+                               .tensor = &tensor_};
     return LinearLayer(linear, arena);
   };
   return {.qkv = make(0, {"qkv", "qkv_d_x", "qkv_d_w"}, &BlockParameters::qkv),
@@ -123,13 +137,21 @@ void Llama::end_step(Communicator& communicator) {
   if (amaxes_) amaxes_->end_step(communicator, *stream_);
 }
 
-BlockContext Llama::context(const Tensor& document_start) const {
-  return {options_.config, sdpa_shape(options_.config, options_.shape), rope_table_, document_start, *stream_};
+BlockContext Llama::context(const Tensor& document_start) {
+  return {local_, sdpa_shape(local_, options_.shape), rope_table_, document_start, tensor_, *stream_};
 }
 
 size_t Llama::unit_after(size_t layer) const {
   const bool last = layer + 1 == weights_.size();
   return last ? parameters_->layout().head_unit() : ParameterLayout::block_unit(static_cast<int64_t>(layer) + 1);
+}
+
+// Each rank has the rows of its part of the vocabulary; the others' are zero.
+void Llama::forward_embedding(const MicroBatch& batch) {
+  const Tensor& h0 = activations(0).h0;
+  const Tensor rows = tensor_.alone() ? h0 : all_tokens();
+  embedding_forward({.out = rows, .ids = batch.inputs, .table = embedding_, .vocab_begin = vocab_begin()}, *stream_);
+  if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
 Tensor Llama::forward_blocks(const MicroBatch& batch) {
@@ -139,7 +161,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch) {
   fsdp_->gather(ParameterLayout::block_unit(0));
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
-  embedding_forward({.out = activations(0).h0, .ids = batch.inputs, .table = embedding_}, *stream_);
+  forward_embedding(batch);
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t layer = 0; layer < weights_.size(); ++layer) {
@@ -159,8 +181,8 @@ void Llama::forward(const MicroBatch& batch) {
   const Tensor residual = forward_blocks(batch);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
-  head_loss(c, head_weights_, batch.targets, head_activations_);
+  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
+  head_loss(c, head_weights_, batch.targets, *head_activations_);
   fsdp_->release(head);
 }
 
@@ -173,10 +195,10 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
   const Tensor residual = forward_blocks(batch);
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
+  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
-                         .activations = head_activations_,
+                         .activations = *head_activations_,
                          .targets = batch.targets,
                          .d_h = delta_,
                          .d_h_amax = linears_.back().down.gradient_amax(),
@@ -184,12 +206,12 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
                          .accumulate = fsdp_->begin_gradient(head)});
   fsdp_->release(head);
   if (!options_.config.tie_word_embeddings) fsdp_->reduce(head);  // a tied table's gradient is not complete yet
-  backward_blocks(batch);
+  backward_blocks(batch, last);
   backward_embedding(batch);
   fsdp_->reduce(ParameterLayout::kNorms);
 }
 
-void Llama::backward_blocks(const MicroBatch& batch) {
+void Llama::backward_blocks(const MicroBatch& batch, bool last) {
   const BlockContext c = context(batch.document_start);
   for (size_t layer = weights_.size(); layer-- > 0;) {
     const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
@@ -205,6 +227,8 @@ void Llama::backward_blocks(const MicroBatch& batch) {
                        .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
                        .accumulate = fsdp_->begin_gradient(unit)});
     fsdp_->release(unit);
+    const bool complete = last || !fsdp_->keeps_gradient(unit);
+    if (kv_copies_ && complete) kv_copies_->sum(gradients_[layer].qkv, tensor_, *stream_);
     fsdp_->reduce(unit);
   }
 }
@@ -213,7 +237,14 @@ void Llama::backward_embedding(const MicroBatch& batch) {
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
   if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit)) stream_->zero(d_embedding_);
-  embedding_backward({.d_table = d_embedding_, .d_out = delta_, .ids = batch.inputs, .order = batch.order}, *stream_);
+  const Tensor d_out = tensor_.alone() ? delta_ : all_tokens();
+  if (!tensor_.alone()) tensor_.gather(d_out, delta_, "embedding");
+  embedding_backward({.d_table = d_embedding_,
+                      .d_out = d_out,
+                      .ids = batch.inputs,
+                      .order = batch.order,
+                      .vocab_begin = vocab_begin()},
+                     *stream_);
   fsdp_->reduce(kUnit);
 }
 
@@ -223,8 +254,8 @@ Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
   const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}});
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, head_activations_);
-  const Tensor logits = head_logits(c, head_weights_, head_activations_, position);
+  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
+  const Tensor logits = head_logits(c, head_weights_, *head_activations_, position);
   fsdp_->release(head);
   return logits;
 }

@@ -11,6 +11,7 @@
 #include "model/block.h"
 #include "model/block_weights.h"
 #include "model/head.h"
+#include "model/kv_copies.h"
 #include "model/precision.h"
 #include "model/sharded_parameters.h"
 
@@ -30,7 +31,9 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
-  bool fp8_stats = false;  // with room for statistics of the casts, in FP8
+  bool fp8_stats = false;          // with room for statistics of the casts, in FP8
+  Communicator* tensor = nullptr;  // the ranks that divide the layers; borrowed, null: one
+  int64_t tensor_chunks = 1;       // stretches of the tokens that their collectives are split into
 };
 
 class Llama {
@@ -41,20 +44,20 @@ class Llama {
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
-  // losses() = the loss of every token.
+  // losses() = the loss of every token; the same on all tensor-parallel ranks.
   void forward(const MicroBatch& batch);
 
   // losses() as forward(), and the gradient of scale * sum(losses) into the gradient shards: = when `first`, += after.
   // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
-  // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32.
+  // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32, without tensor parallelism.
   Tensor next_token_logits(const Tensor& inputs, int64_t position);
 
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
   void end_step(Communicator& communicator);
 
-  const Tensor& losses() const { return head_activations_.losses; }  // [tokens] float32
+  const Tensor& losses() const { return head_activations_->losses; }  // [tokens] float32
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
   // Null but for per-tensor FP8 recipes.
@@ -70,11 +73,14 @@ class Llama {
   const BlockParameters* gradients(size_t layer) const { return gradients_.empty() ? nullptr : &gradients_[layer]; }
   void upload_rope_table();
   const BlockActivations& activations(size_t layer) const;
-  BlockContext context(const Tensor& document_start) const;
+  BlockContext context(const Tensor& document_start);
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
   Tensor forward_blocks(const MicroBatch& batch);
-  void backward_blocks(const MicroBatch& batch);
+  void backward_blocks(const MicroBatch& batch, bool last);
+  void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
+  Tensor all_tokens() const;
+  int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
   // The unit that forward needs after block `layer`.
   size_t unit_after(size_t layer) const;
 
@@ -82,12 +88,15 @@ class Llama {
   ShardedParameters* parameters_;
   Fsdp* fsdp_;
   Stream* stream_;
+  TensorGroup tensor_;
+  ModelConfig local_;  // this rank's part of the model
   Tensor embedding_;
   Tensor d_embedding_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
-  HeadActivations head_activations_;
-  Tensor delta_;       // [tokens, hidden]; in backward, the gradient of the residual stream
+  std::unique_ptr<LinearScratch> scratch_;  // shared by the linears
+  std::unique_ptr<HeadActivations> head_activations_;
+  Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
   Tensor rope_table_;  // [seq_len, head_dim] float32
 
   // By layer.
@@ -99,10 +108,10 @@ class Llama {
   // Shared by the blocks, where there is use for them.
   std::unique_ptr<BlockGradients> block_gradients_;   // in training
   std::unique_ptr<BlockTransients> transients_;       // in FP8
-  std::unique_ptr<LinearScratch> scratch_;            // in FP8
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                 // of per-tensor recipes
   std::unique_ptr<Fp8StatsTable> fp8_stats_;          // in FP8, where asked for
+  std::unique_ptr<KvCopies> kv_copies_;               // where kv heads have copies
 };
 
 }  // namespace octavo

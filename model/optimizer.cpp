@@ -9,6 +9,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
     : config_(config),
       parameters_(&parameters),
       amaxes_(amaxes),
+      counted_gradients_(parameters.counted_gradients()),
       exp_avg_(arena.allocate("exp_avg", config.state_dtype, {parameters.master().numel()})),
       exp_avg_sq_(arena.allocate("exp_avg_sq", config.state_dtype, {parameters.master().numel()})),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
@@ -41,12 +42,16 @@ void Optimizer::find_segments() {
   }
 }
 
-void Optimizer::step(int64_t step, double lr, Communicator* shards, Stream& stream) {
+void Optimizer::step(int64_t step, double lr, const ParameterRanks& ranks, Stream& stream) {
   const ShardedParameters& p = *parameters_;
-  parameters_->fsdp().finish_reductions();
+  parameters_->finish_gradients(ranks.tensor, stream);
   stream.zero(grad_sum_of_squares_);
-  sum_of_squares({.out = grad_sum_of_squares_, .x = p.gradients()}, stream);
-  if (shards != nullptr) shards->all_reduce_sum(grad_sum_of_squares_, stream);
+  for (const Tensor& gradients : counted_gradients_) {
+    sum_of_squares({.out = grad_sum_of_squares_, .x = gradients}, stream);
+  }
+  for (Communicator* group : {ranks.shard, ranks.tensor}) {
+    if (group != nullptr) group->all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
+  }
   if (amaxes_ != nullptr) amaxes_->begin_weights(stream);
   for (const Segment& segment : segments_) {
     const auto slice = [&](const Tensor& flat) { return flat.rows(segment.begin, segment.end); };

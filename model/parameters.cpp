@@ -41,6 +41,16 @@ int64_t ParameterSpec::numel() const {
   return count;
 }
 
+int64_t ParameterSpec::whole_index(int64_t i) const {
+  if (shape.size() < 2) return i;
+  return (row_begin + i / shape[1]) * whole_shape[1] + column_begin + i % shape[1];
+}
+
+ColumnRange ParameterSpec::columns() const {
+  if (shape.size() < 2 || shape[1] == whole_shape[1]) return {};
+  return {column_begin, column_begin + shape[1]};
+}
+
 void ParameterLayout::begin_unit(std::string name, int64_t layer) {
   units_.push_back({.name = std::move(name), .begin = total_elements_, .end = total_elements_, .layer = layer});
 }
@@ -50,10 +60,33 @@ void ParameterLayout::end_unit() {
   units_.back().end = total_elements_;
 }
 
-void ParameterLayout::add(std::string name, std::vector<int64_t> shape, double init_std, int64_t linear) {
-  ParameterSpec spec{std::move(name), std::move(shape), total_elements_, init_std, units_.size() - 1, linear};
+void ParameterLayout::add(ParameterSpec spec) {
+  spec.offset = total_elements_;
+  spec.unit = units_.size() - 1;
   total_elements_ += spec.numel();
   specs_.push_back(std::move(spec));
+}
+
+ParameterLayout::Part ParameterLayout::rows_part(int64_t rows, int64_t columns) const {
+  const int64_t share = rows / tensor_.size;
+  return {tensor_.rank * share, share, 0, columns, true};
+}
+
+ParameterLayout::Part ParameterLayout::columns_part(int64_t rows, int64_t columns) const {
+  const int64_t share = columns / tensor_.size;
+  return {0, rows, tensor_.rank * share, share, true};
+}
+
+void ParameterLayout::add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
+                                 int64_t linear) {
+  add({.name = std::move(name),
+       .shape = {part.rows, part.columns},
+       .init_std = init_std,
+       .linear = linear,
+       .whole_shape = std::move(whole_shape),
+       .row_begin = part.row_begin,
+       .column_begin = part.column_begin,
+       .counts = part.counts});
 }
 
 void ParameterLayout::align_next() {
@@ -63,13 +96,19 @@ void ParameterLayout::align_next() {
 void ParameterLayout::add_norms(const ModelConfig& c) {
   begin_unit("norms");
   units_.back().is_norms = true;
+  const auto add_norm = [&](std::string name) {
+    add({.name = std::move(name),
+         .shape = {c.hidden_size},
+         .whole_shape = {c.hidden_size},
+         .counts = tensor_.rank == 0});
+  };
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     for (const char* name : {"input_layernorm", "post_attention_layernorm"}) {
-      add(fmt::format("model.layers.{}.{}.weight", layer, name), {c.hidden_size}, 0);
+      add_norm(fmt::format("model.layers.{}.{}.weight", layer, name));
       align_next();
     }
   }
-  add("model.norm.weight", {c.hidden_size}, 0);
+  add_norm("model.norm.weight");
   end_unit();
 }
 
@@ -83,30 +122,54 @@ void ParameterLayout::add_block(const ModelConfig& c, int64_t layer) {
   // grow with the depth (Radford et al., GPT-2, section 2.3).
   const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
   begin_unit(fmt::format("block {}", layer), layer);
-  add(prefix + "self_attn.q_proj.weight", {c.num_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
-  add(prefix + "self_attn.k_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
-  add(prefix + "self_attn.v_proj.weight", {c.num_kv_heads * c.head_dim, c.hidden_size}, kInitStd, qkv);
+  const int64_t hidden = c.hidden_size;
+  const auto rows = [&](const char* name, int64_t count, int64_t linear) {
+    add_matrix(prefix + name, {count, hidden}, rows_part(count, hidden), kInitStd, linear);
+  };
+  const auto columns = [&](const char* name, int64_t count, int64_t linear) {
+    add_matrix(prefix + name, {hidden, count}, columns_part(hidden, count), residual_std, linear);
+  };
+  rows("self_attn.q_proj.weight", c.attention_width(), qkv);
+  add_kv_heads(prefix + "self_attn.k_proj.weight", c, qkv);
+  add_kv_heads(prefix + "self_attn.v_proj.weight", c, qkv);
   align_next();
-  add(prefix + "self_attn.o_proj.weight", {c.hidden_size, c.attention_width()}, residual_std, o);
+  columns("self_attn.o_proj.weight", c.attention_width(), o);
   align_next();
-  add(prefix + "mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd, gate_up);
-  add(prefix + "mlp.up_proj.weight", {c.intermediate_size, c.hidden_size}, kInitStd, gate_up);
+  rows("mlp.gate_proj.weight", c.intermediate_size, gate_up);
+  rows("mlp.up_proj.weight", c.intermediate_size, gate_up);
   align_next();
-  add(prefix + "mlp.down_proj.weight", {c.hidden_size, c.intermediate_size}, residual_std, down);
+  columns("mlp.down_proj.weight", c.intermediate_size, down);
   end_unit();
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config) {
+// Neighbours in the whole parameter that are treated alike are one part.
+void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c, int64_t linear) {
+  const std::vector<KvHead> heads = local_kv_heads(c, tensor_);
+  for (size_t first = 0; first < heads.size();) {
+    size_t end = first + 1;
+    while (end < heads.size() && heads[end].head == heads[end - 1].head + 1 && heads[end].counts == heads[first].counts)
+      ++end;
+    const int64_t rows = static_cast<int64_t>(end - first) * c.head_dim;
+    add_matrix(name, {c.num_kv_heads * c.head_dim, c.hidden_size},
+               {heads[first].head * c.head_dim, rows, 0, c.hidden_size, heads[first].counts}, kInitStd, linear);
+    first = end;
+  }
+}
+
+ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) : tensor_(tensor) {
+  const auto add_table = [&](const char* name) {
+    lm_head_ = specs_.size();
+    add_matrix(name, {config.vocab_size, config.hidden_size}, rows_part(config.vocab_size, config.hidden_size),
+               kInitStd);
+  };
   add_norms(config);
   begin_unit("embedding");
-  lm_head_ = specs_.size();
-  add("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}, kInitStd);
+  add_table("model.embed_tokens.weight");
   end_unit();
   for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, layer);
   if (config.tie_word_embeddings) return;
   begin_unit("lm_head");
-  lm_head_ = specs_.size();
-  add("lm_head.weight", {config.vocab_size, config.hidden_size}, kInitStd);
+  add_table("lm_head.weight");
   end_unit();
 }
 
@@ -127,7 +190,9 @@ void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begi
   const auto std = static_cast<float>(spec.init_std);
   const bool constant = spec.init_std == 0;
 #pragma omp parallel for
-  for (int64_t i = begin; i < end; ++i) out[i - begin] = constant ? 1.0f : std * normal(key, static_cast<uint64_t>(i));
+  for (int64_t i = begin; i < end; ++i) {
+    out[i - begin] = constant ? 1.0f : std * normal(key, static_cast<uint64_t>(spec.whole_index(i)));
+  }
 }
 
 }  // namespace octavo

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
+#include "model/column_range.h"
 #include "model/config.h"
+#include "model/tensor_parallel.h"
 
 namespace octavo {
 
@@ -21,12 +23,27 @@ inline constexpr int64_t kParameterAlignment = 256;
 
 struct ParameterSpec {
   std::string name;            // "model.layers.3.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // [out, in] or [hidden]
+  std::vector<int64_t> shape;  // [out, in] or [hidden], this rank's part
   int64_t offset = 0;          // first element in the flat order
   double init_std = 0;         // normal(0, init_std); 0: all ones (norm weights)
   size_t unit = 0;
   int64_t linear = -1;  // the FP8 linear it belongs to, counted over all blocks; -1: none
+
+  // Where the part lies in the whole parameter.
+  std::vector<int64_t> whole_shape;
+  int64_t row_begin = 0;
+  int64_t column_begin = 0;
+  // False for a copy of what another rank of the group, or an earlier part, holds as well: that one counts in the
+  // gradient norm and is saved.
+  bool counts = true;
+
   int64_t numel() const;
+  // The place in the flattened whole parameter of element i of the flattened part.
+  int64_t whole_index(int64_t i) const;
+  // The columns that the part has; none: all of them. Flattened row by row, they hold element i of the part at
+  // column_offset() + i.
+  ColumnRange columns() const;
+  int64_t column_offset() const { return shape.size() < 2 ? 0 : row_begin * shape[1]; }
   bool decayed() const { return shape.size() >= 2; }  // by weight decay
 };
 
@@ -48,21 +65,34 @@ class ParameterLayout {
   static size_t block_unit(int64_t layer) { return 2 + static_cast<size_t>(layer); }
   // The unit of lm_head: the embedding's when tied.
   size_t head_unit() const { return specs_[lm_head_].unit; }
-  explicit ParameterLayout(const ModelConfig& config);
+  explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {});
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  const ParameterSpec& find(std::string_view name) const;  // throws when there is none
+  // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there
+  // is none.
+  const ParameterSpec& find(std::string_view name) const;
   const std::vector<ParameterUnit>& units() const { return units_; }
   int64_t total_elements() const { return total_elements_; }  // padding included
 
  private:
   void begin_unit(std::string name, int64_t layer = -1);
   void end_unit();
-  void add(std::string name, std::vector<int64_t> shape, double init_std, int64_t linear = -1);
+  // A part of a matrix [rows, columns].
+  struct Part {
+    int64_t row_begin, rows, column_begin, columns;
+    bool counts;
+  };
+  Part rows_part(int64_t rows, int64_t columns) const;     // this rank's share of the rows
+  Part columns_part(int64_t rows, int64_t columns) const;  // this rank's share of the columns
+  void add(ParameterSpec spec);
+  void add_matrix(std::string name, std::vector<int64_t> whole_shape, const Part& part, double init_std,
+                  int64_t linear = -1);
   void align_next();
   void add_norms(const ModelConfig& config);
   void add_block(const ModelConfig& config, int64_t layer);
+  void add_kv_heads(const std::string& name, const ModelConfig& config, int64_t linear);
 
+  TensorRank tensor_;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
   size_t lm_head_ = 0;  // its spec
@@ -73,8 +103,8 @@ class ParameterLayout {
 // `begin` is the place of the buffer's first element in the flat order.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
 
-// Writes elements [begin, end) of a parameter's initial value to `out`. Each element is a function of (seed, name,
-// index) alone (a counter-based generator), so any number of ranks and any sharding start from the same model.
+// Writes elements [begin, end) of a parameter's part, its initial value, to `out`. Each element is a function of (seed,
+// name, index in the whole parameter) alone (a counter-based generator), so any mesh starts from the same model.
 void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end, float* out);
 
 }  // namespace octavo

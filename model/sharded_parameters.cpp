@@ -96,6 +96,27 @@ Tensor ShardedParameters::full(const Tensor& unit, const ParameterSpec& spec) co
   return parameter_view(unit, spec, layout_->units()[spec.unit].begin);
 }
 
+std::vector<Tensor> ShardedParameters::counted_gradients() const {
+  std::vector<Tensor> counted;
+  int64_t begin = 0;
+  const auto count_up_to = [&](int64_t end) {
+    if (begin < end) counted.push_back(gradients().rows(begin, end));
+  };
+  for (const ParameterPiece& piece : pieces_) {
+    if (piece.spec->counts) continue;
+    count_up_to(piece.offset);
+    begin = piece.offset + piece.end - piece.begin;
+  }
+  count_up_to(gradients().numel());
+  return counted;
+}
+
+void ShardedParameters::finish_gradients(Communicator* tensor, Stream& stream) {
+  fsdp_->finish_reductions();
+  if (tensor == nullptr) return;
+  tensor->all_reduce_sum(fsdp_->gradient_shard(ParameterLayout::kNorms), stream, "gradients of norms");
+}
+
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {
   if (AmaxTable* amaxes = casts.amaxes) {
     if (casts.ranks != nullptr) casts.ranks->all_reduce_max(amaxes->weights(), stream, "amaxes of the weights");

@@ -52,11 +52,17 @@ class ShardedParameters {
   Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
   // What of the parameters this rank holds, in the order of shard buffers.
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+  // The gradients that count in the norm: all, but for copies of what another rank holds (ParameterSpec::counts).
+  std::vector<Tensor> counted_gradients() const;
 
   // Whether the products' weights of a unit are FP8 casts of the master weights, made shard by shard.
   bool travels_in_fp8(size_t unit) const;
   // The piece's place among the weights that travel; undefined where that is the master weight itself.
   Tensor weight(const ParameterPiece& piece) const;
+
+  // Waits for the reductions of the last micro-batch and completes what they leave: a rank of the tensor-parallel group
+  // `tensor` (null: one) has the gradients of the norms from its share of the tokens alone; they are summed in float32.
+  void finish_gradients(Communicator* tensor, Stream& stream);
 
   // The master weights have changed, and casts.amaxes has those of this rank's pieces: they are made global, the FP8
   // shards are cast with them, and full weights are gathered anew.

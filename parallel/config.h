@@ -26,6 +26,7 @@ struct ParallelConfig {
   int64_t data_parallel_shard = -1;     // ranks that share one copy of the optimizer state (FSDP); -1: all that is left
   int64_t data_parallel_replicate = 1;  // copies of that
   int64_t tensor_parallel = 1;          // ranks that split each layer
+  int64_t tensor_parallel_chunks = 2;   // stretches of the tokens that its collectives and products are split into
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
   int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice

@@ -47,12 +47,25 @@ TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
   EXPECT_THROW(adopt_model(other, weights), InputError);
 }
 
+TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
+  expect_invalid({"parallel.tensor_parallel=3"},
+                 "parallel.tensor_parallel is 3, which does not divide model.num_heads 4", 3);
+  expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=254"},
+                 "parallel.tensor_parallel is 4, which does not divide model.intermediate_size 254", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "model.vocab_size=274"},
+                 "parallel.tensor_parallel is 4, which does not divide model.vocab_size 274", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "data.seq_len=33"},
+                 "parallel.tensor_parallel is 4, which does not divide the 33 tokens of a micro-batch", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=480", "precision.linear=fp8_tensorwise"},
+                 "down input: model.intermediate_size on each of parallel.tensor_parallel 4 ranks is 120", 4);
+  validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
+}
+
 TEST_F(ConfigTest, WhatThisVersionLacksIsRefusedByName) {
   expect_invalid({"precision.linear=fp8_tensorwise", "model.intermediate_size=100"},
                  "precision.linear is fp8_tensorwise, which needs multiples of 16");
   expect_invalid({"precision.linear=fp8_blockwise", "model.intermediate_size=176"},
                  "precision.linear is fp8_blockwise, which needs multiples of 128");
-  expect_invalid({"parallel.tensor_parallel=2"}, "parallel.tensor_parallel is 2");
   expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");
   for (const char* mode : {"selective", "block", "full"})
     expect_invalid({fmt::format("activation_checkpointing.mode={}", mode)},

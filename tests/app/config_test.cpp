@@ -48,7 +48,7 @@ optimizer:
   state_dtype: bfloat16
 precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16}
-parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, reshard_after_forward: true,
+parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
            nccl_max_ctas: 8, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, keep: 12, async: false, resume: ck/step_00000011}
@@ -108,6 +108,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.data_parallel_shard, 2);
   EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
+  EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
   EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
   EXPECT_TRUE(config.parallel.accumulate_unsharded);
   EXPECT_EQ(config.parallel.nccl_max_ctas, 8);

@@ -62,7 +62,7 @@ class OneLinear {
         weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.in,
                                          kLinear.out, arena_)),
         amaxes_(precision_, 1, arena_),
-        scratch_(std::array{kLinear}, recipe, arena_),
+        scratch_(std::array{kLinear}, precision_, alone_, arena_),
         layer_({.recipe = recipe,
                 .precision = precision_,
                 .shape = kLinear,
@@ -72,7 +72,8 @@ class OneLinear {
                 .amaxes = &amaxes_,
                 .stats = nullptr,
                 .index = 0,
-                .scratch = &scratch_},
+                .scratch = &scratch_,
+                .tensor = nullptr},
                arena_) {
     reserve();
     Array weight(DType::kFloat32, {kLinear.out, kLinear.in});
@@ -124,6 +125,7 @@ class OneLinear {
   Fp8Operand weight_rows_;
   Fp8Operand weight_columns_;
   AmaxTable amaxes_;
+  TensorGroup alone_{nullptr, kLinear.tokens, 1, stream};
   LinearScratch scratch_;
   LinearLayer layer_;
   std::vector<char> workspace_;

@@ -17,17 +17,16 @@ class Head {
         parameters_(layout_, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, arena_, stream_),
         weights_([&](const ParameterSpec& spec) { return parameters_.full_weight(spec); }, layout_, config_),
         gradients_([&](const ParameterSpec& spec) { return parameters_.full_gradient(spec); }, layout_, config_),
-        activations_(config_, kShape, DType::kFloat32, arena_),
+        activations_(config_, kShape, DType::kFloat32, {}, arena_),
         h_(arena_.allocate("h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         d_h_(arena_.allocate("d_h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         zero_(arena_.allocate("zero", DType::kFloat32, {kShape.tokens(), config_.hidden_size})) {
     activations_.logits = activations_.logits.rows(0, chunk);
-    activations_.d_norm = activations_.d_norm.rows(0, chunk);
     fill(parameters_.master());
     fill(h_);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
     for (int64_t t = 0; t < kShape.tokens(); ++t) targets_.push_back(token(generator_));
-    const BlockContext context{config_, sdpa_shape(config_, kShape), {}, {}, stream_};
+    const BlockContext context{config_, sdpa_shape(config_, kShape), {}, {}, alone_, stream_};
     const Tensor targets(targets_.data(), DType::kInt32, {kShape.tokens()});
     head_norm_forward(context, weights_, h_, zero_, activations_);
     head_loss(context, weights_, targets, activations_);
@@ -60,6 +59,7 @@ class Head {
   std::mt19937_64 generator_{5};
   ModelConfig config_ = tiny_config();
   Stream stream_ = Stream::cpu();
+  TensorGroup alone_{nullptr, kShape.tokens(), 1, stream_};
   ParameterLayout layout_;
   Arena arena_;
   ShardedParameters parameters_;
@@ -94,7 +94,7 @@ TEST(Head, LogitsOfALargeVocabularyNeverExistWhole) {
   ModelConfig config = tiny_config();
   config.vocab_size = 128256;
   Arena plan(Device::kCpu);
-  const HeadActivations activations(config, {.micro_batch_size = 2, .seq_len = 8192}, DType::kBFloat16, plan);
+  const HeadActivations activations(config, {.micro_batch_size = 2, .seq_len = 8192}, DType::kBFloat16, {}, plan);
   EXPECT_LT(activations.logits.bytes(), (int64_t{1} << 30) + 128 * 128256 * 2);
   EXPECT_EQ(activations.losses.numel(), 2 * 8192);
 }

@@ -152,7 +152,8 @@ std::vector<float> initialized(const ParameterSpec& spec, uint64_t seed, int64_t
 }
 
 TEST(InitializeParameter, DoesNotDependOnTheRangesOrThreads) {
-  const ParameterSpec spec{"model.layers.0.mlp.up_proj.weight", {101, 97}, 0, 0.02};
+  const ParameterSpec spec{
+      .name = "model.layers.0.mlp.up_proj.weight", .shape = {101, 97}, .init_std = 0.02, .whole_shape = {101, 97}};
   const std::vector<float> whole = initialized(spec, 7, 0, spec.numel());
   std::vector<float> pieces;
   for (int64_t begin = 0; begin < spec.numel(); begin += 1013) {
@@ -170,7 +171,8 @@ TEST(InitializeParameter, DoesNotDependOnTheRangesOrThreads) {
 }
 
 TEST(InitializeParameter, DependsOnSeedAndName) {
-  const ParameterSpec up{"model.layers.0.mlp.up_proj.weight", {10, 10}, 0, 0.02};
+  const ParameterSpec up{
+      .name = "model.layers.0.mlp.up_proj.weight", .shape = {10, 10}, .init_std = 0.02, .whole_shape = {10, 10}};
   ParameterSpec gate = up;
   gate.name = "model.layers.0.mlp.gate_proj.weight";
   const std::vector<float> values = initialized(up, 7, 0, 100);
@@ -182,7 +184,7 @@ TEST(InitializeParameter, DependsOnSeedAndName) {
 // Mean, variance and fourth moment of a normal distribution; n = 10^6, so the limits are about five deviations.
 TEST(InitializeParameter, IsNormal) {
   constexpr int64_t kCount = 1'000'000;
-  const ParameterSpec spec{"x", {1000, 1000}, 0, 0.5};
+  const ParameterSpec spec{.name = "x", .shape = {1000, 1000}, .init_std = 0.5, .whole_shape = {1000, 1000}};
   double mean = 0;
   double second = 0;
   double fourth = 0;

@@ -105,7 +105,7 @@ class BadConfigTest(BadInput):
             # what this version cannot do
             ("precision.linear=fp8_blockwise", ("fp8_blockwise", "multiples of 128")),
             ("precision.reduce=float16", ("precision.reduce", "float16")),
-            ("parallel.tensor_parallel=2", ("parallel.tensor_parallel", "2")),
+            ("parallel.tensor_parallel=2", ("parallel.tensor_parallel", "2", "1 rank")),
             ("activation_checkpointing.mode=full", ("activation_checkpointing.mode", "full")),
             ("parallel.reshard_after_forward=never", ("parallel.reshard_after_forward", "never")),
             # meshes that are not those of the run

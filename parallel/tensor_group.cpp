@@ -1,0 +1,88 @@
+#include "parallel/tensor_group.h"
+
+#include <algorithm>
+
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+TensorGroup::TensorGroup(Communicator* ranks, int64_t tokens, int64_t chunks, Stream& compute)
+    : ranks_(ranks),
+      tokens_(tokens),
+      chunks_(std::max<int64_t>(chunks, 1)),
+      compute_(&compute),
+      transfers_(Stream::beside(compute)),
+      ready_(compute.device()) {
+  CHECK(tokens_ % size() == 0, "{} tokens for {} tensor-parallel ranks", tokens_, size());
+  while (tokens_ % (chunks_ * size()) != 0) --chunks_;
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) arrived_.emplace_back(compute.device());
+}
+
+TensorGroup::Rows TensorGroup::all_rows(int64_t chunk) const {
+  const int64_t rows = tokens_ / chunks_;
+  return {chunk * rows, (chunk + 1) * rows};
+}
+
+TensorGroup::Rows TensorGroup::share_rows(int64_t chunk) const {
+  const int64_t rows = tokens_ / chunks_ / size();
+  return {chunk * rows, (chunk + 1) * rows};
+}
+
+void TensorGroup::check(const Tensor& all, const Tensor& share) const {
+  CHECK(all.dim(0) == tokens_ && share.dim(0) * size() == tokens_ && all.dtype() == share.dtype(),
+        "{} and a share {} of it, expected {} tokens and a {}th of them", all.describe(), share.describe(), tokens_,
+        size());
+}
+
+void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* what, const Work& work) {
+  check(all, share);
+  ready_.record(*compute_);
+  ready_.wait(transfers_);
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    const Rows whole = all_rows(chunk);
+    const Rows mine = share_rows(chunk);
+    ranks_->all_gather(all.rows(whole.begin, whole.end), share.rows(mine.begin, mine.end), transfers_, what);
+    arrived_[static_cast<size_t>(chunk)].record(transfers_);
+  }
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    arrived_[static_cast<size_t>(chunk)].wait(*compute_);
+    const Rows whole = all_rows(chunk);
+    if (work) work(whole.begin, whole.end);
+  }
+}
+
+void TensorGroup::start_reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work) {
+  check(all, share);
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    const Rows whole = all_rows(chunk);
+    const Rows mine = share_rows(chunk);
+    if (work) work(whole.begin, whole.end);
+    ready_.record(*compute_);
+    ready_.wait(transfers_);
+    ranks_->reduce_scatter_sum(share.rows(mine.begin, mine.end), all.rows(whole.begin, whole.end), transfers_, what);
+  }
+}
+
+void TensorGroup::wait() {
+  arrived_.back().record(transfers_);
+  arrived_.back().wait(*compute_);
+}
+
+void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work) {
+  start_reduce_scatter(share, all, what, work);
+  wait();
+}
+
+void TensorGroup::gather_whole(const Tensor& out, const Tensor& mine, const char* what) {
+  ranks_->all_gather(out, mine, *compute_, what);
+}
+
+void TensorGroup::all_reduce_max(const Tensor& tensor, const char* what) {
+  ranks_->all_reduce_max(tensor, *compute_, what);
+}
+
+void TensorGroup::all_reduce_sum(const Tensor& tensor, const char* what) {
+  ranks_->all_reduce_sum(tensor, *compute_, what);
+}
+
+}  // namespace octavo

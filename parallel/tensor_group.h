@@ -1,0 +1,74 @@
+// TensorGroup: the ranks that divide each layer of a model, as one of them sees it, and how they share its tokens
+// (sequence parallelism, Korthikanti et al., arXiv 2205.05198): products read and write all `tokens` of a micro-batch,
+// everything between them a rank's share, 1/size of the tokens. So the tokens are gathered before a product whose
+// outputs are divided, and partial sums are reduced and scattered after one whose inputs are.
+//
+// Both overlap the products by splitting them. The tokens are taken in `chunks` stretches, each divided among the ranks
+// in rank order, so that one stretch travels while a product works on another:
+//
+//   token i of chunk c of a rank's share  =  token (c * size + rank) * n + i,   n = tokens / (chunks * size)
+//
+// Collectives run on a stream of their own beside the compute stream that is given; events order the two. All methods
+// are collectives of the group in the sense of Communicator. In a group of one nothing moves, and callers do not come
+// here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/core/stream.h"
+#include "parallel/communicator.h"
+
+namespace octavo {
+
+class TensorGroup {
+ public:
+  // `ranks` (null: a group of one) and `compute` must outlive the group. At most `chunks` stretches, fewer where the
+  // tokens do not divide so.
+  TensorGroup(Communicator* ranks, int64_t tokens, int64_t chunks, Stream& compute);
+
+  int rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
+  int size() const { return ranks_ != nullptr ? ranks_->size() : 1; }
+  bool alone() const { return size() == 1; }
+
+  // Work on rows [begin, end) of all tokens.
+  using Work = std::function<void(int64_t begin, int64_t end)>;
+
+  // all [tokens, width] = the shares [tokens / size, width] of all ranks; any dtype. `work`, where given, is queued on
+  // the compute stream for one stretch after the other, each once its rows are there; without it the compute stream
+  // waits for all.
+  void gather(const Tensor& all, const Tensor& share, const char* what, const Work& work = {});
+
+  // share [tokens / size, width] = this rank's rows of the sum over ranks of all [tokens, width]; float32 or bfloat16.
+  // `work`, where given, is queued on the compute stream to make `all`, stretch by stretch. The last stretches travel
+  // beside what is queued until wait(), which makes the compute stream wait for them.
+  void start_reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work = {});
+  void wait();
+  // Both.
+  void reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work = {});
+
+  // The shares [k] of all ranks in rank order, undivided: out [size * k], on the compute stream.
+  void gather_whole(const Tensor& out, const Tensor& mine, const char* what);
+  // In place, on the compute stream: the largest of each element, or the sum.
+  void all_reduce_max(const Tensor& tensor, const char* what);
+  void all_reduce_sum(const Tensor& tensor, const char* what);
+
+ private:
+  struct Rows {
+    int64_t begin, end;
+  };
+  Rows all_rows(int64_t chunk) const;    // of all tokens
+  Rows share_rows(int64_t chunk) const;  // of this rank's share
+  void check(const Tensor& all, const Tensor& share) const;
+
+  Communicator* ranks_;
+  int64_t tokens_;
+  int64_t chunks_;
+  Stream* compute_;
+  Stream transfers_;
+  Event ready_;                 // of the compute stream
+  std::vector<Event> arrived_;  // of the transfers, by chunk
+};
+
+}  // namespace octavo
