@@ -30,6 +30,7 @@ constexpr int64_t kMaxSeqLen = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;
+constexpr int64_t kMaxMultiprocessors = 1024;
 constexpr int64_t kMaxLanes = 1 << 24;
 
 void read_preset(SectionReader& section, Config& config) {
@@ -188,6 +189,7 @@ void read_parallel(SectionReader section, Config& config) {
   section.choice("reshard_after_forward", config.parallel.reshard_after_forward, kReshard);
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
   section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);
+  section.integer("product_multiprocessors", config.parallel.product_multiprocessors, 0, kMaxMultiprocessors);
   section.number("timeout_s", config.parallel.timeout_s, kNonNegative);
 }
 

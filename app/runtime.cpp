@@ -96,6 +96,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
+  stream_.set_product_multiprocessors(static_cast<int>(config.parallel.product_multiprocessors));
   mesh_ = std::make_unique<Mesh>(config.parallel, group, stream_);
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");

@@ -233,6 +233,9 @@ ProductPlan::ProductPlan(ProductMatrix a_matrix, ProductMatrix b_matrix, Product
 
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream) {
   cublasLtHandle_t handle = stream.state<CublasLtHandle>().handle.get();
+  if (const int32_t count = stream.product_multiprocessors(); count > 0) {
+    plan.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, count);
+  }
   const auto candidates = find_candidates(handle, plan, limits, description, stream.deterministic());
   size_t best = 0;
   if (!stream.deterministic() && candidates.size() > 1) {

@@ -1,6 +1,7 @@
 #include "model/linear_layer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/core/error.h"
 #include "kernels/fp8_shard.h"
@@ -70,9 +71,12 @@ LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const Precisio
   }
   if (is_fp8(precision.linear)) {
     row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements});
-    column_bytes = arena.allocate("fp8 columns", DType::kUInt8, {elements});
     row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {row_count});
-    column_scales = arena.allocate("fp8 column scales", DType::kFloat32, {column_count});
+    const size_t turns = tensor.alone() ? 1 : 2;  // alone, nothing is deferred
+    for (size_t i = 0; i < turns; ++i) {
+      column_bytes[i] = arena.allocate("fp8 columns", DType::kUInt8, {elements});
+      column_scales[i] = arena.allocate("fp8 column scales", DType::kFloat32, {column_count});
+    }
   }
   if (tensor.alone()) return;
   exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged});
@@ -157,10 +161,11 @@ Fp8Cast LinearLayer::gradient_operands() const {
   const LinearOptions& o = options_;
   const Scaling scaling = activation_scaling(o.recipe);
   const DType format = o.precision.gradient_format;
+  const size_t turn = alone() ? 0 : static_cast<size_t>(o.index % 2);
   return {
       .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
-      .columns =
-          view_operand(o.scratch->column_bytes, o.scratch->column_scales, format, scaling, o.shape.out, o.shape.tokens),
+      .columns = view_operand(o.scratch->column_bytes[turn], o.scratch->column_scales[turn], format, scaling,
+                              o.shape.out, o.shape.tokens),
       .amax = scale_amax(AmaxTable::kOutputGradient)};
 }
 
@@ -281,14 +286,22 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
                stream);
   });
   if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
-  fp8_matmul({.d = o.gradient,
-              .a = operands.columns,
-              .b = input_columns_,
-              .accumulate = accumulate,
-              .fast_accumulation = fast(false),
-              .name = o.names.d_w},
-             stream);
+  make_weight_gradient([this, columns = operands.columns, accumulate, &stream] {
+    fp8_matmul({.d = options_.gradient,
+                .a = columns,
+                .b = input_columns_,
+                .accumulate = accumulate,
+                .fast_accumulation = fast(false),
+                .name = options_.names.d_w},
+               stream);
+  });
   if (sums) o.tensor->wait();
+}
+
+// No one needs it before the end of the block's backward, so it is something to do while tokens travel.
+void LinearLayer::make_weight_gradient(std::function<void()> product) {
+  if (alone()) return product();
+  options_.tensor->defer(std::move(product));
 }
 
 void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, Stream& stream) {
@@ -329,16 +342,20 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
   } else {
     product(0, d_output.dim(0));
   }
-  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
-  linear_backward({.d_x = {},
-                   .d_w = o.gradient,
-                   .d_y = d_output,
-                   .x = input_,
-                   .w = {},
-                   .accumulate = accumulate,
-                   .weight_name = o.names.d_w},
-                  stream);
-  if (sums) o.tensor->wait();
+  const auto weight_gradient = [this, d_output, accumulate, &stream] {
+    linear_backward({.d_x = {},
+                     .d_w = options_.gradient,
+                     .d_y = d_output,
+                     .x = input_,
+                     .w = {},
+                     .accumulate = accumulate,
+                     .weight_name = options_.names.d_w},
+                    stream);
+  };
+  if (!sums) return weight_gradient();  // what was exchanged will be overwritten
+  o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
+  make_weight_gradient(weight_gradient);
+  o.tensor->wait();
 }
 
 int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& s, DType compute,

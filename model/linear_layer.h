@@ -23,6 +23,7 @@
 // that of the whole tensor, so the ranks find its amax together. Sums over ranks are in the compute dtype.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 
@@ -52,8 +53,10 @@ struct LinearScratch {
                 Arena& arena);
 
   // FP8 operands.
-  Tensor row_bytes, column_bytes;    // [elements] uint8
-  Tensor row_scales, column_scales;  // [elements] float32
+  Tensor row_bytes;   // [elements] uint8
+  Tensor row_scales;  // [elements] float32
+  // Of output gradients; linears take turns, as the weight gradient of one may be made during the next one's backward.
+  std::array<Tensor, 2> column_bytes, column_scales;
   // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
   Tensor share_bytes;  // [elements] uint8
   Tensor exchange;     // [elements] compute dtype
@@ -90,7 +93,7 @@ struct LinearOptions {
   Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
   Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
-  int64_t index = 0;                 // of this linear in the tables
+  int64_t index = 0;                 // of this linear in the tables, and among those that take turns
   LinearScratch* scratch = nullptr;  // borrowed
   TensorGroup* tensor = nullptr;     // borrowed
 };
@@ -116,7 +119,8 @@ class LinearLayer {
 
   // y [tokens, out] = x W^T. Without FP8, x must stay as it is until backward.
   void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream);
-  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=.
+  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=; with several ranks of a group the
+  // latter may be deferred (TensorGroup::defer).
   void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream);
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
@@ -140,6 +144,7 @@ class LinearLayer {
                        const TensorGroup::Work& work);
   void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, Kind kind, bool measured,
             Stream& stream);
+  void make_weight_gradient(std::function<void()> product);
   void add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream);
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
   Tensor exchange() const;

@@ -227,10 +227,21 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last) {
                        .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
                        .accumulate = fsdp_->begin_gradient(unit)});
     fsdp_->release(unit);
+    finish_block(layer, last);
+  }
+  tensor_.run_deferred();
+}
+
+// Behind the weight gradients of the block, which may be deferred.
+void Llama::finish_block(size_t layer, bool last) {
+  const auto finish = [this, layer, last] {
+    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
     const bool complete = last || !fsdp_->keeps_gradient(unit);
     if (kv_copies_ && complete) kv_copies_->sum(gradients_[layer].qkv, tensor_, *stream_);
     fsdp_->reduce(unit);
-  }
+  };
+  if (tensor_.alone()) return finish();
+  tensor_.defer(finish, false);
 }
 
 void Llama::backward_embedding(const MicroBatch& batch) {

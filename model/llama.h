@@ -77,6 +77,7 @@ class Llama {
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
   Tensor forward_blocks(const MicroBatch& batch);
   void backward_blocks(const MicroBatch& batch, bool last);
+  void finish_block(size_t layer, bool last);
   void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
   Tensor all_tokens() const;

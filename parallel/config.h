@@ -28,9 +28,10 @@ struct ParallelConfig {
   int64_t tensor_parallel = 1;          // ranks that split each layer
   int64_t tensor_parallel_chunks = 2;   // stretches of the tokens that its collectives and products are split into
   Reshard reshard_after_forward = Reshard::kAuto;
-  bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
-  int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice
-  double timeout_s = 600;             // a collective that takes longer ends the run; 0: never
+  bool accumulate_unsharded = false;    // keep full gradients over micro-batches and reduce them once a step
+  int64_t nccl_max_ctas = 0;            // multiprocessors a collective may take; 0: NCCL's choice
+  int64_t product_multiprocessors = 0;  // that matrix products take, leaving the rest to collectives; 0: all
+  double timeout_s = 600;               // a collective that takes longer ends the run; 0: never
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;

@@ -1,6 +1,7 @@
 #include "parallel/tensor_group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/core/error.h"
 
@@ -44,6 +45,7 @@ void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* wha
     ranks_->all_gather(all.rows(whole.begin, whole.end), share.rows(mine.begin, mine.end), transfers_, what);
     arrived_[static_cast<size_t>(chunk)].record(transfers_);
   }
+  cover();
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     arrived_[static_cast<size_t>(chunk)].wait(*compute_);
     const Rows whole = all_rows(chunk);
@@ -65,12 +67,28 @@ void TensorGroup::start_reduce_scatter(const Tensor& share, const Tensor& all, c
 
 void TensorGroup::wait() {
   arrived_.back().record(transfers_);
+  cover();
   arrived_.back().wait(*compute_);
 }
 
 void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work) {
   start_reduce_scatter(share, all, what, work);
   wait();
+}
+
+void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.push_back({std::move(work), covers}); }
+
+void TensorGroup::cover() {
+  bool covered = false;
+  while (!deferred_.empty() && !(covered && deferred_.front().covers)) {
+    covered |= deferred_.front().covers;
+    deferred_.front().work();
+    deferred_.pop_front();
+  }
+}
+
+void TensorGroup::run_deferred() {
+  while (!deferred_.empty()) cover();
 }
 
 void TensorGroup::gather_whole(const Tensor& out, const Tensor& mine, const char* what) {

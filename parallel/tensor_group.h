@@ -8,12 +8,16 @@
 //
 //   token i of chunk c of a rank's share  =  token (c * size + rank) * n + i,   n = tokens / (chunks * size)
 //
+// What the products of a pass can wait with (weight gradients), they defer: it is queued behind the next collective
+// that the compute stream would only wait for.
+//
 // Collectives run on a stream of their own beside the compute stream that is given; events order the two. All methods
 // are collectives of the group in the sense of Communicator. In a group of one nothing moves, and callers do not come
 // here.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -48,6 +52,13 @@ class TensorGroup {
   // Both.
   void reduce_scatter(const Tensor& share, const Tensor& all, const char* what, const Work& work = {});
 
+  // Queues `work` on the compute stream behind the next collective that gather() or wait() starts or waits for, one
+  // piece of work a collective, in order; or right behind the work before it, when it does not take long (`covers`
+  // false).
+  void defer(std::function<void()> work, bool covers = true);
+  // Queues all that is left.
+  void run_deferred();
+
   // The shares [k] of all ranks in rank order, undivided: out [size * k], on the compute stream.
   void gather_whole(const Tensor& out, const Tensor& mine, const char* what);
   // In place, on the compute stream: the largest of each element, or the sum.
@@ -61,6 +72,7 @@ class TensorGroup {
   Rows all_rows(int64_t chunk) const;    // of all tokens
   Rows share_rows(int64_t chunk) const;  // of this rank's share
   void check(const Tensor& all, const Tensor& share) const;
+  void cover();
 
   Communicator* ranks_;
   int64_t tokens_;
@@ -69,6 +81,11 @@ class TensorGroup {
   Stream transfers_;
   Event ready_;                 // of the compute stream
   std::vector<Event> arrived_;  // of the transfers, by chunk
+  struct Deferred {
+    std::function<void()> work;
+    bool covers;
+  };
+  std::deque<Deferred> deferred_;
 };
 
 }  // namespace octavo

@@ -54,6 +54,11 @@ class Stream {
   void* workspace(int64_t bytes) const;
   int64_t workspace_bytes() const { return workspace_.defined() ? workspace_.bytes() : 0; }
 
+  // Multiprocessors that matrix products are to take, so that collectives beside them find some free; 0: all. Before
+  // the first product.
+  void set_product_multiprocessors(int count) { product_multiprocessors_ = count; }
+  int product_multiprocessors() const { return product_multiprocessors_; }
+
   // Bitwise reproducible results from run to run: ops then choose fixed algorithms instead of timing candidates.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   bool deterministic() const { return deterministic_; }
@@ -83,6 +88,7 @@ class Stream {
   Device device_;
   void* native_;
   int multiprocessors_;
+  int product_multiprocessors_ = 0;
   bool deterministic_ = false;
   Tensor workspace_;
   Profiler* profiler_ = nullptr;
