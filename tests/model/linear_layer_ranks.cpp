@@ -1,0 +1,269 @@
+// A linear layer that the ranks divide, against the same layer alone on the whole, to the bit.
+//
+// The data are integers whose sums are exact in float32 in any order. At the right scales they are exact in FP8 as
+// well: whatever shares a scale has an extreme, 7 times a power of two, as the largest values of both formats are;
+// where ranks share a scale, it lies in the part of one of them. All else is +-1, 2 or 3, which the scale of a part
+// without an extreme, such as 448 / 3, rounds; so a scale of less than the whole gives other results.
+#include <array>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "model/linear_layer.h"
+#include "model/quantize_part.h"
+#include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+struct Recipe {
+  const char* name;
+  LinearPrecision precision;
+  bool history = false;  // of delayed scaling
+};
+constexpr double kPastAmax = 112;  // twice the largest extreme
+
+constexpr int64_t kTokens = 384;  // a share of them is less than a block of 128 where there are 4 ranks
+constexpr int64_t kWholeWidth = 256;
+constexpr int64_t kPartWidth = 128;  // of the width that is divided
+
+// A matrix [rows, columns] of which the ranks have some rows, or some columns: stretch after stretch is that of one
+// rank after the other.
+struct DividedMatrix {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  bool by_rows = false;
+  int64_t stretch = 0;
+  int64_t ranks = 1;
+
+  int64_t owner(int64_t row, int64_t column) const { return (by_rows ? row : column) / stretch % ranks; }
+  int64_t part_rows() const { return by_rows ? rows / ranks : rows; }
+  int64_t part_columns() const { return by_rows ? columns : columns / ranks; }
+};
+
+// The largest value of an element that is an extreme, else 0.
+int64_t extreme(const DividedMatrix& matrix, LinearPrecision recipe, int64_t row, int64_t column) {
+  const int64_t across = matrix.by_rows ? row : column;  // what the ranks divide
+  const int64_t along = matrix.by_rows ? column : row;
+  const bool is_by_row = recipe == LinearPrecision::kFp8Rowwise;
+  const bool is_local = recipe == LinearPrecision::kFp8Blockwise;
+  // By row, every row and every column has a scale, so each needs an extreme.
+  const int64_t owner = is_by_row ? along % matrix.ranks : matrix.ranks - 1;
+  if (!is_local && matrix.owner(row, column) != owner) return 0;
+  return across % 8 == along / matrix.ranks % 8 ? int64_t{7} << (1 + along % 3) : 0;
+}
+
+Array whole_values(const DividedMatrix& matrix, LinearPrecision recipe, unsigned seed) {
+  std::mt19937 generator(seed);
+  Array whole(DType::kFloat32, {matrix.rows, matrix.columns});
+  for (int64_t i = 0; i < whole.size(); ++i) {
+    const int64_t largest = extreme(matrix, recipe, i / matrix.columns, i % matrix.columns);
+    const int64_t magnitude = largest > 0 ? largest : 1 + static_cast<int64_t>(generator() % 3);
+    whole.set(i, static_cast<double>(generator() % 2 == 0 ? magnitude : -magnitude));
+  }
+  return whole;
+}
+
+Array part_of(const Array& whole, const DividedMatrix& matrix, int64_t rank) {
+  Array part(DType::kFloat32, {matrix.part_rows(), matrix.part_columns()});
+  int64_t next = 0;
+  for (int64_t i = 0; i < whole.size(); ++i) {
+    if (matrix.owner(i / matrix.columns, i % matrix.columns) == rank) part.set(next++, whole.at(i));
+  }
+  return part;
+}
+
+// How one layer is divided.
+struct Division {
+  Divided divided = Divided::kOutputs;
+  int64_t chunks = 1;
+  int64_t ranks = 1;
+
+  bool outputs() const { return divided == Divided::kOutputs; }
+  int64_t in() const { return outputs() ? kWholeWidth : kPartWidth * ranks; }
+  int64_t out() const { return outputs() ? kPartWidth * ranks : kWholeWidth; }
+  DividedMatrix x() const { return activation(in(), outputs()); }
+  DividedMatrix y() const { return activation(out(), !outputs()); }
+  DividedMatrix weight() const { return {out(), in(), outputs(), kPartWidth, ranks}; }
+
+ private:
+  DividedMatrix activation(int64_t width, bool by_tokens) const {
+    return {kTokens, width, by_tokens, by_tokens ? kTokens / (chunks * ranks) : kPartWidth, ranks};
+  }
+};
+
+// Operands of a layer: of the whole, or of a rank.
+struct LayerData {
+  Array x, weight, d_y;
+};
+
+LayerData whole_data(const Division& division, LinearPrecision recipe) {
+  return {.x = whole_values(division.x(), recipe, 1),
+          .weight = whole_values(division.weight(), recipe, 2),
+          .d_y = whole_values(division.y(), recipe, 3)};
+}
+
+LayerData part_of(const LayerData& whole, const Division& division, int64_t rank) {
+  return {.x = part_of(whole.x, division.x(), rank),
+          .weight = part_of(whole.weight, division.weight(), rank),
+          .d_y = part_of(whole.d_y, division.y(), rank)};
+}
+
+class TestedLayer {
+ public:
+  // `ranks` null: alone. `weight_amax` is of the whole weight.
+  TestedLayer(const Recipe& recipe, const Division& division, Communicator* ranks, const LayerData& data,
+              double weight_amax)
+      : y(like(data.d_y)),
+        d_x(like(data.x)),
+        gradient(like(data.weight)),
+        data_(data),
+        precision_{.compute = DType::kFloat32, .linear = recipe.precision},
+        shape_(shape_of(data.weight, division.divided)),
+        group_(ranks, kTokens, division.chunks, stream_),
+        weight_(make_weight(weight_amax)),
+        amaxes_(precision_, 1, arena_),
+        scratch_(std::array{shape_}, precision_, group_, arena_),
+        layer_({.recipe = recipe.precision,
+                .precision = precision_,
+                .shape = shape_,
+                .names = {},
+                .weight = weight_,
+                .gradient = gradient,
+                .amaxes = &amaxes_,
+                .stats = nullptr,
+                .index = 0,
+                .scratch = &scratch_,
+                .tensor = &group_},
+               arena_) {
+    const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, shape_, DType::kFloat32, stream_);
+    workspace_.resize(static_cast<size_t>(bytes));
+    stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
+    if (!recipe.history) return;
+    for (int64_t i = 0; i < AmaxTable::kKinds; ++i) amaxes_.history().data<float>()[i] = kPastAmax;
+    amaxes_.restore(stream_);
+  }
+
+  // Forward and backward; `made` is kPlain, or kCast. The gradient is added to where it holds numbers.
+  void run(Made made, bool accumulate) {
+    if (accumulate) gradient.fill(1);
+    Array x = data_.x;
+    Array d_y = data_.d_y;
+    if (made == Made::kCast) make(x, layer_.input_amax(), layer_.input_cast());
+    layer_.forward(y, x, made, stream_);
+    if (made == Made::kCast) make(d_y, layer_.gradient_amax(), layer_.gradient_cast());
+    layer_.backward(d_x, d_y, made, accumulate, stream_);
+  }
+
+  // The amaxes of x and d_y that all ranks together found; none where the recipe has no use for them.
+  Values amaxes() {
+    Values found;
+    for (const Tensor& amax : {layer_.input_amax(), layer_.gradient_amax()}) {
+      if (!amax.defined()) continue;
+      if (!group_.alone()) group_.all_reduce_max(amax, "amaxes");
+      found.push_back(amax.data<float>()[0]);
+    }
+    return found;
+  }
+
+  Array y, d_x, gradient;
+
+ private:
+  static Array like(const Tensor& tensor) { return {DType::kFloat32, {tensor.dim(0), tensor.dim(1)}}; }
+  static LinearShape shape_of(const Tensor& weight, Divided divided) {
+    return {.tokens = kTokens, .in = weight.dim(1), .out = weight.dim(0), .divided = divided};
+  }
+
+  // As block_weights.cpp and sharded_parameters.cpp do.
+  LinearWeight make_weight(double amax) {
+    const LinearPrecision recipe = precision_.linear;
+    if (!is_fp8(recipe)) return {.value = data_.weight, .rows = {}, .columns = {}};
+    const auto allocate = [&](int64_t rows, int64_t k) {
+      return allocate_operand("weight", DType::kFloat8E4M3, weight_scaling(recipe), rows, k, arena_);
+    };
+    const LinearWeight weight{
+        .value = {}, .rows = allocate(shape_.out, shape_.in), .columns = allocate(shape_.in, shape_.out)};
+    Array scaling(DType::kFloat32, {1});
+    scaling.set(0, amax);
+    quantize_part({.rows = weight.rows, .columns = weight.columns, .x = data_.weight, .amax = scaling, .amax_out = {}},
+                  shape_.divided, &group_, stream_);
+    return weight;
+  }
+
+  // What the kernel that makes x, or d_y, does with its amax slot and its cast; the values are gone where it casts.
+  void make(Array& x, const Tensor& slot, const Fp8Cast& cast) {
+    const Tensor& values = x;
+    if (slot.defined()) amax({.out = slot, .x = values.view({values.numel()})}, stream_);
+    if (!cast.defined()) return;
+    quantize({.rows = cast.rows, .columns = cast.columns, .x = x, .amax = cast.amax, .amax_out = {}}, stream_);
+    x.fill(std::nan(""));
+  }
+
+  LayerData data_;
+  PrecisionConfig precision_;
+  LinearShape shape_;
+  Stream stream_ = Stream::cpu();
+  Arena arena_{Device::kCpu, 16 << 20};
+  TensorGroup group_;
+
+  LinearWeight weight_;
+  AmaxTable amaxes_;
+  LinearScratch scratch_;
+  LinearLayer layer_;
+  std::vector<char> workspace_;
+};
+
+constexpr Recipe kPlainProducts{"Plain", LinearPrecision::kBFloat16};
+
+class LinearLayerRanks : public RanksTest, public ::testing::WithParamInterface<Recipe> {
+ protected:
+  void expect_part(const Array& part, const Array& whole, const DividedMatrix& matrix, const char* what) const {
+    EXPECT_TRUE(part.bits() == part_of(whole, matrix, rank_).bits()) << what;
+  }
+
+  void expect_equal_to_alone(const Division& division, Made made, bool accumulate) {
+    SCOPED_TRACE(std::string(division.outputs() ? "outputs" : "inputs") + " divided, in chunks " +
+                 std::to_string(division.chunks) + (made == Made::kCast ? ", cast before" : ""));
+    const Recipe& recipe = GetParam();
+    const LayerData data = whole_data(division, recipe.precision);
+    const double weight_amax = recipe.history ? kPastAmax : largest_magnitude(data.weight, 0);
+    TestedLayer exact(kPlainProducts, division, nullptr, data, weight_amax);
+    TestedLayer alone(recipe, division, nullptr, data, weight_amax);
+    TestedLayer divided(recipe, division, communicator_.get(), part_of(data, division, rank_), weight_amax);
+    for (TestedLayer* layer : {&exact, &alone, &divided}) layer->run(made, accumulate);
+    EXPECT_TRUE(alone.y.bits() == exact.y.bits()) << "y is not exact in FP8";
+    EXPECT_TRUE(alone.d_x.bits() == exact.d_x.bits()) << "d_x is not exact in FP8";
+    EXPECT_TRUE(alone.gradient.bits() == exact.gradient.bits()) << "the weight gradient is not exact in FP8";
+    expect_part(divided.y, alone.y, division.y(), "y");
+    expect_part(divided.d_x, alone.d_x, division.x(), "d_x");
+    expect_part(divided.gradient, alone.gradient, division.weight(), "weight gradient");
+    const Values amaxes = {largest_magnitude(data.x, 0), largest_magnitude(data.d_y, 0)};
+    EXPECT_EQ(divided.amaxes(), is_per_tensor(recipe.precision) ? amaxes : Values());
+  }
+
+  Stream cpu_ = Stream::cpu();
+  std::unique_ptr<Communicator> communicator_ = make_communicator(group_, cpu_);
+};
+
+TEST_P(LinearLayerRanks, EqualsTheLayerAlone) {
+  for (const Divided divided : {Divided::kOutputs, Divided::kInputs}) {
+    for (const int64_t chunks : {1, 2}) {
+      const Division division{.divided = divided, .chunks = chunks, .ranks = size_};
+      expect_equal_to_alone(division, Made::kPlain, false);
+      expect_equal_to_alone(division, Made::kCast, true);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, LinearLayerRanks,
+                         ::testing::Values(kPlainProducts, Recipe{"Tensorwise", LinearPrecision::kFp8Tensorwise},
+                                           Recipe{"DelayedFirstStep", LinearPrecision::kFp8Delayed},
+                                           Recipe{"DelayedHistory", LinearPrecision::kFp8Delayed, true},
+                                           Recipe{"Rowwise", LinearPrecision::kFp8Rowwise},
+                                           Recipe{"Blockwise", LinearPrecision::kFp8Blockwise}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,245 @@
+// TensorGroup: which rank has which tokens, and when work is called.
+#include <algorithm>
+#include <utility>
+
+#include "parallel/tensor_group.h"
+#include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+constexpr int64_t kShare = 6;  // tokens of a rank
+constexpr int64_t kWidth = 5;
+
+// Stretches that are asked for, and those that kShare divides into.
+struct Chunks {
+  int64_t asked, taken;
+};
+constexpr Chunks kChunks[] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 3}, {5, 3}, {7, 6}};
+
+class TensorGroupRanks : public DeviceRanksTest {
+ protected:
+  using Stretches = std::vector<std::pair<int64_t, int64_t>>;
+
+  void SetUp() override {
+    DeviceRanksTest::SetUp();
+    if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
+  }
+
+  int64_t tokens() const { return kShare * size_; }
+  TensorGroup make_group(int64_t chunks) { return {communicator_.get(), tokens(), chunks, stream_}; }
+
+  // Where token i of a rank's share is among all.
+  int64_t token(int rank, int64_t i, int64_t chunks) const {
+    const int64_t n = tokens() / (chunks * size_);
+    return (i / n * size_ + rank) * n + i % n;
+  }
+
+  // The stretches that work is called for.
+  Stretches stretches(int64_t chunks) const {
+    const int64_t rows = tokens() / chunks;
+    Stretches all;
+    for (int64_t c = 0; c < chunks; ++c) all.emplace_back(c * rows, (c + 1) * rows);
+    return all;
+  }
+
+  static Tensor matrix(const DeviceArray& array) {
+    return array.tensor().view({array.tensor().numel() / kWidth, kWidth});
+  }
+
+  // The share of `rank`: no two of its elements alike, nor like those of the neighbours.
+  static Bytes share_bytes(int rank, DType dtype) {
+    Bytes bytes(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(61 * rank + 7 * static_cast<int>(i) + 1);
+    return bytes;
+  }
+
+  Bytes gathered(DType dtype, int64_t chunks) const {
+    const auto row_bytes = static_cast<size_t>(kWidth * dtype_bytes(dtype));
+    Bytes all(static_cast<size_t>(tokens()) * row_bytes);
+    for (int r = 0; r < size_; ++r) {
+      const Bytes share = share_bytes(r, dtype);
+      for (int64_t i = 0; i < kShare; ++i) {
+        std::memcpy(all.data() + static_cast<size_t>(token(r, i, chunks)) * row_bytes,
+                    share.data() + static_cast<size_t>(i) * row_bytes, row_bytes);
+      }
+    }
+    return all;
+  }
+
+  // Small integers, so that sums are exact in bfloat16 and in any order.
+  static float term(int rank, int64_t token, int64_t column) {
+    return static_cast<float>((rank + 2) * (token * kWidth + column) % 23 - 11);
+  }
+  static void set(Bytes& bytes, DType dtype, int64_t i, float value) {
+    const Tensor tensor(bytes.data(), dtype, {static_cast<int64_t>(bytes.size()) / dtype_bytes(dtype)});
+    if (dtype == DType::kFloat32) tensor.data<float>()[i] = value;
+    if (dtype == DType::kBFloat16) tensor.data<BFloat16>()[i] = BFloat16(value);
+  }
+
+  // What this rank adds to the sum.
+  Bytes terms(DType dtype) const {
+    Bytes all(static_cast<size_t>(tokens() * kWidth * dtype_bytes(dtype)));
+    for (int64_t i = 0; i < tokens() * kWidth; ++i) set(all, dtype, i, term(rank_, i / kWidth, i % kWidth));
+    return all;
+  }
+  // This rank's share of the sum.
+  Bytes share_of_sum(DType dtype, int64_t chunks) const {
+    Bytes share(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
+    for (int64_t i = 0; i < kShare * kWidth; ++i) {
+      float sum = 0;
+      for (int r = 0; r < size_; ++r) sum += term(r, token(rank_, i / kWidth, chunks), i % kWidth);
+      set(share, dtype, i, sum);
+    }
+    return share;
+  }
+
+  std::unique_ptr<Communicator> communicator_;
+};
+
+TEST_P(TensorGroupRanks, Gather) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+    for (const auto& [asked, taken] : kChunks) {
+      TensorGroup group = make_group(asked);
+      DeviceArray all(stream_, dtype, tokens() * kWidth);
+      DeviceArray share(stream_, dtype, kShare * kWidth);
+      share.write(share_bytes(rank_, dtype));
+      group.gather(matrix(all), matrix(share), "tokens");
+      EXPECT_TRUE(all.read() == gathered(dtype, taken)) << dtype_name(dtype) << " in " << asked;
+      EXPECT_TRUE(share.read() == share_bytes(rank_, dtype));
+    }
+  }
+}
+
+// Work that copies what it finds.
+TEST_P(TensorGroupRanks, GatherCallsWorkOnceTheRowsAreThere) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+    for (const auto& [asked, taken] : kChunks) {
+      TensorGroup group = make_group(asked);
+      DeviceArray all(stream_, dtype, tokens() * kWidth);
+      DeviceArray found(stream_, dtype, tokens() * kWidth);
+      DeviceArray share(stream_, dtype, kShare * kWidth);
+      share.write(share_bytes(rank_, dtype));
+      Stretches calls;
+      group.gather(matrix(all), matrix(share), "tokens", [&](int64_t begin, int64_t end) {
+        calls.emplace_back(begin, end);
+        stream_.copy(matrix(found).rows(begin, end), matrix(all).rows(begin, end));
+      });
+      EXPECT_EQ(calls, stretches(taken)) << asked;
+      EXPECT_TRUE(found.read() == gathered(dtype, taken)) << dtype_name(dtype) << " in " << asked;
+    }
+  }
+}
+
+TEST_P(TensorGroupRanks, ReduceScatter) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [asked, taken] : kChunks) {
+      TensorGroup group = make_group(asked);
+      DeviceArray all(stream_, dtype, tokens() * kWidth);
+      DeviceArray share(stream_, dtype, kShare * kWidth);
+      all.write(terms(dtype));
+      group.reduce_scatter(matrix(share), matrix(all), "sums");
+      EXPECT_TRUE(share.read() == share_of_sum(dtype, taken)) << dtype_name(dtype) << " in " << asked;
+      EXPECT_TRUE(all.read() == terms(dtype));
+    }
+  }
+}
+
+// Work that makes the terms, and other work between the start and the wait.
+TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto& [asked, taken] : kChunks) {
+      TensorGroup group = make_group(asked);
+      DeviceArray made(stream_, dtype, tokens() * kWidth);
+      DeviceArray all(stream_, dtype, tokens() * kWidth);
+      DeviceArray share(stream_, dtype, kShare * kWidth);
+      DeviceArray beside(stream_, dtype, tokens() * kWidth);
+      DeviceArray found(stream_, dtype, kShare * kWidth);
+      made.write(terms(dtype));
+      Stretches calls;
+      group.start_reduce_scatter(matrix(share), matrix(all), "sums", [&](int64_t begin, int64_t end) {
+        calls.emplace_back(begin, end);
+        stream_.copy(matrix(all).rows(begin, end), matrix(made).rows(begin, end));
+      });
+      stream_.copy(beside.tensor(), all.tensor());
+      group.wait();
+      stream_.copy(found.tensor(), share.tensor());
+      EXPECT_EQ(calls, stretches(taken)) << asked;
+      EXPECT_TRUE(found.read() == share_of_sum(dtype, taken)) << dtype_name(dtype) << " in " << asked;
+      EXPECT_TRUE(beside.read() == terms(dtype));
+    }
+  }
+}
+
+// One after the other through the same memory, as the layers of a model do.
+TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
+  for (const auto& [asked, taken] : kChunks) {
+    TensorGroup group = make_group(asked);
+    DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
+    DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
+    all.write(terms(DType::kFloat32));
+    group.reduce_scatter(matrix(share), matrix(all), "sums");
+    for (int round = 0; round < 3; ++round) {
+      group.gather(matrix(all), matrix(share), "tokens");
+      if (rank_ > 0) stream_.zero(all.tensor());  // the sum is what rank 0 has
+      group.reduce_scatter(matrix(share), matrix(all), "sums");
+    }
+    EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32, taken)) << asked;
+  }
+}
+
+TEST_P(TensorGroupRanks, WholeTensors) {
+  TensorGroup group = make_group(2);
+  EXPECT_EQ(group.rank(), rank_);
+  EXPECT_EQ(group.size(), size_);
+  EXPECT_EQ(group.alone(), size_ == 1);
+  DeviceArray mine(stream_, DType::kFloat32, kShare);
+  DeviceArray sum(stream_, DType::kFloat32, kShare);
+  DeviceArray all(stream_, DType::kFloat32, tokens());
+  const auto values = [](const auto& value, int64_t count) {
+    Bytes bytes(static_cast<size_t>(count) * sizeof(float));
+    for (int64_t i = 0; i < count; ++i) set(bytes, DType::kFloat32, i, value(i));
+    return bytes;
+  };
+  const auto of_rank = [&](int rank, int64_t i) { return term(rank, i, 0); };
+  const Bytes own = values([&](int64_t i) { return of_rank(rank_, i); }, kShare);
+  mine.write(own);
+  sum.write(own);
+  group.gather_whole(all.tensor(), mine.tensor(), "values");
+  group.all_reduce_max(mine.tensor(), "values");
+  group.all_reduce_sum(sum.tensor(), "values");
+  const auto largest = [&](int64_t i) {
+    float result = of_rank(0, i);
+    for (int r = 1; r < size_; ++r) result = std::max(result, of_rank(r, i));
+    return result;
+  };
+  const auto total = [&](int64_t i) {
+    float result = 0;
+    for (int r = 0; r < size_; ++r) result += of_rank(r, i);
+    return result;
+  };
+  const auto whole = [&](int64_t i) { return of_rank(static_cast<int>(i / kShare), i % kShare); };
+  EXPECT_TRUE(all.read() == values(whole, tokens()));
+  EXPECT_TRUE(mine.read() == values(largest, kShare));
+  EXPECT_TRUE(sum.read() == values(total, kShare));
+}
+
+// Refused by every rank alike, before anything is sent.
+TEST_P(TensorGroupRanks, WhatDoesNotFit) {
+  expect_error<Error>([&] { TensorGroup(communicator_.get(), tokens() + 1, 1, stream_); },
+                      std::to_string(tokens() + 1) + " tokens for " + std::to_string(size_));
+  TensorGroup group = make_group(1);
+  DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
+  DeviceArray share(stream_, DType::kFloat32, kShare * kWidth);
+  DeviceArray other(stream_, DType::kBFloat16, kShare * kWidth);
+  const std::string message = "expected " + std::to_string(tokens()) + " tokens";
+  expect_error<Error>([&] { group.gather(matrix(all), matrix(all), "tokens"); }, message);
+  expect_error<Error>([&] { group.gather(matrix(all), matrix(other), "tokens"); }, message);
+  expect_error<Error>([&] { group.reduce_scatter(matrix(share), matrix(share), "sums"); }, message);
+}
+
+INSTANTIATE_ON_DEVICES(TensorGroupRanks);
+
+}  // namespace
+}  // namespace octavo
