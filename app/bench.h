@@ -35,7 +35,7 @@ class Bench {
   Runtime& runtime_;
   ParameterLayout layout_;
   TrainingOptions options_;
-  Arena arena_;
+  RunMemory memory_;
   TrainingState state_;
   int64_t step_ = 0;
 };

@@ -45,15 +45,6 @@ void fill_tiled(const ShardedParameters& parameters, uint64_t seed, Stream& stre
   }
 }
 
-Arena allocate(const TrainingOptions& options, Runtime& runtime) {
-  std::optional<Arena> arena;
-  runtime.group().agree([&] {
-    const Arena plan = plan_training(options, runtime);
-    arena.emplace(runtime.stream().device(), plan.used());
-  });
-  return std::move(*arena);
-}
-
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -67,8 +58,8 @@ Bench::Bench(const Config& config, Runtime& runtime)
       runtime_(runtime),
       layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config, layout_, runtime)),
-      arena_(allocate(options_, runtime)),
-      state_(options_, runtime, arena_) {
+      memory_(runtime.allocate([&] { return plan_training(options_, runtime).used(); })),
+      state_(options_, runtime, memory_.arena) {
   Stream& stream = runtime.stream();
   runtime.group().agree([&] {
     if (config.init_from.empty()) {

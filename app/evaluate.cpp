@@ -24,13 +24,13 @@ InferenceState::InferenceState(const Config& config, const ParameterLayout& layo
 }
 
 InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& runtime)
-    : runtime_(runtime), layout_(config.model, runtime.tensor_rank()) {
-  runtime.group().agree([&] {
-    Arena plan(runtime.stream().device());
-    const InferenceState planned(config, layout_, validating, plan, runtime);
-    arena_.emplace(runtime.stream().device(), plan.used());
-    state_ = std::make_unique<InferenceState>(config, layout_, validating, *arena_, runtime);
-  });
+    : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
+        Arena plan(runtime.stream().device());
+        const InferenceState planned(config, layout_, validating, plan, runtime);
+        return plan.used();
+      })) {
+  runtime.group().agree(
+      [&] { state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime); });
 }
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {

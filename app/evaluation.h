@@ -40,7 +40,7 @@ class InferenceModel {
  private:
   Runtime& runtime_;
   ParameterLayout layout_;
-  std::optional<Arena> arena_;
+  RunMemory memory_;
   std::unique_ptr<InferenceState> state_;
 };
 

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "kernels/core/error.h"
 #include "parallel/start_checks.h"
@@ -78,7 +80,8 @@ std::string settings(const Config& config) {
 
 }  // namespace
 
-Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(Stream::cpu()) {
+Runtime::Runtime(Config& config, ProcessGroup& group)
+    : group_(group), nccl_memory_(config.parallel.nccl_memory), stream_(Stream::cpu()) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
     const Device device = choose_device(config);
@@ -110,6 +113,22 @@ Runtime::Runtime(Config& config, ProcessGroup& group) : group_(group), stream_(S
                    threads * group.local_size(), online);
     }
   }
+}
+
+RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
+  std::optional<Arena> arena;
+  const bool registers = stream_.is_cuda() && nccl_memory_ != NcclMemory::kPlain && group_.size() > 1;
+  group_.agree([&] {
+    const int64_t bytes = planned();
+    if (registers) {
+      arena.emplace(stream_.device(), allocate_for_collectives(bytes));
+    } else {
+      arena.emplace(stream_.device(), bytes);
+    }
+  });
+  RunMemory memory{std::move(*arena), {}};
+  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer());
+  return memory;
 }
 
 std::string Runtime::describe() const { return description_; }

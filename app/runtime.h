@@ -1,8 +1,10 @@
 // What a command that computes runs on: the device, its stream, the threads and the communicators of this rank.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/config.h"
 #include "kernels/core/stream.h"
@@ -12,6 +14,12 @@
 #include "parallel/process_group.h"
 
 namespace octavo {
+
+// What a run computes in: one arena, registered with the mesh where parallel.nccl_memory says so.
+struct RunMemory {
+  Arena arena;
+  std::vector<std::unique_ptr<Registration>> registrations;
+};
 
 class Runtime {
  public:
@@ -28,6 +36,10 @@ class Runtime {
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->tensor_rank(), mesh_->shape().tensor}; }
 
+  // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
+  // collective; the runtime must outlive the memory.
+  RunMemory allocate(const std::function<int64_t()>& planned);
+
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
   int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
@@ -38,6 +50,7 @@ class Runtime {
 
  private:
   ProcessGroup& group_;
+  NcclMemory nccl_memory_;
   int gpu_ = 0;
   Stream stream_;
   std::unique_ptr<Mesh> mesh_;

@@ -13,14 +13,11 @@ namespace octavo {
 
 namespace {
 
-Arena allocate_training(const TrainingOptions& options, Runtime& runtime) {
-  std::optional<Arena> arena;
-  runtime.group().agree([&] {
-    Arena plan = plan_training(options, runtime);
-    if (!options.config.data.validation.empty()) const Validator validator(options.config, runtime, plan);
-    arena.emplace(runtime.stream().device(), plan.used());
-  });
-  return std::move(*arena);
+// Bytes of the training state and of the validator's buffers.
+int64_t planned_bytes(const TrainingOptions& options, Runtime& runtime) {
+  Arena plan = plan_training(options, runtime);
+  if (!options.config.data.validation.empty()) const Validator validator(options.config, runtime, plan);
+  return plan.used();
 }
 
 // The amaxes of delayed FP8 scaling; undefined without it.
@@ -61,12 +58,12 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
       runtime_(runtime),
       layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config_, layout_, runtime)),
-      arena_(allocate_training(options_, runtime)),
-      state_(options_, runtime, arena_),
+      memory_(runtime.allocate([&] { return planned_bytes(options_, runtime); })),
+      state_(options_, runtime, memory_.arena),
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
-  if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena_);
+  if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
   prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });
   publish_weights(state_, runtime);

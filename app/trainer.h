@@ -57,7 +57,7 @@ class Trainer {
   Runtime& runtime_;
   ParameterLayout layout_;
   TrainingOptions options_;
-  Arena arena_;
+  RunMemory memory_;
   TrainingState state_;
   StepResults results_;
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted

@@ -106,6 +106,11 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
   return make_mpi_communicator(group, ranks);
 }
 
+Buffer allocate_for_collectives(int64_t bytes) {
+  if constexpr (kHasCuda) return allocate_nccl_memory(bytes);
+  throw Error(fmt::format("{} bytes for NCCL in a build without CUDA", bytes));
+}
+
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
   return make_communicator(group, {"world", 0, group.rank(), group.size()}, stream);
 }

@@ -20,11 +20,18 @@
 #include <string>
 #include <utility>
 
+#include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
 #include "parallel/config.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
+
+// Memory registered with a communicator, until destroyed; the communicator must outlive it.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
 
 class Communicator {
  public:
@@ -46,6 +53,11 @@ class Communicator {
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = root's, in place; any dtype.
   void broadcast(const Tensor& tensor, int root, Stream& stream, const char* what = "");
+
+  // Lets NCCL reach memory from allocate_for_collectives() without its own buffers (ParallelConfig::nccl_memory). A
+  // collective, with equal sizes and equal places of the tensors in them afterwards; the host waits. Null where there
+  // is nothing to register with.
+  [[nodiscard]] virtual std::unique_ptr<Registration> register_memory(const Buffer&) { return nullptr; }
 
  protected:
   Communicator(Watchdog& watchdog, std::string name, int rank, int size)
@@ -87,5 +99,8 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
                                                 const ParallelConfig& config = {});
 // The communicator of all ranks.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
+
+// Zeroed memory of a GPU that can be registered with communicators.
+Buffer allocate_for_collectives(int64_t bytes);
 
 }  // namespace octavo

@@ -13,5 +13,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group, const R
 // On the current GPU; in CUDA builds only. The unique ids travel over `group`.
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
                                                      const ParallelConfig& config);
+// allocate_for_collectives(), in CUDA builds only.
+Buffer allocate_nccl_memory(int64_t bytes);
 
 }  // namespace octavo

@@ -13,6 +13,9 @@
 #include "kernels/core/error.h"
 #include "parallel/communicator_backends.h"
 
+// Windows and the zero-CTA policy, which put gathers on the copy engines, came with it.
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0), "NCCL 2.28 or newer is needed");
+
 namespace octavo {
 
 namespace {
@@ -83,6 +86,18 @@ class NcclQueue final : public Watchdog::Queue {
   Watchdog::Clock::time_point progress_;
 };
 
+class NcclRegistration final : public Registration {
+ public:
+  NcclRegistration(ncclComm_t comm, ncclWindow_t window) : comm_(comm), window_(window) {}
+  ~NcclRegistration() override { ncclCommWindowDeregister(comm_, window_); }
+  NcclRegistration(const NcclRegistration&) = delete;
+  NcclRegistration& operator=(const NcclRegistration&) = delete;
+
+ private:
+  ncclComm_t comm_;
+  ncclWindow_t window_;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(ProcessGroup& group, const RankGroup& ranks, const ncclUniqueId& id, ncclConfig_t config)
@@ -105,6 +120,16 @@ class NcclCommunicator final : public Communicator {
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  std::unique_ptr<Registration> register_memory(const Buffer& buffer) override {
+    const Watchdog::Scope scope(watchdog(), {"ncclCommWindowRegister", "", name().c_str()});
+    ncclWindow_t window = nullptr;
+    check(ncclCommWindowRegister(comm_, buffer.data(), static_cast<size_t>(buffer.bytes()), &window,
+                                 NCCL_WIN_COLL_SYMMETRIC),
+          "ncclCommWindowRegister");
+    if (window == nullptr) return nullptr;  // the GPUs do not reach each other's memory
+    return std::make_unique<NcclRegistration>(comm_, window);
+  }
 
  private:
   void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) override {
@@ -167,10 +192,22 @@ std::vector<Introduction> introduce(ProcessGroup& group, const RankGroup& ranks)
 ncclConfig_t nccl_config(const ParallelConfig& config) {
   ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
   if (config.nccl_max_ctas > 0) result.maxCTAs = static_cast<int>(config.nccl_max_ctas);
+  if (config.nccl_memory == NcclMemory::kCopyEngine) result.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   return result;
 }
 
 }  // namespace
+
+Buffer allocate_nccl_memory(int64_t bytes) {
+  const int64_t granularity = NCCL_WIN_REQUIRED_ALIGNMENT;
+  bytes = (bytes + granularity - 1) / granularity * granularity;
+  void* data = nullptr;
+  check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
+  Buffer buffer = Buffer::adopt(data, bytes, [](void* memory) { ncclMemFree(memory); });
+  cuda::check(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // our streams do not wait for the one that zeroes
+  return buffer;
+}
 
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
                                                      const ParallelConfig& config) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/stream.h"
@@ -23,6 +24,8 @@ class Buffer {
   static Buffer device(Device device, int64_t bytes);
   // Page-locked when `device` is a GPU, so that copies are asynchronous.
   static Buffer host(Device device, int64_t bytes);
+  // Takes over memory that was allocated, and zeroed, elsewhere.
+  static Buffer adopt(void* data, int64_t bytes, void (*release)(void*)) { return Buffer(data, bytes, release); }
 
   void* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }
@@ -44,6 +47,8 @@ class Arena {
   explicit Arena(Device device) : device_(device) {}
   // An arena of `capacity` bytes, allocated and zeroed now.
   Arena(Device device, int64_t capacity);
+  // An arena in memory of the device.
+  Arena(Device device, Buffer buffer) : device_(device), buffer_(std::move(buffer)) {}
 
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
@@ -53,6 +58,7 @@ class Arena {
 
   bool planning() const { return buffer_.data() == nullptr; }
   Device device() const { return device_; }
+  const Buffer& buffer() const { return buffer_; }
   int64_t used() const { return used_; }
   const std::vector<Item>& items() const { return items_; }
 
