@@ -12,15 +12,6 @@ namespace octavo {
 
 namespace {
 
-struct RateSizes {
-  explicit RateSizes(bool is_cuda)
-      : n(is_cuda ? 8192 : 1024), copy_bytes(is_cuda ? int64_t{1} << 30 : int64_t{1} << 27), runs(is_cuda ? 100 : 10) {}
-
-  int64_t n;           // of a product [n, n] x [n, n]
-  int64_t copy_bytes;  // beyond any cache
-  int64_t runs;
-};
-
 std::pair<Scaling, Scaling> operand_scalings(LinearPrecision recipe) {
   switch (recipe) {
     case LinearPrecision::kFp8Rowwise:
@@ -32,34 +23,31 @@ std::pair<Scaling, Scaling> operand_scalings(LinearPrecision recipe) {
   }
 }
 
-struct RateBuffers {
-  RateBuffers(const PrecisionConfig& precision, const RateSizes& sizes, Stream& stream, Arena& arena) {
-    const int64_t n = sizes.n;
-    a = arena.allocate("a", precision.compute, {n, n});
-    b = arena.allocate("b", precision.compute, {n, n});
-    d = arena.allocate("d", precision.compute, {n, n});
-    int64_t workspace_bytes = matmul_workspace_bytes(n, n, n, precision.compute, stream);
+struct ProductBuffers {
+  ProductBuffers(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
+    const auto [m, n, k] = shape;
+    a = arena.allocate("a", precision.compute, {m, k});
+    b = arena.allocate("b", precision.compute, {n, k});
+    d = arena.allocate("d", precision.compute, {m, n});
+    int64_t workspace_bytes = matmul_workspace_bytes(m, n, k, precision.compute, stream);
     if (is_fp8(precision.linear)) {
       const auto [a_scaling, b_scaling] = operand_scalings(precision.linear);
-      fp8_a = operand(a_scaling, n, arena);
-      fp8_b = operand(b_scaling, n, arena);
+      fp8_a = operand(a_scaling, m, k, arena);
+      fp8_b = operand(b_scaling, n, k, arena);
       amax = arena.allocate("amax", DType::kFloat32, {1});
-      workspace_bytes = std::max(workspace_bytes, fp8_matmul_workspace_bytes(n, n, n, stream));
+      workspace_bytes = std::max(workspace_bytes, fp8_matmul_workspace_bytes(m, n, k, stream));
     }
-    source = arena.allocate("source", DType::kUInt8, {sizes.copy_bytes});
-    target = arena.allocate("target", DType::kUInt8, {sizes.copy_bytes});
     workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
   }
 
-  static Fp8Operand operand(Scaling scaling, int64_t n, Arena& arena) {
-    return {.data = arena.allocate("fp8", DType::kFloat8E4M3, {n, n}),
-            .scale_inv = arena.allocate("scales", DType::kFloat32, {fp8_scale_count(scaling, n, n)}),
+  static Fp8Operand operand(Scaling scaling, int64_t rows, int64_t k, Arena& arena) {
+    return {.data = arena.allocate("fp8", DType::kFloat8E4M3, {rows, k}),
+            .scale_inv = arena.allocate("scales", DType::kFloat32, {fp8_scale_count(scaling, rows, k)}),
             .scaling = scaling};
   }
 
   Tensor a, b, d, amax;
   Fp8Operand fp8_a, fp8_b;
-  Tensor source, target;
   Tensor workspace;
 };
 
@@ -75,7 +63,21 @@ void fill_rows(const Tensor& matrix, const std::vector<float>& values, Stream& s
   stream.synchronize();  // the host values end here
 }
 
-// Normal random values, some rows over and over: zeros would multiply faster than real data do.
+void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_tensor, Stream& stream) {
+  const bool per_tensor = rows.scaling == Scaling::kTensor;
+  stream.zero(amax_tensor);
+  if (per_tensor) amax({.out = amax_tensor, .x = x.view({x.numel()})}, stream);
+  quantize({.rows = rows, .columns = {}, .x = x, .amax = per_tensor ? amax_tensor : Tensor(), .amax_out = {}}, stream);
+}
+
+// Runs that bring a GPU's clock to where it stays, and that a CPU does in a moment.
+int64_t product_runs(double flops, const Stream& stream) {
+  const double enough_flops = stream.is_cuda() ? 1.1e14 : 2.1e10;
+  return std::clamp<int64_t>(static_cast<int64_t>(enough_flops / flops), 10, 400);
+}
+
+}  // namespace
+
 void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   constexpr int64_t kRows = 64;
   std::mt19937_64 random(seed);
@@ -86,7 +88,6 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   fill_rows<float>(matrix, values, stream);
 }
 
-// Median seconds of the second half of the runs; the first half brings the clock to where it stays.
 double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream) {
   std::vector<Event> events;
   for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
@@ -103,41 +104,44 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
   return median(times);
 }
 
-void quantize_rows(const Fp8Operand& rows, const Tensor& x, const Tensor& amax_tensor, Stream& stream) {
-  const bool per_tensor = rows.scaling == Scaling::kTensor;
-  stream.zero(amax_tensor);
-  if (per_tensor) amax({.out = amax_tensor, .x = x.view({x.numel()})}, stream);
-  quantize({.rows = rows, .columns = {}, .x = x, .amax = per_tensor ? amax_tensor : Tensor(), .amax_out = {}}, stream);
-}
-
-}  // namespace
-
-DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
-  const RateSizes sizes(stream.is_cuda());
+double measure_product(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
-  const RateBuffers planned(precision, sizes, stream, plan);
+  const ProductBuffers planned(shape, precision, stream, plan);
   Arena arena(stream.device(), plan.used());
-  const RateBuffers m(precision, sizes, stream, arena);
-  stream.set_workspace(m.workspace);
-  fill_random(m.a, 1, stream);
-  fill_random(m.b, 2, stream);
-  const double side = static_cast<double>(sizes.n);
-  const double flops = 2 * side * side * side;
-
-  DeviceRates rates;
-  const auto product = [&] { matmul({.d = m.d, .a = m.a, .b = m.b, .transpose_b = true}, stream); };
-  rates.product = flops / time_runs(sizes.runs, product, stream);
+  const ProductBuffers p(shape, precision, stream, arena);
+  stream.set_workspace(p.workspace);
+  fill_random(p.a, 1, stream);
+  fill_random(p.b, 2, stream);
+  std::function<void()> product = [&] { matmul({.d = p.d, .a = p.a, .b = p.b, .transpose_b = true}, stream); };
   if (is_fp8(precision.linear)) {
-    quantize_rows(m.fp8_a, m.a, m.amax, stream);
-    quantize_rows(m.fp8_b, m.b, m.amax, stream);
+    quantize_rows(p.fp8_a, p.a, p.amax, stream);
+    quantize_rows(p.fp8_b, p.b, p.amax, stream);
     const bool fast =
         precision.linear != LinearPrecision::kFp8Blockwise && precision.fast_accumulation != FastAccumulation::kNone;
-    const auto fp8 = [&] { fp8_matmul({.d = m.d, .a = m.fp8_a, .b = m.fp8_b, .fast_accumulation = fast}, stream); };
-    rates.fp8_product = flops / time_runs(sizes.runs, fp8, stream);
+    product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
-  const auto copy = [&] { stream.copy(m.target, m.source); };
-  rates.bandwidth = 2 * static_cast<double>(sizes.copy_bytes) / time_runs(sizes.runs, copy, stream);
+  const double seconds = time_runs(product_runs(shape.flops(), stream), product, stream);
   stream.set_workspace({});
+  return shape.flops() / seconds;
+}
+
+double measure_bandwidth(Stream& stream) {
+  const int64_t bytes = stream.is_cuda() ? int64_t{1} << 30 : int64_t{1} << 27;  // beyond any cache
+  Arena arena(stream.device(), 2 * bytes);
+  const Tensor source = arena.allocate("source", DType::kUInt8, {bytes});
+  const Tensor target = arena.allocate("target", DType::kUInt8, {bytes});
+  const auto copy = [&] { stream.copy(target, source); };
+  return 2 * static_cast<double>(bytes) / time_runs(stream.is_cuda() ? 100 : 10, copy, stream);
+}
+
+DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
+  const int64_t n = stream.is_cuda() ? 8192 : 1024;
+  PrecisionConfig plain = precision;
+  plain.linear = LinearPrecision::kBFloat16;
+  DeviceRates rates;
+  rates.product = measure_product({n, n, n}, plain, stream);
+  if (is_fp8(precision.linear)) rates.fp8_product = measure_product({n, n, n}, precision, stream);
+  rates.bandwidth = measure_bandwidth(stream);
   return rates;
 }
 

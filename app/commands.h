@@ -35,6 +35,13 @@ struct BenchArguments {
 };
 int bench_command(const BenchArguments& arguments, ProcessGroup& group);
 
+struct DoctorArguments {
+  bool json = false;
+  std::string save;        // machine file to write (app/machine_rates.h); empty: none
+  std::string disk = ".";  // directory whose write speed is measured
+};
+int doctor_command(const DoctorArguments& arguments, ProcessGroup& group);
+
 struct GenerateArguments {
   std::string checkpoint;
   std::string prompt;

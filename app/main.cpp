@@ -24,6 +24,7 @@ namespace {
 struct CommandLine {
   ConfigArguments config;
   BenchArguments bench;
+  DoctorArguments doctor;
   GenerateArguments generate;
   InspectArguments inspect;
   PackOptions pack;
@@ -69,6 +70,12 @@ void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
       ->excludes(ops);
   bench->add_flag("--json", line.bench.json, "print JSON");
   bench->callback([&] { run = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });
+
+  auto* doctor = app.add_subcommand("doctor", "what this machine is, how fast, and what hinders training on it");
+  doctor->add_flag("--json", line.doctor.json, "print JSON");
+  doctor->add_option("--save", line.doctor.save, "FILE to write the measured rates to, as JSON");
+  doctor->add_option("--disk", line.doctor.disk, "directory whose write speed is measured");
+  doctor->callback([&] { run = [&](ProcessGroup& group) { return doctor_command(line.doctor, group); }; });
 
   auto* generate = app.add_subcommand("generate", "sample text from a checkpoint");
   generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();

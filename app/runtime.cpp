@@ -49,7 +49,20 @@ std::string core_set(int& cores) {
   return text;
 }
 
-// Ranks bound to the same cores share them; OMP_NUM_THREADS overrides.
+// The config as lines "section.key value".
+std::string settings(const Config& config) {
+  std::string lines;
+  const nlohmann::json flat = to_json(config).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string key = path.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    lines += fmt::format("{} {}\n", key, value.dump());
+  }
+  return lines;
+}
+
+}  // namespace
+
 int choose_threads(ProcessGroup& group) {
   int cores = 1;
   const std::string mine = core_set(cores);
@@ -65,20 +78,6 @@ int choose_gpu(const ProcessGroup& group) {
   CHECK_INPUT(gpus > 0, "device is cuda, but no GPU was found on this machine; use device: cpu, or check the driver");
   return group.local_rank() % gpus;
 }
-
-// The config as lines "section.key value".
-std::string settings(const Config& config) {
-  std::string lines;
-  const nlohmann::json flat = to_json(config).flatten();
-  for (const auto& [path, value] : flat.items()) {
-    std::string key = path.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
-    lines += fmt::format("{} {}\n", key, value.dump());
-  }
-  return lines;
-}
-
-}  // namespace
 
 Runtime::Runtime(Config& config, ProcessGroup& group)
     : group_(group), nccl_memory_(config.parallel.nccl_memory), stream_(Stream::cpu()) {

@@ -57,6 +57,11 @@ class Runtime {
   std::string description_;
 };
 
+// The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
+int choose_gpu(const ProcessGroup& group);
+// The CPU threads of this rank: ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
+int choose_threads(ProcessGroup& group);
+
 // The GPU's dense bfloat16 rate that `mfu` is relative to, FLOP/s.
 inline constexpr double kPeakFlops = 989e12;
 

@@ -39,6 +39,22 @@ GpuInfo device_info(int device_index) {
           static_cast<int64_t>(free_bytes)};
 }
 
+CudaVersions versions() {
+  CudaVersions found;
+  if (cudaDriverGetVersion(&found.driver) != cudaSuccess) {
+    cudaGetLastError();  // no driver is an answer here
+    found.driver = 0;
+  }
+  check(cudaRuntimeGetVersion(&found.runtime), "cudaRuntimeGetVersion");
+  return found;
+}
+
+bool can_access_peer(int device_index, int peer_index) {
+  int can_access = 0;
+  check(cudaDeviceCanAccessPeer(&can_access, device_index, peer_index), "cudaDeviceCanAccessPeer");
+  return can_access != 0;
+}
+
 int multiprocessor_count(int device_index) {
   int count = 0;
   check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_index), "cudaDeviceGetAttribute");

@@ -10,6 +10,8 @@ namespace octavo::cuda {
 
 int device_count() noexcept;
 GpuInfo device_info(int device_index);
+CudaVersions versions();
+bool can_access_peer(int device_index, int peer_index);
 int multiprocessor_count(int device_index);
 
 void* create_stream(int device_index);

@@ -170,4 +170,14 @@ GpuInfo gpu_info(int device_index) {
   throw Error(fmt::format("this octavo was built without CUDA, there is no GPU {}", device_index));
 }
 
+CudaVersions cuda_versions() {
+  if constexpr (kHasCuda) return cuda::versions();
+  return {};
+}
+
+bool can_access_peer(int device_index, int peer_index) {
+  if constexpr (kHasCuda) return cuda::can_access_peer(device_index, peer_index);
+  throw Error(fmt::format("this octavo was built without CUDA, there are no GPUs {} and {}", device_index, peer_index));
+}
+
 }  // namespace octavo

@@ -131,4 +131,14 @@ struct GpuInfo {
 };
 GpuInfo gpu_info(int device_index);
 
+// As CUDA numbers them, 1000 * major + 10 * minor.
+struct CudaVersions {
+  int driver = 0;   // the newest that the driver can do; 0 without a driver
+  int runtime = 0;  // what this program was linked with; 0 in a build without CUDA
+};
+CudaVersions cuda_versions();
+
+// Whether GPU `device_index` can reach the memory of GPU `peer_index` directly.
+bool can_access_peer(int device_index, int peer_index);
+
 }  // namespace octavo

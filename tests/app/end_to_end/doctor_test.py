@@ -1,0 +1,97 @@
+"""octavo doctor: what it reports of a machine, and the machine file it saves."""
+
+import json
+import os
+from unittest import mock
+
+from support import DONE, FAILED, Scratch
+
+# The CPU is measured in each of these tests, which a busy machine does slowly.
+TIMEOUT = 120
+
+
+class DoctorTest(Scratch):
+    """Without GPUs, so that two ranks never share one and the measurements are the small ones."""
+
+    def setUp(self):
+        super().setUp()
+        hidden = mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""})
+        hidden.start()
+        self.addCleanup(hidden.stop)
+
+    def doctor(self, *arguments, ranks=1):
+        result = self.finish(self.start("doctor", *arguments, ranks=ranks), TIMEOUT)
+        self.assertEqual(result.code, DONE, result.out[-1500:] + result.err[-1500:])
+        self.assertEqual(result.octavo_lines(), [])
+        return result
+
+    def check_machine(self, machine, ranks):
+        self.assertEqual((machine["format"], machine["version"]), ("octavo machine", 1))
+        self.assertTrue(machine["name"])
+        self.assertEqual(machine["device"], "cpu")
+        for key in ("attention_forward_flops", "attention_backward_flops", "memory_bytes_per_s", "disk_write_bytes_per_s"):
+            self.assertGreater(machine[key], 0, key)
+        self.assertGreater(machine["product_flops"]["float32"], 0)
+        self.assertGreaterEqual(len(machine["products"]), 2)
+        for product in machine["products"]:
+            self.assertGreater(min(product[key] for key in ("m", "n", "k", "flops")), 0, product)
+        for name in ("octavo", "mpi"):
+            self.assertTrue(machine["versions"][name], name)
+        if ranks == 1:
+            self.assertIsNone(machine["collectives"])
+        else:
+            self.check_collectives(machine["collectives"], ranks)
+
+    def check_collectives(self, collectives, ranks):
+        self.assertEqual((collectives["ranks"], collectives["hosts"]), (ranks, 1))
+        self.assertGreater(collectives["latency_s"], 0)
+        largest = {}
+        for size in collectives["sizes"]:
+            sent = size["bytes"] * (ranks - 1) / ranks * (2 if size["op"] == "all_reduce" else 1)
+            self.assertAlmostEqual(size["bus_bytes_per_s"] * size["seconds"] / sent, 1, places=6)
+            largest[size["op"]] = size["bus_bytes_per_s"]
+        self.assertEqual(set(largest), {"all_gather", "reduce_scatter", "all_reduce"})
+        self.assertEqual(collectives["bus_bytes_per_s"], min(largest["all_gather"], largest["reduce_scatter"]))
+
+    def check_report(self, ranks):
+        result = self.doctor("--json", "--save", "machine.json", ranks=ranks)
+        report = json.loads(result.out)
+        self.assertTrue(report["ok"])
+        self.assertFalse([finding for finding in report["findings"] if finding["hinders"]])
+        self.assertEqual([rank["rank"] for rank in report["ranks"]], list(range(ranks)))
+        for rank in report["ranks"]:
+            self.assertGreater(min(rank[key] for key in ("cores", "threads", "memory_bytes", "open_files_limit")), 0)
+            self.assertTrue(rank["host"])
+        for rate in report["rates"]:
+            self.assertGreater(rate["slowest"], 0, rate)
+            self.assertLessEqual(rate["slowest"], rate["fastest"], rate)
+            self.assertIn(rate["slowest_rank"], range(ranks))
+        self.check_machine(report["machine"], ranks)
+        self.assertEqual(json.loads((self.dir / "machine.json").read_text()), report["machine"])
+        self.assertEqual([path.name for path in self.dir.iterdir()], ["machine.json"], "what was written was left behind")
+
+    def test_one_rank(self):
+        self.check_report(1)
+
+    def test_two_ranks(self):
+        self.check_report(2)
+
+    def test_text(self):
+        (self.dir / "scratch").mkdir()
+        result = self.doctor("--disk", "scratch")
+        for text in ("octavo ", "cores", "product", "attention backward", "disk write", "nothing hinders training"):
+            self.assertIn(text, result.out)
+        self.assertEqual(list(self.dir.rglob("*")), [self.dir / "scratch"])
+
+    def test_full_output(self):
+        with open("/dev/full", "w") as full:
+            self.refused("doctor", "--json", code=FAILED, stdout=full, mentions=["standard output"])
+
+    def test_bad_input(self):
+        self.refused("doctor", "--jsn", mentions=["--jsn"])
+        self.refused("doctor", "config.yaml", mentions=["config.yaml"])
+        self.refused("doctor", "--save", mentions=["--save"])
+        self.refused("doctor", "--save", "nowhere/machine.json", mentions=["nowhere/machine.json"])
+        self.refused("doctor", "--disk", "nowhere", mentions=["nowhere", "directory"])
+        self.refused("doctor", "--disk", "nowhere", ranks=2, mentions=["nowhere"])
+        self.assertEqual(list(self.dir.iterdir()), [])
