@@ -190,7 +190,7 @@ void read_parallel(SectionReader section, Config& config) {
   section.boolean("accumulate_unsharded", config.parallel.accumulate_unsharded);
   section.integer("nccl_max_ctas", config.parallel.nccl_max_ctas, 0, kMaxCtas);
   section.choice("nccl_memory", config.parallel.nccl_memory, kNcclMemory);
-  section.integer("product_multiprocessors", config.parallel.product_multiprocessors, 0, kMaxMultiprocessors);
+  section.integer("cover_multiprocessors", config.parallel.cover_multiprocessors, 0, kMaxMultiprocessors);
   section.number("timeout_s", config.parallel.timeout_s, kNonNegative);
 }
 

@@ -99,7 +99,7 @@ Json parallel_section(const Config& config) {
               {"accumulate_unsharded", config.parallel.accumulate_unsharded},
               {"nccl_max_ctas", config.parallel.nccl_max_ctas},
               {"nccl_memory", name_of(kNcclMemory, config.parallel.nccl_memory)},
-              {"product_multiprocessors", config.parallel.product_multiprocessors},
+              {"cover_multiprocessors", config.parallel.cover_multiprocessors},
               {"timeout_s", config.parallel.timeout_s}};
 }
 

@@ -16,8 +16,7 @@ InferenceState::InferenceState(const Config& config, const ParameterLayout& layo
              .shape = {config.training.micro_batch_size, config.data.seq_len},
              .precision = config.precision,
              .mode = LlamaMode::kInference,
-             .tensor = &runtime.mesh().tensor(),
-             .tensor_chunks = config.parallel.tensor_parallel_chunks},
+             .tensor = runtime.tensor_group(config.parallel)},
             parameters, arena, runtime.stream()),
       inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
   if (validating) validator.emplace(config, runtime, arena);

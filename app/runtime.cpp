@@ -98,7 +98,6 @@ Runtime::Runtime(Config& config, ProcessGroup& group)
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
-  stream_.set_product_multiprocessors(static_cast<int>(config.parallel.product_multiprocessors));
   mesh_ = std::make_unique<Mesh>(config.parallel, group, stream_);
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
@@ -114,9 +113,20 @@ Runtime::Runtime(Config& config, ProcessGroup& group)
   }
 }
 
+TensorGroupOptions Runtime::tensor_group(const ParallelConfig& config) {
+  return {.ranks = &mesh_->tensor(),
+          .chunks = config.tensor_parallel_chunks,
+          .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
+}
+
 RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
-  const bool registers = stream_.is_cuda() && nccl_memory_ != NcclMemory::kPlain && group_.size() > 1;
+  // Registered gathers and reductions of shards are faster, 2% of a step of 8B; those of tensor parallelism are slower.
+  // Between machines neither was measured.
+  const bool one_machine = group_.local_size() == group_.size();
+  const bool wanted =
+      nccl_memory_ == NcclMemory::kAuto ? one_machine && mesh_->shard().size() > 1 : nccl_memory_ != NcclMemory::kPlain;
+  const bool registers = stream_.is_cuda() && wanted && group_.size() > 1;
   group_.agree([&] {
     const int64_t bytes = planned();
     if (registers) {
@@ -126,7 +136,7 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
     }
   });
   RunMemory memory{std::move(*arena), {}};
-  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer());
+  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer(), nccl_memory_);
   return memory;
 }
 

@@ -12,6 +12,7 @@
 #include "parallel/fsdp.h"
 #include "parallel/mesh.h"
 #include "parallel/process_group.h"
+#include "parallel/tensor_group.h"
 
 namespace octavo {
 
@@ -35,6 +36,8 @@ class Runtime {
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->tensor_rank(), mesh_->shape().tensor}; }
+
+  TensorGroupOptions tensor_group(const ParallelConfig& config);
 
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
   // collective; the runtime must outlive the memory.

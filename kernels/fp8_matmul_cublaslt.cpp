@@ -27,6 +27,7 @@ struct Fp8Problem {
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
   bool deterministic = false;
+  int multiprocessors = 0;
   auto operator<=>(const Fp8Problem&) const = default;
 };
 
@@ -101,7 +102,8 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                            .fast_accumulation = args.fast_accumulation && !blockwise,
                            .alignment = common_alignment(pointers),
                            .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
-                           .deterministic = stream.deterministic()};
+                           .deterministic = stream.deterministic(),
+                           .multiprocessors = stream.product_multiprocessors()};
   if (problem.m == 0 || problem.n == 0) return;
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);

@@ -24,6 +24,7 @@ struct Problem {
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
   bool deterministic = false;
+  int multiprocessors = 0;
   auto operator<=>(const Problem&) const = default;
 };
 
@@ -61,7 +62,8 @@ void matmul(const Matmul& args, Stream& stream) {
                         .result_dtype = args.d.dtype(),
                         .alignment = common_alignment(pointers),
                         .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
-                        .deterministic = stream.deterministic()};
+                        .deterministic = stream.deterministic(),
+                        .multiprocessors = stream.product_multiprocessors()};
   if (problem.m == 0 || problem.n == 0) return;
   auto& plans = stream.state<MatmulPlans>().plans;
   auto found = plans.find(problem);

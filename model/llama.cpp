@@ -26,7 +26,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       parameters_(&parameters),
       fsdp_(&parameters.fsdp()),
       stream_(&stream),
-      tensor_(options.tensor, options.shape.tokens(), options.tensor_chunks, stream),
+      tensor_(options.tensor, options.shape.tokens(), stream),
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})),
       embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
       head_weights_(weights_of(parameters), parameters.layout(), options.config),

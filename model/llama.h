@@ -31,9 +31,8 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
-  bool fp8_stats = false;          // with room for statistics of the casts, in FP8
-  Communicator* tensor = nullptr;  // the ranks that divide the layers; borrowed, null: one
-  int64_t tensor_chunks = 1;       // stretches of the tokens that their collectives are split into
+  bool fp8_stats = false;     // with room for statistics of the casts, in FP8
+  TensorGroupOptions tensor;  // the ranks that divide the layers
 };
 
 class Llama {

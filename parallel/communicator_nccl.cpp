@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/cuda_backend.h"
 #include "kernels/core/cuda_check.h"
 #include "kernels/core/error.h"
 #include "parallel/communicator_backends.h"
@@ -201,6 +202,7 @@ ncclConfig_t nccl_config(const ParallelConfig& config) {
 Buffer allocate_nccl_memory(int64_t bytes) {
   const int64_t granularity = NCCL_WIN_REQUIRED_ALIGNMENT;
   bytes = (bytes + granularity - 1) / granularity * granularity;
+  cuda::check_free_memory(bytes);
   void* data = nullptr;
   check(ncclMemAlloc(&data, static_cast<size_t>(bytes)), "ncclMemAlloc");
   Buffer buffer = Buffer::adopt(data, bytes, [](void* memory) { ncclMemFree(memory); });

@@ -24,6 +24,7 @@ enum class Reshard : uint8_t {
 
 // How NCCL reaches the tensors of a collective.
 enum class NcclMemory : uint8_t {
+  kAuto,        // registered for the shard axis of a run on one machine
   kPlain,       // through buffers of its own
   kRegistered,  // directly, in memory that all ranks of a group have mapped (symmetric windows)
   kCopyEngine,  // so, and gathers on the copy engines, which leave the multiprocessors to the compute
@@ -33,13 +34,13 @@ struct ParallelConfig {
   int64_t data_parallel_shard = -1;     // ranks that share one copy of the optimizer state (FSDP); -1: all that is left
   int64_t data_parallel_replicate = 1;  // copies of that
   int64_t tensor_parallel = 1;          // ranks that split each layer
-  int64_t tensor_parallel_chunks = 2;   // stretches of the tokens that its collectives and products are split into
+  int64_t tensor_parallel_chunks = 1;   // stretches of the tokens that its collectives and products are split into
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
   int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice
-  NcclMemory nccl_memory = NcclMemory::kPlain;
-  int64_t product_multiprocessors = 0;  // that matrix products take, leaving the rest to collectives; 0: all
-  double timeout_s = 600;               // a collective that takes longer ends the run; 0: never
+  NcclMemory nccl_memory = NcclMemory::kAuto;
+  int64_t cover_multiprocessors = 0;  // that products take while they cover a tensor-parallel collective; 0: all
+  double timeout_s = 600;             // a collective that takes longer ends the run; 0: never
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;

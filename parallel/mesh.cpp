@@ -32,9 +32,11 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
                                            shape_.replicate);
 }
 
-std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& memory) {
+std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& memory, NcclMemory how) {
   std::vector<std::unique_ptr<Registration>> registrations;
   for (const auto& communicator : communicators_) {
+    const bool wanted = how == NcclMemory::kAuto ? communicator.get() == shard_ : how != NcclMemory::kPlain;
+    if (!wanted) continue;
     if (auto registration = communicator->register_memory(memory)) registrations.push_back(std::move(registration));
   }
   return registrations;

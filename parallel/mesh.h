@@ -40,8 +40,9 @@ class Mesh {
   Communicator& data() { return *data_; }            // the ranks that read different samples: replicate x shard
   Communicator& world() { return *world_; }          // all ranks
 
-  // Registers memory with every axis of several ranks. A collective; the registrations must end before the memory.
-  std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory);
+  // Registers memory, from allocate_for_collectives(), with the axes that `how` says. A collective; the registrations
+  // must end before the memory.
+  std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
 
  private:
   MeshShape shape_;

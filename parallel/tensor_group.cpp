@@ -7,13 +7,15 @@
 
 namespace octavo {
 
-TensorGroup::TensorGroup(Communicator* ranks, int64_t tokens, int64_t chunks, Stream& compute)
-    : ranks_(ranks),
+TensorGroup::TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stream& compute)
+    : ranks_(options.ranks),
       tokens_(tokens),
-      chunks_(std::max<int64_t>(chunks, 1)),
+      chunks_(std::max<int64_t>(options.chunks, 1)),
+      cover_multiprocessors_(options.cover_multiprocessors),
       compute_(&compute),
       transfers_(Stream::beside(compute)),
-      ready_(compute.device()) {
+      ready_(compute.device()),
+      starting_(compute.device()) {
   CHECK(tokens_ % size() == 0, "{} tokens for {} tensor-parallel ranks", tokens_, size());
   while (tokens_ % (chunks_ * size()) != 0) --chunks_;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) arrived_.emplace_back(compute.device());
@@ -39,6 +41,7 @@ void TensorGroup::gather(const Tensor& all, const Tensor& share, const char* wha
   check(all, share);
   ready_.record(*compute_);
   ready_.wait(transfers_);
+  starting_.record(transfers_);
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     const Rows whole = all_rows(chunk);
     const Rows mine = share_rows(chunk);
@@ -61,6 +64,7 @@ void TensorGroup::start_reduce_scatter(const Tensor& share, const Tensor& all, c
     if (work) work(whole.begin, whole.end);
     ready_.record(*compute_);
     ready_.wait(transfers_);
+    starting_.record(transfers_);
     ranks_->reduce_scatter_sum(share.rows(mine.begin, mine.end), all.rows(whole.begin, whole.end), transfers_, what);
   }
 }
@@ -78,7 +82,17 @@ void TensorGroup::reduce_scatter(const Tensor& share, const Tensor& all, const c
 
 void TensorGroup::defer(std::function<void()> work, bool covers) { deferred_.push_back({std::move(work), covers}); }
 
+// A product that starts first takes all multiprocessors until it ends, so it waits until the collective is about to.
 void TensorGroup::cover() {
+  if (deferred_.empty()) return;
+  starting_.wait(*compute_);
+  compute_->set_product_multiprocessors(cover_multiprocessors_);
+  run_next();
+  compute_->set_product_multiprocessors(0);
+}
+
+// The next piece of deferred work, and what does not take long behind it.
+void TensorGroup::run_next() {
   bool covered = false;
   while (!deferred_.empty() && !(covered && deferred_.front().covers)) {
     covered |= deferred_.front().covers;
@@ -88,7 +102,7 @@ void TensorGroup::cover() {
 }
 
 void TensorGroup::run_deferred() {
-  while (!deferred_.empty()) cover();
+  while (!deferred_.empty()) run_next();
 }
 
 void TensorGroup::gather_whole(const Tensor& out, const Tensor& mine, const char* what) {

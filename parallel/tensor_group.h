@@ -26,11 +26,16 @@
 
 namespace octavo {
 
+struct TensorGroupOptions {
+  Communicator* ranks = nullptr;  // borrowed; null: a group of one
+  int64_t chunks = 1;             // stretches of the tokens; fewer where the tokens do not divide so
+  int cover_multiprocessors = 0;  // that products take while they cover a collective, which needs some too; 0: all
+};
+
 class TensorGroup {
  public:
-  // `ranks` (null: a group of one) and `compute` must outlive the group. At most `chunks` stretches, fewer where the
-  // tokens do not divide so.
-  TensorGroup(Communicator* ranks, int64_t tokens, int64_t chunks, Stream& compute);
+  // `options.ranks` and `compute` must outlive the group.
+  TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stream& compute);
 
   int rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
   int size() const { return ranks_ != nullptr ? ranks_->size() : 1; }
@@ -73,13 +78,16 @@ class TensorGroup {
   Rows share_rows(int64_t chunk) const;  // of this rank's share
   void check(const Tensor& all, const Tensor& share) const;
   void cover();
+  void run_next();
 
   Communicator* ranks_;
   int64_t tokens_;
   int64_t chunks_;
+  int cover_multiprocessors_;
   Stream* compute_;
   Stream transfers_;
   Event ready_;                 // of the compute stream
+  Event starting_;              // of the transfers: the collective is next
   std::vector<Event> arrived_;  // of the transfers, by chunk
   struct Deferred {
     std::function<void()> work;

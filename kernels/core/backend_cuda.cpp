@@ -126,21 +126,23 @@ double event_milliseconds(void* start, void* end) {
   return milliseconds;
 }
 
+void check_free_memory(int64_t bytes) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  if (bytes <= static_cast<int64_t>(free_bytes)) return;
+  constexpr double kGiB = 1 << 30;
+  int device_index = 0;
+  check(cudaGetDevice(&device_index), "cudaGetDevice");
+  throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}",
+                          static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
+                          static_cast<double>(total_bytes) / kGiB, device_info(device_index).pci_bus_id));
+}
+
 void* allocate_device(int64_t bytes) {
+  check_free_memory(bytes);
   void* pointer = nullptr;
   const cudaError_t status = cudaMalloc(&pointer, static_cast<size_t>(bytes));
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-    constexpr double kGiB = 1 << 30;
-    int device_index = 0;
-    check(cudaGetDevice(&device_index), "cudaGetDevice");
-    throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}",
-                            static_cast<double>(bytes) / kGiB, static_cast<double>(free_bytes) / kGiB,
-                            static_cast<double>(total_bytes) / kGiB, device_info(device_index).pci_bus_id));
-  }
   check(status, "cudaMalloc");
   check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");
   // The host does not wait for the zeroing, and our streams do not wait for the default stream it runs on: without

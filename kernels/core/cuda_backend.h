@@ -29,6 +29,8 @@ void synchronize_event(void* event);
 bool event_is_reached(void* event) noexcept;
 double event_milliseconds(void* start, void* end);
 
+// Throws Error, with the numbers, unless the current GPU has so much memory free.
+void check_free_memory(int64_t bytes);
 void* allocate_device(int64_t bytes);
 void free_device(void* pointer) noexcept;
 void* allocate_pinned(int64_t bytes);

@@ -54,8 +54,8 @@ class Stream {
   void* workspace(int64_t bytes) const;
   int64_t workspace_bytes() const { return workspace_.defined() ? workspace_.bytes() : 0; }
 
-  // Multiprocessors that matrix products are to take, so that collectives beside them find some free; 0: all. Before
-  // the first product.
+  // Multiprocessors that the matrix products from now on are to take, so that what runs beside them finds some free; 0:
+  // all.
   void set_product_multiprocessors(int count) { product_multiprocessors_ = count; }
   int product_multiprocessors() const { return product_multiprocessors_; }
 

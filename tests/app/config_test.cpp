@@ -49,7 +49,7 @@ optimizer:
 precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
-           nccl_max_ctas: 8, nccl_memory: registered, product_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
+           nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, keep: 12, async: false, resume: ck/step_00000011}
 logging: {every: 13, dir: logs, tensorboard: false, fp8_stats_every: 26}
@@ -113,7 +113,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_TRUE(config.parallel.accumulate_unsharded);
   EXPECT_EQ(config.parallel.nccl_max_ctas, 8);
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
-  EXPECT_EQ(config.parallel.product_multiprocessors, 116);
+  EXPECT_EQ(config.parallel.cover_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);
   EXPECT_EQ(config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
   EXPECT_EQ(config.activation_checkpointing.ratio, 0.5);

@@ -125,7 +125,7 @@ class OneLinear {
   Fp8Operand weight_rows_;
   Fp8Operand weight_columns_;
   AmaxTable amaxes_;
-  TensorGroup alone_{nullptr, kLinear.tokens, 1, stream};
+  TensorGroup alone_{{}, kLinear.tokens, stream};
   LinearScratch scratch_;
   LinearLayer layer_;
   std::vector<char> workspace_;

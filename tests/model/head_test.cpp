@@ -59,7 +59,7 @@ class Head {
   std::mt19937_64 generator_{5};
   ModelConfig config_ = tiny_config();
   Stream stream_ = Stream::cpu();
-  TensorGroup alone_{nullptr, kShape.tokens(), 1, stream_};
+  TensorGroup alone_{{}, kShape.tokens(), stream_};
   ParameterLayout layout_;
   Arena arena_;
   ShardedParameters parameters_;

@@ -122,7 +122,7 @@ class TestedLayer {
         data_(data),
         precision_{.compute = DType::kFloat32, .linear = recipe.precision},
         shape_(shape_of(data.weight, division.divided)),
-        group_(ranks, kTokens, division.chunks, stream_),
+        group_({.ranks = ranks, .chunks = division.chunks}, kTokens, stream_),
         weight_(make_weight(weight_amax)),
         amaxes_(precision_, 1, arena_),
         scratch_(std::array{shape_}, precision_, group_, arena_),

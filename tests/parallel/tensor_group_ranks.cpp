@@ -28,7 +28,9 @@ class TensorGroupRanks : public DeviceRanksTest {
   }
 
   int64_t tokens() const { return kShare * size_; }
-  TensorGroup make_group(int64_t chunks) { return {communicator_.get(), tokens(), chunks, stream_}; }
+  TensorGroup make_group(int64_t chunks) {
+    return TensorGroup({.ranks = communicator_.get(), .chunks = chunks}, tokens(), stream_);
+  }
 
   // Where token i of a rank's share is among all.
   int64_t token(int rank, int64_t i, int64_t chunks) const {
@@ -227,7 +229,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
 
 // Refused by every rank alike, before anything is sent.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
-  expect_error<Error>([&] { TensorGroup(communicator_.get(), tokens() + 1, 1, stream_); },
+  expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
                       std::to_string(tokens() + 1) + " tokens for " + std::to_string(size_));
   TensorGroup group = make_group(1);
   DeviceArray all(stream_, DType::kFloat32, tokens() * kWidth);
