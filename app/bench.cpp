@@ -40,6 +40,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);
   const auto totals = bench.profile_step();
   result["ops"] = ops_json(totals);
+  if (group.size() > 1) add_exposed_communication(result, totals);
   if (arguments.ops) add_floors(result, totals, rates, forward_backward_times);
 
   if (!group.is_root()) return kExitDone;
@@ -53,6 +54,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   } else {
     print_short_table(result);
   }
+  if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
 }
 

@@ -41,6 +41,20 @@ Json ops_json(const std::map<std::string, Profiler::Total>& totals) {
   return ops;
 }
 
+void add_exposed_communication(Json& result, const std::map<std::string, Profiler::Total>& totals) {
+  double compute = 0;
+  for (const auto& [name, total] : totals) {
+    if (!total.communication) compute += total.milliseconds;
+  }
+  result["exposed_communication_ms"] = result["step_ms"].get<double>() - compute;
+}
+
+void print_exposed_communication(const Json& r) {
+  const double ms = r["exposed_communication_ms"];
+  std::cout << fmt::format("\ncommunication not hidden behind compute, with all gaps: {:.2f} ms, {:.1f}% of the step\n",
+                           ms, 100 * ms / r["step_ms"].get<double>());
+}
+
 void add_floors(Json& result, const std::map<std::string, Profiler::Total>& totals, const DeviceRates& rates,
                 const std::vector<double>& forward_backward_times) {
   double ops = 0;

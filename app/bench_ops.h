@@ -19,7 +19,11 @@ nlohmann::ordered_json ops_json(const std::map<std::string, Profiler::Total>& to
 void add_floors(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals,
                 const DeviceRates& rates, const std::vector<double>& forward_backward_times);
 
+// Adds exposed_communication_ms: the step without its ops other than collectives, so with the gaps between ops.
+void add_exposed_communication(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals);
+
 // To standard output.
+void print_exposed_communication(const nlohmann::ordered_json& result);
 void print_short_table(const nlohmann::ordered_json& result);
 void print_floor_table(const nlohmann::ordered_json& result);
 

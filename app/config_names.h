@@ -28,8 +28,10 @@ inline constexpr Choice<ActivationCheckpointing::Mode> kMode[] = {
     {"full", ActivationCheckpointing::Mode::kFull}};
 inline constexpr Choice<Reshard> kReshard[] = {
     {"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}};
-inline constexpr Choice<NcclMemory> kNcclMemory[] = {
-    {"plain", NcclMemory::kPlain}, {"registered", NcclMemory::kRegistered}, {"copy_engine", NcclMemory::kCopyEngine}};
+inline constexpr Choice<NcclMemory> kNcclMemory[] = {{"auto", NcclMemory::kAuto},
+                                                     {"plain", NcclMemory::kPlain},
+                                                     {"registered", NcclMemory::kRegistered},
+                                                     {"copy_engine", NcclMemory::kCopyEngine}};
 inline constexpr Choice<DeviceChoice> kDevice[] = {
     {"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}};
 

@@ -155,6 +155,7 @@ class TestedLayer {
     layer_.forward(y, x, made, stream_);
     if (made == Made::kCast) make(d_y, layer_.gradient_amax(), layer_.gradient_cast());
     layer_.backward(d_x, d_y, made, accumulate, stream_);
+    group_.run_deferred();
   }
 
   // The amaxes of x and d_y that all ranks together found; none where the recipe has no use for them.

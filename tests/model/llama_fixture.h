@@ -156,7 +156,8 @@ class TinyLlama {
             .shape = shape,
             .precision = {.compute = compute, .linear = linear},
             .mode = mode,
-            .fp8_stats = fp8_stats};
+            .fp8_stats = fp8_stats,
+            .tensor = {}};
   }
   static int64_t planned_bytes(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
