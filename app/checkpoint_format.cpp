@@ -93,7 +93,7 @@ void sort_pieces(CheckpointTensorInfo& tensor) {
     piece.columns = normalized_columns(tensor.shape, piece.columns);
   }
   std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const CheckpointPiece& a, const CheckpointPiece& b) {
-    return std::tie(a.columns, a.begin) < std::tie(b.columns, b.begin);
+    return std::tie(a.columns.begin, a.columns.end, a.begin) < std::tie(b.columns.begin, b.columns.end, b.begin);
   });
 }
 

@@ -1,7 +1,6 @@
 // What a tensor-parallel rank holds of the weight of a row-parallel linear: some columns of all rows.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 
 namespace octavo {
@@ -12,7 +11,7 @@ struct ColumnRange {
   int64_t end = 0;
 
   bool none() const { return begin == 0 && end == 0; }
-  auto operator<=>(const ColumnRange&) const = default;
+  bool operator==(const ColumnRange& other) const = default;
 };
 
 }  // namespace octavo
