@@ -319,7 +319,7 @@ class BadPlaceTest(BadInput):
             ("logging.dir=config.yaml", "config.yaml"),
             ("checkpoint.resume=nowhere", "nowhere"),
             ("model.init_from=nowhere", "nowhere"),
-            ("parallel.tensor_parallel=2", "parallel.tensor_parallel"),
+            ("parallel.tensor_parallel=3", "parallel.tensor_parallel"),
         ):
             with self.subTest(override):
                 self.refused("train", self.path, override, ranks=2, mentions=[mention])
