@@ -36,24 +36,24 @@ BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& 
     return keeps(o.recompute, Activation::kOutput) ? arena.allocate(fmt::format("activations {}", name), dtype, sizes)
                                                    : shared.get(name, dtype, sizes, arena);
   };
-  const bool keeps_inputs = o.reads_inputs && keeps(o.recompute, Activation::kLinearInput);
-  const auto input = [&](const char* name, const char* shared_name, std::initializer_list<int64_t> sizes) {
-    return keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, sizes)
-                        : shared.get(shared_name, compute, sizes, arena);
+  const bool keeps_inputs = keeps(o.recompute, Activation::kLinearInput);
+  const auto input = [&](bool own, const char* name, const char* shared_name, std::initializer_list<int64_t> sizes) {
+    return own && keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, sizes)
+                               : shared.get(shared_name, compute, sizes, arena);
   };
   // Both norms can lie in one place, unless a forward makes both for backward.
-  const bool makes_both = o.reads_inputs && o.recompute == Recompute::kBlock;
+  const bool makes_both = o.reads_norms && o.recompute == Recompute::kBlock;
   h0 = arena.allocate("activations h0", compute, {share, hidden});
   rstd1 = output("rstd1", DType::kFloat32, {share});
-  norm1 = input("qkv input", makes_both ? "norm1" : "norm", {share, hidden});
+  norm1 = input(o.reads_norms, "qkv input", makes_both ? "norm1" : "norm", {share, hidden});
   qkv = output("qkv", compute, {tokens, config.qkv_width()});
   attention = output("attention", compute, {tokens, config.attention_width()});
   lse = output("lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
   h1 = output("h1", compute, {share, hidden});
   rstd2 = output("rstd2", DType::kFloat32, {share});
-  norm2 = input("gate_up input", makes_both ? "norm2" : "norm", {share, hidden});
+  norm2 = input(o.reads_norms, "gate_up input", makes_both ? "norm2" : "norm", {share, hidden});
   gate_up = output("gate_up", compute, {tokens, 2 * config.intermediate_size});
-  swiglu = input("down input", "swiglu", {tokens, config.intermediate_size});
+  swiglu = input(o.reads_swiglu, "down input", "swiglu", {tokens, config.intermediate_size});
 }
 
 BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {

@@ -56,8 +56,9 @@ struct BlockActivations {
   struct Options {
     DType compute;
     Recompute recompute = Recompute::kNothing;
-    // Whether backward reads norm1, norm2 and swiglu themselves, and not what the linears made of them.
-    bool reads_inputs = true;
+    // Whether backward reads norm1 and norm2, or swiglu, themselves, and not what the linears made of them.
+    bool reads_norms = true;
+    bool reads_swiglu = true;
   };
   // What the block does not keep is in memory of `shared`.
   BlockActivations(const ModelConfig& config, const BatchShape& shape, const Options& options,

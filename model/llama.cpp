@@ -103,7 +103,8 @@ void Llama::make_activations(int64_t layer, Arena& arena) {
   activations_.emplace_back(local_, options_.shape,
                             BlockActivations::Options{.compute = precision.compute,
                                                       .recompute = training ? recompute_.back() : Recompute::kNothing,
-                                                      .reads_inputs = training && !fp8 && tensor_.alone()},
+                                                      .reads_norms = training && !fp8 && tensor_.alone(),
+                                                      .reads_swiglu = training && !fp8},
                             shared_activations_, arena);
 }
 

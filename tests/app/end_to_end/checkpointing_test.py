@@ -56,5 +56,5 @@ class ActivationCheckpointingTest(Meshes):
                                                           "training.micro_batch_size"])
         self.assertRegex(message, r"micro_batch_size \d+ would fit")
         self.refused("train", config, "activation_checkpointing.mode=none", mentions=["activation_checkpointing.mode none"])
-        config = self.config(self.corpus, training={"steps": 1}, model={"hidden_size": 2**20, "num_layers": 1000})
+        config = self.config(self.corpus, training={"steps": 1}, model={"hidden_size": 2**14, "intermediate_size": 2**16, "num_layers": 100})
         self.refused("train", config, mentions=["GiB", "parallel.data_parallel_shard"])
