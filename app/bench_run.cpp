@@ -149,7 +149,7 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
 
 MemoryNeed memory_need(const Config& config, Runtime& runtime) {
   const ParameterLayout layout(config.model, runtime.tensor_rank());
-  const TrainingOptions options = training_options(config, layout, runtime);
+  const TrainingOptions options = choose_training_options(config, layout, runtime);
   MemoryNeed need;
   runtime.group().agree([&] {
     need.needed = plan_training(options, runtime).used();

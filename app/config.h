@@ -1,8 +1,7 @@
 // The whole config of a run (docs: the Config section of the design): every section, resolved, with its defaults.
 //
-// A YAML file plus `section.key=value` overrides becomes a Config in three steps, so that each can fail on its own:
+// A YAML file plus `section.key=value` overrides becomes a Config in two steps, so that each can fail on its own:
 //   load_config       reads and checks every key by itself: unknown keys, types, ranges, enumerations
-//   check_supported   refuses, by name, values that are valid but that this version cannot do
 //   validate          checks the keys against each other and against the number of ranks
 // and, once the device is known, resolve_device. All throw InputError naming the key, what was found and what was
 // expected. Relative paths in a config are relative to the current directory.
@@ -17,6 +16,7 @@
 #include "data/config.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/stream.h"
+#include "model/activation_checkpointing.h"
 #include "model/config.h"
 #include "model/precision.h"
 #include "model/schedule.h"
@@ -30,12 +30,6 @@ struct TrainingConfig {
   int64_t micro_batch_size = 1;     // sequences a rank and forward pass; the rest of the batch is accumulated
   uint64_t seed = 42;               // of the initial weights
   bool deterministic = false;       // bitwise the same run twice on a GPU too, at some cost in speed
-};
-
-struct ActivationCheckpointing {
-  enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
-  Mode mode = Mode::kAuto;
-  double ratio = 1.0;  // block mode: share of the blocks recomputed whole; no effect in the other modes
 };
 
 struct CheckpointConfig {
@@ -98,9 +92,6 @@ Config config_from_json(const nlohmann::json& json, const std::string& source = 
 
 // What the command needs of the datasets.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
-
-// Refuses what this version cannot do: tensor parallelism, and recomputation modes other than the default.
-void check_supported(const Config& config);
 
 // Checks the keys against each other for a run on `ranks` ranks. The model is checked when its shape is complete; while
 // it is not, init_from must be given, and validate is called again after adopt_model.

@@ -1,4 +1,4 @@
-// What holds between keys, and what this version and the device can do.
+// What holds between keys, and what the device can do.
 #include <numeric>
 #include <utility>
 
@@ -104,13 +104,6 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
 }
 
 }  // namespace
-
-void check_supported(const Config& config) {
-  const ActivationCheckpointing::Mode mode = config.activation_checkpointing.mode;
-  CHECK_INPUT(mode == ActivationCheckpointing::Mode::kAuto || mode == ActivationCheckpointing::Mode::kNone,
-              "activation_checkpointing.mode is {}, which is not available in this version, expected auto or none",
-              name_of(kMode, mode));
-}
 
 void validate(const Config& config, int64_t ranks, Purpose purpose) {
   check_model(config);

@@ -12,7 +12,6 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   Config config;
   group.agree([&] {
     config = load_config(arguments.path, arguments.overrides);
-    check_supported(config);
     validate(config, group.size(), purpose);
     if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
     validate(config, group.size(), purpose);

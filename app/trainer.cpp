@@ -63,6 +63,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
+  if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
   prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });

@@ -13,7 +13,8 @@ TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& 
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
-             .tensor = runtime.tensor_group(o.config.parallel)},
+             .tensor = runtime.tensor_group(o.config.parallel),
+             .checkpointing = o.checkpointing},
             parameters, arena, runtime.stream()),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
@@ -24,25 +25,6 @@ Arena plan_training(const TrainingOptions& options, Runtime& runtime) {
   Arena plan(runtime.stream().device());
   const TrainingState state(options, runtime, plan);
   return plan;
-}
-
-TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
-  TrainingOptions options{.config = config,
-                          .layout = layout,
-                          .local_batch = config.training.global_batch_size / runtime.mesh().data().size(),
-                          .sharding = {}};
-  options.sharding.accumulate_unsharded = config.parallel.accumulate_unsharded;
-  options.sharding.reshard_after_forward = config.parallel.reshard_after_forward == Reshard::kTrue;
-  if (config.parallel.reshard_after_forward != Reshard::kAuto || runtime.mesh().shard().size() == 1) return options;
-  // Gathering anew in backward costs time, so only where the full weights do not fit, on whichever rank.
-  constexpr double kUsableShare = 0.92;  // the rest is for CUDA, cuBLASLt, cuDNN and NCCL
-  bool fits = true;
-  runtime.group().agree([&] {
-    const auto needed = static_cast<double>(plan_training(options, runtime).used());
-    fits = needed <= kUsableShare * static_cast<double>(runtime.available_bytes());
-  });
-  options.sharding.reshard_after_forward = runtime.group().all_reduce_max(fits ? 0 : 1) != 0;
-  return options;
 }
 
 void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime) {

@@ -14,11 +14,16 @@ struct TrainingOptions {
   const ParameterLayout& layout;
   int64_t local_batch;  // this rank's sequences a step
   ShardingOptions sharding;
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
 };
 
-// Those of a run, parallel.reshard_after_forward: auto decided by the memory there is. A collective; `config` and
-// `layout` must outlive the options.
+// Those of a run, with what is auto decided by the memory there is (app/memory_choice.h). Throws InputError where the
+// plan cannot fit. A collective; `config` and `layout` must outlive the options.
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
+// The same, whether they fit or not.
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
+// Says in the log what was decided, if anything; `bytes`: of the whole plan.
+void log_decisions(const TrainingOptions& options, int64_t bytes);
 
 class TrainingState {
  public:

@@ -26,30 +26,34 @@ BlockParameters::BlockParameters(const ParameterView& view, const ParameterLayou
   down = find("mlp.down_proj.weight");
 }
 
-BlockTransients::BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : norm(arena.allocate("norm", compute, {shape.share(), config.hidden_size})),
-      swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size})) {}
-
-BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
-                                   const BlockTransients* transients, Arena& arena) {
+BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& shape, const Options& o,
+                                   SharedActivations& shared, Arena& arena) {
+  const DType compute = o.compute;
   const int64_t tokens = shape.tokens();
   const int64_t share = shape.share();
   const int64_t hidden = config.hidden_size;
-  const auto norm = [&](const char* name) {
-    return transients != nullptr ? transients->norm : arena.allocate(name, compute, {share, hidden});
+  const auto output = [&](const char* name, DType dtype, std::initializer_list<int64_t> sizes) {
+    return keeps(o.recompute, Activation::kOutput) ? arena.allocate(fmt::format("activations {}", name), dtype, sizes)
+                                                   : shared.get(name, dtype, sizes, arena);
   };
+  const bool keeps_inputs = keeps(o.recompute, Activation::kLinearInput);
+  const auto input = [&](bool own, const char* name, const char* shared_name, std::initializer_list<int64_t> sizes) {
+    return own && keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, sizes)
+                               : shared.get(shared_name, compute, sizes, arena);
+  };
+  // Both norms can lie in one place, unless a forward makes both for backward.
+  const bool makes_both = o.reads_norms && o.recompute == Recompute::kBlock;
   h0 = arena.allocate("activations h0", compute, {share, hidden});
-  rstd1 = arena.allocate("activations rstd1", DType::kFloat32, {share});
-  norm1 = norm("activations norm1");
-  qkv = arena.allocate("activations qkv", compute, {tokens, config.qkv_width()});
-  attention = arena.allocate("activations attention", compute, {tokens, config.attention_width()});
-  lse = arena.allocate("activations lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
-  h1 = arena.allocate("activations h1", compute, {share, hidden});
-  rstd2 = arena.allocate("activations rstd2", DType::kFloat32, {share});
-  norm2 = norm("activations norm2");
-  gate_up = arena.allocate("activations gate_up", compute, {tokens, 2 * config.intermediate_size});
-  swiglu = transients != nullptr ? transients->swiglu
-                                 : arena.allocate("activations swiglu", compute, {tokens, config.intermediate_size});
+  rstd1 = output("rstd1", DType::kFloat32, {share});
+  norm1 = input(o.reads_norms, "qkv input", makes_both ? "norm1" : "norm", {share, hidden});
+  qkv = output("qkv", compute, {tokens, config.qkv_width()});
+  attention = output("attention", compute, {tokens, config.attention_width()});
+  lse = output("lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
+  h1 = output("h1", compute, {share, hidden});
+  rstd2 = output("rstd2", DType::kFloat32, {share});
+  norm2 = input(o.reads_norms, "gate_up input", makes_both ? "norm2" : "norm", {share, hidden});
+  gate_up = output("gate_up", compute, {tokens, 2 * config.intermediate_size});
+  swiglu = input(o.reads_swiglu, "down input", "swiglu", {tokens, config.intermediate_size});
 }
 
 BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
@@ -60,52 +64,77 @@ BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shap
   d_swiglu = arena.allocate("gradient of swiglu", compute, {tokens, config.intermediate_size});
 }
 
-void block_forward(const BlockContext& c, const BlockWeights& w, BlockLinears& linears, const Tensor& residual,
-                   const Tensor& delta, const BlockActivations& a) {
-  Stream& stream = c.stream;
-  const auto eps = static_cast<float>(c.config.rms_norm_eps);
+namespace {
 
-  rms_norm_forward({.out = a.norm1,
-                    .rstd = a.rstd1,
-                    .residual_out = a.h0,
-                    .x = residual.defined() ? delta : a.h0,
-                    .residual = residual,
-                    .weight = w.norm1(),
-                    .eps = eps,
-                    .amax = linears.qkv.input_amax(),
-                    .cast = linears.qkv.input_cast()},
-                   stream);
-  linears.qkv.forward(a.qkv, a.norm1, Made::kCast, stream);
+// A norm or swiglu, whose result is the input of `linear` alone.
+void norm_forward(const BlockContext& c, RmsNormForward args, const LinearLayer& linear, ForwardPass pass) {
+  args.eps = static_cast<float>(c.config.rms_norm_eps);
+  args.amax = linear.input_amax(pass);
+  args.cast = linear.input_cast(pass);
+  rms_norm_forward(args, c.stream);
+}
+
+void swiglu_forward(const BlockContext& c, const BlockActivations& a, const LinearLayer& linear, ForwardPass pass) {
+  swiglu_forward(
+      {.out = a.swiglu, .gate_up = a.gate_up, .amax = linear.input_amax(pass), .cast = linear.input_cast(pass)},
+      c.stream);
+}
+
+// The norm of what is kept of the residual stream, and what the linear's backward needs of it.
+void make_norm_again(const BlockContext& c, const RmsNormForward& args, LinearLayer& linear) {
+  norm_forward(c, args, linear, ForwardPass::kInputAgain);
+  linear.forward({}, args.out, Made::kCast, c.stream, ForwardPass::kInputAgain);
+}
+
+RmsNormForward norm_of(const Tensor& h, const Tensor& rstd, const Tensor& weight, const Tensor& out) {
+  return {.out = out, .rstd = rstd, .residual_out = {}, .x = h, .residual = {}, .weight = weight};
+}
+
+}  // namespace
+
+void block_forward(const BlockContext& c, const BlockForward& args) {
+  Stream& stream = c.stream;
+  const auto& [w, linears, a, residual, delta, pass] = args;
+
+  norm_forward(c,
+               {.out = a.norm1,
+                .rstd = a.rstd1,
+                .residual_out = a.h0,
+                .x = residual.defined() ? delta : a.h0,
+                .residual = residual,
+                .weight = w.norm1()},
+               linears.qkv, pass);
+  linears.qkv.forward(a.qkv, a.norm1, Made::kCast, stream, pass);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        stream);
   sdpa_forward(
       {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
       stream);
-  linears.o.forward(delta, a.attention, Made::kPlain, stream);
+  linears.o.forward(delta, a.attention, Made::kPlain, stream, pass);
 
-  rms_norm_forward({.out = a.norm2,
-                    .rstd = a.rstd2,
-                    .residual_out = a.h1,
-                    .x = delta,
-                    .residual = a.h0,
-                    .weight = w.norm2(),
-                    .eps = eps,
-                    .amax = linears.gate_up.input_amax(),
-                    .cast = linears.gate_up.input_cast()},
-                   stream);
-  linears.gate_up.forward(a.gate_up, a.norm2, Made::kCast, stream);
-  swiglu_forward(
-      {.out = a.swiglu, .gate_up = a.gate_up, .amax = linears.down.input_amax(), .cast = linears.down.input_cast()},
-      stream);
-  linears.down.forward(delta, a.swiglu, Made::kCast, stream);
+  norm_forward(
+      c, {.out = a.norm2, .rstd = a.rstd2, .residual_out = a.h1, .x = delta, .residual = a.h0, .weight = w.norm2()},
+      linears.gate_up, pass);
+  linears.gate_up.forward(a.gate_up, a.norm2, Made::kCast, stream, pass);
+  const ForwardPass down = pass == ForwardPass::kFirst ? pass : ForwardPass::kInputAgain;
+  swiglu_forward(c, a, linears.down, down);
+  linears.down.forward(delta, a.swiglu, Made::kCast, stream, down);
 }
 
+// An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
+// scratch.
 void block_backward(const BlockContext& c, const BlockBackward& args) {
   Stream& stream = c.stream;
-  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
+  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate, recompute] = args;
+  const bool makes_inputs = recompute == Recompute::kCheap;
   const Tensor& d_gate_up = a.gate_up;  // in place: the last reader of gate_up writes its gradient
 
+  if (makes_inputs) {
+    swiglu_forward(c, a, linears.down, ForwardPass::kInputAgain);
+    linears.down.forward({}, a.swiglu, Made::kCast, stream, ForwardPass::kInputAgain);
+  }
   linears.down.backward(s.d_swiglu, d_h, Made::kMeasured, accumulate, stream);
+  if (makes_inputs) make_norm_again(c, norm_of(a.h1, a.rstd2, w.norm2(), a.norm2), linears.gate_up);
   swiglu_backward({.d_gate_up = d_gate_up,
                    .d_out = s.d_swiglu,
                    .gate_up = a.gate_up,
@@ -123,7 +152,9 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
                      .amax = linears.o.gradient_amax()},
                     stream);
 
+  if (makes_inputs) linears.o.forward({}, a.attention, Made::kPlain, stream, ForwardPass::kInputAgain);
   linears.o.backward(s.d_attention, d_h, Made::kMeasured, accumulate, stream);
+  if (makes_inputs) make_norm_again(c, norm_of(a.h0, a.rstd1, w.norm1(), a.norm1), linears.qkv);
   sdpa_backward({.shape = c.attention,
                  .d_qkv = s.d_qkv,
                  .d_out = s.d_attention,

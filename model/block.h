@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "kernels/sdpa.h"
+#include "model/activation_checkpointing.h"
 #include "model/config.h"
 #include "model/linear_layer.h"
 #include "model/parameters.h"
@@ -50,19 +51,18 @@ struct BlockLinears {
   LinearLayer qkv, o, gate_up, down;
 };
 
-// Inputs of FP8 linears, which are cast at once and not kept; the blocks in FP8 share them.
-struct BlockTransients {
-  BlockTransients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
-
-  Tensor norm;    // [share, hidden]
-  Tensor swiglu;  // [tokens, intermediate]
-};
-
 // What forward saves for backward, besides what the linears keep of their inputs.
 struct BlockActivations {
-  // With `transients` (a block in FP8), norm1, norm2 and swiglu are views of them.
-  BlockActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const BlockTransients* transients,
-                   Arena& arena);
+  struct Options {
+    DType compute;
+    Recompute recompute = Recompute::kNothing;
+    // Whether backward reads norm1 and norm2, or swiglu, themselves, and not what the linears made of them.
+    bool reads_norms = true;
+    bool reads_swiglu = true;
+  };
+  // What the block does not keep is in memory of `shared`.
+  BlockActivations(const ModelConfig& config, const BatchShape& shape, const Options& options,
+                   SharedActivations& shared, Arena& arena);
 
   Tensor h0;         // [share, hidden] the residual stream entering the block
   Tensor rstd1;      // [share] float32
@@ -99,13 +99,21 @@ struct BlockContext {
 
 class BlockWeights;
 
-// `delta` [share, hidden]: in, what to add to `residual`; out, the down product. Without a residual (the first block)
-// activations.h0 already holds the input.
-void block_forward(const BlockContext& context, const BlockWeights& weights, BlockLinears& linears,
-                   const Tensor& residual, const Tensor& delta, const BlockActivations& activations);
+// Forward of one block. Again (`pass` kAgain, in the backward of a block that is recomputed), it makes all activations
+// and what the linears keep, of activations.h0; delta is then scratch, and there is no down product.
+struct BlockForward {
+  const BlockWeights& weights;
+  BlockLinears& linears;
+  const BlockActivations& activations;
+  Tensor residual;  // [share, hidden]; undefined (the first block, and again): activations.h0 holds the input
+  Tensor delta;     // [share, hidden]: in, what to add to the residual; out, the down product
+  ForwardPass pass = ForwardPass::kFirst;
+};
+void block_forward(const BlockContext& context, const BlockForward& args);
 
 // Backward of one block. Products write the weight gradients with =, or += when accumulating; norm gradients are
-// always +=.
+// always +=. With kCheap it makes the inputs of the linears again on the way; what kBlock asks for is block_forward's,
+// before.
 struct BlockBackward {
   const BlockWeights& weights;
   const BlockParameters& gradients;
@@ -115,6 +123,7 @@ struct BlockBackward {
   Tensor d_h;       // [share, hidden]: in, the gradient of the block's output; out, of its input
   Tensor d_h_amax;  // optional [1]: where the amax of the latter goes, for the block before
   bool accumulate = false;
+  Recompute recompute = Recompute::kNothing;
 };
 void block_backward(const BlockContext& context, const BlockBackward& args);
 

@@ -68,26 +68,32 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
                      .amax = scaling_[i],
                      .amax_out = {}},
                     shapes_[i].divided, tensor_, stream);
-      if (rows && stats_ != nullptr) {
-        stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
-                     .kind = AmaxTable::kWeight,
-                     .rows = w.rows,
-                     .x = gathered_[i],
-                     .amax = scaling_[i]},
-                    stream);
-      }
     }
+  }
+}
+
+// Of rows that were cast here.
+void BlockWeights::add_stats(Stream& stream) const {
+  if (stats_ == nullptr || rows_are_gathered_) return;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
+                 .kind = AmaxTable::kWeight,
+                 .rows = weights_[i].rows,
+                 .x = gathered_[i],
+                 .amax = scaling_[i]},
+                stream);
   }
 }
 
 void BlockWeights::prepare_forward(bool fresh, Stream& stream) const {
   if (!is_fp8_ || (keeps_ && !fresh)) return;
   prepare(true, keeps_, stream);
+  add_stats(stream);
 }
 
-void BlockWeights::prepare_backward(Stream& stream) const {
+void BlockWeights::prepare_backward(bool reruns, Stream& stream) const {
   if (!is_fp8_ || keeps_) return;
-  prepare(false, true, stream);
+  prepare(reruns, true, stream);
 }
 
 }  // namespace octavo

@@ -45,11 +45,13 @@ class BlockWeights {
   const Tensor& norm2() const { return views_.norm2; }
   const LinearWeight& linear(size_t i) const { return weights_[i]; }  // in the order of BlockLinears
 
-  // Makes the operands that forward, or backward, reads; `fresh`: the weights have been gathered since the last time.
+  // Makes the operands that forward, or backward, reads; `fresh`: the weights have been gathered since the last time,
+  // `reruns`: backward begins with forward once more.
   void prepare_forward(bool fresh, Stream& stream) const;
-  void prepare_backward(Stream& stream) const;
+  void prepare_backward(bool reruns, Stream& stream) const;
 
  private:
+  void add_stats(Stream& stream) const;
   void prepare(bool rows, bool columns, Stream& stream) const;
 
   BlockParameters views_;

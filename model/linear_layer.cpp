@@ -86,17 +86,29 @@ LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const Precisio
 }
 
 LinearLayer::LinearLayer(const LinearOptions& options, Arena& arena) : options_(options) {
-  const LinearShape& shape = options.shape;
   const bool training = options.gradient.defined();
-  if (is_fp8(options.recipe)) {
-    if (!training) return;
-    input_columns_ = allocate_operand("activations fp8", DType::kFloat8E4M3, activation_scaling(options.recipe),
-                                      shape.in, shape.tokens, arena);
-  } else if (divides(Divided::kOutputs)) {
-    gathered_ = training
-                    ? arena.allocate("activations of all ranks", options.precision.compute, {shape.tokens, shape.in})
-                    : exchange();
+  if (!training) {
+    if (!is_fp8(options.recipe) && divides(Divided::kOutputs)) kept_.gathered = exchange();
+  } else if (options.shared_input == nullptr) {
+    kept_ = allocate_input(arena);
+  } else {
+    if (*options.shared_input == nullptr) *options.shared_input = std::make_unique<LinearInput>(allocate_input(arena));
+    kept_ = **options.shared_input;
   }
+}
+
+LinearInput LinearLayer::allocate_input(Arena& arena) const {
+  const LinearOptions& o = options_;
+  const std::string name =
+      fmt::format("{}activations {} input", o.shared_input != nullptr ? "shared " : "", o.names.forward);
+  LinearInput input;
+  if (is_fp8(o.recipe)) {
+    input.columns =
+        allocate_operand(name, DType::kFloat8E4M3, activation_scaling(o.recipe), o.shape.in, o.shape.tokens, arena);
+  } else if (divides(Divided::kOutputs)) {
+    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in});
+  }
+  return input;
 }
 
 // All tokens at the width that is not divided.
@@ -121,24 +133,26 @@ bool LinearLayer::is_share(Kind kind) const {
 
 // Whether the scales of an operand are known when its kernel has the values. Blocks of 128 tokens may be in no one's
 // share. Statistics are taken of casts whose tensor is there as well.
-bool LinearLayer::casts_early(Kind kind) const {
-  if (options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (options_.recipe == LinearPrecision::kFp8Delayed) return options_.amaxes->uses_history();
+bool LinearLayer::casts_early(Kind kind, ForwardPass pass) const {
+  const bool again = pass != ForwardPass::kFirst;
+  if (!again && options_.stats != nullptr && options_.stats->measuring()) return false;
+  if (is_per_tensor(options_.recipe)) return again || options_.amaxes->uses_history();
   return options_.recipe == LinearPrecision::kFp8Blockwise && !is_share(kind);
 }
 
-Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind) const {
-  if (!casts_early(kind)) return {};
+Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const {
+  if (!casts_early(kind, pass)) return {};
   if (!is_share(kind)) return operands;
   return {.rows = share_rows(operands.rows), .columns = {}, .amax = operands.amax};
 }
 
-Fp8Cast LinearLayer::input_cast() const {
-  return is_fp8(options_.recipe) ? early_cast(input_operands(), AmaxTable::kInput) : Fp8Cast{};
+Fp8Cast LinearLayer::input_cast(ForwardPass pass) const {
+  return is_fp8(options_.recipe) ? early_cast(input_operands(pass), AmaxTable::kInput, pass) : Fp8Cast{};
 }
 
 Fp8Cast LinearLayer::gradient_cast() const {
-  return is_fp8(options_.recipe) ? early_cast(gradient_operands(), AmaxTable::kOutputGradient) : Fp8Cast{};
+  if (!is_fp8(options_.recipe)) return {};
+  return early_cast(gradient_operands(), AmaxTable::kOutputGradient, ForwardPass::kFirst);
 }
 
 // The cast of this rank's share of the tokens that `rows` is gathered from.
@@ -149,12 +163,13 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
           .scaling = rows.scaling};
 }
 
-Fp8Cast LinearLayer::input_operands() const {
+Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
   const LinearOptions& o = options_;
-  return {.rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
-                               activation_scaling(o.recipe), o.shape.tokens, o.shape.in),
-          .columns = input_columns_,
-          .amax = scale_amax(AmaxTable::kInput)};
+  // Rows are for the product, and what columns are made of where bytes are gathered.
+  const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && is_per_tensor(o.recipe));
+  const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
+                                       activation_scaling(o.recipe), o.shape.tokens, o.shape.in);
+  return {.rows = wants_rows ? rows : Fp8Operand{}, .columns = kept_.columns, .amax = scale_amax(AmaxTable::kInput)};
 }
 
 Fp8Cast LinearLayer::gradient_operands() const {
@@ -186,27 +201,26 @@ const char* LinearLayer::name_of(Kind kind) const {
   return kind == AmaxTable::kInput ? options_.names.forward : options_.names.d_x;
 }
 
-// A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way.
-void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, Kind kind, bool measured,
-                       Stream& stream) {
-  if (!is_per_tensor(options_.recipe)) {
-    // What is not a share is some columns of the whole tensor.
-    TensorGroup* group = alone() || is_share(kind) ? nullptr : options_.tensor;
-    quantize_part({.rows = rows, .columns = columns, .x = x, .amax = {}, .amax_out = {}}, Divided::kInputs, group,
-                  stream);
-    return add_stats(rows, x, kind, stream);
-  }
-  const Tensor current = amax_slot(kind);
-  const bool from_history = options_.amaxes->uses_history();
-  if (!from_history && !measured) amax({.out = current, .x = x.view({x.numel()})}, stream);
-  if (!from_history && !alone()) options_.tensor->all_reduce_max(current, "an activation's amax");
-  quantize({.rows = rows,
-            .columns = columns,
-            .x = x,
-            .amax = scale_amax(kind),
-            .amax_out = from_history && !measured ? current : Tensor()},
-           stream);
-  add_stats(rows, x, kind, stream);
+// A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
+// what this returns.
+Tensor LinearLayer::measure(const Source& source, Stream& stream) {
+  if (!is_per_tensor(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
+  const Tensor current = amax_slot(source.kind);
+  const bool measured = source.made != Made::kPlain;
+  if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
+  if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
+  if (!alone()) options_.tensor->all_reduce_max(current, "an activation's amax");
+  return {};
+}
+
+void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) {
+  const auto& [x, kind, made, pass] = source;
+  const Tensor amax_out = measure(source, stream);
+  // What is not a share is some columns of the whole tensor.
+  TensorGroup* group = alone() || is_share(kind) ? nullptr : options_.tensor;
+  quantize_part({.rows = rows, .columns = columns, .x = x, .amax = scale_amax(kind), .amax_out = amax_out},
+                Divided::kInputs, group, stream);
+  if (pass == ForwardPass::kFirst) add_stats(rows, x, kind, stream);
 }
 
 // While the amax that the cast scaled by is still there.
@@ -215,37 +229,40 @@ void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, 
   options_.stats->add({.linear = options_.index, .kind = kind, .rows = rows, .x = x, .amax = scale_amax(kind)}, stream);
 }
 
-// Makes the operands of x and queues `work`, which needs their rows, for stretches of the tokens.
-void LinearLayer::make_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+// Makes the operands and queues `work`, where given, which needs their rows, for stretches of the tokens.
+void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                                 const TensorGroup::Work& work) {
-  if (is_share(kind)) return gather_operands(operands, x, kind, made, stream, work);
-  if (made != Made::kCast || !casts_early(kind)) {
-    cast(operands.rows, operands.columns, x, kind, made != Made::kPlain, stream);
-  }
-  work(0, options_.shape.tokens);
+  const auto& [x, kind, made, pass] = source;
+  if (is_share(kind)) return gather_operands(operands, source, stream, work);
+  if (made != Made::kCast || !casts_early(kind, pass)) cast(operands.rows, operands.columns, source, stream);
+  if (work) work(0, options_.shape.tokens);
 }
 
-void LinearLayer::gather_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
+void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
                                   const TensorGroup::Work& work) {
+  const auto& [x, kind, made, pass] = source;
   TensorGroup& group = *options_.tensor;
   if (!is_per_tensor(options_.recipe)) {
     group.gather(exchange(), x, name_of(kind));
-    cast(operands.rows, operands.columns, exchange(), kind, made != Made::kPlain, stream);
-    return work(0, options_.shape.tokens);
+    cast(operands.rows, operands.columns, {.x = exchange(), .kind = kind, .made = made, .pass = pass}, stream);
+    if (work) work(0, options_.shape.tokens);
+    return;
   }
   const Fp8Operand share = share_rows(operands.rows);
-  const bool is_cast = made == Made::kCast && casts_early(kind);
-  if (!is_cast) cast(share, {}, x, kind, made != Made::kPlain, stream);
+  const bool is_cast = made == Made::kCast && casts_early(kind, pass);
+  if (!is_cast) cast(share, {}, source, stream);
   group.gather(operands.rows.data, share.data, name_of(kind), work);
   if (!operands.columns.defined()) return;
   fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
   fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
 }
 
-void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream) {
+void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream, ForwardPass pass) {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return forward_plain(y, x, stream);
-  const Fp8Cast operands = input_operands();
+  if (!is_fp8(o.recipe)) return forward_plain(y, x, pass, stream);
+  const Fp8Cast operands = input_operands(pass);
+  const Source source{.x = x, .kind = AmaxTable::kInput, .made = made, .pass = pass};
+  if (pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
   const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
     fp8_matmul({.d = out.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
@@ -255,10 +272,9 @@ void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& s
                stream);
   };
   if (!divides(Divided::kInputs)) {
-    return make_operands(operands, x, AmaxTable::kInput, made, stream,
-                         [&](int64_t begin, int64_t end) { product(y, begin, end); });
+    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { product(y, begin, end); });
   }
-  make_operands(operands, x, AmaxTable::kInput, made, stream, [&](int64_t, int64_t) {
+  make_operands(operands, source, stream, [&](int64_t, int64_t) {
     reduce_scatter(y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
   });
 }
@@ -277,7 +293,8 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
   const Fp8Cast operands = gradient_operands();
   const bool sums = divides(Divided::kOutputs);
   const Tensor d_input = sums ? exchange() : d_x;
-  make_operands(operands, d_y, AmaxTable::kOutputGradient, made, stream, [&](int64_t begin, int64_t end) {
+  const Source source{.x = d_y, .kind = AmaxTable::kOutputGradient, .made = made};
+  make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
     fp8_matmul({.d = d_input.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.columns,
@@ -289,7 +306,7 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
   make_weight_gradient([this, columns = operands.columns, accumulate, &stream] {
     fp8_matmul({.d = options_.gradient,
                 .a = columns,
-                .b = input_columns_,
+                .b = kept_.columns,
                 .accumulate = accumulate,
                 .fast_accumulation = fast(false),
                 .name = options_.names.d_w},
@@ -304,16 +321,21 @@ void LinearLayer::make_weight_gradient(std::function<void()> product) {
   options_.tensor->defer(std::move(product));
 }
 
-void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, Stream& stream) {
+void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream) {
   const LinearOptions& o = options_;
   const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
     linear_forward({.y = out.rows(begin, end), .x = in.rows(begin, end), .w = o.weight.value, .name = o.names.forward},
                    stream);
   };
-  input_ = divides(Divided::kOutputs) ? gathered_ : x;
-  if (divides(Divided::kOutputs)) {
-    return o.tensor->gather(gathered_, x, o.names.forward,
-                            [&](int64_t begin, int64_t end) { product(y, gathered_, begin, end); });
+  const bool gathers = divides(Divided::kOutputs);
+  input_ = gathers ? kept_.gathered : x;
+  if (pass == ForwardPass::kInputAgain) {
+    if (gathers) o.tensor->gather(input_, x, o.names.forward);
+    return;
+  }
+  if (gathers) {
+    return o.tensor->gather(input_, x, o.names.forward,
+                            [&](int64_t begin, int64_t end) { product(y, input_, begin, end); });
   }
   if (divides(Divided::kInputs)) {
     return o.tensor->reduce_scatter(y, exchange(), o.names.forward,

@@ -11,6 +11,11 @@
 // needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on the stream;
 // memory comes from the arena at construction.
 //
+// What is kept of x may also be made again in backward (ForwardPass), in memory that the same linear of all blocks
+// shares. That is overwritten only when backward of the last block to use it is queued: under tensor parallelism at
+// most one weight gradient is deferred, that of the linear before, and the first gather of the next block's backward,
+// or of its forward's second run, queues it before that linear's turn comes again.
+//
 // Tensor parallelism (model/tensor_parallel.h, parallel/tensor_group.h): W is a rank's part of the weight. Where its
 // outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x is all
 // tokens of some columns and y a share of the tokens; gradients alike.
@@ -24,6 +29,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -77,6 +83,12 @@ Scaling weight_scaling(LinearPrecision recipe);
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena);
 
+// What backward needs of x, where that is not x itself.
+struct LinearInput {
+  Fp8Operand columns;  // [in, tokens] in FP8
+  Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
+};
+
 // Names in the profile; string literals.
 struct LinearNames {
   const char* forward = "linear";
@@ -96,6 +108,8 @@ struct LinearOptions {
   int64_t index = 0;                 // of this linear in the tables, and among those that take turns
   LinearScratch* scratch = nullptr;  // borrowed
   TensorGroup* tensor = nullptr;     // borrowed
+  // Memory that linears of several blocks share, made by the first of them; null: memory of its own.
+  std::unique_ptr<LinearInput>* shared_input = nullptr;
 };
 
 // What the kernel that made an operand was given of the layer.
@@ -105,20 +119,31 @@ enum class Made {
   kCast,      // that and its cast, which may be undefined
 };
 
+// Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
+// operands have the same bits.
+enum class ForwardPass : uint8_t {
+  kFirst,
+  kAgain,
+  kInputAgain,  // without the product: only what backward needs of x
+};
+
 class LinearLayer {
  public:
   LinearLayer(const LinearOptions& options, Arena& arena);
 
   // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
-  Tensor input_amax() const { return amax_slot(AmaxTable::kInput); }
+  Tensor input_amax(ForwardPass pass = ForwardPass::kFirst) const {
+    return pass == ForwardPass::kFirst ? amax_slot(AmaxTable::kInput) : Tensor();
+  }
   Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
   // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then. The memory is shared by
   // all linears: between that kernel and the call that uses its operands there must be no other linear.
-  Fp8Cast input_cast() const;
+  Fp8Cast input_cast(ForwardPass pass = ForwardPass::kFirst) const;
   Fp8Cast gradient_cast() const;
 
-  // y [tokens, out] = x W^T. Without FP8, x must stay as it is until backward.
-  void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream);
+  // y [tokens, out] = x W^T; y is not used with kInputAgain. Without FP8, x must stay as it is until backward, or be
+  // made again.
+  void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream, ForwardPass pass = ForwardPass::kFirst);
   // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=; with several ranks of a group the
   // latter may be deferred (TensorGroup::defer).
   void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream);
@@ -127,23 +152,29 @@ class LinearLayer {
 
  private:
   using Kind = AmaxTable::Kind;
+  // What operands are made of.
+  struct Source {
+    Tensor x;
+    Kind kind;
+    Made made;
+    ForwardPass pass = ForwardPass::kFirst;
+  };
 
+  LinearInput allocate_input(Arena& arena) const;
   Tensor amax_slot(Kind kind) const;
   Tensor scale_amax(Kind kind) const;
-  Fp8Cast input_operands() const;
+  Fp8Cast input_operands(ForwardPass pass) const;
   Fp8Cast gradient_operands() const;
   bool is_share(Kind kind) const;
-  bool casts_early(Kind kind) const;
-  Fp8Cast early_cast(const Fp8Cast& operands, Kind kind) const;
+  bool casts_early(Kind kind, ForwardPass pass) const;
+  Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
-  void forward_plain(const Tensor& y, const Tensor& x, Stream& stream);
+  void forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream);
   void backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
-  void make_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
-                     const TensorGroup::Work& work);
-  void gather_operands(const Fp8Cast& operands, const Tensor& x, Kind kind, Made made, Stream& stream,
-                       const TensorGroup::Work& work);
-  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Tensor& x, Kind kind, bool measured,
-            Stream& stream);
+  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
+  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
+  Tensor measure(const Source& source, Stream& stream);
+  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream);
   void make_weight_gradient(std::function<void()> product);
   void add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream);
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
@@ -154,9 +185,8 @@ class LinearLayer {
   const char* name_of(Kind kind) const;
 
   LinearOptions options_;
-  Tensor input_;              // of the last forward, without FP8
-  Tensor gathered_;           // [tokens, in] what that is where shares are gathered
-  Fp8Operand input_columns_;  // of the last forward, in FP8
+  Tensor input_;      // of the last forward, without FP8
+  LinearInput kept_;  // of the last forward
 };
 
 }  // namespace octavo

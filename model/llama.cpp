@@ -49,7 +49,6 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
     }
   }
-  if (is_fp8(options.precision.linear)) transients_ = std::make_unique<BlockTransients>(local_, shape, compute, arena);
   if (is_per_tensor(options.precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
@@ -76,7 +75,6 @@ Tensor Llama::all_tokens() const {
 }
 
 void Llama::make_block(int64_t layer, Arena& arena) {
-  const ModelConfig& config = options_.config;
   const PrecisionConfig& precision = options_.precision;
   const bool training = options_.mode == LlamaMode::kTraining;
   const BlockWeights::Options weights{.parameters = *parameters_,
@@ -90,19 +88,34 @@ void Llama::make_block(int64_t layer, Arena& arena) {
                                       .tensor = &tensor_,
                                       .shared = weight_memory_};
   weights_.emplace_back(weights, arena);
-  if (training) gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), local_, layer);
+  if (training) {
+    gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), local_, layer);
+    recompute_.push_back(recompute_of(options_.checkpointing, layer));
+  }
   linears_.push_back(make_linears(layer, arena));
-  if (!training && layer > 0) return;
-  // What several blocks share must not be kept for backward, so only blocks in FP8 use the transients.
-  const bool transient = training ? is_fp8(precision.of_layer(layer, config.num_layers)) : transients_ != nullptr;
-  activations_.emplace_back(local_, options_.shape, precision.compute, transient ? transients_.get() : nullptr, arena);
+  if (training || layer == 0) make_activations(layer, arena);
+}
+
+void Llama::make_activations(int64_t layer, Arena& arena) {
+  const PrecisionConfig& precision = options_.precision;
+  const bool fp8 = is_fp8(precision.of_layer(layer, options_.config.num_layers));
+  const bool training = options_.mode == LlamaMode::kTraining;
+  activations_.emplace_back(local_, options_.shape,
+                            BlockActivations::Options{.compute = precision.compute,
+                                                      .recompute = training ? recompute_.back() : Recompute::kNothing,
+                                                      .reads_norms = training && !fp8 && tensor_.alone(),
+                                                      .reads_swiglu = training && !fp8},
+                            shared_activations_, arena);
 }
 
 BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
   const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(local_, options_.shape);
   const BlockParameters* g = gradients(static_cast<size_t>(layer));
+  const LinearPrecision recipe = options_.precision.of_layer(layer, options_.config.num_layers);
+  const bool keeps_inputs = g == nullptr || keeps(recompute_.back(), Activation::kLinearInput);
+  SharedInputs& shared = is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_;
   const auto make = [&](size_t i, const LinearNames& names, Tensor BlockParameters::*matrix) {
-    const LinearOptions linear{.recipe = options_.precision.of_layer(layer, options_.config.num_layers),
+    const LinearOptions linear{.recipe = recipe,
                                .precision = options_.precision,
                                .shape = shapes[i],
                                .names = names,
@@ -112,7 +125,8 @@ BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
                                .stats = fp8_stats_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
                                .scratch = scratch_.get(),
-                               .tensor = &tensor_};
+                               .tensor = &tensor_,
+                               .shared_input = keeps_inputs ? nullptr : &shared[i]};
     return LinearLayer(linear, arena);
   };
   return {.qkv = make(0, {"qkv", "qkv_d_x", "qkv_d_w"}, &BlockParameters::qkv),
@@ -168,7 +182,11 @@ Tensor Llama::forward_blocks(const MicroBatch& batch) {
     const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
     fsdp_->gather(unit_after(layer));
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
-    block_forward(c, weights_[layer], linears_[layer], residual, delta_, activations(layer));
+    block_forward(c, {.weights = weights_[layer],
+                      .linears = linears_[layer],
+                      .activations = activations(layer),
+                      .residual = residual,
+                      .delta = delta_});
     fsdp_->release(unit);
     residual = activations(layer).h1;
   }
@@ -211,13 +229,28 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   fsdp_->reduce(ParameterLayout::kNorms);
 }
 
+// Whether the block's activations have to be made again: those of the last recomputed block are still there.
+bool Llama::runs_again(size_t layer) const {
+  return recompute_[layer] == Recompute::kBlock && std::find(recompute_.begin() + static_cast<int64_t>(layer) + 1,
+                                                             recompute_.end(), Recompute::kBlock) != recompute_.end();
+}
+
 void Llama::backward_blocks(const MicroBatch& batch, bool last) {
   const BlockContext c = context(batch.document_start);
   for (size_t layer = weights_.size(); layer-- > 0;) {
     const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
     if (layer > 0) fsdp_->gather(unit - 1);
     fsdp_->use(unit);
-    weights_[layer].prepare_backward(*stream_);
+    weights_[layer].prepare_backward(runs_again(layer), *stream_);
+    // delta_ holds the gradient, so the first half's result goes to a gradient that is not there yet.
+    if (runs_again(layer)) {
+      block_forward(c, {.weights = weights_[layer],
+                        .linears = linears_[layer],
+                        .activations = activations_[layer],
+                        .residual = {},
+                        .delta = block_gradients_->d_norm,
+                        .pass = ForwardPass::kAgain});
+    }
     block_backward(c, {.weights = weights_[layer],
                        .gradients = gradients_[layer],
                        .linears = linears_[layer],
@@ -225,7 +258,8 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last) {
                        .scratch = *block_gradients_,
                        .d_h = delta_,
                        .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
-                       .accumulate = fsdp_->begin_gradient(unit)});
+                       .accumulate = fsdp_->begin_gradient(unit),
+                       .recompute = recompute_[layer]});
     fsdp_->release(unit);
     finish_block(layer, last);
   }

@@ -33,6 +33,7 @@ struct LlamaOptions {
   LlamaMode mode = LlamaMode::kTraining;
   bool fp8_stats = false;     // with room for statistics of the casts, in FP8
   TensorGroupOptions tensor;  // the ranks that divide the layers
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
 };
 
 class Llama {
@@ -68,6 +69,7 @@ class Llama {
 
  private:
   void make_block(int64_t layer, Arena& arena);
+  void make_activations(int64_t layer, Arena& arena);
   BlockLinears make_linears(int64_t layer, Arena& arena);
   const BlockParameters* gradients(size_t layer) const { return gradients_.empty() ? nullptr : &gradients_[layer]; }
   void upload_rope_table();
@@ -76,6 +78,7 @@ class Llama {
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
   Tensor forward_blocks(const MicroBatch& batch);
   void backward_blocks(const MicroBatch& batch, bool last);
+  bool runs_again(size_t layer) const;
   void finish_block(size_t layer, bool last);
   void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
@@ -104,10 +107,13 @@ class Llama {
   std::vector<BlockParameters> gradients_;  // in training
   std::vector<BlockLinears> linears_;
   std::vector<BlockActivations> activations_;  // in inference, those of one block for all
+  std::vector<Recompute> recompute_;           // in training
 
   // Shared by the blocks, where there is use for them.
-  std::unique_ptr<BlockGradients> block_gradients_;   // in training
-  std::unique_ptr<BlockTransients> transients_;       // in FP8
+  std::unique_ptr<BlockGradients> block_gradients_;  // in training
+  SharedActivations shared_activations_;
+  using SharedInputs = std::array<std::unique_ptr<LinearInput>, kLinearsPerBlock>;
+  SharedInputs shared_inputs_, shared_fp8_inputs_;    // of linears whose blocks do not keep them
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                 // of per-tensor recipes
   std::unique_ptr<Fp8StatsTable> fp8_stats_;          // in FP8, where asked for

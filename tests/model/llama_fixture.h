@@ -109,12 +109,13 @@ class TinyLlama {
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
             LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
             bool fp8_stats = false)
-      : layout_(config),
+      : TinyLlama(options(config, shape, compute, mode, linear, fp8_stats)) {}
+  explicit TinyLlama(const LlamaOptions& options)
+      : layout_(options.config),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, planned_bytes(options(config, shape, compute, mode, linear, fp8_stats))),
-        parameters_(layout_, options(config, shape, compute, mode, linear, fp8_stats).precision, {}, mode, {}, arena_,
-                    stream_),
-        llama_(options(config, shape, compute, mode, linear, fp8_stats), parameters_, arena_, stream_) {
+        arena_(Device::kCpu, plan(options).used()),
+        parameters_(layout_, options.precision, {}, options.mode, {}, arena_, stream_),
+        llama_(options, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
     for (const ParameterSpec& spec : layout_.specs()) {
       const bool norm = spec.shape.size() == 1;
@@ -142,6 +143,16 @@ class TinyLlama {
     return {losses, losses + llama_.losses().numel()};
   }
 
+  // What its parameters and activations take.
+  static Arena plan(const LlamaOptions& options) {
+    Arena plan(Device::kCpu);
+    Stream stream = Stream::cpu();
+    const ParameterLayout layout(options.config);
+    ShardedParameters parameters(layout, options.precision, {}, options.mode, {}, plan, stream);
+    const Llama llama(options, parameters, plan, stream);
+    return plan;
+  }
+
   Llama& llama() { return llama_; }
   Stream& stream() { return stream_; }
   const ParameterLayout& layout() const { return layout_; }
@@ -159,15 +170,6 @@ class TinyLlama {
             .fp8_stats = fp8_stats,
             .tensor = {}};
   }
-  static int64_t planned_bytes(const LlamaOptions& options) {
-    Arena plan(Device::kCpu);
-    Stream stream = Stream::cpu();
-    const ParameterLayout layout(options.config);
-    ShardedParameters parameters(layout, options.precision, {}, options.mode, {}, plan, stream);
-    const Llama llama(options, parameters, plan, stream);
-    return plan.used();
-  }
-
   ParameterLayout layout_;
   Stream stream_;
   Arena arena_;

@@ -106,7 +106,7 @@ class BadConfigTest(BadInput):
             ("precision.linear=fp8_blockwise", ("fp8_blockwise", "multiples of 128")),
             ("precision.reduce=float16", ("precision.reduce", "float16")),
             ("parallel.tensor_parallel=2", ("parallel.tensor_parallel", "2", "1 rank")),
-            ("activation_checkpointing.mode=full", ("activation_checkpointing.mode", "full")),
+            ("activation_checkpointing.mode=some", ("activation_checkpointing.mode", "some", "selective")),
             ("parallel.reshard_after_forward=never", ("parallel.reshard_after_forward", "never")),
             # meshes that are not those of the run
             ("parallel.data_parallel_shard=2", ("parallel.data_parallel_shard",)),

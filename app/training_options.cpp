@@ -1,0 +1,141 @@
+// What a run trains and keeps, decided by the memory there is; and what is said where nothing fits.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "app/memory_choice.h"
+#include "app/training_state.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kUsableShare = 0.92;  // the rest is for CUDA, cuBLASLt, cuDNN and NCCL
+
+double gib(double bytes) { return bytes / (1 << 30); }
+double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
+
+TrainingOptions options_of(const Config& config, const ParameterLayout& layout, int64_t local_batch,
+                           const MemoryChoice& choice) {
+  return {.config = config,
+          .layout = layout,
+          .local_batch = local_batch,
+          .sharding = {.reshard_after_forward = choice.reshard_after_forward,
+                       .accumulate_unsharded = config.parallel.accumulate_unsharded},
+          .checkpointing = choice.checkpointing};
+}
+
+// The bytes of a plan by item, of all blocks together.
+std::map<std::string, int64_t> bytes_by_item(const Arena& plan) {
+  std::map<std::string, int64_t> bytes;
+  for (const Arena::Item& item : plan.items()) {
+    const bool of_block = item.name.starts_with("activations ");
+    bytes[of_block ? "activations" : item.name] += item.bytes;
+  }
+  return bytes;
+}
+
+std::string largest_items(const Arena& plan) {
+  std::vector<std::pair<int64_t, std::string>> items;
+  for (const auto& [name, bytes] : bytes_by_item(plan)) items.emplace_back(bytes, name);
+  std::sort(items.rbegin(), items.rend());
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(items.size(), 4); ++i) {
+    text += fmt::format("{}{} {:.1f} GiB", i == 0 ? "" : ", ", items[i].second, gib(items[i].first));
+  }
+  return text;
+}
+
+// The largest training.micro_batch_size that would fit, else 0.
+int64_t fitting_micro_batch(const TrainingOptions& options, Runtime& runtime, int64_t available) {
+  Config config = options.config;
+  for (int64_t size = config.training.micro_batch_size - 1; size > 0; --size) {
+    if (options.local_batch % size != 0) continue;
+    config.training.micro_batch_size = size;
+    try {
+      validate(config, runtime.group().size(), Purpose::kSynthetic);
+    } catch (const InputError&) {
+      continue;
+    }
+    const TrainingOptions smaller{.config = config,
+                                  .layout = options.layout,
+                                  .local_batch = options.local_batch,
+                                  .sharding = options.sharding,
+                                  .checkpointing = options.checkpointing};
+    if (plan_training(smaller, runtime).used() <= available) return size;
+  }
+  return 0;
+}
+
+// About the least parallel.data_parallel_shard whose part of the training state leaves room for the rest, else 0.
+int64_t fitting_shards(const Arena& plan, int64_t shards, int64_t available) {
+  std::map<std::string, int64_t> bytes = bytes_by_item(plan);
+  int64_t state = 0;
+  for (const char* name : {"master weights", "weights", "gradients", "exp_avg", "exp_avg_sq"}) state += bytes[name];
+  const int64_t room = available - (plan.used() - state);
+  if (room <= 0) return 0;
+  const double factor = std::ceil(static_cast<double>(state) / static_cast<double>(room));
+  return static_cast<int64_t>(factor) * shards;
+}
+
+std::string what_would_fit(const TrainingOptions& options, Runtime& runtime, const Arena& plan, int64_t available) {
+  if (const int64_t size = fitting_micro_batch(options, runtime, available); size > 0) {
+    return fmt::format("training.micro_batch_size {} would fit", size);
+  }
+  if (const int64_t shards = fitting_shards(plan, runtime.mesh().shard().size(), available); shards > 0) {
+    return fmt::format("about {} ranks in parallel.data_parallel_shard would be enough", shards);
+  }
+  return fmt::format("{:.1f} GiB are lacking; a smaller data.seq_len or more parallel.tensor_parallel needs less",
+                     gib(plan.used() - available));
+}
+
+void check_fits(const TrainingOptions& options, Runtime& runtime) {
+  const Arena plan = plan_training(options, runtime);
+  const int64_t available = runtime.available_bytes();
+  if (plan.used() <= available) return;
+  const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
+  throw InputError(fmt::format(
+      "training needs {:.1f} GiB a rank, but {:.1f} GiB are available, with activation_checkpointing.mode {}; the "
+      "largest items are {}; {}",
+      gib(plan.used()), gib(available), describe(choice, options.config.model.num_layers), largest_items(plan),
+      what_would_fit(options, runtime, plan, available)));
+}
+
+}  // namespace
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  const std::vector<MemoryChoice> choices = memory_choices(config, runtime.mesh().shard().size() > 1);
+  const int64_t local_batch = config.training.global_batch_size / runtime.mesh().data().size();
+  size_t chosen = 0;
+  if (choices.size() > 1) {
+    runtime.group().agree([&] {
+      const double usable = kUsableShare * static_cast<double>(runtime.available_bytes());
+      chosen = first_fitting(choices, [&](const MemoryChoice& choice) {
+        const TrainingOptions options = options_of(config, layout, local_batch, choice);
+        return static_cast<double>(plan_training(options, runtime).used()) <= usable;
+      });
+    });
+    chosen = static_cast<size_t>(runtime.group().all_reduce_max(static_cast<int64_t>(chosen)));
+  }
+  return options_of(config, layout, local_batch, choices[std::min(chosen, choices.size() - 1)]);
+}
+
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  TrainingOptions options = choose_training_options(config, layout, runtime);
+  runtime.group().agree([&] { check_fits(options, runtime); });
+  return options;
+}
+
+void log_decisions(const TrainingOptions& options, int64_t bytes) {
+  const Config& config = options.config;
+  if (config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto) return;
+  const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
+  spdlog::info("activation checkpointing: {}; {:.1f} GiB a rank", describe(choice, config.model.num_layers),
+               gib(bytes));
+}
+
+}  // namespace octavo

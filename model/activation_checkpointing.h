@@ -1,0 +1,77 @@
+// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198): what a
+// block keeps of its forward for its backward, and what backward makes again. Losses and gradients are the same to the
+// bit, whatever is kept.
+//
+//   mode       blocks keep                                         made again
+//   none       all                                                 nothing
+//   selective  what products and attention make, residuals, rstd   norms, swiglu, and the casts to FP8
+//   full       their input h0                                      the block's forward but for the down product
+//   block      `ratio` of the blocks, spread evenly, as full; the others as none
+//
+// What is not kept lies in memory that all blocks share (SharedActivations).
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/core/arena.h"
+#include "model/config.h"
+#include "model/precision.h"
+
+namespace octavo {
+
+struct BatchShape;
+
+// The activation_checkpointing section of the config.
+struct ActivationCheckpointing {
+  enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
+  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/training_state.h)
+  double ratio = 1.0;       // block mode: share of the blocks recomputed whole; no effect in the other modes
+};
+
+// How much of a block's forward is made again in its backward, from the least.
+enum class Recompute : uint8_t { kNothing, kCheap, kBlock };
+
+// Of block `layer` in a mode other than auto. In block mode with ratio p, block i is recomputed when
+// floor((i + 1) p + 1/2) > floor(i p + 1/2), so floor(num_layers p + 1/2) of them are.
+Recompute recompute_of(const ActivationCheckpointing& checkpointing, int64_t layer);
+
+// What decides whether an activation is kept.
+enum class Activation : uint8_t {
+  kBlockInput,   // h0, of which all others can be made
+  kOutput,       // of a product, of attention, the residual between them, and the norms' rstd
+  kLinearInput,  // what a linear's weight gradient reads: the values, their gathered shares, or their FP8 columns
+};
+constexpr bool keeps(Recompute recompute, Activation activation) {
+  return activation == Activation::kBlockInput || recompute == Recompute::kNothing ||
+         (activation == Activation::kOutput && recompute == Recompute::kCheap);
+}
+
+// One tensor that a block makes for its backward, and what making it again costs.
+struct KeptTensor {
+  std::string name;  // as in the plan
+  Activation kind = Activation::kOutput;
+  int64_t bytes = 0;       // of one rank
+  double flops = 0;        // of the product or of attention that makes it
+  double moved_bytes = 0;  // read and written by the other ops that make it
+};
+
+// All of them, in the order in which forward makes them, for a block whose linears are under `recipe`. `local`: this
+// rank's part of the model.
+std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape& shape, DType compute,
+                                     LinearPrecision recipe);
+// Those that a block keeps.
+int64_t kept_bytes(const std::vector<KeptTensor>& tensors, Recompute recompute);
+
+// Activations that all blocks share, as none of them needs them for long. By name; made by the first who asks.
+class SharedActivations {
+ public:
+  Tensor get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Arena& arena);
+
+ private:
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,164 @@
+// Whatever a block keeps for backward, the numbers are the same; and it keeps what the list of its tensors says.
+#include "model/activation_checkpointing.h"
+
+#include <cstring>
+
+#include "parallel/process_group.h"
+#include "tests/model/llama_fixture.h"
+
+namespace octavo {
+namespace {
+
+using Mode = ActivationCheckpointing::Mode;
+
+constexpr BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
+
+constexpr ActivationCheckpointing kNone{.mode = Mode::kNone};
+constexpr ActivationCheckpointing kSelective{.mode = Mode::kSelective};
+constexpr ActivationCheckpointing kFull{.mode = Mode::kFull};
+constexpr ActivationCheckpointing block_mode(double ratio) { return {.mode = Mode::kBlock, .ratio = ratio}; }
+
+std::vector<int64_t> recomputed(double ratio, int64_t layers) {
+  std::vector<int64_t> blocks;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (recompute_of(block_mode(ratio), layer) == Recompute::kBlock) blocks.push_back(layer);
+  }
+  return blocks;
+}
+
+TEST(ActivationCheckpointingTest, BlocksAreSpreadEvenly) {
+  using Blocks = std::vector<int64_t>;
+  EXPECT_EQ(recomputed(0, 4), Blocks());
+  EXPECT_EQ(recomputed(1, 4), Blocks({0, 1, 2, 3}));
+  EXPECT_EQ(recomputed(0.5, 4), Blocks({0, 2}));
+  EXPECT_EQ(recomputed(0.25, 8), Blocks({1, 5}));
+  EXPECT_EQ(recomputed(0.75, 4), Blocks({0, 1, 3}));
+  for (const int64_t layers : {1, 3, 16, 32, 80, 126}) {
+    for (int64_t blocks = 0; blocks <= layers; ++blocks) {
+      const double ratio = static_cast<double>(blocks) / static_cast<double>(layers);
+      EXPECT_EQ(std::ssize(recomputed(ratio, layers)), blocks) << layers;
+    }
+  }
+}
+
+TEST(ActivationCheckpointingTest, ModesDecideOnEveryBlock) {
+  EXPECT_EQ(recompute_of(kNone, 0), Recompute::kNothing);
+  EXPECT_EQ(recompute_of(kSelective, 1), Recompute::kCheap);
+  EXPECT_EQ(recompute_of(kFull, 2), Recompute::kBlock);
+  EXPECT_EQ(recompute_of(block_mode(0), 2), Recompute::kNothing);
+  EXPECT_THROW(recompute_of({.mode = Mode::kAuto}, 0), Error);
+}
+
+struct Recipe {
+  const char* name;
+  DType compute;
+  LinearPrecision linear = LinearPrecision::kBFloat16;
+  int64_t bf16_layers = 0;  // at the start
+};
+
+LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing) {
+  ModelConfig config = fp8_config();
+  config.num_layers = 4;
+  return {.config = config,
+          .shape = kShape,
+          .precision = {.compute = recipe.compute, .linear = recipe.linear, .bf16_first_layers = recipe.bf16_layers},
+          .fp8_stats = is_fp8(recipe.linear),
+          .tensor = {},
+          .checkpointing = checkpointing};
+}
+
+// The bits of what two steps of two micro-batches leave: losses, gradients, amaxes and statistics of the casts.
+std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing) {
+  TinyLlama model(options_of(recipe, checkpointing));
+  Llama& llama = model.llama();
+  std::mt19937_64 generator(7);
+  std::vector<float> numbers;
+  const auto add = [&](const Tensor& values) {
+    numbers.insert(numbers.end(), values.data<float>(), values.data<float>() + values.numel());
+  };
+  ProcessGroup group;
+  const std::unique_ptr<Communicator> alone = make_communicator(group, model.stream());
+  for (int step = 0; step < 2; ++step) {
+    // The first step with statistics, which casts otherwise take a shorter way.
+    const bool measures = llama.fp8_stats() != nullptr && step == 0;
+    if (measures) llama.fp8_stats()->begin(model.stream());
+    for (const bool first : {true, false}) {
+      OwnedBatch batch = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, generator);
+      if (!first) batch.mask_documents(24, kShape.seq_len);
+      llama.forward_backward(batch.views(), 1.0f / 128, first, !first);
+      add(llama.losses());
+    }
+    add(model.parameters().gradients());
+    if (measures) llama.fp8_stats()->end(*alone, model.stream());
+    if (measures) add(llama.fp8_stats()->values());
+    llama.end_step(*alone);
+    model.publish();
+    if (llama.amaxes() != nullptr && llama.amaxes()->delayed()) add(llama.amaxes()->history());
+  }
+  return numbers;
+}
+
+// As of memory, NaN like any other value.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class RecipeTest : public ::testing::TestWithParam<Recipe> {};
+
+TEST_P(RecipeTest, ModesGiveTheSameBits) {
+  const std::vector<float> expected = numbers_of(GetParam(), kNone);
+  for (const float number : expected) ASSERT_TRUE(std::isfinite(number));
+  EXPECT_TRUE(same_bits(numbers_of(GetParam(), kSelective), expected)) << "selective";
+  EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull), expected)) << "full";
+  for (const double ratio : {0.25, 0.5, 0.75}) {
+    EXPECT_TRUE(same_bits(numbers_of(GetParam(), block_mode(ratio)), expected)) << "block, ratio " << ratio;
+  }
+}
+
+TEST_P(RecipeTest, MoreRecomputationTakesLessMemory) {
+  const auto bytes = [](const ActivationCheckpointing& checkpointing) {
+    return TinyLlama::plan(options_of(GetParam(), checkpointing)).used();
+  };
+  EXPECT_EQ(bytes(block_mode(0)), bytes(kNone));
+  EXPECT_EQ(bytes(block_mode(1)), bytes(kFull));
+  EXPECT_GT(bytes(kNone), bytes(kSelective));
+  EXPECT_GT(bytes(kSelective), bytes(kFull));
+  EXPECT_GT(bytes(kNone), bytes(block_mode(0.5)));
+  EXPECT_GT(bytes(block_mode(0.5)), bytes(block_mode(0.75)));
+  EXPECT_GT(bytes(block_mode(0.75)), bytes(kFull));
+}
+
+TEST_P(RecipeTest, BlocksKeepWhatTheListSays) {
+  for (const ActivationCheckpointing& checkpointing : {kNone, kSelective, kFull, block_mode(0.5)}) {
+    const LlamaOptions options = options_of(GetParam(), checkpointing);
+    int64_t expected = 0;
+    for (int64_t layer = 0; layer < options.config.num_layers; ++layer) {
+      const LinearPrecision recipe = options.precision.of_layer(layer, options.config.num_layers);
+      expected += kept_bytes(kept_tensors(options.config, kShape, options.precision.compute, recipe),
+                             recompute_of(checkpointing, layer));
+    }
+    int64_t planned = 0;
+    const Arena plan = TinyLlama::plan(options);
+    for (const Arena::Item& item : plan.items()) {
+      if (item.name.starts_with("activations ")) planned += item.bytes;
+    }
+    EXPECT_EQ(planned, expected) << static_cast<int>(checkpointing.mode);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, RecipeTest,
+    ::testing::Values(
+        Recipe{.name = "float32", .compute = DType::kFloat32}, Recipe{.name = "bfloat16", .compute = DType::kBFloat16},
+        Recipe{.name = "tensorwise", .compute = DType::kBFloat16, .linear = LinearPrecision::kFp8Tensorwise},
+        Recipe{.name = "delayed", .compute = DType::kBFloat16, .linear = LinearPrecision::kFp8Delayed},
+        Recipe{.name = "rowwise", .compute = DType::kFloat32, .linear = LinearPrecision::kFp8Rowwise},
+        Recipe{.name = "blockwise", .compute = DType::kBFloat16, .linear = LinearPrecision::kFp8Blockwise},
+        Recipe{.name = "tensorwise_mixed",
+               .compute = DType::kBFloat16,
+               .linear = LinearPrecision::kFp8Tensorwise,
+               .bf16_layers = 1}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace octavo
