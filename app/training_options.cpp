@@ -50,23 +50,27 @@ std::string largest_items(const Arena& plan) {
   return text;
 }
 
+// Whether the same run at another training.micro_batch_size is valid and fits.
+bool fits_with(const TrainingOptions& options, int64_t micro_batch_size, Runtime& runtime, int64_t available) {
+  Config config = options.config;
+  config.training.micro_batch_size = micro_batch_size;
+  const TrainingOptions smaller{.config = config,
+                                .layout = options.layout,
+                                .local_batch = options.local_batch,
+                                .sharding = options.sharding,
+                                .checkpointing = options.checkpointing};
+  try {
+    validate(config, runtime.group().size(), Purpose::kSynthetic);
+    return plan_training(smaller, runtime).used() <= available;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 // The largest training.micro_batch_size that would fit, else 0.
 int64_t fitting_micro_batch(const TrainingOptions& options, Runtime& runtime, int64_t available) {
-  Config config = options.config;
-  for (int64_t size = config.training.micro_batch_size - 1; size > 0; --size) {
-    if (options.local_batch % size != 0) continue;
-    config.training.micro_batch_size = size;
-    try {
-      validate(config, runtime.group().size(), Purpose::kSynthetic);
-    } catch (const InputError&) {
-      continue;
-    }
-    const TrainingOptions smaller{.config = config,
-                                  .layout = options.layout,
-                                  .local_batch = options.local_batch,
-                                  .sharding = options.sharding,
-                                  .checkpointing = options.checkpointing};
-    if (plan_training(smaller, runtime).used() <= available) return size;
+  for (int64_t size = options.config.training.micro_batch_size - 1; size > 0; --size) {
+    if (options.local_batch % size == 0 && fits_with(options, size, runtime, available)) return size;
   }
   return 0;
 }
@@ -98,11 +102,12 @@ void check_fits(const TrainingOptions& options, Runtime& runtime) {
   const int64_t available = runtime.available_bytes();
   if (plan.used() <= available) return;
   const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
-  throw InputError(fmt::format(
-      "training needs {:.1f} GiB a rank, but {:.1f} GiB are available, with activation_checkpointing.mode {}; the "
-      "largest items are {}; {}",
-      gib(plan.used()), gib(available), describe(choice, options.config.model.num_layers), largest_items(plan),
-      what_would_fit(options, runtime, plan, available)));
+  throw InputError(
+      fmt::format("training needs {:.1f} GiB of memory a rank, but {:.1f} GiB are available, with "
+                  "activation_checkpointing.mode {}; the "
+                  "largest items are {}; {}",
+                  gib(plan.used()), gib(available), describe(choice, options.config.model.num_layers),
+                  largest_items(plan), what_would_fit(options, runtime, plan, available)));
 }
 
 }  // namespace

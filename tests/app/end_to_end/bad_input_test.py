@@ -354,6 +354,6 @@ class BadPlaceTest(BadInput):
         self.path.write_text(json.dumps(config))
         for ranks in (1, 2):
             # Sanitizers add a warning of their own.
-            sentences = self.run_octavo("train", self.path, ranks=ranks, code=FAILED).octavo_lines()
+            sentences = self.run_octavo("train", self.path, ranks=ranks, code=BAD_INPUT).octavo_lines()
             self.assertEqual(len(sentences), 1, sentences)
             self.assertRegex(sentences[0], r"memory.*GiB")
