@@ -5,45 +5,60 @@
 
 namespace octavo {
 
-TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& arena)
-    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, runtime.data_parallel(), arena,
-                 runtime.stream()),
+TrainingRank training_rank(Runtime& runtime) {
+  return {.stream = runtime.stream(),
+          .data_parallel = runtime.data_parallel(),
+          .tensor = runtime.mesh().tensor(),
+          .data_ranks = runtime.mesh().shape().data()};
+}
+
+TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
+    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, rank.data_parallel, arena,
+                 rank.stream),
       model({.config = o.config.model,
              .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
-             .tensor = &runtime.mesh().tensor(),
+             .tensor = &rank.tensor,
              .tensor_chunks = o.config.parallel.tensor_parallel_chunks},
-            parameters, arena, runtime.stream()),
+            parameters, arena, rank.stream),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
-      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
-            runtime.stream()),
+      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {1})) {}
 
-Arena plan_training(const TrainingOptions& options, Runtime& runtime) {
-  Arena plan(runtime.stream().device());
-  const TrainingState state(options, runtime, plan);
+Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
+  Arena plan(rank.stream.device());
+  const TrainingState state(options, rank, plan);
   return plan;
 }
 
-TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+bool fits_memory(int64_t needed, int64_t available) {
+  constexpr double kUsableShare = 0.92;
+  return static_cast<double>(needed) <= kUsableShare * static_cast<double>(available);
+}
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+                                        const FitsTraining& fits) {
   TrainingOptions options{.config = config,
                           .layout = layout,
-                          .local_batch = config.training.global_batch_size / runtime.mesh().data().size(),
+                          .local_batch = config.training.global_batch_size / rank.data_ranks,
                           .sharding = {}};
   options.sharding.accumulate_unsharded = config.parallel.accumulate_unsharded;
   options.sharding.reshard_after_forward = config.parallel.reshard_after_forward == Reshard::kTrue;
-  if (config.parallel.reshard_after_forward != Reshard::kAuto || runtime.mesh().shard().size() == 1) return options;
-  // Gathering anew in backward costs time, so only where the full weights do not fit, on whichever rank.
-  constexpr double kUsableShare = 0.92;  // the rest is for CUDA, cuBLASLt, cuDNN and NCCL
-  bool fits = true;
-  runtime.group().agree([&] {
-    const auto needed = static_cast<double>(plan_training(options, runtime).used());
-    fits = needed <= kUsableShare * static_cast<double>(runtime.available_bytes());
-  });
-  options.sharding.reshard_after_forward = runtime.group().all_reduce_max(fits ? 0 : 1) != 0;
+  if (config.parallel.reshard_after_forward != Reshard::kAuto || rank.data_parallel.size() == 1) return options;
+  // Gathering anew in backward costs time, so only where the full weights do not fit.
+  options.sharding.reshard_after_forward = !fits(options);
   return options;
+}
+
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  const TrainingRank rank = training_rank(runtime);
+  return choose_training_options(config, layout, rank, [&](const TrainingOptions& options) {
+    bool fits = true;
+    runtime.group().agree([&] { fits = fits_memory(plan_training(options, rank).used(), runtime.available_bytes()); });
+    return runtime.group().all_reduce_max(fits ? 0 : 1) == 0;
+  });
 }
 
 void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime) {
