@@ -192,15 +192,15 @@ void print_plan(const Json& r) {
 }
 
 void print_search(const Json& r) {
-  std::cout << fmt::format("{:>10}{:>7}{:>9}{:>7}{:>6}  {:<10}{:<7}{:>7}{:>11}{:>8}{:>12}  {}\n", "wps", "mfu",
-                           "replicate", "shard", "tensor", "recompute", "anew", "batch", "step ms", "GiB",
+  std::cout << fmt::format("{:>10}{:>8}{:>11}{:>7}{:>8}  {:<11}{:<6}{:>12}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu",
+                           "replicate", "shard", "tensor", "recompute", "anew", "micro-batch", "step ms", "GiB",
                            "dollars/1e9", "most of it");
   for (const Json& row : r["search"]) {
     const Json& mesh = row["mesh"];
     const std::string dollars = row.contains("dollars_per_billion_tokens")
                                     ? fmt::format("{:.2f}", row["dollars_per_billion_tokens"].get<double>())
                                     : "-";
-    std::cout << fmt::format("{:>10}{:>6.1f}%{:>9}{:>7}{:>6}  {:<10}{:<7}{:>7}{:>11.1f}{:>8.1f}{:>12}  {}\n",
+    std::cout << fmt::format("{:>10}{:>7.1f}%{:>11}{:>7}{:>8}  {:<11}{:<6}{:>12}{:>11.1f}{:>8.1f}{:>13}  {}\n",
                              thousands(row["wps"]), 100 * row["mfu"].get<double>(), mesh["replicate"].get<int64_t>(),
                              mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
                              row["checkpointing"].get<std::string>(), row["reshard_after_forward"] ? "yes" : "no",

@@ -8,7 +8,7 @@
 // reduction of the block before beside its backward; what does not fit is exposed. Tensor-parallel collectives are
 // exposed but for what the split of the tokens and, in backward, the weight gradients cover (parallel/tensor_group.h).
 //
-// The constants that the measurements do not say are in predictor.cpp, with what they were fitted to. Against the
+// The constants that the measurements do not say are in predictor_rates.cpp, with where they come from. Against the
 // benchmarks (docs/benchmarks) predictions are within 8%.
 #pragma once
 

@@ -9,7 +9,8 @@ namespace octavo {
 
 namespace {
 
-// Launch, first and last wave of a kernel: small products of the 1.8B's sweep (docs/benchmarks/2026-11-20-one-gpu.md).
+// Launch, first and last wave of a kernel. Products and attention from the 1.8B at 1 x 1024 tokens
+// (docs/benchmarks/2026-11-20-one-gpu.md); the others assumed.
 constexpr double kProductOverhead_s = 5e-6;
 constexpr double kMemoryOverhead_s = 3e-6;
 constexpr double kAttentionForwardOverhead_s = 12e-6;
@@ -19,10 +20,10 @@ constexpr double kAttentionForwardInStep = 0.79;
 constexpr double kAttentionBackwardInStep = 0.85;
 // What ops reach of a large copy's bandwidth: 3,500 to 4,060 GB/s of 4,250.
 constexpr double kMemoryShare = 0.88;
-// A collective over NVLink beside products takes longer: 1.1 to 3.5 times (bus and multiprocessors are shared); 70B and
-// 405B layers over 4 GPUs are as this says.
+// A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
+// layers of 70B and 405B over 4 GPUs.
 constexpr double kBesideCompute = 1.5;
-// What NCCL reaches of the network cards.
+// What NCCL reaches of the network cards; assumed.
 constexpr double kNetworkShare = 0.9;
 
 double squared_distance(const ProductRate& p, const ProductSize& size) {
