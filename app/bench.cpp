@@ -36,6 +36,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   const std::vector<double> times = bench.time_steps(arguments.steps);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", to_json(config)["precision"]["linear"]}};
   result.update(throughput_json(config, runtime, times));
+  result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;
   if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);
   const auto totals = bench.profile_step();

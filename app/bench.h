@@ -20,6 +20,8 @@ class Bench {
   // `runtime` must outlive the bench.
   Bench(const Config& config, Runtime& runtime);
 
+  // Of the arena, on this rank.
+  int64_t allocated_bytes() const { return memory_.arena.used(); }
   // Milliseconds of each of `steps` steps, the slowest rank's. A collective.
   std::vector<double> time_steps(int64_t steps);
   // The same of the forward and backward passes of a step alone.

@@ -58,8 +58,8 @@ Bench::Bench(const Config& config, Runtime& runtime)
       runtime_(runtime),
       layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config, layout_, runtime)),
-      memory_(runtime.allocate([&] { return plan_training(options_, runtime).used(); })),
-      state_(options_, runtime, memory_.arena) {
+      memory_(runtime.allocate([&] { return plan_training(options_, training_rank(runtime)).used(); })),
+      state_(options_, training_rank(runtime), memory_.arena) {
   Stream& stream = runtime.stream();
   runtime.group().agree([&] {
     if (config.init_from.empty()) {
@@ -152,7 +152,7 @@ MemoryNeed memory_need(const Config& config, Runtime& runtime) {
   const TrainingOptions options = choose_training_options(config, layout, runtime);
   MemoryNeed need;
   runtime.group().agree([&] {
-    need.needed = plan_training(options, runtime).used();
+    need.needed = plan_training(options, training_rank(runtime)).used();
     need.available = runtime.available_bytes();
   });
   return need;

@@ -42,6 +42,21 @@ struct DoctorArguments {
 };
 int doctor_command(const DoctorArguments& arguments, ProcessGroup& group);
 
+struct PlanArguments {
+  ConfigArguments config;
+  int64_t gpus = 0;              // ranks; 0: as many as the config's mesh states
+  std::string gpu_memory;        // "80GiB"; empty: the machine's
+  std::string machine = "h200";  // a name of machines/, or a machine file
+  int64_t gpus_per_node = 8;
+  double network_gbps = 400;
+  double network_latency_us = 10;
+  bool search = false;
+  bool published = false;
+  double price = 0;  // dollars of a GPU hour; 0: not asked
+  bool json = false;
+};
+int plan_command(const PlanArguments& arguments, ProcessGroup& group);
+
 struct GenerateArguments {
   std::string checkpoint;
   std::string prompt;

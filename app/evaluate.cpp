@@ -16,7 +16,7 @@ InferenceState::InferenceState(const Config& config, const ParameterLayout& layo
              .shape = {config.training.micro_batch_size, config.data.seq_len},
              .precision = config.precision,
              .mode = LlamaMode::kInference,
-             .tensor = runtime.tensor_group(config.parallel)},
+             .tensor = tensor_group_options(runtime.mesh().tensor(), config.parallel)},
             parameters, arena, runtime.stream()),
       inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
   if (validating) validator.emplace(config, runtime, arena);

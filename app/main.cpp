@@ -25,6 +25,7 @@ struct CommandLine {
   ConfigArguments config;
   BenchArguments bench;
   DoctorArguments doctor;
+  PlanArguments plan;
   GenerateArguments generate;
   InspectArguments inspect;
   PackOptions pack;
@@ -117,6 +118,25 @@ int run_export(const CommandLine& line) {
   return kExitDone;
 }
 
+void add_plan_command(CLI::App& app, CommandLine& line, Command& run) {
+  auto* plan = app.add_subcommand("plan", "memory per GPU, FLOPs and predicted throughput, without running");
+  add_config(plan, line.plan.config);
+  plan->add_option("--gpus", line.plan.gpus, "ranks of the run")->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--gpu-memory", line.plan.gpu_memory, "of one GPU, as 80GiB or 80GB; default: the machine's");
+  plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save");
+  plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--network-gbps", line.plan.network_gbps, "Gbit/s of each GPU to other nodes")
+      ->check(CLI::PositiveNumber);
+  plan->add_option("--network-latency-us", line.plan.network_latency_us, "of one hop between nodes")
+      ->check(CLI::NonNegativeNumber);
+  plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
+  plan->add_flag("--published", line.plan.published, "predictions beside published set-ups");
+  plan->add_option("--price", line.plan.price, "dollars of a GPU hour: cost of a billion tokens")
+      ->check(CLI::PositiveNumber);
+  plan->add_flag("--json", line.plan.json, "print JSON");
+  plan->callback([&] { run = [&](ProcessGroup& group) { return plan_command(line.plan, group); }; });
+}
+
 void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   auto* pack = app.add_subcommand("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer");
   pack->add_option("--input", line.pack.inputs, "files and directories");
@@ -186,6 +206,7 @@ int main(int argc, char** argv) {
   CommandLine line;
   Command command;
   add_compute_commands(app, line, command);
+  add_plan_command(app, line, command);
   add_file_commands(app, line, command);
   std::optional<ProcessGroup> connected;
   try {

@@ -113,8 +113,8 @@ Runtime::Runtime(Config& config, ProcessGroup& group)
   }
 }
 
-TensorGroupOptions Runtime::tensor_group(const ParallelConfig& config) {
-  return {.ranks = &mesh_->tensor(),
+TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config) {
+  return {.ranks = &ranks,
           .chunks = config.tensor_parallel_chunks,
           .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
 }

@@ -22,6 +22,9 @@ struct RunMemory {
   std::vector<std::unique_ptr<Registration>> registrations;
 };
 
+// How a model uses the ranks that divide its layers.
+TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config);
+
 class Runtime {
  public:
   // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
@@ -36,8 +39,6 @@ class Runtime {
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->tensor_rank(), mesh_->shape().tensor}; }
-
-  TensorGroupOptions tensor_group(const ParallelConfig& config);
 
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
   // collective; the runtime must outlive the memory.

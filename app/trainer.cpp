@@ -15,7 +15,7 @@ namespace {
 
 // Bytes of the training state and of the validator's buffers.
 int64_t planned_bytes(const TrainingOptions& options, Runtime& runtime) {
-  Arena plan = plan_training(options, runtime);
+  Arena plan = plan_training(options, training_rank(runtime));
   if (!options.config.data.validation.empty()) const Validator validator(options.config, runtime, plan);
   return plan.used();
 }
@@ -59,7 +59,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
       layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config_, layout_, runtime)),
       memory_(runtime.allocate([&] { return planned_bytes(options_, runtime); })),
-      state_(options_, runtime, memory_.arena),
+      state_(options_, training_rank(runtime), memory_.arena),
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {

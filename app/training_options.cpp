@@ -14,8 +14,6 @@ namespace octavo {
 
 namespace {
 
-constexpr double kUsableShare = 0.92;  // the rest is for CUDA, cuBLASLt, cuDNN and NCCL
-
 double gib(double bytes) { return bytes / (1 << 30); }
 double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
 
@@ -61,7 +59,7 @@ bool fits_with(const TrainingOptions& options, int64_t micro_batch_size, Runtime
                                 .checkpointing = options.checkpointing};
   try {
     validate(config, runtime.group().size(), Purpose::kSynthetic);
-    return plan_training(smaller, runtime).used() <= available;
+    return plan_training(smaller, training_rank(runtime)).used() <= available;
   } catch (const InputError&) {
     return false;
   }
@@ -98,7 +96,7 @@ std::string what_would_fit(const TrainingOptions& options, Runtime& runtime, con
 }
 
 void check_fits(const TrainingOptions& options, Runtime& runtime) {
-  const Arena plan = plan_training(options, runtime);
+  const Arena plan = plan_training(options, training_rank(runtime));
   const int64_t available = runtime.available_bytes();
   if (plan.used() <= available) return;
   const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
@@ -112,21 +110,28 @@ void check_fits(const TrainingOptions& options, Runtime& runtime) {
 
 }  // namespace
 
+bool fits_memory(int64_t needed, int64_t available) {
+  constexpr double kUsableShare = 0.92;
+  return static_cast<double>(needed) <= kUsableShare * static_cast<double>(available);
+}
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+                                        const FitsTraining& fits) {
+  const std::vector<MemoryChoice> choices = memory_choices(config, rank.data_parallel.size() > 1);
+  const int64_t local_batch = config.training.global_batch_size / rank.data_ranks;
+  const auto options = [&](const MemoryChoice& choice) { return options_of(config, layout, local_batch, choice); };
+  if (choices.size() == 1) return options(choices.front());
+  const size_t chosen = first_fitting(choices, [&](const MemoryChoice& choice) { return fits(options(choice)); });
+  return options(choices[std::min(chosen, choices.size() - 1)]);
+}
+
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
-  const std::vector<MemoryChoice> choices = memory_choices(config, runtime.mesh().shard().size() > 1);
-  const int64_t local_batch = config.training.global_batch_size / runtime.mesh().data().size();
-  size_t chosen = 0;
-  if (choices.size() > 1) {
-    runtime.group().agree([&] {
-      const double usable = kUsableShare * static_cast<double>(runtime.available_bytes());
-      chosen = first_fitting(choices, [&](const MemoryChoice& choice) {
-        const TrainingOptions options = options_of(config, layout, local_batch, choice);
-        return static_cast<double>(plan_training(options, runtime).used()) <= usable;
-      });
-    });
-    chosen = static_cast<size_t>(runtime.group().all_reduce_max(static_cast<int64_t>(chosen)));
-  }
-  return options_of(config, layout, local_batch, choices[std::min(chosen, choices.size() - 1)]);
+  const TrainingRank rank = training_rank(runtime);
+  return choose_training_options(config, layout, rank, [&](const TrainingOptions& options) {
+    bool fits = true;
+    runtime.group().agree([&] { fits = fits_memory(plan_training(options, rank).used(), runtime.available_bytes()); });
+    return runtime.group().all_reduce_max(fits ? 0 : 1) == 0;
+  });
 }
 
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {

@@ -5,25 +5,31 @@
 
 namespace octavo {
 
-TrainingState::TrainingState(const TrainingOptions& o, Runtime& runtime, Arena& arena)
-    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, runtime.data_parallel(), arena,
-                 runtime.stream()),
+TrainingRank training_rank(Runtime& runtime) {
+  return {.stream = runtime.stream(),
+          .data_parallel = runtime.data_parallel(),
+          .tensor = runtime.mesh().tensor(),
+          .data_ranks = runtime.mesh().shape().data()};
+}
+
+TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
+    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, rank.data_parallel, arena,
+                 rank.stream),
       model({.config = o.config.model,
              .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
-             .tensor = runtime.tensor_group(o.config.parallel),
+             .tensor = tensor_group_options(rank.tensor, o.config.parallel),
              .checkpointing = o.checkpointing},
-            parameters, arena, runtime.stream()),
+            parameters, arena, rank.stream),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
-      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena,
-            runtime.stream()),
+      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {1})) {}
 
-Arena plan_training(const TrainingOptions& options, Runtime& runtime) {
-  Arena plan(runtime.stream().device());
-  const TrainingState state(options, runtime, plan);
+Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
+  Arena plan(rank.stream.device());
+  const TrainingState state(options, rank, plan);
   return plan;
 }
 

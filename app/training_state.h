@@ -1,6 +1,8 @@
 // Everything a training run keeps on the device, laid out in one arena, and the step that uses it.
 #pragma once
 
+#include <functional>
+
 #include "app/batch_buffers.h"
 #include "app/runtime.h"
 #include "model/llama.h"
@@ -17,8 +19,27 @@ struct TrainingOptions {
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
 };
 
-// Those of a run, with what is auto decided by the memory there is (app/memory_choice.h). Throws InputError where the
-// plan cannot fit. A collective; `config` and `layout` must outlive the options.
+// Where a rank stands, as far as its memory goes. A run has this from its Runtime; a plan makes it up, with a planned
+// stream and planned communicators (app/plan_memory.h).
+struct TrainingRank {
+  Stream& stream;
+  DataParallelGroups data_parallel;
+  Communicator& tensor;  // the ranks that divide each layer
+  int64_t data_ranks;    // those that work on different samples
+};
+TrainingRank training_rank(Runtime& runtime);
+
+// The options of a rank, what the config leaves to the memory (app/memory_choice.h) decided by `fits`, which says
+// whether a choice does (on every rank of a run alike); the last choice where none does.
+using FitsTraining = std::function<bool(const TrainingOptions&)>;
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+                                        const FitsTraining& fits);
+// Whether a run that allocates `needed` bytes fits where `available` are free, of which some are for CUDA, cuBLASLt,
+// cuDNN and NCCL.
+bool fits_memory(int64_t needed, int64_t available);
+
+// Those of a run, with what is auto decided by the memory there is. Throws InputError where the plan cannot fit. A
+// collective; `config` and `layout` must outlive the options.
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 // The same, whether they fit or not.
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
@@ -27,7 +48,7 @@ void log_decisions(const TrainingOptions& options, int64_t bytes);
 
 class TrainingState {
  public:
-  TrainingState(const TrainingOptions& options, Runtime& runtime, Arena& arena);
+  TrainingState(const TrainingOptions& options, const TrainingRank& rank, Arena& arena);
   // The model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
@@ -40,7 +61,7 @@ class TrainingState {
 };
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
-Arena plan_training(const TrainingOptions& options, Runtime& runtime);
+Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 
 // One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients summed
 // over the ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.

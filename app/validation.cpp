@@ -4,6 +4,11 @@
 
 namespace octavo {
 
+ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
+    : batch({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
+            config.model.vocab_size, config.data.document_mask, arena, stream),
+      sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
+
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
     : runtime_(&runtime),
       samples_(config.data, {.batches = config.validation.batches,
@@ -13,20 +18,18 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .num_ranks = runtime.mesh().data().size(),
                              .vocab_size = config.model.vocab_size}),
       seq_len_(config.data.seq_len),
-      batch_({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
-             config.model.vocab_size, config.data.document_mask, arena, runtime.stream()),
-      sum_(arena.allocate("validation loss", DType::kFloat32, {1})) {}
+      buffers_(config, arena, runtime.stream()) {}
 
 double Validator::loss(Llama& model) {
   Stream& stream = runtime_->stream();
   double total = 0;
   while (const Batch* batch = samples_.next()) {
-    batch_.upload(*batch);
-    model.forward(batch_.micro_batch(0));
-    stream.zero(sum_);
-    sum({.out = sum_, .x = model.losses()}, stream);
+    buffers_.batch.upload(*batch);
+    model.forward(buffers_.batch.micro_batch(0));
+    stream.zero(buffers_.sum);
+    sum({.out = buffers_.sum, .x = model.losses()}, stream);
     float value = 0;
-    stream.copy(&value, sum_.raw(), sizeof(value));
+    stream.copy(&value, buffers_.sum.raw(), sizeof(value));
     stream.synchronize();
     total += static_cast<double>(value);
   }

@@ -10,9 +10,17 @@
 
 namespace octavo {
 
+// What it keeps on the device: two micro-batches of tokens and a sum.
+struct ValidationBuffers {
+  ValidationBuffers(const Config& config, Arena& arena, Stream& stream);
+
+  BatchBuffers batch;
+  Tensor sum;  // [1] float32
+};
+
 class Validator {
  public:
-  // Opens data.validation; takes its buffers from `arena` (two micro-batches of tokens and a sum).
+  // Opens data.validation; takes its buffers from `arena`.
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
   // A collective. In nats a token.
@@ -24,8 +32,7 @@ class Validator {
   Runtime* runtime_;
   ValidationSet samples_;
   int64_t seq_len_;
-  BatchBuffers batch_;
-  Tensor sum_;  // [1] float32
+  ValidationBuffers buffers_;
 };
 
 }  // namespace octavo

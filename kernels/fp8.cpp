@@ -10,6 +10,7 @@
 #include "kernels/cpu_math.h"
 #include "kernels/fp8_cast.h"
 #include "kernels/fp8_cpu.h"
+#include "kernels/product_workspace.h"
 
 namespace octavo {
 
@@ -18,7 +19,6 @@ void amax(const Amax& args, Stream& stream);
 void quantize(const Quantize& args, Stream& stream);
 void row_amaxes(const RowAmaxes& args, Stream& stream);
 void fp8_matmul(const Fp8Matmul& args, Stream& stream);
-int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream);
 }  // namespace cuda
 
 namespace {
@@ -274,9 +274,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
 }
 
 int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_matmul_workspace_bytes(m, n, k, stream);
-  }
+  if (stream.is_cuda()) return kProductWorkspaceBytes;
   return (m * k + n * k + m * n) * dtype_bytes(DType::kFloat32);
 }
 

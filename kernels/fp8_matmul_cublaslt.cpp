@@ -112,9 +112,4 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   run_product(found->second, pointers, stream);
 }
 
-int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream) {
-  static_cast<void>(m), static_cast<void>(n), static_cast<void>(k), static_cast<void>(stream);
-  return kProductWorkspaceBytes;
-}
-
 }  // namespace octavo::cuda

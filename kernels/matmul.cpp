@@ -6,12 +6,12 @@
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
+#include "kernels/product_workspace.h"
 
 namespace octavo {
 
 namespace cuda {
 void matmul(const Matmul& args, Stream& stream);
-int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream);
 }  // namespace cuda
 
 namespace {
@@ -88,9 +88,7 @@ void matmul(const Matmul& args, Stream& stream) {
 }
 
 int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::matmul_workspace_bytes(m, n, k, dtype, stream);
-  }
+  if (stream.is_cuda()) return kProductWorkspaceBytes;
   return dtype == DType::kBFloat16 ? (m * k + k * n + m * n) * dtype_bytes(DType::kFloat32) : 0;
 }
 

@@ -71,10 +71,4 @@ void matmul(const Matmul& args, Stream& stream) {
   run_product(found->second, pointers, stream);
 }
 
-int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
-  static_cast<void>(m), static_cast<void>(n), static_cast<void>(k), static_cast<void>(dtype);
-  static_cast<void>(stream);
-  return kProductWorkspaceBytes;
-}
-
 }  // namespace octavo::cuda

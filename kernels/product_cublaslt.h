@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "kernels/core/stream.h"
+#include "kernels/product_workspace.h"
 
 namespace octavo::cuda {
 
@@ -29,8 +30,6 @@ using OwnedHandle = CublasLtOwned<cublasLtHandle_t, cublasLtDestroy>;
 using OwnedDescriptor = CublasLtOwned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using OwnedLayout = CublasLtOwned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using OwnedPreference = CublasLtOwned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-constexpr int64_t kProductWorkspaceBytes = 64 << 20;
 
 // The library's handle, one a stream: stream.state<CublasLtHandle>().
 struct CublasLtHandle {

@@ -32,6 +32,14 @@ double causal_flops(const SdpaShape& shape, int products) {
          static_cast<double>(shape.seq_len * shape.seq_len) * static_cast<double>(shape.head_dim);
 }
 
+int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
+  constexpr int64_t kKeysPerSum = 256;
+  constexpr int64_t kRowStatistics = 4;
+  const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
+  const int64_t sums = deterministic ? (shape.seq_len + kKeysPerSum - 1) / kKeysPerSum + 1 : 1;
+  return rows * (sums * shape.head_dim + kRowStatistics) * dtype_bytes(DType::kFloat32);
+}
+
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
@@ -55,6 +63,7 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 }
 
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
+  if (stream.is_planned()) return planned_workspace_bytes(shape, stream.deterministic());
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream);
   }

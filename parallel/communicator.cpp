@@ -24,6 +24,22 @@ class SingleCommunicator final : public Communicator {
   void do_broadcast(const Tensor&, int, Stream&) override {}
 };
 
+class PlannedCommunicator final : public Communicator {
+ public:
+  PlannedCommunicator(Watchdog& watchdog, const RankGroup& ranks)
+      : Communicator(watchdog, ranks.name, ranks.rank, ranks.size) {}
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw Error(fmt::format("a collective of the {} axis, whose {} ranks are planned and not there", name(), size()));
+  }
+  void do_all_gather(const Tensor&, const Tensor&, Stream&) override { refuse(); }
+  void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
+  void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
+  void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
+  void do_broadcast(const Tensor&, int, Stream&) override { refuse(); }
+};
+
 // "all_gather of block 3 (shard axis)", for messages.
 std::string call_name(const Communicator& communicator, const char* op, const char* what) {
   return Collective{op, what, communicator.name().c_str()}.describe();
@@ -104,6 +120,10 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
   static_cast<void>(stream);
   static_cast<void>(config);
   return make_mpi_communicator(group, ranks);
+}
+
+std::unique_ptr<Communicator> make_planned_communicator(ProcessGroup& group, const RankGroup& ranks) {
+  return std::make_unique<PlannedCommunicator>(group.watchdog(), ranks);
 }
 
 Buffer allocate_for_collectives(int64_t bytes) {

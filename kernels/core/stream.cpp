@@ -27,7 +27,10 @@ Stream Stream::cuda(int device_index) {
   throw Error("unreachable");
 }
 
+Stream Stream::planned(int multiprocessors) { return Stream(Device::kCuda, nullptr, multiprocessors); }
+
 Stream Stream::beside(const Stream& other) {
+  if (other.is_planned()) return planned(other.multiprocessors_);
   if constexpr (kHasCuda) {
     if (other.is_cuda()) return Stream(Device::kCuda, cuda::create_urgent_stream(), other.multiprocessors_);
   }
@@ -70,12 +73,13 @@ void Stream::release() noexcept {
 
 void Stream::synchronize() {
   if constexpr (kHasCuda) {
-    if (is_cuda()) cuda::synchronize_stream(native_);
+    if (native_ != nullptr) cuda::synchronize_stream(native_);
   }
 }
 
 void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
+  CHECK(!is_planned(), "a copy on a stream that only plans");
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_async(dst, src, bytes, native_);
   }
@@ -90,6 +94,7 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
 
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
+  CHECK(!is_planned(), "memory cleared on a stream that only plans");
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native_);
   }
@@ -101,18 +106,17 @@ void* Stream::workspace(int64_t bytes) const {
   return workspace_.raw();
 }
 
-Event::Event(Device device, bool timing) : device_(device) {
-  if constexpr (kHasCuda) {
-    if (device_ == Device::kCuda) native_ = cuda::create_event(timing);
-  }
-  static_cast<void>(timing);
-}
+Event::Event(Device device, bool timing) : device_(device), timing_(timing) {}
 
 Event::Event(Event&& other) noexcept
-    : device_(other.device_), native_(std::exchange(other.native_, nullptr)), host_ms_(other.host_ms_) {}
+    : device_(other.device_),
+      timing_(other.timing_),
+      native_(std::exchange(other.native_, nullptr)),
+      host_ms_(other.host_ms_) {}
 
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(timing_, other.timing_);
   std::swap(native_, other.native_);
   std::swap(host_ms_, other.host_ms_);
   return *this;
@@ -126,7 +130,10 @@ Event::~Event() {
 
 void Event::record(const Stream& stream) {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) return cuda::record_event(native_, stream.native());
+    if (device_ == Device::kCuda) {
+      if (native_ == nullptr) native_ = cuda::create_event(timing_);
+      return cuda::record_event(native_, stream.native());
+    }
   }
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   host_ms_ = std::chrono::duration<double, std::milli>(now).count();

@@ -29,6 +29,9 @@ class Stream {
   // A second stream on the device of `other`, for work beside it; on a GPU its kernels are placed before those of
   // `other` that wait as well.
   static Stream beside(const Stream& other);
+  // A GPU's stream as far as planning goes, on a machine with or without one: what asks for sizes works, and nothing
+  // may be queued on it. A stream beside it is of the same kind.
+  static Stream planned(int multiprocessors);
 
   Stream(Stream&&) noexcept;
   Stream& operator=(Stream&&) noexcept;
@@ -36,6 +39,7 @@ class Stream {
 
   Device device() const { return device_; }
   bool is_cuda() const { return device_ == Device::kCuda; }
+  bool is_planned() const { return is_cuda() && native_ == nullptr; }
   void* native() const { return native_; }  // cudaStream_t, null on the CPU
   int multiprocessors() const { return multiprocessors_; }
 
@@ -95,7 +99,8 @@ class Stream {
   std::unordered_map<std::type_index, NullState> states_;
 };
 
-// A point in a stream that another stream, or the host, can wait for. Move-only. On the CPU it is always reached.
+// A point in a stream that another stream, or the host, can wait for. Move-only. On the CPU, and before it is recorded,
+// it is always reached.
 class Event {
  public:
   // timing: elapsed times can be asked of two such events.
@@ -113,7 +118,8 @@ class Event {
 
  private:
   Device device_;
-  void* native_ = nullptr;
+  bool timing_;
+  void* native_ = nullptr;  // made when first recorded, so that plans need no GPU
   double host_ms_ = 0;
 };
 

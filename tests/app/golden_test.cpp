@@ -123,8 +123,8 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   Stream& stream = runtime.stream();
   const ParameterLayout layout(config.model);
   const TrainingOptions options = training_options(config, layout, runtime);
-  Arena arena(stream.device(), plan_training(options, runtime).used());
-  TrainingState state(options, runtime, arena);
+  Arena arena(stream.device(), plan_training(options, training_rank(runtime)).used());
+  TrainingState state(options, training_rank(runtime), arena);
   load_initial_weights(config, state.parameters, stream);
   publish_weights(state, runtime);
 

@@ -1,0 +1,186 @@
+#include <omp.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+
+#include "app/machine_files.h"
+#include "app/plan_report.h"
+#include "app/plan_search.h"
+#include "app/runtime.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// "80GiB", "80 GB", "81920MiB", "81920MB" as bytes.
+int64_t parse_memory(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  std::string unit = end;
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  const std::pair<const char*, double> units[] = {{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6}};
+  for (const auto& [name, bytes] : units) {
+    if (unit == name && end != text.c_str() && std::isfinite(value) && value > 0 && value * bytes < 1e18) {
+      return static_cast<int64_t>(value * bytes);
+    }
+  }
+  throw InputError(
+      fmt::format("--gpu-memory is {}, expected a positive number with a unit: 80GiB, 80GB or 81920MiB", text));
+}
+
+// Without --gpus: as many as the mesh of the config states.
+int64_t stated_gpus(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return std::max<int64_t>(p.data_parallel_shard, 1) * p.data_parallel_replicate * p.tensor_parallel;
+}
+
+// The CPU's ranks share its cores, as in a run, and workspaces are by thread.
+void set_threads(int64_t ranks, ProcessGroup& group) {
+  const int cores = choose_threads(group);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));
+}
+
+PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group) {
+  PlanTarget target;
+  target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.cluster = {arguments.gpus_per_node, arguments.network_gbps, arguments.network_latency_us};
+  const bool on_cpu = config.device == DeviceChoice::kCpu;
+  const MachineRates machine = find_machine(arguments.machine);
+  if (!on_cpu || machine.device == "cpu") target.machine = machine;
+  target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
+  CHECK_INPUT(on_cpu || machine.device != "cpu",
+              "--machine {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu",
+              arguments.machine);
+  if (on_cpu) {
+    set_threads(target.gpus, group);
+  } else {
+    target.device.multiprocessors = static_cast<int>(machine.multiprocessors);
+    target.device.memory_bytes = machine.gpu_memory_bytes;
+  }
+  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_memory(arguments.gpu_memory);
+  return target;
+}
+
+// A faster mesh or micro-batch, when there is one worth the change.
+void add_faster(PlanReport& report, const PlanTarget& target, ProcessGroup& group) {
+  constexpr double kWorthwhile = 1.08;  // beyond what predictions err by
+  const std::vector<Plan> best = search_plans(report.plan.config, target, 1, group);
+  if (best.empty() || best.front().prediction->wps < kWorthwhile * report.plan.prediction->wps) return;
+  report.advice = differences(report.plan, best.front());
+  report.advice_wps = best.front().prediction->wps;
+}
+
+void print(const nlohmann::ordered_json& json, const PlanArguments& arguments) {
+  if (arguments.json) {
+    std::cout << json.dump(2) << "\n";
+  } else if (arguments.search) {
+    print_search(json);
+  } else {
+    print_plan(json);
+  }
+}
+
+std::string unfitting(const PlanReport& report, const PlanTarget& target) {
+  const MemoryPlan& memory = report.plan.memory;
+  constexpr size_t kLargest = 3;
+  constexpr double kGiB = 1 << 30;
+  std::string largest;
+  for (size_t i = 0; i < std::min(kLargest, memory.items.size()); ++i) {
+    const MemoryItem& item = memory.items[i];
+    largest += fmt::format("{}{} {:.1f} GiB", i == 0 ? "" : ", ", item.name, static_cast<double>(item.bytes) / kGiB);
+  }
+  return fmt::format("the plan needs {:.1f} GiB a rank and {:.1f} are there; the largest items: {}; {}",
+                     static_cast<double>(memory.total_bytes()) / kGiB,
+                     static_cast<double>(target.device.memory_bytes) / kGiB, largest,
+                     report.advice.empty() ? "no single change of the config or number of GPUs was found that fits"
+                                           : "it would fit with " + report.advice);
+}
+
+// A published set-up with the config's other keys, `micro_batch` sequences a data-parallel rank and step.
+Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const PlanArguments& arguments,
+                    const PlanTarget& target, ProcessGroup& group) {
+  ConfigArguments config = arguments.config;
+  const std::vector<std::string> changes = {
+      "model.preset=" + setup.preset,
+      "precision.linear=fp8_tensorwise",
+      "data.seq_len=8192",
+      "parallel.data_parallel_shard=-1",
+      "parallel.data_parallel_replicate=1",
+      fmt::format("parallel.tensor_parallel={}", setup.tensor),
+      fmt::format("training.micro_batch_size={}", micro_batch),
+      fmt::format("training.global_batch_size={}", micro_batch * setup.gpus / setup.tensor)};
+  config.overrides.insert(config.overrides.end(), changes.begin(), changes.end());
+  return make_plan(load_planned_config(config, target), target, group);
+}
+
+nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarget& target, ProcessGroup& group) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const PublishedSetup& setup : published_setups()) {
+    for (const int64_t micro_batch : {1, 2}) {
+      PlanTarget there = target;
+      there.gpus = setup.gpus;
+      const Plan plan = plan_published(setup, micro_batch, arguments, there, group);
+      rows.push_back({{"model", setup.preset},
+                      {"gpus", setup.gpus},
+                      {"tensor", setup.tensor},
+                      {"micro_batch_size", micro_batch},
+                      {"published_wps", setup.wps},
+                      {"wps", plan.prediction->wps},
+                      {"mfu", plan.prediction->mfu},
+                      {"bound", cost_kind_name(plan.prediction->bound)},
+                      {"total_bytes", plan.memory.total_bytes()},
+                      {"fits", plan.memory.fits()}});
+    }
+  }
+  return rows;
+}
+
+int plan(const PlanArguments& arguments, ProcessGroup& group) {
+  const Config stated = load_config(arguments.config.path, arguments.config.overrides);
+  const PlanTarget target = find_target(arguments, stated, group);
+  CHECK_INPUT(target.machine || !(arguments.search || arguments.published || arguments.price > 0),
+              "--search, --published and --price need rates, and device is cpu; expected --machine FILE of a CPU");
+  if (arguments.published) {
+    const nlohmann::ordered_json rows = published(arguments, target, group);
+    if (arguments.json) {
+      std::cout << rows.dump(2) << "\n";
+    } else {
+      print_published(rows);
+    }
+    return kExitDone;
+  }
+  PlanReport report{.plan = make_plan(load_planned_config(arguments.config, target), target, group),
+                    .advice = {},
+                    .advice_wps = 0,
+                    .found = {},
+                    .price = arguments.price};
+  const bool fits = report.plan.memory.fits();
+  if (arguments.search) {
+    constexpr size_t kShown = 10;
+    report.found = search_plans(report.plan.config, target, kShown, group);
+    CHECK_INPUT(!report.found.empty(), "--search: nothing fits on {} GPUs; {}", target.gpus, unfitting(report, target));
+  } else if (!fits) {
+    report.advice = smallest_change_that_fits(arguments.config, target, group);
+  } else if (report.plan.prediction) {
+    add_faster(report, target, group);
+  }
+  print(plan_json(report, target), arguments);
+  if (fits || arguments.search) return kExitDone;
+  std::cout.flush();
+  throw InputError(unfitting(report, target));
+}
+
+}  // namespace
+
+int plan_command(const PlanArguments& arguments, ProcessGroup& group) {
+  group.agree([&] {
+    CHECK_INPUT(group.size() == 1,
+                "octavo plan was started on {} ranks, expected one process; --gpus says how many ranks are planned",
+                group.size());
+  });
+  return plan(arguments, group);
+}
+
+}  // namespace octavo

@@ -1,0 +1,142 @@
+#include "app/plan_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+#include "app/validation.h"
+#include "kernels/core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// Rank 0 of a mesh that is not there.
+class PlannedRank {
+ public:
+  PlannedRank(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group)
+      : mesh_(mesh),
+        stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
+        shard_(axis(group, "shard", mesh.shard)),
+        replicate_(axis(group, "replicate", mesh.replicate)),
+        tensor_(axis(group, "tensor", mesh.tensor)) {
+    stream_.set_deterministic(config.training.deterministic);
+  }
+
+  TrainingRank rank() {
+    return {.stream = stream_,
+            .data_parallel = {shard_.get(), replicate_.get()},
+            .tensor = *tensor_,
+            .data_ranks = mesh_.data()};
+  }
+
+ private:
+  static std::unique_ptr<Communicator> axis(ProcessGroup& group, const char* name, int64_t size) {
+    return make_planned_communicator(group, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
+  }
+
+  MeshShape mesh_;
+  Stream stream_;
+  std::unique_ptr<Communicator> shard_, replicate_, tensor_;
+};
+
+struct NamedLifetime {
+  std::string_view prefix;
+  Lifetime lifetime;
+};
+
+// By the beginning of a tensor's name; the first that fits. All else lasts.
+constexpr auto kLifetimes = std::to_array<NamedLifetime>({
+    {"activations", Lifetime::kStep},
+    {"head ", Lifetime::kStep},
+    {"losses", Lifetime::kStep},
+    {"loss", Lifetime::kStep},
+    {"residual delta", Lifetime::kStep},
+    {"token batch", Lifetime::kStep},
+    {"logit", Lifetime::kBlock},
+    {"gradient of ", Lifetime::kBlock},
+    {"full gradients of ", Lifetime::kBlock},
+    {"reduced gradient", Lifetime::kBlock},
+    {"norm", Lifetime::kBlock},
+    {"swiglu", Lifetime::kBlock},
+    {"fp8 rows", Lifetime::kBlock},
+    {"fp8 row scales", Lifetime::kBlock},
+    {"fp8 column", Lifetime::kBlock},
+    {"fp8 tokens", Lifetime::kBlock},
+    {"tokens of all ranks", Lifetime::kBlock},
+    {"workspace", Lifetime::kBlock},
+});
+
+Lifetime lifetime_of(std::string_view name, const TrainingOptions& options) {
+  if (name == "gathered blocks") return options.sharding.reshard_after_forward ? Lifetime::kBlock : Lifetime::kRun;
+  if (name.starts_with("full gradients") && options.sharding.accumulate_unsharded) return Lifetime::kStep;
+  for (const NamedLifetime& known : kLifetimes) {
+    if (name.starts_with(known.prefix)) return known.lifetime;
+  }
+  return Lifetime::kRun;
+}
+
+std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& options) {
+  std::map<std::string, MemoryItem> by_name;
+  int64_t bytes = 0;
+  for (const Arena::Item& item : arena.items()) {
+    MemoryItem& group = by_name[item.name];
+    group.name = item.name;
+    ++group.count;
+    group.bytes += item.bytes;
+    group.lifetime = lifetime_of(item.name, options);
+    bytes += item.bytes;
+  }
+  std::vector<MemoryItem> items;
+  for (auto& [name, item] : by_name) items.push_back(std::move(item));
+  std::stable_sort(items.begin(), items.end(),
+                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
+  items.push_back({.name = "padding", .count = 1, .bytes = arena.used() - bytes, .lifetime = Lifetime::kRun});
+  return items;
+}
+
+}  // namespace
+
+const char* lifetime_name(Lifetime lifetime) {
+  switch (lifetime) {
+    case Lifetime::kRun:
+      return "whole run";
+    case Lifetime::kStep:
+      return "one step";
+    case Lifetime::kBlock:
+      return "one block";
+  }
+  return "?";
+}
+
+int64_t outside_bytes(const MeshShape& mesh) {
+  constexpr int64_t kMiB = 1 << 20;
+  constexpr int64_t kContext = 700 * kMiB;        // the 1.8B on one H200: 60.3 GiB in use
+  constexpr int64_t kNccl = 1000 * kMiB;          // once there are several ranks: the 8B on four, 121.1 GiB in use
+  constexpr int64_t kCommunicator = 1000 * kMiB;  // of each further axis
+  const int64_t axes = (mesh.replicate > 1 ? 1 : 0) + (mesh.shard > 1 ? 1 : 0) + (mesh.tensor > 1 ? 1 : 0);
+  return kContext + (axes > 0 ? kNccl + (axes - 1) * kCommunicator : 0);
+}
+
+MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
+  PlannedRank planned(config, mesh, device, group);
+  const TrainingRank rank = planned.rank();
+  const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
+  MemoryPlan plan;
+  plan.available_bytes = device.memory_bytes;
+  plan.outside_bytes = device.device == Device::kCuda ? outside_bytes(mesh) : 0;
+  const auto fits = [&](const TrainingOptions& options) {
+    return plan.available_bytes == 0 ||
+           fits_memory(plan_training(options, rank).used(), plan.available_bytes - plan.outside_bytes);
+  };
+  const TrainingOptions options = choose_training_options(config, layout, rank, fits);
+  Arena arena = plan_training(options, rank);
+  if (!config.data.validation.empty()) const ValidationBuffers validation(config, arena, rank.stream);
+  plan.sharding = options.sharding;
+  plan.items = group_items(arena, options);
+  plan.arena_bytes = arena.used();
+  return plan;
+}
+
+}  // namespace octavo

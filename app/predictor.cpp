@@ -1,0 +1,436 @@
+#include "app/predictor.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "app/predictor_rates.h"
+#include "app/runtime.h"
+#include "kernels/core/error.h"
+#include "model/block.h"
+
+namespace octavo {
+
+namespace {
+
+double as_double(int64_t value) { return static_cast<double>(value); }
+
+// Adds up a step's parts by name.
+class Ledger {
+ public:
+  // What follows happens `times` in a step.
+  void set_times(double times) { times_ = times; }
+
+  // Seconds of one time.
+  double add(const char* name, CostKind kind, double seconds, double flops, double bytes) {
+    StepCost& cost = by_name_[name];
+    cost.name = name;
+    cost.kind = kind;
+    cost.seconds += times_ * seconds;
+    cost.flops += times_ * flops;
+    cost.bytes += times_ * bytes;
+    return seconds;
+  }
+
+  std::vector<StepCost> sorted() const {
+    std::vector<StepCost> costs;
+    for (const auto& [name, cost] : by_name_) costs.push_back(cost);
+    std::stable_sort(costs.begin(), costs.end(),
+                     [](const StepCost& a, const StepCost& b) { return a.seconds > b.seconds; });
+    return costs;
+  }
+
+ private:
+  double times_ = 1;
+  std::map<std::string, StepCost> by_name_;
+};
+
+// Bytes that casting an element of an operand into both layouts moves, beyond what the kernel that makes it moves
+// anyway. Delayed and blockwise casts are fused into that kernel, at a lower rate; rows need their amaxes first.
+double cast_bytes(LinearPrecision recipe) {
+  switch (recipe) {
+    case LinearPrecision::kBFloat16:
+      return 0;
+    case LinearPrecision::kFp8Tensorwise:
+      return 4;
+    case LinearPrecision::kFp8Delayed:
+    case LinearPrecision::kFp8Blockwise:
+      return 3;
+    case LinearPrecision::kFp8Rowwise:
+      return 7;
+  }
+  return 0;
+}
+
+class StepModel {
+ public:
+  StepModel(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster)
+      : config_(run.config),
+        mesh_(run.mesh),
+        sharding_(run.sharding),
+        machine_(machine),
+        cluster_(cluster),
+        model_(local_config(run.config.model, {.rank = 0, .size = run.mesh.tensor})),
+        shape_{run.config.training.micro_batch_size, run.config.data.seq_len, run.mesh.tensor},
+        linears_(linear_shapes(model_, shape_)),
+        tensor_(spread(mesh_.tensor, 1, cluster)),
+        shard_(spread(mesh_.shard, mesh_.tensor, cluster)),
+        replicate_(spread(mesh_.replicate, mesh_.tensor * mesh_.shard, cluster)),
+        element_(as_double(dtype_bytes(run.config.precision.compute))) {}
+
+  StepPrediction predict();
+
+ private:
+  double product(const char* name, const ProductSize& size, LinearPrecision recipe, bool forward);
+  double memory(const char* name, double bytes, CostKind kind = CostKind::kMemory) {
+    return ledger_.add(name, kind, memory_seconds(machine_, bytes), 0, bytes);
+  }
+  double exposed(const char* name, double seconds, double bytes) {
+    return ledger_.add(name, CostKind::kCommunication, seconds, 0, bytes);
+  }
+  bool fast(LinearPrecision recipe, bool forward) const;
+
+  double block_forward(LinearPrecision recipe);
+  double block_backward(LinearPrecision recipe);
+  double forward_ops(LinearPrecision recipe);
+  double linear_forward(size_t i, LinearPrecision recipe);
+  double linear_backward(size_t i, LinearPrecision recipe);
+  double casts(LinearPrecision recipe, bool forward);
+  double tensor_seconds(double bytes);
+  double head();
+  void end_of_step();
+
+  void blocks(LinearPrecision recipe, int64_t layers);
+  void recomputation(LinearPrecision recipe, double layers);
+  void weight_casts(LinearPrecision recipe, double layers);
+  void exposed_sharding(LinearPrecision recipe, double layers, double forward_s, double backward_s);
+  void exposed_ends();
+
+  // Bytes of a weight as it travels between ranks.
+  double weight_bytes(LinearPrecision recipe) const {
+    return is_per_tensor(recipe) ? (config_.precision.fp8_all_gather ? 1 : 4) : element_;
+  }
+  double block_parameters() const;
+  double table_parameters() const { return as_double(model_.vocab_size) * as_double(model_.hidden_size); }
+  // A gather of weights or a reduction of gradients.
+  double shard_seconds(double bytes, Beside beside) {
+    return communicate(collective_seconds(machine_, cluster_, shard_, bytes, beside));
+  }
+  double communicate(double seconds) {
+    communication_s_ += times_ * seconds;
+    return seconds;
+  }
+  void set_times(double times) {
+    times_ = times;
+    ledger_.set_times(times);
+  }
+
+  double tokens() const { return as_double(shape_.tokens()); }
+  double share() const { return as_double(shape_.share()); }
+  double hidden() const { return as_double(model_.hidden_size); }
+  double ffn() const { return as_double(model_.intermediate_size); }
+  int64_t micro_batches() const {
+    return config_.training.global_batch_size / mesh_.data() / config_.training.micro_batch_size;
+  }
+
+  const Config& config_;
+  MeshShape mesh_;
+  ShardingOptions sharding_;
+  const MachineRates& machine_;
+  const Cluster& cluster_;
+  ModelConfig model_;  // this rank's part
+  BatchShape shape_;
+  std::array<LinearShape, kLinearsPerBlock> linears_;
+  RankSpread tensor_, shard_, replicate_;
+  double element_;  // bytes of the compute dtype
+  Ledger ledger_;
+  double times_ = 1;
+  double communication_s_ = 0;
+};
+
+constexpr std::array<const char*, kLinearsPerBlock> kForwardNames = {"qkv", "o", "gate_up", "down"};
+constexpr std::array<const char*, kLinearsPerBlock> kInputGradientNames = {"qkv_d_x", "o_d_x", "gate_up_d_x",
+                                                                           "down_d_x"};
+constexpr std::array<const char*, kLinearsPerBlock> kWeightGradientNames = {"qkv_d_w", "o_d_w", "gate_up_d_w",
+                                                                            "down_d_w"};
+
+bool StepModel::fast(LinearPrecision recipe, bool forward) const {
+  if (!is_fp8(recipe) || recipe == LinearPrecision::kFp8Blockwise) return false;
+  const FastAccumulation fast = config_.precision.fast_accumulation;
+  return fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward);
+}
+
+double StepModel::product(const char* name, const ProductSize& size, LinearPrecision recipe, bool forward) {
+  const std::string precision = precision_name(recipe, config_.precision.compute);
+  const double seconds = product_seconds(machine_, precision, fast(recipe, forward), size);
+  return ledger_.add(name, CostKind::kProduct, seconds, size.flops(), 0);
+}
+
+double StepModel::block_parameters() const {
+  double elements = 0;
+  for (const LinearShape& s : linears_) elements += as_double(s.in) * as_double(s.out);
+  return elements;
+}
+
+double StepModel::tensor_seconds(double bytes) {
+  return communicate(collective_seconds(machine_, cluster_, tensor_, bytes, Beside::kCompute));
+}
+
+// The product, and what of its collective the split of the tokens does not cover.
+double StepModel::linear_forward(size_t i, LinearPrecision recipe) {
+  const LinearShape& s = linears_[i];
+  double seconds = product(kForwardNames[i], {s.tokens, s.out, s.in}, recipe, true);
+  if (mesh_.tensor == 1) return seconds;
+  const bool gathers = s.divided == Divided::kOutputs;
+  const bool splits = gathers ? !is_fp8(recipe) || is_per_tensor(recipe) : recipe != LinearPrecision::kFp8Blockwise;
+  const double chunks = splits ? as_double(config_.parallel.tensor_parallel_chunks) : 1;
+  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && is_per_tensor(recipe) ? 1 : element_);
+  const double travel = tensor_seconds(bytes);
+  const double covered = std::min(seconds, travel) * (chunks - 1) / chunks;
+  return seconds + exposed("tensor-parallel collectives, forward", travel - covered, bytes);
+}
+
+// Weight gradients cover what travels in backward.
+double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
+  const LinearShape& s = linears_[i];
+  const double d_x = product(kInputGradientNames[i], {s.tokens, s.in, s.out}, recipe, false);
+  const double d_w = product(kWeightGradientNames[i], {s.out, s.in, s.tokens}, recipe, false);
+  if (mesh_.tensor == 1) return d_x + d_w;
+  const bool gathers = s.divided == Divided::kInputs;
+  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && is_per_tensor(recipe) ? 1 : element_);
+  const double travel = tensor_seconds(bytes);
+  return d_x + d_w + exposed("tensor-parallel collectives, backward", std::max(travel - d_w, 0.0), bytes);
+}
+
+// The casts of the four linears' operands; what is shared by tokens is cast before it travels, and transposed after.
+double StepModel::casts(LinearPrecision recipe, bool forward) {
+  if (!is_fp8(recipe)) return 0;
+  double bytes = 0;
+  for (const LinearShape& s : linears_) {
+    const double width = as_double(forward ? s.in : s.out);
+    const bool travels = mesh_.tensor > 1 && (forward ? s.divided == Divided::kOutputs : s.divided == Divided::kInputs);
+    if (!travels || !is_per_tensor(recipe)) bytes += tokens() * width * cast_bytes(recipe);
+    if (travels && is_per_tensor(recipe)) bytes += share() * width * (cast_bytes(recipe) - 1) + tokens() * width * 2;
+  }
+  double seconds = memory("casts", bytes);
+  if (mesh_.tensor > 1 && recipe == LinearPrecision::kFp8Tensorwise) {
+    const double amaxes = kLinearsPerBlock * all_reduce_seconds(machine_, cluster_, tensor_, 4) / 2;
+    seconds += exposed("amaxes over tensor-parallel ranks", communicate(amaxes), 4 * kLinearsPerBlock);
+  }
+  return seconds;
+}
+
+// What selective recomputation makes again: all but products and attention.
+double StepModel::forward_ops(LinearPrecision recipe) {
+  const double qk = as_double((model_.num_heads + model_.num_kv_heads) * model_.head_dim);
+  return memory("rms_norm", 2 * 4 * share() * hidden() * element_) + memory("rope", 2 * tokens() * qk * element_) +
+         memory("swiglu", 3 * tokens() * ffn() * element_) + casts(recipe, true);
+}
+
+double StepModel::block_forward(LinearPrecision recipe) {
+  double seconds = forward_ops(recipe);
+  for (size_t i = 0; i < linears_.size(); ++i) seconds += linear_forward(i, recipe);
+  const SdpaShape attention = sdpa_shape(model_, shape_);
+  seconds += ledger_.add("sdpa_forward", CostKind::kAttention, attention_forward_seconds(machine_, attention),
+                         attention_forward_flops(attention), 0);
+  return seconds;
+}
+
+double StepModel::block_backward(LinearPrecision recipe) {
+  const double qk = as_double((model_.num_heads + model_.num_kv_heads) * model_.head_dim);
+  double seconds = memory("rms_norm", 2 * 4 * share() * hidden() * element_) +
+                   memory("rope", 2 * tokens() * qk * element_) + memory("swiglu", 5 * tokens() * ffn() * element_) +
+                   casts(recipe, false);
+  for (size_t i = 0; i < linears_.size(); ++i) seconds += linear_backward(i, recipe);
+  const SdpaShape attention = sdpa_shape(model_, shape_);
+  seconds += ledger_.add("sdpa_backward", CostKind::kAttention, attention_backward_seconds(machine_, attention),
+                         attention_backward_flops(attention), 0);
+  return seconds;
+}
+
+// Forward again in backward, by the mode.
+void StepModel::recomputation(LinearPrecision recipe, double layers) {
+  using Mode = ActivationCheckpointing::Mode;
+  const ActivationCheckpointing& c = config_.activation_checkpointing;
+  if (c.mode == Mode::kAuto || c.mode == Mode::kNone) return;
+  const double share = c.mode == Mode::kBlock ? c.ratio : 1;
+  set_times(as_double(micro_batches()) * layers * share);
+  if (c.mode == Mode::kSelective) {
+    forward_ops(recipe);
+  } else {
+    block_forward(recipe);
+  }
+}
+
+// FP8 casts and transposes of gathered weights: once a step where they stay, else with every gather.
+void StepModel::weight_casts(LinearPrecision recipe, double layers) {
+  if (!is_fp8(recipe)) return;
+  const bool anew = sharding_.reshard_after_forward && mesh_.shard > 1;
+  const double bytes = is_per_tensor(recipe) ? 2 : (anew ? 2 * (element_ + 1) : element_ + 2);
+  set_times(layers * (anew ? as_double(micro_batches()) : 1));
+  memory("weight casts", bytes * block_parameters());
+}
+
+// What of the gathers and reductions beside the blocks takes longer than the blocks.
+void StepModel::exposed_sharding(LinearPrecision recipe, double layers, double forward_s, double backward_s) {
+  const double n = as_double(micro_batches());
+  const bool anew = sharding_.reshard_after_forward;
+  const double gathered = block_parameters() * weight_bytes(recipe);
+  const double gradient_bytes = sharding_.accumulate_unsharded ? 4 : as_double(dtype_bytes(config_.precision.reduce));
+  const double shard_bytes = block_parameters() * 4 / as_double(mesh_.shard);
+  const auto uncovered = [](double travel, double compute) { return std::max(travel - compute, 0.0); };
+  set_times(layers * (anew ? n : 1));
+  const double gather = shard_seconds(gathered, Beside::kCompute);
+  exposed("gathers of weights", uncovered(gather, forward_s), mesh_.shard > 1 ? gathered : 0);
+
+  const double reductions = sharding_.accumulate_unsharded ? 1 : n;
+  const double again = anew ? gather : 0;
+  set_times(layers * (reductions - 1));
+  const double reduce = shard_seconds(block_parameters() * gradient_bytes, Beside::kCompute);
+  exposed("gradient reductions", uncovered(again + reduce, backward_s), 0);
+  set_times(layers);
+  const double replicas =
+      communicate(all_reduce_seconds(machine_, cluster_, replicate_, shard_bytes, Beside::kCompute));
+  communicate(reduce);
+  exposed("gradient reductions", uncovered(again + reduce + replicas, backward_s), block_parameters() * gradient_bytes);
+}
+
+// Nothing is there to cover the first gathers and the last reductions.
+void StepModel::exposed_ends() {
+  const LinearPrecision first = config_.precision.of_layer(0, model_.num_layers);
+  const bool anew = sharding_.reshard_after_forward;
+  if (mesh_.shard > 1) {
+    const double bytes = block_parameters() * weight_bytes(first) + table_parameters() * element_;
+    set_times(anew ? as_double(micro_batches()) : 1);
+    exposed("gathers of weights", shard_seconds(bytes, Beside::kNothing), bytes);
+  }
+  set_times(1);
+  const double block_bytes = block_parameters() * as_double(dtype_bytes(config_.precision.reduce));
+  const double bytes = block_bytes + table_parameters() * 4;
+  double seconds = shard_seconds(bytes, Beside::kNothing);
+  const double shard_bytes = (block_parameters() + table_parameters()) * 4 / as_double(mesh_.shard);
+  seconds += communicate(all_reduce_seconds(machine_, cluster_, replicate_, shard_bytes));
+  exposed("gradient reductions", seconds, 0);
+}
+
+void StepModel::blocks(LinearPrecision recipe, int64_t count) {
+  if (count == 0) return;
+  const double layers = as_double(count);
+  set_times(as_double(micro_batches()) * layers);
+  const double forward_s = block_forward(recipe);
+  const double backward_s = block_backward(recipe);
+  recomputation(recipe, layers);
+  weight_casts(recipe, layers);
+  if (mesh_.data() > 1) exposed_sharding(recipe, layers, forward_s, backward_s);
+}
+
+// Final norm, lm_head and cross entropy; embedding. lm_head multiplies in the compute dtype.
+double StepModel::head() {
+  set_times(as_double(micro_batches()));
+  const int64_t t = shape_.tokens();
+  const int64_t h = model_.hidden_size;
+  const int64_t v = model_.vocab_size;
+  double seconds = product("lm_head", {t, v, h}, LinearPrecision::kBFloat16, true);
+  seconds += product("lm_head_d_x", {t, h, v}, LinearPrecision::kBFloat16, false);
+  seconds += product("lm_head_d_w", {v, h, t}, LinearPrecision::kBFloat16, false);
+  // Logits are read and written once, over several ranks read once more, at three quarters of other ops' rate.
+  const double passes = (mesh_.tensor > 1 ? 3 : 2) / 0.75;
+  seconds += memory("cross_entropy", passes * tokens() * as_double(v) * element_);
+  seconds += memory("rms_norm", 8 * share() * hidden() * element_);
+  seconds += memory("embedding", 4 * tokens() * hidden() * element_);
+  if (mesh_.tensor == 1) return seconds;
+  // The embedding's rows and the head's input, each there and back.
+  const double bytes = 4 * tokens() * hidden() * element_;
+  return seconds + exposed("tensor-parallel collectives, head", tensor_seconds(bytes), bytes);
+}
+
+void StepModel::end_of_step() {
+  set_times(1);
+  const ModelConfig& m = model_;
+  const double layers = as_double(m.num_layers);
+  double fp8_layers = 0;
+  for (int64_t i = 0; i < m.num_layers; ++i) {
+    if (is_per_tensor(config_.precision.of_layer(i, m.num_layers))) fp8_layers += 1;
+  }
+  const double tables = table_parameters() * (config_.model.tie_word_embeddings ? 1 : 2);
+  const double shards = as_double(mesh_.shard);
+  const double elements = (layers * block_parameters() + tables) / shards;
+  const double fp8_elements = fp8_layers * block_parameters() / shards;
+  const double moments = 4 * as_double(dtype_bytes(config_.optimizer.state_dtype));
+  memory("adamw", elements * (8 + 4 + moments) + (elements - fp8_elements) * element_, CostKind::kOptimizer);
+  memory("gradient norm", elements * 4, CostKind::kOptimizer);
+  if (fp8_elements > 0) memory("weight casts", fp8_elements * 5);
+  if (mesh_.ranks() == 1) return;
+  const RankSpread world = spread(mesh_.ranks(), 1, cluster_);
+  constexpr double kSmallReductions = 4;  // loss, gradient norm over shards and tensor ranks, amaxes
+  exposed("small reductions", communicate(kSmallReductions * all_reduce_seconds(machine_, cluster_, world, 4)), 16);
+}
+
+StepPrediction StepModel::predict() {
+  std::map<LinearPrecision, int64_t> layers;
+  for (int64_t i = 0; i < model_.num_layers; ++i) ++layers[config_.precision.of_layer(i, model_.num_layers)];
+  for (const auto& [recipe, count] : layers) blocks(recipe, count);
+  head();
+  if (mesh_.data() > 1) exposed_ends();
+  end_of_step();
+
+  StepPrediction p;
+  p.costs = ledger_.sorted();
+  p.communication_s = communication_s_;
+  for (const StepCost& cost : p.costs) p.step_s += cost.seconds;
+  p.floor_s = p.seconds(CostKind::kProduct) + p.seconds(CostKind::kAttention);
+  p.tokens_per_step = as_double(config_.training.global_batch_size) * as_double(config_.data.seq_len);
+  p.wps = p.tokens_per_step / p.step_s / as_double(mesh_.ranks());
+  p.flops_per_token = config_.model.flops_per_token(config_.data.seq_len);
+  p.mfu = p.wps * p.flops_per_token / kPeakFlops;
+  for (const CostKind kind :
+       {CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
+    if (p.seconds(kind) > p.seconds(p.bound)) p.bound = kind;
+  }
+  return p;
+}
+
+}  // namespace
+
+const char* cost_kind_name(CostKind kind) {
+  switch (kind) {
+    case CostKind::kProduct:
+      return "products";
+    case CostKind::kAttention:
+      return "attention";
+    case CostKind::kMemory:
+      return "memory-bound ops";
+    case CostKind::kOptimizer:
+      return "optimizer";
+    case CostKind::kCommunication:
+      return "exposed communication";
+  }
+  return "?";
+}
+
+double StepPrediction::seconds(CostKind kind) const {
+  double sum = 0;
+  for (const StepCost& cost : costs) sum += cost.kind == kind ? cost.seconds : 0;
+  return sum;
+}
+
+std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len) {
+  const double layers = as_double(model.num_layers);
+  std::vector<TokenFlops> parts;
+  const BatchShape one{1, 1, 1};
+  const std::array<LinearShape, kLinearsPerBlock> linears = linear_shapes(model, one);
+  for (size_t i = 0; i < linears.size(); ++i) {
+    parts.push_back({kForwardNames[i], 6 * layers * as_double(linears[i].in) * as_double(linears[i].out)});
+  }
+  const SdpaShape attention = sdpa_shape(model, {1, seq_len, 1});
+  const double causal = attention_forward_flops(attention) + attention_backward_flops(attention);
+  parts.push_back({"attention", layers * causal / as_double(seq_len)});
+  parts.push_back({"lm_head", 6 * as_double(model.hidden_size) * as_double(model.vocab_size)});
+  return parts;
+}
+
+StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster) {
+  return StepModel(run, machine, cluster).predict();
+}
+
+}  // namespace octavo

@@ -1,0 +1,111 @@
+"""octavo plan: memory as a run allocates it, predictions, searches, and what it refuses."""
+
+import json
+
+from support import BAD_INPUT, ROOT, Scratch
+
+CONFIGS = ROOT / "configs"
+MODEL_8B = CONFIGS / "llama3_8b_8gpu.yaml"
+GIB = 2**30
+
+
+class PlanTest(Scratch):
+    def plan(self, *arguments):
+        return json.loads(self.run_octavo("plan", *arguments, "--json").out)
+
+    def check_allocates(self, ranks, *overrides):
+        config = self.config("none", training={"steps": 6, "global_batch_size": 8, "micro_batch_size": 2})
+        run = self.run_octavo("bench", config, "--steps", 1, "--warmup", 0, "--json", *overrides, ranks=ranks)
+        memory = self.plan(config, "--gpus", ranks, *overrides)["memory"]
+        self.assertEqual(memory["allocated_bytes"], json.loads(run.out)["allocated_bytes"], overrides)
+        self.assertEqual(sum(item["bytes"] for item in memory["items"]), memory["allocated_bytes"])
+        self.assertEqual(memory["outside_bytes"], 0)
+
+    def test_memory_is_what_a_run_allocates(self):
+        self.check_allocates(1)
+        self.check_allocates(1, "precision.linear=fp8_rowwise", "optimizer.state_dtype=bfloat16")
+        self.check_allocates(2)
+        self.check_allocates(2, "parallel.reshard_after_forward=true", "precision.linear=fp8_delayed")
+        self.check_allocates(2, "parallel.tensor_parallel=2", "model.num_kv_heads=2")
+        self.check_allocates(2, "parallel.data_parallel_replicate=2", "parallel.accumulate_unsharded=true")
+
+    def test_validation_counts(self):
+        config = self.config("none")
+        without = self.plan(config)["memory"]["allocated_bytes"]
+        with_it = self.plan(config, "data.validation=[{path: other}]")["memory"]
+        self.assertIn("validation loss", [item["name"] for item in with_it["items"]])
+        self.assertGreater(with_it["allocated_bytes"], without)
+
+    def test_gpus_without_a_gpu(self):
+        plan = self.plan(MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
+        self.assertEqual(plan["parameters"], 8030261248)
+        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 4, "tensor": 1})
+        # Measured with float32 moments: 113.6 GiB in use.
+        self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 113.6, delta=1.5)
+        self.assertTrue(plan["memory"]["fits"])
+        prediction = plan["prediction"]
+        self.assertAlmostEqual(prediction["wps"] / 15774, 1, delta=0.08)
+        self.assertAlmostEqual(sum(part["ms"] for part in prediction["parts"]), prediction["step_ms"], places=3)
+        self.assertAlmostEqual(sum(prediction["ms_by_kind"].values()), prediction["step_ms"], places=3)
+        self.assertLess(prediction["floor_ms"], prediction["step_ms"])
+        more = self.plan(MODEL_8B, "--gpus", 8, "training.global_batch_size=16")
+        self.assertLess(more["memory"]["total_bytes"], plan["memory"]["total_bytes"])
+
+    def test_weights_gathered_anew_where_memory_is_short(self):
+        arguments = (MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
+        self.assertFalse(self.plan(*arguments)["memory"]["reshard_after_forward"])
+        self.assertTrue(self.plan(*arguments, "--gpu-memory", "110GiB")["memory"]["reshard_after_forward"])
+
+    def test_price(self):
+        plan = self.plan(MODEL_8B, "--gpus", 8, "--price", "2.5")
+        expected = 2.5 / 3600 / plan["prediction"]["wps"] * 1e9
+        self.assertAlmostEqual(plan["dollars_per_billion_tokens"], expected, places=6)
+
+    def test_search(self):
+        found = self.plan(MODEL_8B, "--gpus", 8, "--search", "--price", 2)["search"]
+        self.assertEqual(len(found), 10)
+        self.assertEqual([row["wps"] for row in found], sorted((row["wps"] for row in found), reverse=True))
+        for row in found:
+            self.assertEqual(row["mesh"]["replicate"] * row["mesh"]["shard"] * row["mesh"]["tensor"], 8)
+            self.assertLess(row["total_bytes"], 140 * GIB)
+        # The first of them, planned by itself, is what the search said.
+        again = self.plan(MODEL_8B, "--gpus", 8, *found[0]["changes"].split())
+        self.assertAlmostEqual(again["prediction"]["wps"], found[0]["wps"], places=6)
+        self.assertEqual(again["memory"]["total_bytes"], found[0]["total_bytes"])
+        text = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--search").out
+        self.assertEqual(len(text.splitlines()), 11)
+
+    def test_published(self):
+        rows = self.plan(MODEL_8B, "--published", "--machine", "h100")
+        self.assertEqual({row["gpus"] for row in rows}, {128, 256, 512})
+
+    def test_text(self):
+        out = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out
+        for text in ("8,030,261,248 parameters", "master weights", "allocated at the start", "predicted: step", "products"):
+            self.assertIn(text, out)
+        out = self.run_octavo("plan", self.config("none")).out
+        self.assertIn("no prediction", out)
+
+    def test_unfitting(self):
+        result = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "--json", code=BAD_INPUT)
+        plan = json.loads(result.out)
+        self.assertFalse(plan["memory"]["fits"])
+        change = plan["advice"]
+        self.assertIn(change, result.err)
+        for text in ("80.0", "activations gate_up", "fit with"):
+            self.assertIn(text, result.err)
+        self.assertTrue(self.plan(MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", *change.split())["memory"]["fits"])
+
+    def test_bad_input(self):
+        for memory in ("80", "80G", "-1GiB", "GiB", "nanGiB"):
+            self.refused("plan", MODEL_8B, f"--gpu-memory={memory}", mentions=["--gpu-memory", memory, "80GiB"])
+        self.refused("plan", MODEL_8B, "--gpus", 3, mentions=["training.global_batch_size"])
+        self.refused("plan", MODEL_8B, "--gpus", 0, mentions=["--gpus"])
+        self.refused("plan", MODEL_8B, "--price", "-1", mentions=["--price"])
+        self.refused("plan", MODEL_8B, "--machine", "h300", mentions=["h300", "h100, h200"])
+        self.refused("plan", MODEL_8B, "--gpu", 3, mentions=["--gpu"])
+        self.refused("plan", self.dir / "missing.yaml", mentions=["missing.yaml"])
+        self.refused("plan", self.config("none"), "--search", mentions=["--machine"])
+        (self.dir / "broken.json").write_text("{}")
+        self.refused("plan", MODEL_8B, "--machine", "broken.json", mentions=["broken.json", "format"])
+        self.refused("plan", MODEL_8B, ranks=2, mentions=["one process"])
