@@ -60,6 +60,12 @@ constexpr auto kLifetimes = std::to_array<NamedLifetime>({
     {"reduced gradient", Lifetime::kBlock},
     {"norm", Lifetime::kBlock},
     {"swiglu", Lifetime::kBlock},
+    {"qkv", Lifetime::kBlock},
+    {"attention", Lifetime::kBlock},
+    {"lse", Lifetime::kBlock},
+    {"h1", Lifetime::kBlock},
+    {"rstd", Lifetime::kBlock},
+    {"gate_up", Lifetime::kBlock},
     {"fp8 rows", Lifetime::kBlock},
     {"fp8 row scales", Lifetime::kBlock},
     {"fp8 column", Lifetime::kBlock},
@@ -134,6 +140,7 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const Planne
   Arena arena = plan_training(options, rank);
   if (!config.data.validation.empty()) const ValidationBuffers validation(config, arena, rank.stream);
   plan.sharding = options.sharding;
+  plan.checkpointing = options.checkpointing;
   plan.items = group_items(arena, options);
   plan.arena_bytes = arena.used();
   return plan;

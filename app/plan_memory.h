@@ -26,7 +26,8 @@ struct MemoryItem {
 };
 
 struct MemoryPlan {
-  ShardingOptions sharding;       // as chosen for the memory there is
+  ShardingOptions sharding;  // as chosen for the memory there is
+  ActivationCheckpointing checkpointing;
   std::vector<MemoryItem> items;  // of the arena, the largest first; the padding between tensors is the last
   int64_t arena_bytes = 0;        // their sum, what the run allocates
   int64_t outside_bytes = 0;      // CUDA context, libraries and NCCL's buffers; 0 on the CPU

@@ -2,6 +2,8 @@
 
 #include <iostream>
 
+#include "app/config_names.h"
+#include "app/config_names.h"
 #include "app/metrics.h"
 #include "app/runtime.h"
 #include "kernels/core/error.h"
@@ -34,7 +36,10 @@ Json memory_json(const MemoryPlan& memory) {
           {"total_bytes", memory.total_bytes()},
           {"available_bytes", memory.available_bytes == 0 ? Json() : Json(memory.available_bytes)},
           {"fits", memory.fits()},
-          {"reshard_after_forward", memory.sharding.reshard_after_forward}};
+          {"reshard_after_forward", memory.sharding.reshard_after_forward},
+          {"activation_checkpointing",
+           {{"mode", config_names::name_of(config_names::kMode, memory.checkpointing.mode)},
+            {"ratio", memory.checkpointing.ratio}}}};
 }
 
 Json prediction_json(const StepPrediction& p) {
@@ -172,10 +177,14 @@ void print_plan(const Json& r) {
                            r["global_batch_size"].get<int64_t>());
   const Json& mesh = r["mesh"];
   const bool anew = r["memory"]["reshard_after_forward"];
-  std::cout << fmt::format("{} x {}: {} replicas x {} shards x {} tensor-parallel ranks, {}\n\n",
-                           r["ranks"].get<int64_t>(), r["device"].get<std::string>(), mesh["replicate"].get<int64_t>(),
-                           mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
-                           anew ? "full weights gathered anew in backward" : "full weights kept");
+  const Json& checkpointing = r["memory"]["activation_checkpointing"];
+  const auto mode = checkpointing["mode"].get<std::string>();
+  std::cout << fmt::format(
+      "{} x {}: {} replicas x {} shards x {} tensor-parallel ranks, {}, activation checkpointing {}{}\n\n",
+      r["ranks"].get<int64_t>(), r["device"].get<std::string>(), mesh["replicate"].get<int64_t>(),
+      mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
+      anew ? "full weights gathered anew in backward" : "full weights kept", mode,
+      mode == "block" ? fmt::format(" {:.3g}", checkpointing["ratio"].get<double>()) : "");
   print_memory(r["memory"]);
   print_flops(r);
   if (r["prediction"].is_null()) {

@@ -14,7 +14,6 @@ using Mode = ActivationCheckpointing::Mode;
 
 bool is_valid(const Config& config, int64_t gpus) {
   try {
-    check_supported(config);
     validate(config, gpus, Purpose::kSynthetic);
   } catch (const InputError&) {
     return false;
@@ -70,7 +69,9 @@ class Search {
     if (!is_valid(config, target_.gpus)) return;
     const ShardingOptions sharding{.reshard_after_forward = reshard == Reshard::kTrue,
                                    .accumulate_unsharded = config.parallel.accumulate_unsharded};
-    const double step_s = predict_step({config, mesh, sharding}, *target_.machine, target_.cluster).step_s;
+    const double step_s =
+        predict_step({config, mesh, sharding, config.activation_checkpointing}, *target_.machine, target_.cluster)
+            .step_s;
     found_.push_back({std::move(config), mesh, step_s});
   }
 
@@ -113,7 +114,6 @@ bool fits_with(ConfigArguments arguments, const std::vector<std::string>& change
 
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
   Config config = load_config(arguments.path, arguments.overrides);
-  check_supported(config);
   validate(config, target.gpus, Purpose::kSynthetic);
   if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
   validate(config, target.gpus, Purpose::kSynthetic);
@@ -125,7 +125,8 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
   Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
   plan.memory = plan_memory(config, plan.mesh, target.device, group);
   if (target.machine) {
-    plan.prediction = predict_step({config, plan.mesh, plan.memory.sharding}, *target.machine, target.cluster);
+    plan.prediction = predict_step({config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing},
+                                   *target.machine, target.cluster);
   }
   return plan;
 }

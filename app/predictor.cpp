@@ -68,6 +68,7 @@ class StepModel {
       : config_(run.config),
         mesh_(run.mesh),
         sharding_(run.sharding),
+        checkpointing_(run.checkpointing),
         machine_(machine),
         cluster_(cluster),
         model_(local_config(run.config.model, {.rank = 0, .size = run.mesh.tensor})),
@@ -136,6 +137,7 @@ class StepModel {
   const Config& config_;
   MeshShape mesh_;
   ShardingOptions sharding_;
+  ActivationCheckpointing checkpointing_;
   const MachineRates& machine_;
   const Cluster& cluster_;
   ModelConfig model_;  // this rank's part
@@ -251,7 +253,7 @@ double StepModel::block_backward(LinearPrecision recipe) {
 // Forward again in backward, by the mode.
 void StepModel::recomputation(LinearPrecision recipe, double layers) {
   using Mode = ActivationCheckpointing::Mode;
-  const ActivationCheckpointing& c = config_.activation_checkpointing;
+  const ActivationCheckpointing& c = checkpointing_;
   if (c.mode == Mode::kAuto || c.mode == Mode::kNone) return;
   const double share = c.mode == Mode::kBlock ? c.ratio : 1;
   set_times(as_double(micro_batches()) * layers * share);

@@ -66,6 +66,7 @@ struct PredictedRun {
   const Config& config;  // valid for the mesh
   MeshShape mesh;
   ShardingOptions sharding;
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // auto counts as none
 };
 
 // Throws InputError when the machine's rates lack the config's products.

@@ -59,9 +59,10 @@ Outcome train(Config config) {
   const ParameterLayout layout(config.model);
   const TrainingOptions options = training_options(config, layout, runtime);
   Outcome outcome;
-  outcome.bytes = plan_training(options, runtime).used();
+  const TrainingRank rank = training_rank(runtime);
+  outcome.bytes = plan_training(options, rank).used();
   Arena arena(stream.device(), outcome.bytes);
-  TrainingState state(options, runtime, arena);
+  TrainingState state(options, rank, arena);
   load_initial_weights(config, state.parameters, stream);
   publish_weights(state, runtime);
   Batch batch;
