@@ -41,6 +41,8 @@ class PlannedRank {
   std::unique_ptr<Communicator> shard_, replicate_, tensor_;
 };
 
+constexpr int64_t kGpusPerMachine = 8;
+
 struct NamedLifetime {
   std::string_view prefix;
   Lifetime lifetime;
@@ -116,13 +118,14 @@ const char* lifetime_name(Lifetime lifetime) {
   return "?";
 }
 
-int64_t outside_bytes(const MeshShape& mesh) {
+int64_t outside_bytes(const MeshShape& mesh, bool registered) {
   constexpr int64_t kMiB = 1 << 20;
   constexpr int64_t kContext = 700 * kMiB;        // the 1.8B on one H200: 60.3 GiB in use
   constexpr int64_t kNccl = 1000 * kMiB;          // once there are several ranks: the 8B on four, 121.1 GiB in use
   constexpr int64_t kCommunicator = 1000 * kMiB;  // of each further axis
+  constexpr int64_t kRegistered = 1500 * kMiB;    // the 8B on four: 103.9, 91.3 and 50.5 GiB in use, by the mode
   const int64_t axes = (mesh.replicate > 1 ? 1 : 0) + (mesh.shard > 1 ? 1 : 0) + (mesh.tensor > 1 ? 1 : 0);
-  return kContext + (axes > 0 ? kNccl + (axes - 1) * kCommunicator : 0);
+  return kContext + (axes > 0 ? kNccl + (axes - 1) * kCommunicator : 0) + (registered ? kRegistered : 0);
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
@@ -131,7 +134,8 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const Planne
   const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
   MemoryPlan plan;
   plan.available_bytes = device.memory_bytes;
-  plan.outside_bytes = device.device == Device::kCuda ? outside_bytes(mesh) : 0;
+  const bool registered = config.parallel.registers_memory(mesh, mesh.ranks() <= kGpusPerMachine);
+  plan.outside_bytes = device.device == Device::kCuda ? outside_bytes(mesh, registered) : 0;
   const auto fits = [&](const TrainingOptions& options) {
     return plan.available_bytes == 0 ||
            fits_memory(plan_training(options, rank).used(), plan.available_bytes - plan.outside_bytes);

@@ -43,8 +43,9 @@ struct PlannedDevice {
 };
 
 // What a GPU's memory holds besides the arena on a run of `ranks` ranks: the CUDA context with this program's kernels,
-// cuBLASLt and cuDNN; from the second rank on, NCCL with its buffers for the axes of the mesh.
-int64_t outside_bytes(const MeshShape& mesh);
+// cuBLASLt and cuDNN; from the second rank on, NCCL with its buffers for the axes of the mesh, and what it costs to
+// have memory registered (`registered`).
+int64_t outside_bytes(const MeshShape& mesh, bool registered);
 
 // What `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for the
 // device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.

@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "app/config_names.h"
-#include "app/config_names.h"
 #include "app/metrics.h"
 #include "app/runtime.h"
 #include "kernels/core/error.h"

@@ -80,7 +80,7 @@ int choose_gpu(const ProcessGroup& group) {
 }
 
 Runtime::Runtime(Config& config, ProcessGroup& group)
-    : group_(group), nccl_memory_(config.parallel.nccl_memory), stream_(Stream::cpu()) {
+    : group_(group), parallel_(config.parallel), stream_(Stream::cpu()) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
     const Device device = choose_device(config);
@@ -121,12 +121,8 @@ TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfi
 
 RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
-  // Registered gathers and reductions of shards are faster, 2% of a step of 8B; those of tensor parallelism are slower.
-  // Between machines neither was measured.
   const bool one_machine = group_.local_size() == group_.size();
-  const bool wanted =
-      nccl_memory_ == NcclMemory::kAuto ? one_machine && mesh_->shard().size() > 1 : nccl_memory_ != NcclMemory::kPlain;
-  const bool registers = stream_.is_cuda() && wanted && group_.size() > 1;
+  const bool registers = stream_.is_cuda() && parallel_.registers_memory(mesh_->shape(), one_machine);
   group_.agree([&] {
     const int64_t bytes = planned();
     if (registers) {
@@ -136,7 +132,7 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
     }
   });
   RunMemory memory{std::move(*arena), {}};
-  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer(), nccl_memory_);
+  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer(), parallel_.nccl_memory);
   return memory;
 }
 

@@ -54,7 +54,7 @@ class Runtime {
 
  private:
   ProcessGroup& group_;
-  NcclMemory nccl_memory_;
+  ParallelConfig parallel_;
   int gpu_ = 0;
   Stream stream_;
   std::unique_ptr<Mesh> mesh_;

@@ -14,6 +14,10 @@ namespace octavo {
 
 namespace {
 
+// Of a GPU's free memory, for what is allocated after the run's own: NCCL's buffers and mappings, kernels of cuBLASLt
+// and cuDNN.
+constexpr int64_t kReservedBytes = int64_t{5} << 29;
+
 double gib(double bytes) { return bytes / (1 << 30); }
 double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
 
@@ -97,7 +101,8 @@ std::string what_would_fit(const TrainingOptions& options, Runtime& runtime, con
 
 void check_fits(const TrainingOptions& options, Runtime& runtime) {
   const Arena plan = plan_training(options, training_rank(runtime));
-  const int64_t available = runtime.available_bytes();
+  const int64_t reserved = runtime.stream().is_cuda() ? kReservedBytes : 0;
+  const int64_t available = std::max<int64_t>(runtime.available_bytes() - reserved, 0);
   if (plan.used() <= available) return;
   const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
   throw InputError(

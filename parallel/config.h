@@ -44,6 +44,8 @@ struct ParallelConfig {
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
+  // Whether a run on GPUs registers its memory with NCCL.
+  bool registers_memory(const MeshShape& mesh, bool one_machine) const;
   // Ranks of it that work on different samples.
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
