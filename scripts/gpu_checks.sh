@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that only a machine with a GPU can check, in one go: the kernels against the CPU, memory errors, the golden cases,
-# a short training run on the GPU against the same on the CPU, and the throughput.
+# a short training run on the GPU against the same on the CPU, activation checkpointing, and the throughput; on several GPUs
+# also the collectives, and meshes and checkpoints of several ranks against one GPU.
 #
-#   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training bench; all by default
+#   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training recompute ranks bench; all by default
 #
 #   BUILD=build          build folder
 #   OUT=runs/gpu_checks  where the logs go, one a check
@@ -21,7 +22,7 @@ build="${BUILD:-build}"
 out="${OUT:-runs/gpu_checks}"
 parity_tests='*Parity*'
 checks=("$@")
-((${#checks[@]})) || checks=(build kernels memcheck golden training bench)
+((${#checks[@]})) || checks=(build kernels memcheck golden training recompute ranks bench)
 mkdir -p "$out"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
@@ -52,17 +53,54 @@ check_memcheck() {
 
 check_golden() { run_tests app '*Golden*_gpu'; }
 
+pack_corpus() {
+  [[ -e "$scratch/train.idx" ]] || "$build/octavo" pack --input app model kernels data --output "$scratch/train" \
+    --hold-out-every 20 --hold-out-output "$scratch/held_out"
+}
+
 # The same thirty steps on both devices; bfloat16 against float32 must agree in the loss of every logged step.
 check_training() {
   local device
-  "$build/octavo" pack --input app model kernels data --output "$scratch/train" --hold-out-every 20 \
-    --hold-out-output "$scratch/held_out"
+  pack_corpus
   for device in cpu cuda; do
     "$build/octavo" train configs/quickstart.yaml "device=$device" training.steps=30 training.micro_batch_size=8 \
       optimizer.lr=1.0e-3 logging.every=1 "logging.dir=$scratch/$device" "checkpoint.dir=$scratch/$device/checkpoints" \
       validation.every=30 "data.train=[{path: $scratch/train}]" "data.validation=[{path: $scratch/held_out}]"
   done
   python3 scripts/compare_metrics.py "$scratch/cpu/metrics.jsonl" "$scratch/cuda/metrics.jsonl" --tolerance 0.01
+}
+
+# All modes and recipes give the same bits.
+check_recompute() { run_tests app '*CheckpointingTest*'; }
+
+# train_mesh NAME RANKS [key=value ...]: eight steps of the quick start's model.
+train_mesh() {
+  local name="$1" ranks="$2"
+  shift 2
+  make_mpirun "$ranks"
+  "${MPIRUN[@]}" "$build/octavo" train configs/quickstart.yaml device=cuda training.steps=8 training.micro_batch_size=1 \
+    training.global_batch_size=8 training.deterministic=true optimizer.lr=3.0e-4 logging.every=1 validation.every=0 \
+    "logging.dir=$scratch/$name" "checkpoint.dir=$scratch/$name/checkpoints" "data.train=[{path: $scratch/train}]" \
+    "data.validation=[]" "$@"
+}
+
+# The collectives on GPUs, and shards and tensor parallelism against one GPU.
+check_ranks() {
+  local gpus
+  gpus="$(count_gpus)"
+  if ((gpus < 2)); then
+    echo "left out: this machine has $gpus GPU"
+    return
+  fi
+  make_mpirun 2
+  "${MPIRUN[@]}" "$build/tests/octavo_parallel_ranks" --gtest_brief=1
+  "${MPIRUN[@]}" "$build/tests/octavo_model_ranks" --gtest_brief=1
+  pack_corpus
+  train_mesh one 1
+  train_mesh shards 2
+  train_mesh tensor 2 parallel.tensor_parallel=2
+  python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/shards/metrics.jsonl" --tolerance 1e-4
+  python3 scripts/compare_metrics.py "$scratch/one/metrics.jsonl" "$scratch/tensor/metrics.jsonl" --tolerance 2e-3
 }
 
 check_bench() { "$build/octavo" bench "${BENCH_CONFIG:-configs/llama3_1.8b_1gpu.yaml}"; }
