@@ -42,7 +42,7 @@ build_and_test default build "$@"
 reports=(build/ctest.xml)
 if ((sanitize)); then
   # The checks of the sources have run; what needs a GPU cannot run here.
-  build_and_test sanitize build-sanitize --label-exclude sources "$@"
+  build_and_test sanitize build-sanitize --label-exclude 'sources|long' "$@"
   reports+=(build-sanitize/ctest.xml)
 fi
 lint_status=0
