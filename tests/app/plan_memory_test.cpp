@@ -44,14 +44,19 @@ TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
   expect_gib(plan(small, {"training.global_batch_size=2", "precision.linear=bfloat16"}, 1), 60.3);
   expect_gib(plan(small, {"training.global_batch_size=2", "precision.linear=fp8_tensorwise"}, 1), 57.6);
   expect_gib(plan(small, {"training.global_batch_size=2", "precision.linear=fp8_rowwise"}, 1), 60.2);
-  const char* large = "llama3_8b_8gpu.yaml";
-  expect_gib(plan(large, {"training.global_batch_size=8", "precision.linear=bfloat16"}, 4), 121.1);
-  expect_gib(plan(large, {"training.global_batch_size=8", "precision.linear=fp8_delayed"}, 4), 113.6);
-  expect_gib(
-      plan(large,
-           {"training.global_batch_size=8", "parallel.reshard_after_forward=true", "optimizer.state_dtype=bfloat16"},
-           4),
-      94.9);
+  const auto large = [&](std::vector<std::string> overrides) {
+    overrides.emplace_back("training.global_batch_size=8");
+    return plan("llama3_8b_8gpu.yaml", overrides, 4);
+  };
+  const std::string plain = "parallel.nccl_memory=plain";
+  const std::string anew = "parallel.reshard_after_forward=true";
+  expect_gib(large({plain, "precision.linear=bfloat16"}), 121.1);
+  expect_gib(large({plain, "precision.linear=fp8_delayed"}), 113.6);
+  expect_gib(large({plain, anew, "optimizer.state_dtype=bfloat16"}), 94.9);
+  expect_gib(large({}), 115.1);
+  expect_gib(large({anew, "activation_checkpointing.mode=none"}), 103.9);
+  expect_gib(large({anew, "activation_checkpointing.mode=selective"}), 91.3);
+  expect_gib(large({anew, "activation_checkpointing.mode=full"}), 50.5);
 }
 
 TEST_F(PlanMemory, ItemsAreAllThatIsAllocated) {
@@ -69,7 +74,9 @@ TEST_F(PlanMemory, KeepsFullWeightsWhereTheyFit) {
   EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {}, 8).sharding.reshard_after_forward);
   const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 80 * kGiB);
   EXPECT_TRUE(small.sharding.reshard_after_forward);
-  EXPECT_FALSE(small.fits());
+  EXPECT_EQ(small.checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
+  EXPECT_TRUE(small.fits());
+  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"activation_checkpointing.mode=none"}, 8, 80 * kGiB).fits());
 }
 
 TEST_F(PlanMemory, ThousandsOfRanks) {

@@ -143,18 +143,20 @@ TEST(Predictor, ChecksAddUp) {
 }
 
 TEST(Predictor, RecomputationAndSlowNetworksCost) {
-  Config config = load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=32"}, .gpus = 16});
-  const PredictedRun run{config, config.parallel.mesh_shape(16), {}};
+  using Mode = ActivationCheckpointing::Mode;
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=32"}, .gpus = 16});
   const MachineRates machine = find_machine("h200");
-  const double none = predict_step(run, machine, {}).step_s;
-  config.activation_checkpointing.mode = ActivationCheckpointing::Mode::kSelective;
-  const double selective = predict_step(run, machine, {}).step_s;
-  config.activation_checkpointing.mode = ActivationCheckpointing::Mode::kFull;
-  const double full = predict_step(run, machine, {}).step_s;
+  const auto step_s = [&](Mode mode, const Cluster& cluster) {
+    return predict_step({config, config.parallel.mesh_shape(16), {}, {.mode = mode}}, machine, cluster).step_s;
+  };
+  const double none = step_s(Mode::kNone, {});
+  const double selective = step_s(Mode::kSelective, {});
+  const double full = step_s(Mode::kFull, {});
   EXPECT_GT(selective, none);
   EXPECT_GT(full, selective);
   EXPECT_LT(full, none * 1.4);
-  EXPECT_GT(predict_step(run, machine, {.network_gbps = 10}).step_s, full);
+  EXPECT_GT(step_s(Mode::kFull, {.network_gbps = 10}), full);
 }
 
 TEST(Predictor, FlopsByPart) {

@@ -40,8 +40,8 @@ class PlanTest(Scratch):
         plan = self.plan(MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
         self.assertEqual(plan["parameters"], 8030261248)
         self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 4, "tensor": 1})
-        # Measured with float32 moments: 113.6 GiB in use.
-        self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 113.6, delta=1.5)
+        # Measured: 115.1 GiB in use.
+        self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 115.1, delta=0.5)
         self.assertTrue(plan["memory"]["fits"])
         prediction = plan["prediction"]
         self.assertAlmostEqual(prediction["wps"] / 15774, 1, delta=0.08)
@@ -87,14 +87,18 @@ class PlanTest(Scratch):
         self.assertIn("no prediction", out)
 
     def test_unfitting(self):
-        result = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "--json", code=BAD_INPUT)
+        arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "activation_checkpointing.mode=none")
+        result = self.run_octavo("plan", *arguments, "--json", code=BAD_INPUT)
         plan = json.loads(result.out)
         self.assertFalse(plan["memory"]["fits"])
         change = plan["advice"]
         self.assertIn(change, result.err)
         for text in ("80.0", "activations gate_up", "fit with"):
             self.assertIn(text, result.err)
-        self.assertTrue(self.plan(MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", *change.split())["memory"]["fits"])
+        self.assertTrue(self.plan(*arguments, *change.split())["memory"]["fits"])
+        auto = self.plan(*arguments[:-1])["memory"]
+        self.assertTrue(auto["fits"])
+        self.assertEqual(auto["activation_checkpointing"]["mode"], "block")
 
     def test_bad_input(self):
         for memory in ("80", "80G", "-1GiB", "GiB", "nanGiB"):
