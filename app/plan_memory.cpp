@@ -97,6 +97,7 @@ std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& o
     bytes += item.bytes;
   }
   std::vector<MemoryItem> items;
+  items.reserve(by_name.size() + 1);
   for (auto& [name, item] : by_name) items.push_back(std::move(item));
   std::stable_sort(items.begin(), items.end(),
                    [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });

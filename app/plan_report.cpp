@@ -1,5 +1,6 @@
 #include "app/plan_report.h"
 
+#include <cmath>
 #include <iostream>
 
 #include "app/config_names.h"
@@ -17,9 +18,7 @@ constexpr double kGiB = 1 << 30;
 
 double gib(const Json& bytes) { return bytes.get<double>() / kGiB; }
 
-std::string thousands(const Json& value) {
-  return with_thousands_separators(static_cast<int64_t>(value.get<double>() + 0.5));
-}
+std::string thousands(const Json& value) { return with_thousands_separators(std::llround(value.get<double>())); }
 
 Json memory_json(const MemoryPlan& memory) {
   Json items = Json::array();
