@@ -25,6 +25,21 @@ class Meshes(Corpus):
                    ranks=ranks)
         return self.losses(log)
 
+    def assert_meshes_resume_each_other(self, config, meshes):
+        """Eight steps on each mesh; the last four again on each, from the checkpoint of the next one."""
+        for i, (ranks, overrides) in enumerate(meshes):
+            self.train(config, f"logging.dir=whole{i}", f"checkpoint.dir=whole{i}_checkpoints", *overrides, ranks=ranks)
+        for i, (ranks, overrides) in enumerate(meshes):
+            written = f"whole{(i + 1) % len(meshes)}_checkpoints/step_00000004"
+            self.train(config, f"logging.dir=rest{i}", f"checkpoint.dir=rest{i}_checkpoints",
+                       f"checkpoint.resume={written}", *overrides, ranks=ranks)
+            whole = {step: values for step, values in self.losses(f"whole{i}").items() if step > 4}
+            self.assert_close(self.losses(f"rest{i}"), whole, 1e-6)
+            ends = [checkpoint_tensors(self.dir / f"{name}{i}_checkpoints/step_00000008") for name in ("rest", "whole")]
+            self.assertEqual(sorted(ends[0]), sorted(ends[1]))
+            for key, tensor in ends[0].items():
+                self.assertLess(relative_distance(numbers(tensor), numbers(ends[1][key])), 2e-3, key)
+
 
 class ShardingTest(Meshes):
     MESHES = {
@@ -62,18 +77,7 @@ class ShardingTest(Meshes):
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):
         config = self.config(self.corpus, training={"steps": 8, "micro_batch_size": 1}, checkpoint={"every": 4})
         meshes = [(4, ["parallel.data_parallel_replicate=2"]), (2, []), (1, []), (4, [])]
-        for i, (ranks, overrides) in enumerate(meshes):
-            self.train(config, f"logging.dir=whole{i}", f"checkpoint.dir=whole{i}_checkpoints", *overrides, ranks=ranks)
-        for i, (ranks, overrides) in enumerate(meshes):
-            written = f"whole{(i + 1) % len(meshes)}_checkpoints/step_00000004"
-            self.train(config, f"logging.dir=rest{i}", f"checkpoint.dir=rest{i}_checkpoints",
-                       f"checkpoint.resume={written}", *overrides, ranks=ranks)
-            whole = {step: values for step, values in self.losses(f"whole{i}").items() if step > 4}
-            self.assert_close(self.losses(f"rest{i}"), whole, 1e-6)
-            ends = [checkpoint_tensors(self.dir / f"{name}{i}_checkpoints/step_00000008") for name in ("rest", "whole")]
-            self.assertEqual(sorted(ends[0]), sorted(ends[1]))
-            for key, tensor in ends[0].items():
-                self.assertLess(relative_distance(numbers(tensor), numbers(ends[1][key])), 2e-3, key)
+        self.assert_meshes_resume_each_other(config, meshes)
 
 
 class ShardedFp8Test(Meshes):

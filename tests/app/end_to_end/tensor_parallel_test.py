@@ -1,7 +1,6 @@
 """Tensor parallelism: whatever the ranks divide, the numbers are those of one rank."""
 
 from sharding_test import Meshes
-from support import checkpoint_tensors, numbers, relative_distance
 
 
 class TensorParallelTest(Meshes):
@@ -75,18 +74,7 @@ class TensorParallelTest(Meshes):
                              checkpoint={"every": 4})
         meshes = [(4, ["parallel.tensor_parallel=4"]), (4, ["parallel.tensor_parallel=2"]), (2, []),
                   (2, ["parallel.tensor_parallel=2"])]
-        for i, (ranks, overrides) in enumerate(meshes):
-            self.train(config, f"logging.dir=whole{i}", f"checkpoint.dir=whole{i}_checkpoints", *overrides, ranks=ranks)
-        for i, (ranks, overrides) in enumerate(meshes):
-            written = f"whole{(i + 1) % len(meshes)}_checkpoints/step_00000004"
-            self.train(config, f"logging.dir=rest{i}", f"checkpoint.dir=rest{i}_checkpoints",
-                       f"checkpoint.resume={written}", *overrides, ranks=ranks)
-            whole = {step: values for step, values in self.losses(f"whole{i}").items() if step > 4}
-            self.assert_close(self.losses(f"rest{i}"), whole, 1e-6)
-            ends = [checkpoint_tensors(self.dir / f"{name}{i}_checkpoints/step_00000008") for name in ("rest", "whole")]
-            self.assertEqual(sorted(ends[0]), sorted(ends[1]))
-            for key, tensor in ends[0].items():
-                self.assertLess(relative_distance(numbers(tensor), numbers(ends[1][key])), 2e-3, key)
+        self.assert_meshes_resume_each_other(config, meshes)
 
 
 class TensorParallelFp8Test(Meshes):
