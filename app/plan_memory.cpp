@@ -85,24 +85,29 @@ Lifetime lifetime_of(std::string_view name, const TrainingOptions& options) {
   return Lifetime::kRun;
 }
 
-std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& options) {
+// The largest first.
+std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& options, bool overlaid) {
   std::map<std::string, MemoryItem> by_name;
-  int64_t bytes = 0;
   for (const Arena::Item& item : arena.items()) {
+    if (item.overlaid != overlaid) continue;
     MemoryItem& group = by_name[item.name];
     group.name = item.name;
     ++group.count;
     group.bytes += item.bytes;
     group.lifetime = lifetime_of(item.name, options);
-    bytes += item.bytes;
   }
   std::vector<MemoryItem> items;
-  items.reserve(by_name.size() + 1);
+  items.reserve(by_name.size());
   for (auto& [name, item] : by_name) items.push_back(std::move(item));
   std::stable_sort(items.begin(), items.end(),
                    [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
-  items.push_back({.name = "padding", .count = 1, .bytes = arena.used() - bytes, .lifetime = Lifetime::kRun});
   return items;
+}
+
+MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) {
+  int64_t bytes = arena.used();
+  for (const MemoryItem& item : items) bytes -= item.bytes;
+  return {.name = "padding", .count = 1, .bytes = bytes, .lifetime = Lifetime::kRun};
 }
 
 }  // namespace
@@ -146,7 +151,9 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const Planne
   if (!config.data.validation.empty()) const ValidationBuffers validation(config, arena, rank.stream);
   plan.sharding = options.sharding;
   plan.checkpointing = options.checkpointing;
-  plan.items = group_items(arena, options);
+  plan.items = group_items(arena, options, false);
+  plan.items.push_back(padding_of(arena, plan.items));
+  plan.overlaid = group_items(arena, options, true);
   plan.arena_bytes = arena.used();
   return plan;
 }

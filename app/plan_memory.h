@@ -28,10 +28,11 @@ struct MemoryItem {
 struct MemoryPlan {
   ShardingOptions sharding;  // as chosen for the memory there is
   ActivationCheckpointing checkpointing;
-  std::vector<MemoryItem> items;  // of the arena, the largest first; the padding between tensors is the last
-  int64_t arena_bytes = 0;        // their sum, what the run allocates
-  int64_t outside_bytes = 0;      // CUDA context, libraries and NCCL's buffers; 0 on the CPU
-  int64_t available_bytes = 0;    // memory of one device; 0: unknown
+  std::vector<MemoryItem> items;     // of the arena, the largest first; the padding between tensors is the last
+  std::vector<MemoryItem> overlaid;  // in memory of these, at other times
+  int64_t arena_bytes = 0;           // their sum, what the run allocates
+  int64_t outside_bytes = 0;         // CUDA context, libraries and NCCL's buffers; 0 on the CPU
+  int64_t available_bytes = 0;       // memory of one device; 0: unknown
   int64_t total_bytes() const { return arena_bytes + outside_bytes; }
   bool fits() const { return available_bytes == 0 || total_bytes() <= available_bytes; }
 };

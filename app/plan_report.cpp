@@ -20,15 +20,20 @@ double gib(const Json& bytes) { return bytes.get<double>() / kGiB; }
 
 std::string thousands(const Json& value) { return with_thousands_separators(std::llround(value.get<double>())); }
 
-Json memory_json(const MemoryPlan& memory) {
-  Json items = Json::array();
-  for (const MemoryItem& item : memory.items) {
-    items.push_back({{"name", item.name},
-                     {"count", item.count},
-                     {"bytes", item.bytes},
-                     {"lifetime", lifetime_name(item.lifetime)}});
+Json items_json(const std::vector<MemoryItem>& items) {
+  Json rows = Json::array();
+  for (const MemoryItem& item : items) {
+    rows.push_back({{"name", item.name},
+                    {"count", item.count},
+                    {"bytes", item.bytes},
+                    {"lifetime", lifetime_name(item.lifetime)}});
   }
-  return {{"items", items},
+  return rows;
+}
+
+Json memory_json(const MemoryPlan& memory) {
+  return {{"items", items_json(memory.items)},
+          {"overlaid", items_json(memory.overlaid)},
           {"allocated_bytes", memory.arena_bytes},
           {"outside_bytes", memory.outside_bytes},
           {"total_bytes", memory.total_bytes()},
@@ -80,6 +85,11 @@ void print_memory(const Json& memory) {
   };
   for (const Json& item : memory["items"]) {
     row(item["name"], std::to_string(item["count"].get<int64_t>()), item["bytes"], item["lifetime"]);
+  }
+  for (const Json& item : memory["overlaid"]) {
+    std::cout << fmt::format("{:<32}{:>7}{:>11}{:>8}  {}\n", item["name"].get<std::string>(),
+                             item["count"].get<int64_t>(), fmt::format("({:.3f})", gib(item["bytes"])), "",
+                             "in memory of the above, at other times");
   }
   row("allocated at the start", "", memory["allocated_bytes"], "");
   if (memory["outside_bytes"] != 0) row("outside of it, an estimate", "", memory["outside_bytes"], "CUDA, libraries");

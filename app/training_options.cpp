@@ -35,6 +35,7 @@ TrainingOptions options_of(const Config& config, const ParameterLayout& layout, 
 std::map<std::string, int64_t> bytes_by_item(const Arena& plan) {
   std::map<std::string, int64_t> bytes;
   for (const Arena::Item& item : plan.items()) {
+    if (item.overlaid) continue;
     const bool of_block = item.name.starts_with("activations ");
     bytes[of_block ? "activations" : item.name] += item.bytes;
   }

@@ -175,6 +175,31 @@ __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride,
   return patch;
 }
 
+// Stores it where load_patch reads; elements outside [m, n] stay unwritten.
+template <bool kAligned, typename T>
+__device__ void store_patch(T* out, const Patch<T>& patch, int64_t m, int64_t n, int64_t stride, const Place& at) {
+  const int64_t row = at.row + at.patch_row * kPatch;
+  const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+    if (row + r >= m) break;
+    T* p = out + (row + r) * stride + column;
+    if constexpr (kAligned) {
+#pragma unroll
+      for (int v = 0; v < Patch<T>::kVectors; ++v) {
+        if (column + v * kVector<T> < n) patch.rows[r][v].store(p + v * kVector<T>);
+      }
+    } else {
+      float x[kPatch];
+      patch.widen(r, x);
+#pragma unroll
+      for (int c = 0; c < kPatch; ++c) {
+        if (column + c < n) p[c] = from_float<T>(x[c]);
+      }
+    }
+  }
+}
+
 // ---- Casting and storing
 
 // A patch of bytes: bytes[r] is row r, elements 0 to 3 and 4 to 7.

@@ -41,6 +41,7 @@ void swiglu_backward(const SwigluBackward& args) {
     const T* gate = args.gate_up.data<T>() + t * 2 * width;
     const T* d_out = args.d_out.data<T>() + t * width;
     T* d_gate = args.d_gate_up.data<T>() + t * 2 * width;
+    T* out = args.out.defined() ? args.out.data<T>() + t * width : nullptr;
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) {
       const float g = static_cast<float>(gate[c]);
@@ -49,6 +50,7 @@ void swiglu_backward(const SwigluBackward& args) {
       const float s = sigmoid(g);
       d_gate[c] = T(d * u * s * (1.0f + g * (1.0f - s)));
       d_gate[width + c] = T(d * g * s);
+      if (out != nullptr) out[c] = T(g * s * u);
     }
   }
 }
@@ -74,6 +76,25 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   cpu::cast_result(args.cast, args.out);
 }
 
+namespace {
+
+void check_backward_out(const SwigluBackward& args) {
+  const Fp8Cast& cast = args.out_cast;
+  if (args.out.defined()) {
+    expect_tensor(args.out, "swiglu_backward out", args.gate_up.dtype(), {args.d_out.dim(0), args.d_out.dim(1)});
+  }
+  CHECK(!args.out.defined() || cast.defined() || !args.cast.defined(),
+        "swiglu_backward: the gradient is cast and out is not, expected both or the latter alone");
+  if (!cast.defined()) return;
+  check_cast(cast, "swiglu_backward out", args.out);
+  CHECK(!cast.rows.defined() && cast.format() == DType::kFloat8E4M3,
+        "swiglu_backward out: a cast to rows, or to {}, expected e4m3 columns alone", dtype_name(cast.format()));
+  CHECK(!args.cast.defined() || args.cast.scaling() == cast.scaling(),
+        "swiglu_backward: the casts of the gradient and of out differ in scaling");
+}
+
+}  // namespace
+
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   const int64_t tokens = args.d_out.dim(0);
   const int64_t width = args.d_out.dim(1);
@@ -84,8 +105,10 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   check_cast(args.cast, "swiglu_backward", args.d_gate_up);
   CHECK(!args.cast.defined() || args.cast.scaling() != Scaling::kBlock1x128 || width % 128 == 0,
         "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
+  check_backward_out(args);
   const double read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
-  const OpTimer timer(stream, "swiglu_backward", 0, read_bytes + result_bytes(args.cast, args.d_gate_up));
+  const double out_bytes = args.out.defined() ? result_bytes(args.out_cast, args.out) : 0;
+  const OpTimer timer(stream, "swiglu_backward", 0, read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up));
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_backward(args, stream);
   }
@@ -94,6 +117,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
     cpu::update_amax<T>(args.amax, args.d_gate_up);
   });
   cpu::cast_result(args.cast, args.d_gate_up);
+  cpu::cast_result(args.out_cast, args.out);
 }
 
 }  // namespace octavo

@@ -22,9 +22,9 @@ __device__ Vec<T, N> forward_vector(const Vec<T, N>& gate, const Vec<T, N>& up) 
   return Vec<T, N>::narrow(g);
 }
 
-// Replaces gate and up by their gradients.
+// Replaces gate and up by their gradients, and d_out by the result of forward.
 template <typename T, int N>
-__device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, const Vec<T, N>& d_out) {
+__device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, Vec<T, N>& d_out) {
   float g[N];
   float u[N];
   float d[N];
@@ -35,11 +35,14 @@ __device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, const Vec<T, N>&
   for (int i = 0; i < N; ++i) {
     const float s = sigmoid(g[i]);
     const float silu = g[i] * s;
+    const float out = silu * u[i];
     g[i] = d[i] * u[i] * s * (1.0f + g[i] * (1.0f - s));
     u[i] = d[i] * silu;
+    d[i] = out;
   }
   gate = Vec<T, N>::narrow(g);
   up = Vec<T, N>::narrow(u);
+  d_out = Vec<T, N>::narrow(d);
 }
 
 template <typename T, int N>
@@ -74,9 +77,9 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
-// d_gate_up may alias gate_up: a thread reads both of its elements of a row before it writes them.
+// d_gate_up may alias gate_up, and out d_out: a thread reads its elements before it writes them. `out` may be null.
 template <typename T, int N>
-__device__ Magnitude<T> backward_rows(T* d_gate_up, const T* d_out, const T* gate_up, int64_t tokens,
+__device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, const T* gate_up, int64_t tokens,
                                       int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
@@ -100,6 +103,7 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, const T* d_out, const T* gat
     T* p = d_gate_up + (row + r) * 2 * intermediate + column;
     gate[r].store(p);
     up[r].store(p + intermediate);
+    if (out != nullptr) d[r].store(out + (row + r) * intermediate + column);
     largest.add(gate[r]);
     largest.add(up[r]);
   }
@@ -107,9 +111,10 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, const T* d_out, const T* gat
 }
 
 template <typename T, int N, bool kAmax>
-__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(T* d_gate_up, const T* d_out, const T* gate_up,
-                                                                   float* amax, int64_t tokens, int64_t intermediate) {
-  const Magnitude<T> largest = backward_rows<T, N>(d_gate_up, d_out, gate_up, tokens, intermediate);
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward_kernel(T* d_gate_up, T* out, const T* d_out, const T* gate_up, float* amax, int64_t tokens,
+                           int64_t intermediate) {
+  const Magnitude<T> largest = backward_rows<T, N>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
@@ -136,28 +141,44 @@ struct ForwardSource {
   }
 };
 
-// Both halves of d_gate_up, as their inputs are the same.
-template <typename T>
+// Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way.
+template <typename T, Scaling kOutScaling>
 struct BackwardSource {
   using Element = T;
   static constexpr int kParts = 2;
   static constexpr int kMinBlocks = std::is_same_v<T, float> ? 1 : 2;
-  const T* d_out;    // [m, n]
-  const T* gate_up;  // [m, 2 n]
+  const T* d_out;     // [m, n]
+  const T* gate_up;   // [m, 2 n]
+  CastArguments out;  // columns null: not wanted
 
   template <bool kAligned>
   __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     parts[0] = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
     parts[1] = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
-    const Patch<T> d = load_patch<kAligned>(d_out, m, n, n, at);
+    Patch<T> d = load_patch<kAligned>(d_out, m, n, n, at);
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
       for (int v = 0; v < Patch<T>::kVectors; ++v)
         backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
     }
+    if (out.columns == nullptr) return;
+    cast_tile<kAligned, kOutScaling, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
+    __syncthreads();  // until all have read what that left in shared memory
   }
 };
+
+// The gradient as it is, beside a cast of the result of forward.
+template <bool kAligned, typename Source, typename T>
+__global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
+    swiglu_backward_tile_kernel(const Source source, T* d_gate_up, float* amax, int64_t m, int64_t n) {
+  const Place at = place_of_thread(n);
+  Patch<T> parts[Source::kParts];
+  source.template make<kAligned>(parts, m, n, at);
+  if (amax != nullptr) update_amax(amax, max(parts[0].magnitude(), parts[1].magnitude()));
+  store_patch<kAligned>(d_gate_up, parts[0], m, n, 2 * n, at);
+  store_patch<kAligned>(d_gate_up + n, parts[1], m, n, 2 * n, at);
+}
 
 // ---- Host
 
@@ -186,24 +207,52 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   });
 }
 
-void swiglu_backward(const SwigluBackward& args, Stream& stream) {
+namespace {
+
+template <typename T>
+void backward_by_rows(const SwigluBackward& args, Stream& stream) {
   const int64_t tokens = args.d_out.dim(0);
   const int64_t intermediate = args.d_out.dim(1);
+  const bool aligned =
+      rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.out.raw(), args.d_out.raw(), args.gate_up.raw()});
+  auto* plain = aligned ? swiglu_backward_kernel<T, kVector<T>, false> : swiglu_backward_kernel<T, 1, false>;
+  auto* with_amax = aligned ? swiglu_backward_kernel<T, kVector<T>, true> : swiglu_backward_kernel<T, 1, true>;
+  auto* kernel = args.amax.defined() ? with_amax : plain;
+  launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
+         pointer<T>(args.d_gate_up), pointer<T>(args.out), pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+         pointer<float>(args.amax), tokens, intermediate);
+}
+
+template <typename T, Scaling kScaling>
+void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  using Source = BackwardSource<T, kScaling>;
+  const Source source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                      cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
+                       (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
+  if (!args.cast.defined()) {
+    const bool all_aligned = aligned && rows_are_aligned<T>(n, {args.d_gate_up.raw()});
+    auto* kernel =
+        all_aligned ? swiglu_backward_tile_kernel<true, Source, T> : swiglu_backward_tile_kernel<false, Source, T>;
+    return launch("swiglu_backward", kernel, tiles(m, n), stream, source, pointer<T>(args.d_gate_up),
+                  pointer<float>(args.amax), m, n);
+  }
+  with_format(args.cast.format(), [&]<Format kFormat>() {
+    launch_cast<kScaling, kFormat>("swiglu_backward", source, aligned, cast_arguments(args.cast, m, n, args.amax),
+                                   stream);
+  });
+}
+
+}  // namespace
+
+void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   with_element(args.d_out.dtype(), [&]<typename T>() {
-    if (args.cast.defined()) {
-      const BackwardSource<T> source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up)};
-      const bool source_aligned = rows_are_aligned<T>(intermediate, {source.d_out, source.gate_up});
-      return make_and_cast("swiglu_backward", source, source_aligned, args.cast, tokens, intermediate, args.amax,
-                           stream);
-    }
-    const bool aligned =
-        rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()});
-    auto* plain = aligned ? swiglu_backward_kernel<T, kVector<T>, false> : swiglu_backward_kernel<T, 1, false>;
-    auto* with_amax = aligned ? swiglu_backward_kernel<T, kVector<T>, true> : swiglu_backward_kernel<T, 1, true>;
-    auto* kernel = args.amax.defined() ? with_amax : plain;
-    launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
-           pointer<T>(args.d_gate_up), pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-           pointer<float>(args.amax), tokens, intermediate);
+    if (!args.cast.defined() && !args.out_cast.defined()) return backward_by_rows<T>(args, stream);
+    const Scaling scaling = args.cast.defined() ? args.cast.scaling() : args.out_cast.scaling();
+    if (scaling == Scaling::kTensor) return backward_by_tiles<T, Scaling::kTensor>(args, stream);
+    backward_by_tiles<T, Scaling::kBlock1x128>(args, stream);
   });
 }
 

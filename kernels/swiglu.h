@@ -3,6 +3,9 @@
 //   out = silu(gate) * up,   silu(x) = x * sigmoid(x)
 //   d_up = d_out * silu(gate),   d_gate = d_out * up * sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)))
 //
+// Backward has all that out is made of, so it can make it once more on the way, for the weight gradient that reads it:
+// then no one needs to keep it.
+//
 // Compute dtype is float32 or bfloat16, arithmetic is float32. An amax is that of the values as stored, in the compute
 // dtype; NaN and infinity win. A cast replaces the result: its operands have the bits that quantize would have made of
 // it, and what the tensor for the result then holds is undefined. Queued on `stream`; deterministic.
@@ -28,6 +31,9 @@ struct SwigluBackward {
   Tensor amax = {};  // optional [1] float32: = max(itself, max |d_gate_up|)
   // Optional, in place of d_gate_up; with kBlock1x128 intermediate must be a multiple of 128.
   Fp8Cast cast = {};
+  // Optional: = the result of forward, bit by bit, [tokens, intermediate]; may alias d_out.
+  Tensor out = {};
+  Fp8Cast out_cast = {};  // optional, in place of out: columns alone; of the same scaling as `cast`
 };
 void swiglu_backward(const SwigluBackward& args, Stream& stream);
 

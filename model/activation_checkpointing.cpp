@@ -46,7 +46,7 @@ std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape&
       bytes = 0;  // attention, as it is
     }
     const double both = bytes == 0 ? 0 : moved(values * value + bytes);
-    return {.name = name, .kind = Activation::kLinearInput, .bytes = bytes, .moved_bytes = both};
+    return {.name = name, .kind = linear_input_kind(linear, recipe), .bytes = bytes, .moved_bytes = both};
   };
   const auto output = [](const char* name, int64_t bytes, double flops, double moved_bytes = 0) -> KeptTensor {
     return {.name = name, .kind = Activation::kOutput, .bytes = bytes, .flops = flops, .moved_bytes = moved_bytes};

@@ -5,8 +5,11 @@
 //   mode       blocks keep                                         made again
 //   none       all                                                 nothing
 //   selective  what products and attention make, residuals, rstd   norms, swiglu, and the casts to FP8
-//   full       their input h0                                      the block's forward but for the down product
+//   full       their input h0                                      the block's forward up to gate_up
 //   block      `ratio` of the blocks, spread evenly, as full; the others as none
+//
+// No mode keeps what backward has next to nothing to do for: swiglu, which its backward kernel makes on the way, and
+// the cast of attention.
 //
 // What is not kept lies in memory that all blocks share (SharedActivations).
 #pragma once
@@ -43,10 +46,27 @@ enum class Activation : uint8_t {
   kBlockInput,   // h0, of which all others can be made
   kOutput,       // of a product, of attention, the residual between them, and the norms' rstd
   kLinearInput,  // what a linear's weight gradient reads: the values, their gathered shares, or their FP8 columns
+  kMadeAgain,    // such an input that backward makes again in every mode
 };
+// Of linear i of a block (kLinearsPerBlock) under a recipe. Casting swiglu by rows takes two passes of its own.
+constexpr Activation linear_input_kind(size_t i, LinearPrecision recipe) {
+  const bool of_attention = i == 1;
+  const bool of_swiglu = i == 3;
+  return of_attention || (of_swiglu && recipe != LinearPrecision::kFp8Rowwise) ? Activation::kMadeAgain
+                                                                               : Activation::kLinearInput;
+}
 constexpr bool keeps(Recompute recompute, Activation activation) {
-  return activation == Activation::kBlockInput || recompute == Recompute::kNothing ||
-         (activation == Activation::kOutput && recompute == Recompute::kCheap);
+  switch (activation) {
+    case Activation::kBlockInput:
+      return true;
+    case Activation::kOutput:
+      return recompute != Recompute::kBlock;
+    case Activation::kLinearInput:
+      return recompute == Recompute::kNothing;
+    case Activation::kMadeAgain:
+      return false;
+  }
+  return true;
 }
 
 // One tensor that a block makes for its backward, and what making it again costs.

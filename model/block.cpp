@@ -37,36 +37,37 @@ BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& 
                                                    : shared.get(name, dtype, sizes, arena);
   };
   const bool keeps_inputs = keeps(o.recompute, Activation::kLinearInput);
-  const auto input = [&](bool own, const char* name, const char* shared_name, std::initializer_list<int64_t> sizes) {
-    return own && keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, sizes)
-                               : shared.get(shared_name, compute, sizes, arena);
+  const auto norm = [&](const char* name, const char* shared_name) {
+    return o.reads_norms && keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, {share, hidden})
+                                         : shared.get(shared_name, compute, {share, hidden}, arena);
   };
   // Both norms can lie in one place, unless a forward makes both for backward.
   const bool makes_both = o.reads_norms && o.recompute == Recompute::kBlock;
   h0 = arena.allocate("activations h0", compute, {share, hidden});
   rstd1 = output("rstd1", DType::kFloat32, {share});
-  norm1 = input(o.reads_norms, "qkv input", makes_both ? "norm1" : "norm", {share, hidden});
+  norm1 = norm("qkv input", makes_both ? "norm1" : "norm");
   qkv = output("qkv", compute, {tokens, config.qkv_width()});
   attention = output("attention", compute, {tokens, config.attention_width()});
   lse = output("lse", DType::kFloat32, {shape.micro_batch_size, config.num_heads, shape.seq_len});
   h1 = output("h1", compute, {share, hidden});
   rstd2 = output("rstd2", DType::kFloat32, {share});
-  norm2 = input(o.reads_norms, "gate_up input", makes_both ? "norm2" : "norm", {share, hidden});
+  norm2 = norm("gate_up input", makes_both ? "norm2" : "norm");
   gate_up = output("gate_up", compute, {tokens, 2 * config.intermediate_size});
-  swiglu = input(o.reads_swiglu, "down input", "swiglu", {tokens, config.intermediate_size});
 }
 
-BlockGradients::BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena) {
+BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
+                           Arena& arena) {
   const int64_t tokens = shape.tokens();
+  swiglu = arena.allocate("swiglu", compute, {tokens, config.intermediate_size});
+  if (!gradients) return;
   d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size});
   d_qkv = arena.allocate("gradient of qkv", compute, {tokens, config.qkv_width()});
   d_attention = arena.allocate("gradient of attention", compute, {tokens, config.attention_width()});
-  d_swiglu = arena.allocate("gradient of swiglu", compute, {tokens, config.intermediate_size});
 }
 
 namespace {
 
-// A norm or swiglu, whose result is the input of `linear` alone.
+// A norm, whose result is the input of `linear` alone.
 void norm_forward(const BlockContext& c, RmsNormForward args, const LinearLayer& linear, ForwardPass pass) {
   args.eps = static_cast<float>(c.config.rms_norm_eps);
   args.amax = linear.input_amax(pass);
@@ -74,14 +75,20 @@ void norm_forward(const BlockContext& c, RmsNormForward args, const LinearLayer&
   rms_norm_forward(args, c.stream);
 }
 
-void swiglu_forward(const BlockContext& c, const BlockActivations& a, const LinearLayer& linear, ForwardPass pass) {
-  swiglu_forward(
-      {.out = a.swiglu, .gate_up = a.gate_up, .amax = linear.input_amax(pass), .cast = linear.input_cast(pass)},
-      c.stream);
+// swiglu, and down of it.
+void down_forward(const BlockContext& c, const BlockForward& args, ForwardPass pass) {
+  LinearLayer& down = args.linears.down;
+  swiglu_forward({.out = args.scratch.swiglu,
+                  .gate_up = args.activations.gate_up,
+                  .amax = down.input_amax(pass),
+                  .cast = down.input_cast(pass)},
+                 c.stream);
+  down.forward(args.delta, args.scratch.swiglu, Made::kCast, c.stream, pass);
 }
 
-// The norm of what is kept of the residual stream, and what the linear's backward needs of it.
+// Where the linear's backward wants it: the norm of what is kept of the residual stream, and what is made of it.
 void make_norm_again(const BlockContext& c, const RmsNormForward& args, LinearLayer& linear) {
+  if (!linear.makes_input_again()) return;
   norm_forward(c, args, linear, ForwardPass::kInputAgain);
   linear.forward({}, args.out, Made::kCast, c.stream, ForwardPass::kInputAgain);
 }
@@ -94,7 +101,7 @@ RmsNormForward norm_of(const Tensor& h, const Tensor& rstd, const Tensor& weight
 
 void block_forward(const BlockContext& c, const BlockForward& args) {
   Stream& stream = c.stream;
-  const auto& [w, linears, a, residual, delta, pass] = args;
+  const auto& [w, linears, a, s, residual, delta, pass] = args;
 
   norm_forward(c,
                {.out = a.norm1,
@@ -116,32 +123,44 @@ void block_forward(const BlockContext& c, const BlockForward& args) {
       c, {.out = a.norm2, .rstd = a.rstd2, .residual_out = a.h1, .x = delta, .residual = a.h0, .weight = w.norm2()},
       linears.gate_up, pass);
   linears.gate_up.forward(a.gate_up, a.norm2, Made::kCast, stream, pass);
-  const ForwardPass down = pass == ForwardPass::kFirst ? pass : ForwardPass::kInputAgain;
-  swiglu_forward(c, a, linears.down, down);
-  linears.down.forward(delta, a.swiglu, Made::kCast, stream, down);
+  if (pass == ForwardPass::kFirst) down_forward(c, args, pass);
 }
 
-// An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
-// scratch.
+namespace {
+
+// Gradients of down and swiglu: d_gate_up in place of gate_up, whose last reader writes it. That one makes the input of
+// down again on the way, where it can. An input is made again before the gradient that its linear is to read: both may
+// be on their way in the linears' scratch.
+void down_backward(const BlockContext& c, const BlockBackward& args) {
+  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
+  const bool wanted = linears.down.makes_input_again();
+  const bool on_the_way = wanted && linears.down.input_needs_no_pass();
+  if (wanted && !on_the_way) {
+    swiglu_forward({.out = s.swiglu, .gate_up = a.gate_up}, c.stream);
+    linears.down.forward({}, s.swiglu, Made::kPlain, c.stream, ForwardPass::kInputAgain);
+  }
+  const Tensor& d_swiglu = s.swiglu;
+  linears.down.backward(d_swiglu, d_h, Made::kMeasured, accumulate, c.stream, [&] {
+    make_norm_again(c, norm_of(a.h1, a.rstd2, w.norm2(), a.norm2), linears.gate_up);
+    swiglu_backward({.d_gate_up = a.gate_up,
+                     .d_out = d_swiglu,
+                     .gate_up = a.gate_up,
+                     .amax = linears.gate_up.gradient_amax(),
+                     .cast = linears.gate_up.gradient_cast(),
+                     .out = on_the_way ? s.swiglu : Tensor(),
+                     .out_cast = on_the_way ? linears.down.input_cast(ForwardPass::kInputAgain) : Fp8Cast()},
+                    c.stream);
+  });
+}
+
+}  // namespace
+
 void block_backward(const BlockContext& c, const BlockBackward& args) {
   Stream& stream = c.stream;
-  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate, recompute] = args;
-  const bool makes_inputs = recompute == Recompute::kCheap;
-  const Tensor& d_gate_up = a.gate_up;  // in place: the last reader of gate_up writes its gradient
+  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
 
-  if (makes_inputs) {
-    swiglu_forward(c, a, linears.down, ForwardPass::kInputAgain);
-    linears.down.forward({}, a.swiglu, Made::kCast, stream, ForwardPass::kInputAgain);
-  }
-  linears.down.backward(s.d_swiglu, d_h, Made::kMeasured, accumulate, stream);
-  if (makes_inputs) make_norm_again(c, norm_of(a.h1, a.rstd2, w.norm2(), a.norm2), linears.gate_up);
-  swiglu_backward({.d_gate_up = d_gate_up,
-                   .d_out = s.d_swiglu,
-                   .gate_up = a.gate_up,
-                   .amax = linears.gate_up.gradient_amax(),
-                   .cast = linears.gate_up.gradient_cast()},
-                  stream);
-  linears.gate_up.backward(s.d_norm, d_gate_up, Made::kCast, accumulate, stream);
+  down_backward(c, args);
+  linears.gate_up.backward(s.d_norm, a.gate_up, Made::kCast, accumulate, stream);
   rms_norm_backward({.d_h = d_h,
                      .d_weight = g.norm2,
                      .d_out = s.d_norm,
@@ -152,9 +171,9 @@ void block_backward(const BlockContext& c, const BlockBackward& args) {
                      .amax = linears.o.gradient_amax()},
                     stream);
 
-  if (makes_inputs) linears.o.forward({}, a.attention, Made::kPlain, stream, ForwardPass::kInputAgain);
+  linears.o.forward({}, a.attention, Made::kPlain, stream, ForwardPass::kInputAgain);
   linears.o.backward(s.d_attention, d_h, Made::kMeasured, accumulate, stream);
-  if (makes_inputs) make_norm_again(c, norm_of(a.h0, a.rstd1, w.norm1(), a.norm1), linears.qkv);
+  make_norm_again(c, norm_of(a.h0, a.rstd1, w.norm1(), a.norm1), linears.qkv);
   sdpa_backward({.shape = c.attention,
                  .d_qkv = s.d_qkv,
                  .d_out = s.d_attention,

@@ -56,9 +56,7 @@ struct BlockActivations {
   struct Options {
     DType compute;
     Recompute recompute = Recompute::kNothing;
-    // Whether backward reads norm1 and norm2, or swiglu, themselves, and not what the linears made of them.
-    bool reads_norms = true;
-    bool reads_swiglu = true;
+    bool reads_norms = true;  // backward reads norm1 and norm2 themselves, and not what the linears made of them
   };
   // What the block does not keep is in memory of `shared`.
   BlockActivations(const ModelConfig& config, const BatchShape& shape, const Options& options,
@@ -74,17 +72,17 @@ struct BlockActivations {
   Tensor rstd2;      // [share] float32
   Tensor norm2;      // [share, hidden] input of gate_up
   Tensor gate_up;    // [tokens, 2 * intermediate]; backward overwrites it with its gradient
-  Tensor swiglu;     // [tokens, intermediate] input of down
 };
 
-// Gradients that live within one block's backward; all blocks share them.
-struct BlockGradients {
-  BlockGradients(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+// What lives within one block's forward, or its backward; all blocks share it.
+struct BlockScratch {
+  // Without `gradients`, for forward alone.
+  BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
   Tensor d_norm;       // [share, hidden]
   Tensor d_qkv;        // [tokens, qkv_width]
   Tensor d_attention;  // [tokens, heads * head_dim]
-  Tensor d_swiglu;     // [tokens, intermediate]
+  Tensor swiglu;       // [tokens, intermediate] input of down; in backward its gradient, and then it again
 };
 
 // What every block of a pass shares.
@@ -99,12 +97,13 @@ struct BlockContext {
 
 class BlockWeights;
 
-// Forward of one block. Again (`pass` kAgain, in the backward of a block that is recomputed), it makes all activations
-// and what the linears keep, of activations.h0; delta is then scratch, and there is no down product.
+// Forward of one block. Again (`pass` kAgain, in the backward of a block that is recomputed), it makes the activations
+// up to gate_up of activations.h0; delta is then scratch.
 struct BlockForward {
   const BlockWeights& weights;
   BlockLinears& linears;
   const BlockActivations& activations;
+  const BlockScratch& scratch;
   Tensor residual;  // [share, hidden]; undefined (the first block, and again): activations.h0 holds the input
   Tensor delta;     // [share, hidden]: in, what to add to the residual; out, the down product
   ForwardPass pass = ForwardPass::kFirst;
@@ -112,18 +111,17 @@ struct BlockForward {
 void block_forward(const BlockContext& context, const BlockForward& args);
 
 // Backward of one block. Products write the weight gradients with =, or += when accumulating; norm gradients are
-// always +=. With kCheap it makes the inputs of the linears again on the way; what kBlock asks for is block_forward's,
-// before.
+// always +=. It makes the inputs of linears that ask for it again on the way; block_forward, before, what else is not
+// there.
 struct BlockBackward {
   const BlockWeights& weights;
   const BlockParameters& gradients;
   BlockLinears& linears;
   const BlockActivations& activations;
-  const BlockGradients& scratch;
+  const BlockScratch& scratch;
   Tensor d_h;       // [share, hidden]: in, the gradient of the block's output; out, of its input
   Tensor d_h_amax;  // optional [1]: where the amax of the latter goes, for the block before
   bool accumulate = false;
-  Recompute recompute = Recompute::kNothing;
 };
 void block_backward(const BlockContext& context, const BlockBackward& args);
 

@@ -29,7 +29,8 @@ HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout&
       lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
 
 HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
-                                 const Tensor& all_norm_memory, Arena& arena) {
+                                 const Tensor& losses_memory, Arena& arena)
+    : losses(losses_memory) {
   const int64_t tokens = shape.tokens();
   const int64_t share = shape.share();
   const int64_t chunk = chunk_tokens(config, shape, compute);
@@ -37,10 +38,9 @@ HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& sh
   rstd = arena.allocate("head rstd", DType::kFloat32, {share});
   norm = arena.allocate("head norm", compute, {share, config.hidden_size});
   all_norm = norm;
-  losses = arena.allocate("losses", DType::kFloat32, {tokens});
   logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size});
   if (shape.tensor_ranks == 1) return;
-  all_norm = all_norm_memory;
+  all_norm = arena.allocate("head norm of all ranks", compute, {tokens, config.hidden_size});
   stats = arena.allocate("logit statistics", DType::kFloat32, {chunk * kCrossEntropyStats});
   all_stats = arena.allocate("logit statistics of all ranks", DType::kFloat32,
                              {shape.tensor_ranks * chunk * kCrossEntropyStats});

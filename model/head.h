@@ -18,8 +18,8 @@ struct HeadParameters {
 };
 
 struct HeadActivations {
-  // `all_norm`: memory for it where there are several ranks.
-  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const Tensor& all_norm,
+  // `losses`: where they go.
+  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const Tensor& losses,
                   Arena& arena);
 
   Tensor h;          // [share, hidden] the residual stream after the last block

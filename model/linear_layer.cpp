@@ -58,24 +58,30 @@ LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const Precisio
                              const TensorGroup& tensor, Arena& arena) {
   const Scaling scaling = activation_scaling(precision.linear);
   int64_t elements = 0;
-  int64_t row_count = 0;
-  int64_t column_count = 0;
+  int64_t scale_count = 0;
   int64_t exchanged = 0;
-  for (const LinearShape& s : shapes) {
+  struct Columns {
+    int64_t elements = 0;
+    int64_t scale_count = 0;
+  };
+  std::array<Columns, 2> columns;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const LinearShape& s = shapes[i];
     exchanged = std::max(exchanged, s.tokens * s.whole_width());
     for (const int64_t width : {s.in, s.out}) {
       elements = std::max(elements, s.tokens * width);
-      row_count = std::max(row_count, fp8_scale_count(scaling, s.tokens, width));
-      column_count = std::max(column_count, fp8_scale_count(scaling, width, s.tokens));
+      scale_count = std::max(scale_count, fp8_scale_count(scaling, s.tokens, width));
     }
+    Columns& turn = columns[i % columns.size()];
+    turn.elements = std::max(turn.elements, s.tokens * s.out);
+    turn.scale_count = std::max(turn.scale_count, fp8_scale_count(scaling, s.out, s.tokens));
   }
   if (is_fp8(precision.linear)) {
     row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements});
-    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {row_count});
-    const size_t turns = tensor.alone() ? 1 : 2;  // alone, nothing is deferred
-    for (size_t i = 0; i < turns; ++i) {
-      column_bytes[i] = arena.allocate("fp8 columns", DType::kUInt8, {elements});
-      column_scales[i] = arena.allocate("fp8 column scales", DType::kFloat32, {column_count});
+    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {scale_count});
+    for (size_t i = 0; i < columns.size(); ++i) {
+      column_bytes[i] = arena.allocate("fp8 columns", DType::kUInt8, {columns[i].elements});
+      column_scales[i] = arena.allocate("fp8 column scales", DType::kFloat32, {columns[i].scale_count});
     }
   }
   if (tensor.alone()) return;
@@ -169,14 +175,16 @@ Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
   const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && is_per_tensor(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        activation_scaling(o.recipe), o.shape.tokens, o.shape.in);
-  return {.rows = wants_rows ? rows : Fp8Operand{}, .columns = kept_.columns, .amax = scale_amax(AmaxTable::kInput)};
+  return {.rows = wants_rows ? rows : Fp8Operand{},
+          .columns = pass == o.input_pass ? kept_.columns : Fp8Operand{},
+          .amax = scale_amax(AmaxTable::kInput)};
 }
 
 Fp8Cast LinearLayer::gradient_operands() const {
   const LinearOptions& o = options_;
   const Scaling scaling = activation_scaling(o.recipe);
   const DType format = o.precision.gradient_format;
-  const size_t turn = alone() ? 0 : static_cast<size_t>(o.index % 2);
+  const auto turn = static_cast<size_t>(o.index % 2);
   return {
       .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
       .columns = view_operand(o.scratch->column_bytes[turn], o.scratch->column_scales[turn], format, scaling,
@@ -287,9 +295,10 @@ void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work)
   group.reduce_scatter(y, exchange(), name);
 }
 
-void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream) {
+void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream,
+                           const std::function<void()>& between) {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return backward_plain(d_x, d_y, accumulate, stream);
+  if (!is_fp8(o.recipe)) return backward_plain(d_x, d_y, accumulate, stream, between);
   const Fp8Cast operands = gradient_operands();
   const bool sums = divides(Divided::kOutputs);
   const Tensor d_input = sums ? exchange() : d_x;
@@ -303,6 +312,7 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
                stream);
   });
   if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
+  if (between) between();
   make_weight_gradient([this, columns = operands.columns, accumulate, &stream] {
     fp8_matmul({.d = options_.gradient,
                 .a = columns,
@@ -344,7 +354,8 @@ void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pa
   product(y, x, 0, x.dim(0));
 }
 
-void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream) {
+void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream,
+                                 const std::function<void()>& between) {
   const LinearOptions& o = options_;
   const bool sums = divides(Divided::kOutputs);
   const bool gathers = divides(Divided::kInputs);
@@ -374,8 +385,9 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
                      .weight_name = options_.names.d_w},
                     stream);
   };
+  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
+  if (between) between();
   if (!sums) return weight_gradient();  // what was exchanged will be overwritten
-  o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
   make_weight_gradient(weight_gradient);
   o.tensor->wait();
 }

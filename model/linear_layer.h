@@ -11,10 +11,10 @@
 // needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on the stream;
 // memory comes from the arena at construction.
 //
-// What is kept of x may also be made again in backward (ForwardPass), in memory that the same linear of all blocks
-// shares. That is overwritten only when backward of the last block to use it is queued: under tensor parallelism at
-// most one weight gradient is deferred, that of the linear before, and the first gather of the next block's backward,
-// or of its forward's second run, queues it before that linear's turn comes again.
+// What backward needs of x may also be made later than in the first forward (LinearOptions::input_pass), in memory that
+// the same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
+// under tensor parallelism at most one weight gradient is deferred, that of the linear before, and the first gather of
+// the next block's backward, or of its forward's second run, queues it before that linear's turn comes again.
 //
 // Tensor parallelism (model/tensor_parallel.h, parallel/tensor_group.h): W is a rank's part of the weight. Where its
 // outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x is all
@@ -29,6 +29,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,7 +62,8 @@ struct LinearScratch {
   // FP8 operands.
   Tensor row_bytes;   // [elements] uint8
   Tensor row_scales;  // [elements] float32
-  // Of output gradients; linears take turns, as the weight gradient of one may be made during the next one's backward.
+  // Of output gradients; linears take turns, shapes[i] in turn i % 2, as the weight gradient of one may be made while
+  // the next one's output gradient is cast.
   std::array<Tensor, 2> column_bytes, column_scales;
   // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
   Tensor share_bytes;  // [elements] uint8
@@ -96,6 +98,14 @@ struct LinearNames {
   const char* d_w = "linear_d_w";
 };
 
+// Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
+// operands have the same bits.
+enum class ForwardPass : uint8_t {
+  kFirst,
+  kAgain,
+  kInputAgain,  // without the product: only what backward needs of x
+};
+
 struct LinearOptions {
   LinearPrecision recipe = LinearPrecision::kBFloat16;
   PrecisionConfig precision;
@@ -108,7 +118,9 @@ struct LinearOptions {
   int64_t index = 0;                 // of this linear in the tables, and among those that take turns
   LinearScratch* scratch = nullptr;  // borrowed
   TensorGroup* tensor = nullptr;     // borrowed
-  // Memory that linears of several blocks share, made by the first of them; null: memory of its own.
+  // The pass that makes what backward needs of x; the others do not.
+  ForwardPass input_pass = ForwardPass::kFirst;
+  // Memory for it that linears of several blocks share, made by the first of them; null: memory of its own.
   std::unique_ptr<LinearInput>* shared_input = nullptr;
 };
 
@@ -117,14 +129,6 @@ enum class Made {
   kPlain,     // nothing
   kMeasured,  // the operand's amax slot
   kCast,      // that and its cast, which may be undefined
-};
-
-// Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
-// operands have the same bits.
-enum class ForwardPass : uint8_t {
-  kFirst,
-  kAgain,
-  kInputAgain,  // without the product: only what backward needs of x
 };
 
 class LinearLayer {
@@ -144,9 +148,17 @@ class LinearLayer {
   // y [tokens, out] = x W^T; y is not used with kInputAgain. Without FP8, x must stay as it is until backward, or be
   // made again.
   void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream, ForwardPass pass = ForwardPass::kFirst);
+  // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes input_cast(kInputAgain).
+  bool makes_input_again() const { return options_.input_pass == ForwardPass::kInputAgain; }
+  // Whether such a kernel is enough: all but rowwise scales, which come from all tokens, are known to it.
+  bool input_needs_no_pass() const {
+    return !is_fp8(options_.recipe) || input_cast(ForwardPass::kInputAgain).defined();
+  }
   // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=; with several ranks of a group the
-  // latter may be deferred (TensorGroup::defer).
-  void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream);
+  // latter may be deferred (TensorGroup::defer). `between`, where given, is queued after the product that makes d_x and
+  // before the weight gradient: it may make x again, and read d_x unless ranks have yet to sum it (outputs divided).
+  void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream,
+                const std::function<void()>& between = {});
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
 
@@ -170,7 +182,8 @@ class LinearLayer {
   Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
   void forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream);
-  void backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream);
+  void backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream,
+                      const std::function<void()>& between);
   void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
   void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
   Tensor measure(const Source& source, Stream& stream);

@@ -37,14 +37,13 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   const DType compute = options.precision.compute;
   const bool training = options.mode == LlamaMode::kTraining;
   sdpa_check_supported(config.head_dim, compute, stream.device());
-  scratch_ = std::make_unique<LinearScratch>(linear_shapes(local_, shape), options.precision, tensor_, arena);
-  head_activations_ = std::make_unique<HeadActivations>(local_, shape, compute, all_tokens(), arena);
+  losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()});
+  make_scratch(arena);
   delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size});
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training) {
     d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
     head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
-    block_gradients_ = std::make_unique<BlockGradients>(local_, shape, compute, arena);
     if (has_kv_copies(config, tensor_.size())) {
       kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
     }
@@ -54,6 +53,9 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   }
   if (is_fp8(options.precision.linear) && options.fp8_stats) {
     fp8_stats_ = std::make_unique<Fp8StatsTable>(kLinearsPerBlock * config.num_layers, arena);
+  }
+  for (int64_t layer = 0; training && layer < config.num_layers; ++layer) {
+    recompute_.push_back(recompute_of(options.checkpointing, layer));
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
 
@@ -66,12 +68,26 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   upload_rope_table();
 }
 
+void Llama::make_scratch(Arena& arena) {
+  const BatchShape& shape = options_.shape;
+  const DType compute = options_.precision.compute;
+  const bool training = options_.mode == LlamaMode::kTraining;
+  arena.overlay({[&](Arena& of_blocks) {
+                   linear_scratch_ = std::make_unique<LinearScratch>(linear_shapes(local_, shape), options_.precision,
+                                                                     tensor_, of_blocks);
+                   block_scratch_ = std::make_unique<BlockScratch>(local_, shape, compute, training, of_blocks);
+                 },
+                 [&](Arena& of_head) {
+                   head_activations_ = std::make_unique<HeadActivations>(local_, shape, compute, losses_, of_head);
+                 }});
+}
+
 // Memory for a row of hidden_size for every token of all tensor-parallel ranks.
 Tensor Llama::all_tokens() const {
   if (tensor_.alone()) return {};
   const int64_t tokens = options_.shape.tokens();
   const int64_t hidden = options_.config.hidden_size;
-  return scratch_->exchange.rows(0, tokens * hidden).view({tokens, hidden});
+  return linear_scratch_->exchange.rows(0, tokens * hidden).view({tokens, hidden});
 }
 
 void Llama::make_block(int64_t layer, Arena& arena) {
@@ -90,7 +106,6 @@ void Llama::make_block(int64_t layer, Arena& arena) {
   weights_.emplace_back(weights, arena);
   if (training) {
     gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), local_, layer);
-    recompute_.push_back(recompute_of(options_.checkpointing, layer));
   }
   linears_.push_back(make_linears(layer, arena));
   if (training || layer == 0) make_activations(layer, arena);
@@ -100,20 +115,22 @@ void Llama::make_activations(int64_t layer, Arena& arena) {
   const PrecisionConfig& precision = options_.precision;
   const bool fp8 = is_fp8(precision.of_layer(layer, options_.config.num_layers));
   const bool training = options_.mode == LlamaMode::kTraining;
-  activations_.emplace_back(local_, options_.shape,
-                            BlockActivations::Options{.compute = precision.compute,
-                                                      .recompute = training ? recompute_.back() : Recompute::kNothing,
-                                                      .reads_norms = training && !fp8 && tensor_.alone(),
-                                                      .reads_swiglu = training && !fp8},
-                            shared_activations_, arena);
+  const Recompute recompute = training ? recompute_[static_cast<size_t>(layer)] : Recompute::kNothing;
+  activations_.emplace_back(
+      local_, options_.shape,
+      BlockActivations::Options{
+          .compute = precision.compute, .recompute = recompute, .reads_norms = training && !fp8 && tensor_.alone()},
+      shared_activations_, arena);
 }
 
 BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
   const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(local_, options_.shape);
   const BlockParameters* g = gradients(static_cast<size_t>(layer));
   const LinearPrecision recipe = options_.precision.of_layer(layer, options_.config.num_layers);
-  const bool keeps_inputs = g == nullptr || keeps(recompute_.back(), Activation::kLinearInput);
   SharedInputs& shared = is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_;
+  const auto keeps_input = [&](size_t i) {
+    return g == nullptr || keeps(recompute_[static_cast<size_t>(layer)], linear_input_kind(i, recipe));
+  };
   const auto make = [&](size_t i, const LinearNames& names, Tensor BlockParameters::*matrix) {
     const LinearOptions linear{.recipe = recipe,
                                .precision = options_.precision,
@@ -124,9 +141,10 @@ BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
                                .amaxes = amaxes_.get(),
                                .stats = fp8_stats_.get(),
                                .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
-                               .scratch = scratch_.get(),
+                               .scratch = linear_scratch_.get(),
                                .tensor = &tensor_,
-                               .shared_input = keeps_inputs ? nullptr : &shared[i]};
+                               .input_pass = input_pass(static_cast<size_t>(layer), i),
+                               .shared_input = keeps_input(i) ? nullptr : &shared[i]};
     return LinearLayer(linear, arena);
   };
   return {.qkv = make(0, {"qkv", "qkv_d_x", "qkv_d_w"}, &BlockParameters::qkv),
@@ -185,6 +203,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch) {
     block_forward(c, {.weights = weights_[layer],
                       .linears = linears_[layer],
                       .activations = activations(layer),
+                      .scratch = *block_scratch_,
                       .residual = residual,
                       .delta = delta_});
     fsdp_->release(unit);
@@ -205,7 +224,7 @@ void Llama::forward(const MicroBatch& batch) {
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
-  CHECK(block_gradients_ != nullptr, "this model was made for inference");
+  CHECK(options_.mode == LlamaMode::kTraining, "this model was made for inference");
   const BlockContext c = context(batch.document_start);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->begin_micro_batch(first, last);
@@ -235,6 +254,17 @@ bool Llama::runs_again(size_t layer) const {
                                                              recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
+// The pass of block `layer` that makes what the backward of its linear reads.
+ForwardPass Llama::input_pass(size_t layer, size_t linear) const {
+  if (options_.mode == LlamaMode::kInference) return ForwardPass::kFirst;
+  const LinearPrecision recipe = options_.precision.of_layer(static_cast<int64_t>(layer), options_.config.num_layers);
+  const Recompute recompute = recompute_[layer];
+  if (keeps(recompute, linear_input_kind(linear, recipe))) return ForwardPass::kFirst;
+  const bool of_norm = linear % 2 == 0;
+  if (!of_norm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
+  return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
+}
+
 void Llama::backward_blocks(const MicroBatch& batch, bool last) {
   const BlockContext c = context(batch.document_start);
   for (size_t layer = weights_.size(); layer-- > 0;) {
@@ -247,19 +277,19 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last) {
       block_forward(c, {.weights = weights_[layer],
                         .linears = linears_[layer],
                         .activations = activations_[layer],
+                        .scratch = *block_scratch_,
                         .residual = {},
-                        .delta = block_gradients_->d_norm,
+                        .delta = block_scratch_->d_norm,
                         .pass = ForwardPass::kAgain});
     }
     block_backward(c, {.weights = weights_[layer],
                        .gradients = gradients_[layer],
                        .linears = linears_[layer],
                        .activations = activations_[layer],
-                       .scratch = *block_gradients_,
+                       .scratch = *block_scratch_,
                        .d_h = delta_,
                        .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
-                       .accumulate = fsdp_->begin_gradient(unit),
-                       .recompute = recompute_[layer]});
+                       .accumulate = fsdp_->begin_gradient(unit)});
     fsdp_->release(unit);
     finish_block(layer, last);
   }

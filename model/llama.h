@@ -57,7 +57,7 @@ class Llama {
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
   void end_step(Communicator& communicator);
 
-  const Tensor& losses() const { return head_activations_->losses; }  // [tokens] float32
+  const Tensor& losses() const { return losses_; }  // [tokens] float32
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
   // Null but for per-tensor FP8 recipes.
@@ -68,6 +68,7 @@ class Llama {
   Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
  private:
+  void make_scratch(Arena& arena);
   void make_block(int64_t layer, Arena& arena);
   void make_activations(int64_t layer, Arena& arena);
   BlockLinears make_linears(int64_t layer, Arena& arena);
@@ -79,6 +80,7 @@ class Llama {
   Tensor forward_blocks(const MicroBatch& batch);
   void backward_blocks(const MicroBatch& batch, bool last);
   bool runs_again(size_t layer) const;
+  ForwardPass input_pass(size_t layer, size_t linear) const;
   void finish_block(size_t layer, bool last);
   void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
@@ -97,8 +99,11 @@ class Llama {
   Tensor d_embedding_;
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
-  std::unique_ptr<LinearScratch> scratch_;  // shared by the linears
+  // Blocks and head take turns in one stretch of memory.
+  std::unique_ptr<LinearScratch> linear_scratch_;
+  std::unique_ptr<BlockScratch> block_scratch_;
   std::unique_ptr<HeadActivations> head_activations_;
+  Tensor losses_;      // [tokens] float32
   Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
   Tensor rope_table_;  // [seq_len, head_dim] float32
 
@@ -110,7 +115,6 @@ class Llama {
   std::vector<Recompute> recompute_;           // in training
 
   // Shared by the blocks, where there is use for them.
-  std::unique_ptr<BlockGradients> block_gradients_;  // in training
   SharedActivations shared_activations_;
   using SharedInputs = std::array<std::unique_ptr<LinearInput>, kLinearsPerBlock>;
   SharedInputs shared_inputs_, shared_fp8_inputs_;    // of linears whose blocks do not keep them

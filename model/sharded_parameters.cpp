@@ -42,12 +42,15 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
   const bool keep_weights = !sharding.reshard_after_forward;
   const bool keep_gradients = sharding.accumulate_unsharded;
-  FsdpOptions options{.units = {},
-                      .pools = {{"norms", all, 1},
-                                {"tables", slots(keep_weights, 1), slots(keep_gradients, 1)},
-                                {"blocks", slots(keep_weights, 2), slots(keep_gradients, 2)}},
-                      .groups = groups,
-                      .gradients = mode == LlamaMode::kTraining};
+  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1};
+  const FsdpPool tables{.name = "tables",
+                        .weight_slots = slots(keep_weights, 1),
+                        .gradient_slots = slots(keep_gradients, 1),
+                        .weights_over = kBlocksPool};
+  const FsdpPool blocks{
+      .name = "blocks", .weight_slots = slots(keep_weights, 2), .gradient_slots = slots(keep_gradients, 2)};
+  FsdpOptions options{
+      .units = {}, .pools = {norms, tables, blocks}, .groups = groups, .gradients = mode == LlamaMode::kTraining};
   for (size_t u = 0; u < layout.units().size(); ++u) {
     const ParameterUnit& unit = layout.units()[u];
     const DType dtype = traveling_dtype(unit);

@@ -24,20 +24,22 @@ std::vector<size_t> units_of(const FsdpOptions& options, size_t pool) {
 // Hands out the slots of a pool to its units in turn.
 class Turns {
  public:
-  // `first`: the pool's first slot among all.
-  Turns(size_t first, size_t slots) : first_(first), bytes_(slots, 0) {}
+  // `slots`: those of all pools so far, by their bytes; this pool's come behind.
+  Turns(std::vector<int64_t>& slots, int64_t count) : slots_(&slots), first_(slots.size()), count_(count) {
+    slots.resize(first_ + static_cast<size_t>(count), 0);
+  }
   // The slot of the next unit, which needs `bytes` of it.
   size_t next(int64_t bytes) {
-    const size_t slot = count_++ % bytes_.size();
-    bytes_[slot] = std::max(bytes_[slot], bytes);
-    return first_ + slot;
+    const size_t slot = first_ + static_cast<size_t>(taken_++ % count_);
+    (*slots_)[slot] = std::max((*slots_)[slot], bytes);
+    return slot;
   }
-  const std::vector<int64_t>& bytes() const { return bytes_; }
 
  private:
+  std::vector<int64_t>* slots_;
   size_t first_;
-  size_t count_ = 0;
-  std::vector<int64_t> bytes_;
+  int64_t count_;
+  int64_t taken_ = 0;
 };
 
 }  // namespace
@@ -49,41 +51,103 @@ Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
       states_(options_.units.size()),
       shards_ready_(compute.device()),
       written_(compute.device()) {
-  for (size_t pool = 0; pool < options_.pools.size(); ++pool) lay_out_weights(pool, arena);
+  for (size_t pool = 0; pool < options_.pools.size(); ++pool) assign_slots(pool);
+  for (size_t i = 0; i < weight_bytes_.size(); ++i) weight_slots_.emplace_back(compute.device());
+  for (size_t i = 0; i < gradient_bytes_.size(); ++i) gradient_slots_.emplace_back(compute.device());
+  if (!alone()) allocate_slots(arena);
+  lay_out_weights(arena);
   if (options_.gradients) lay_out_gradients(arena);
 }
 
-void Fsdp::lay_out_weights(size_t pool, Arena& arena) {
+void Fsdp::assign_slots(size_t pool) {
   const FsdpPool& p = options_.pools[pool];
   const std::vector<size_t> units = units_of(options_, pool);
-  const bool keeps = alone() || p.weight_slots >= std::ssize(units);
-  Turns turns(weight_slots_.size(), keeps ? units.size() : static_cast<size_t>(p.weight_slots));
+  const auto count = std::ssize(units);
+  const bool keeps_weights = alone() || p.weight_slots >= count;
+  const bool keeps_gradients = alone() || p.gradient_slots >= count;
+  Turns weights(weight_bytes_, keeps_weights ? count : p.weight_slots);
+  Turns gradients(gradient_bytes_, keeps_gradients ? count : p.gradient_slots);
   for (const size_t u : units) {
     const FsdpUnit& unit = options_.units[u];
-    states_[u].keeps_weight = keeps;
-    states_[u].weight_shard = unit.weight_shard;
-    states_[u].weight_slot = turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(unit.weight_dtype));
+    const int64_t elements = unit.shard_elements * options_.groups.size();
+    State& s = states_[u];
+    s.keeps_weight = keeps_weights;
+    s.keeps_gradient = keeps_gradients;
+    s.weight_slot = weights.next(elements * dtype_bytes(unit.weight_dtype));
+    s.gradient_slot = gradients.next(elements * dtype_bytes(full_gradient_dtype(u)));
   }
-  std::vector<Tensor> slots;
-  for (const int64_t bytes : turns.bytes()) {
-    weight_slots_.emplace_back(compute_->device());
-    if (!alone()) slots.push_back(arena.allocate("gathered " + p.name, DType::kUInt8, {bytes}));
+}
+
+// Of kept gradients, to which micro-batches add, in float32.
+DType Fsdp::full_gradient_dtype(size_t unit) const {
+  return states_[unit].keeps_gradient ? DType::kFloat32 : options_.units[unit].gradient_dtype;
+}
+
+std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
+  std::vector<size_t> slots;
+  for (const size_t u : units_of(options_, pool)) {
+    if (std::find(slots.begin(), slots.end(), states_[u].*slot) == slots.end()) slots.push_back(states_[u].*slot);
   }
-  for (const size_t u : units) {
+  return slots;
+}
+
+// Pool by pool; the weights of one may lie over the gradients of another.
+void Fsdp::allocate_slots(Arena& arena) {
+  const auto weights = [this](size_t pool) {
+    return [this, pool](Arena& memory) {
+      for (const size_t i : slots_of(pool, &State::weight_slot)) {
+        const std::string name = "gathered " + options_.pools[pool].name;
+        weight_slots_[i].memory = memory.allocate(name, DType::kUInt8, {weight_bytes_[i]});
+      }
+    };
+  };
+  const auto gradients = [this](size_t pool) {
+    return [this, pool](Arena& memory) {
+      for (const size_t i : slots_of(pool, &State::gradient_slot)) {
+        const std::string name = "full gradients of " + options_.pools[pool].name;
+        gradient_slots_[i].memory = memory.allocate(name, DType::kUInt8, {gradient_bytes_[i]});
+      }
+    };
+  };
+  std::vector<bool> overlaid(options_.pools.size(), false);
+  for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
+    const std::optional<size_t> over = options_.gradients ? weights_over(pool) : std::nullopt;
+    if (!over) {
+      weights(pool)(arena);
+      continue;
+    }
+    arena.overlay({weights(pool), gradients(*over)});
+    overlaid[*over] = true;
+    for (const size_t u : units_of(options_, *over)) states_[u].overwrites = slots_of(pool, &State::weight_slot);
+  }
+  for (size_t pool = 0; options_.gradients && pool < options_.pools.size(); ++pool) {
+    if (!overlaid[pool]) gradients(pool)(arena);
+  }
+}
+
+// The pool whose full gradients this one's full weights lie over: where both are gone after use.
+std::optional<size_t> Fsdp::weights_over(size_t pool) const {
+  const std::optional<size_t> over = options_.pools[pool].weights_over;
+  const auto all = [this](size_t p, bool State::*keeps) {
+    const std::vector<size_t> units = units_of(options_, p);
+    return std::none_of(units.begin(), units.end(), [&](size_t u) { return states_[u].*keeps; });
+  };
+  return over && all(pool, &State::keeps_weight) && all(*over, &State::keeps_gradient) ? over : std::nullopt;
+}
+
+void Fsdp::lay_out_weights(Arena& arena) {
+  for (size_t u = 0; u < states_.size(); ++u) {
     const FsdpUnit& unit = options_.units[u];
     State& s = states_[u];
-    if (!alone()) {
-      const Tensor& slot = slots[s.weight_slot - (weight_slots_.size() - slots.size())];
-      s.weight = as(slot, unit.weight_dtype, unit.shard_elements * options_.groups.size());
-    }
+    const int64_t elements = unit.shard_elements;
+    s.weight_shard = unit.weight_shard;
+    if (!alone())
+      s.weight = as(weight_slots_[s.weight_slot].memory, unit.weight_dtype, elements * options_.groups.size());
     // A kept unit's shard is its slice of the full weights, gathered in place.
-    if (!s.weight_shard.defined() && keeps && !alone()) {
-      s.weight_shard = s.weight.rows(options_.groups.rank() * unit.shard_elements,
-                                     (options_.groups.rank() + 1) * unit.shard_elements);
+    if (!s.weight_shard.defined() && s.keeps_weight && !alone()) {
+      s.weight_shard = s.weight.rows(options_.groups.rank() * elements, (options_.groups.rank() + 1) * elements);
     }
-    if (!s.weight_shard.defined()) {
-      s.weight_shard = arena.allocate("weights", unit.weight_dtype, {unit.shard_elements});
-    }
+    if (!s.weight_shard.defined()) s.weight_shard = arena.allocate("weights", unit.weight_dtype, {elements});
     if (alone()) s.weight = s.weight_shard;
   }
 }
@@ -93,39 +157,18 @@ void Fsdp::lay_out_gradients(Arena& arena) {
   for (const FsdpUnit& unit : options_.units) total += unit.shard_elements;
   gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total});
   int64_t offset = 0;
+  int64_t arrived_bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
     const int64_t elements = options_.units[u].shard_elements;
-    states_[u].gradient_shard = gradient_shards_.rows(offset, offset + elements);
-    states_[u].gradient = states_[u].gradient_shard;  // in a group of one
+    const DType dtype = full_gradient_dtype(u);
+    State& s = states_[u];
+    s.gradient_shard = gradient_shards_.rows(offset, offset + elements);
+    s.gradient = alone() ? s.gradient_shard
+                         : as(gradient_slots_[s.gradient_slot].memory, dtype, elements * options_.groups.size());
+    if (!s.keeps_gradient) arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
     offset += elements;
   }
-  if (alone()) return;
-  int64_t arrived_bytes = 0;
-  for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
-    const FsdpPool& p = options_.pools[pool];
-    const std::vector<size_t> units = units_of(options_, pool);
-    const bool keeps = p.gradient_slots >= std::ssize(units);
-    const size_t first = gradient_slots_.size();
-    Turns turns(first, keeps ? units.size() : static_cast<size_t>(p.gradient_slots));
-    const auto dtype = [&](const FsdpUnit& unit) { return keeps ? DType::kFloat32 : unit.gradient_dtype; };
-    for (const size_t u : units) {
-      const FsdpUnit& unit = options_.units[u];
-      states_[u].keeps_gradient = keeps;
-      states_[u].gradient_slot = turns.next(unit.shard_elements * options_.groups.size() * dtype_bytes(dtype(unit)));
-      if (!keeps) arrived_bytes = std::max(arrived_bytes, unit.shard_elements * dtype_bytes(dtype(unit)));
-    }
-    std::vector<Tensor> slots;
-    for (const int64_t bytes : turns.bytes()) {
-      gradient_slots_.emplace_back(compute_->device());
-      slots.push_back(arena.allocate("full gradients of " + p.name, DType::kUInt8, {bytes}));
-    }
-    for (const size_t u : units) {
-      const FsdpUnit& unit = options_.units[u];
-      states_[u].gradient =
-          as(slots[states_[u].gradient_slot - first], dtype(unit), unit.shard_elements * options_.groups.size());
-    }
-  }
-  arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes});
+  if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes});
 }
 
 void Fsdp::gather(size_t unit) {
@@ -167,6 +210,7 @@ void Fsdp::begin_micro_batch(bool first, bool last) {
 
 bool Fsdp::begin_gradient(size_t unit) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
+  for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
   return states_[unit].keeps_gradient && !first_;
 }
 

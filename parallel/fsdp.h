@@ -9,7 +9,9 @@
 //
 // Full weights and gradients lie in slots. Units of a pool with fewer slots than units take turns, unit i of the pool
 // in slot i mod slots, so an address is known at construction and two neighbours never meet in one slot (with two
-// slots). In a group of one, the full tensors are the shards themselves, and nothing moves.
+// slots). Rotating weights of a pool may lie over the rotating gradients of another that are only written once those
+// weights were used (FsdpPool::weights_over). In a group of one, the full tensors are the shards themselves, and
+// nothing moves.
 //
 // Collectives run on a stream of their own, beside the compute stream that is given; events order the two. All methods
 // but the accessors are collectives of the group in the sense of Communicator: the same calls in the same order on
@@ -18,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +53,9 @@ struct FsdpPool {
   std::string name;
   int64_t weight_slots = 0;
   int64_t gradient_slots = 0;
+  // The pool over whose gradients this pool's weights may lie, where neither are kept: its backward comes after the
+  // last use of these weights in a micro-batch.
+  std::optional<size_t> weights_over = {};
 };
 
 struct FsdpOptions {
@@ -105,11 +111,13 @@ class Fsdp {
     Tensor weight, weight_shard, gradient, gradient_shard;
     bool keeps_weight = true;
     bool keeps_gradient = true;
-    size_t weight_slot = 0;    // of all pools
-    size_t gradient_slot = 0;  // of all pools
+    size_t weight_slot = 0;          // of all pools
+    size_t gradient_slot = 0;        // of all pools
+    std::vector<size_t> overwrites;  // weight slots that its gradient lies over
   };
   struct Slot {
     explicit Slot(Device device) : filled(device), free(device) {}
+    Tensor memory;        // undefined in a group of one
     int64_t unit = -1;    // whose weights it holds
     bool fresh = false;   // gathered and not yet used
     bool waited = false;  // the compute stream has waited for `filled`
@@ -117,7 +125,12 @@ class Fsdp {
     Event free;           // no reader left on the compute stream
   };
 
-  void lay_out_weights(size_t pool, Arena& arena);
+  void assign_slots(size_t pool);
+  DType full_gradient_dtype(size_t unit) const;
+  std::vector<size_t> slots_of(size_t pool, size_t State::*slot) const;
+  std::optional<size_t> weights_over(size_t pool) const;
+  void allocate_slots(Arena& arena);
+  void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);
   bool alone() const { return options_.groups.size() == 1; }
 
@@ -125,6 +138,7 @@ class Fsdp {
   Stream* compute_;
   Stream transfers_;
   std::vector<State> states_;
+  std::vector<int64_t> weight_bytes_, gradient_bytes_;  // of the slots
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;

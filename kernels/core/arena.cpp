@@ -1,5 +1,6 @@
 #include "kernels/core/arena.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -44,15 +45,36 @@ Buffer Buffer::host(Device device, int64_t bytes) {
 
 Arena::Arena(Device device, int64_t capacity) : device_(device), buffer_(Buffer::device(device, capacity)) {}
 
-Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+void* Arena::reserve(const std::string& what, int64_t bytes) {
   // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
   char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
-  const Tensor tensor(base + used_, dtype, shape);
-  CHECK(planning() || used_ + tensor.bytes() <= buffer_.bytes(), "the arena of {} bytes has no room for {} ({} at {})",
-        buffer_.bytes(), name, tensor.describe(), used_);
-  items_.push_back({name, tensor.bytes()});
-  used_ += round_up(tensor.bytes());
-  return tensor;
+  CHECK(planning() || used_ + bytes <= buffer_.bytes(), "the arena of {} bytes has no room for {} at {}",
+        buffer_.bytes(), what, used_);
+  char* data = base + used_;
+  used_ += round_up(bytes);
+  return data;
+}
+
+Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+  const Tensor wanted(nullptr, dtype, shape);
+  items_.push_back({name, wanted.bytes()});
+  return Tensor(reserve(fmt::format("{} ({})", name, wanted.describe()), wanted.bytes()), dtype, shape);
+}
+
+void Arena::overlay(std::initializer_list<Part> parts) {
+  std::vector<Arena> plans;
+  for (const Part& part : parts) part(plans.emplace_back(device_));
+  const auto largest =
+      std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
+  for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
+    for (const Item& item : plan->items()) items_.push_back({item.name, item.bytes, item.overlaid || plan != largest});
+  }
+  void* memory = reserve("overlaid parts", largest->used());
+  if (planning()) return;
+  for (const Part& part : parts) {
+    Arena within(device_, Buffer::adopt(memory, largest->used(), [](void*) {}));
+    part(within);
+  }
 }
 
 }  // namespace octavo

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,6 +42,7 @@ class Arena {
   struct Item {
     std::string name;
     int64_t bytes;
+    bool overlaid = false;  // lies in memory that other items are counted for
   };
 
   // A planning arena: allocate() returns tensors whose addresses must not be used, and used() says what they need.
@@ -56,6 +58,11 @@ class Arena {
   // The next tensor, aligned to 256 bytes. Throws when a real arena is full.
   Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape);
 
+  // One stretch of memory for tensors of several parts that are never needed at the same time: each part, called twice,
+  // allocates its own from the arena it is given, the same both times. The last call's tensors are those to use.
+  using Part = std::function<void(Arena&)>;
+  void overlay(std::initializer_list<Part> parts);
+
   bool planning() const { return buffer_.data() == nullptr; }
   Device device() const { return device_; }
   const Buffer& buffer() const { return buffer_; }
@@ -63,6 +70,8 @@ class Arena {
   const std::vector<Item>& items() const { return items_; }
 
  private:
+  void* reserve(const std::string& what, int64_t bytes);
+
   Device device_;
   Buffer buffer_;
   int64_t used_ = 0;

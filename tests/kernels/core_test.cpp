@@ -129,6 +129,34 @@ TEST(Arena, ThePlanIsWhatIsAllocated) {
   expect_error([&] { arena.allocate("one more", DType::kFloat32, {1}); }, "has no room for one more (float32 [1]");
 }
 
+TEST(Arena, OverlaidPartsShareMemory) {
+  std::vector<Tensor> few;
+  std::vector<Tensor> many;
+  const auto lay_out_both = [&](Arena& arena) {
+    const Tensor before = arena.allocate("before", DType::kFloat32, {1});
+    arena.overlay({[&](Arena& part) { few = {part.allocate("one", DType::kFloat32, {100})}; },
+                   [&](Arena& part) { many = lay_out(part); }});
+    return std::pair{before, arena.allocate("after", DType::kFloat32, {1})};
+  };
+  Arena plan(Device::kCpu);
+  lay_out_both(plan);
+  EXPECT_EQ(plan.used(), 256 + (256 + 512 + 256) + 256);
+  ASSERT_EQ(plan.items().size(), 6u);
+  int64_t counted = 0;
+  for (const Arena::Item& item : plan.items()) counted += item.overlaid ? 0 : item.bytes;
+  EXPECT_EQ(counted, 4 + (30 + 260 + 4) + 4);
+
+  Arena arena(Device::kCpu, plan.used());
+  const auto [before, after] = lay_out_both(arena);
+  EXPECT_EQ(arena.used(), plan.used());
+  EXPECT_EQ(few[0].raw(), many[0].raw());
+  const auto distance = [](const Tensor& a, const Tensor& b) {
+    return static_cast<char*>(b.raw()) - static_cast<char*>(a.raw());
+  };
+  EXPECT_EQ(distance(before, many[0]), 256);
+  EXPECT_EQ(distance(many[2], after), 256);
+}
+
 // ---- Stream
 
 TEST(Stream, CopiesAndZeroes) {

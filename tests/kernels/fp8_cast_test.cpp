@@ -97,6 +97,33 @@ TEST_P(Fp8CastTest, Swiglu) {
   }
 }
 
+TEST_P(Fp8CastTest, SwigluBackwardCastsTheResultOfForward) {
+  for (const auto& [tokens, width] : kSizes) {
+    const Array gate_up = varied(tokens, 2 * width);
+    const Array d_out = varied(tokens, width);
+    for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+      const OwnedCast expected(DType::kFloat8E4M3, scaling, tokens, width);
+      const OwnedCast again(DType::kFloat8E4M3, scaling, tokens, width);
+      const auto columns = [](const OwnedCast& cast) {
+        const Fp8Cast both = cast.view();
+        return Fp8Cast{.rows = {}, .columns = both.columns, .amax = both.amax};
+      };
+      const Array out(dtype(), {tokens, width});
+      swiglu_forward({.out = out, .gate_up = gate_up, .amax = {}, .cast = columns(expected)}, stream_);
+      const Array plain = gate_up;
+      swiglu_backward({.d_gate_up = plain, .d_out = d_out, .gate_up = plain}, stream_);
+      const Array in_place = gate_up;
+      const Array scratch = d_out;
+      swiglu_backward(
+          {.d_gate_up = in_place, .d_out = scratch, .gate_up = in_place, .out = scratch, .out_cast = columns(again)},
+          stream_);
+      EXPECT_EQ(again.columns.bits(), expected.columns.bits());
+      EXPECT_EQ(again.columns_scale_inv.bits(), expected.columns_scale_inv.bits());
+      EXPECT_EQ(in_place.bits(), plain.bits());
+    }
+  }
+}
+
 TEST_P(Fp8CastTest, RmsNorm) {
   for (const auto& [tokens, hidden] : kSizes) {
     const Array x = varied(tokens, hidden);

@@ -128,6 +128,50 @@ TEST_P(Fp8CastParity, Swiglu) {
   }
 }
 
+// Beside the gradient, which is cast as well or not.
+TEST_P(Fp8CastParity, SwigluBackwardCastsTheResultOfForward) {
+  for (const auto& [tokens, width] :
+       {Size{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 1536}}) {
+    for (const int64_t offset : {0, 1}) {
+      Twin gate_up(dtype(), {tokens, 2 * width}, offset);
+      Twin d_out(dtype(), {tokens, width});
+      const Twin out(dtype(), {tokens, width});
+      const Twin d_gate_up(dtype(), {tokens, 2 * width});
+      fill_varied(gate_up);
+      fill_varied(d_out);
+      Twin amax(DType::kFloat32, {1});
+      amax.set(0, 2.5f);
+      upload(amax);
+      for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+        const TwinCast expected(DType::kFloat8E4M3, scaling, tokens, width, offset);
+        swiglu_forward({out.gpu(), gate_up.gpu(), {}, expected.gpu(false, true, amax)}, gpu());
+        const TwinCast again(DType::kFloat8E4M3, scaling, tokens, width, offset);
+        const auto backward = [&](const Fp8Cast& cast, const Tensor& amax_out) {
+          poison(again.columns);
+          poison(again.columns_scale_inv);
+          swiglu_backward({.d_gate_up = d_gate_up.gpu(),
+                           .d_out = d_out.gpu(),
+                           .gate_up = gate_up.gpu(),
+                           .amax = amax_out,
+                           .cast = cast,
+                           .out = out.gpu(),
+                           .out_cast = again.gpu(false, true, amax)},
+                          gpu());
+          EXPECT_TRUE(gpu_bytes(again.columns) == gpu_bytes(expected.columns));
+          EXPECT_TRUE(gpu_bytes(again.columns_scale_inv) == gpu_bytes(expected.columns_scale_inv));
+        };
+        swiglu_backward({d_gate_up.gpu(), d_out.gpu(), gate_up.gpu()}, gpu());
+        const auto plain = gpu_bytes(d_gate_up);
+        poison(d_gate_up);
+        backward({}, {});
+        EXPECT_TRUE(gpu_bytes(d_gate_up) == plain);
+        if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
+        expect_bits_of_quantize(d_gate_up, scaling, backward, offset);
+      }
+    }
+  }
+}
+
 TEST_P(Fp8CastParity, RmsNorm) {
   for (const auto& [tokens, hidden] :
        {Size{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 4096}}) {

@@ -272,6 +272,11 @@ TEST_P(ComputeDtypeParity, Swiglu) {
     on_both([&](Stream& s) { swiglu_backward({gate_up.on(s), d_out.on(s), gate_up.on(s)}, s); });
     expect_close(gate_up, "d_gate_up in place", tolerance());
     EXPECT_EQ(gpu_bytes(gate_up), gpu_bytes(d_gate_up));
+    // The bits of forward on the way, in place of d_out.
+    swiglu_forward({out.gpu(), gate_up.gpu()}, gpu());
+    swiglu_backward({.d_gate_up = gate_up.gpu(), .d_out = d_out.gpu(), .gate_up = gate_up.gpu(), .out = d_out.gpu()},
+                    gpu());
+    EXPECT_EQ(gpu_bytes(d_out), gpu_bytes(out));
   }
 }
 

@@ -49,6 +49,23 @@ TEST_P(SwigluTest, Backward) {
   }
 }
 
+TEST_P(SwigluTest, BackwardMakesTheResultOfForwardAgain) {
+  for (const auto& [tokens, width] : kSizes) {
+    const Array gate_up = random({tokens, 2 * width}, 2.0);
+    const Array d_out = random({tokens, width});
+    const Array d_gate_up(dtype(), {tokens, 2 * width});
+    const Array expected(dtype(), {tokens, width});
+    swiglu_forward({.out = expected, .gate_up = gate_up}, stream_);
+    swiglu_backward({.d_gate_up = d_gate_up, .d_out = d_out, .gate_up = gate_up}, stream_);
+
+    const Array in_place = gate_up;
+    const Array out_in_place = d_out;
+    swiglu_backward({.d_gate_up = in_place, .d_out = out_in_place, .gate_up = in_place, .out = out_in_place}, stream_);
+    EXPECT_EQ(out_in_place.bits(), expected.bits());
+    EXPECT_EQ(in_place.bits(), d_gate_up.bits());
+  }
+}
+
 TEST_P(SwigluTest, Amax) {
   const Array gate_up = random({5, 14}, 3.0);
   const Array d_out = random({5, 7});
