@@ -30,9 +30,10 @@ Json memory_json(const MemoryPlan& memory) {
   }
   return {{"items", items},
           {"allocated_bytes", memory.arena_bytes},
-          {"outside_bytes", memory.outside_bytes},
+          {"outside_bytes", memory.room.outside},
           {"total_bytes", memory.total_bytes()},
-          {"available_bytes", memory.available_bytes == 0 ? Json() : Json(memory.available_bytes)},
+          {"margin_bytes", memory.room.margin},
+          {"available_bytes", memory.room.available == 0 ? Json() : Json(memory.room.available)},
           {"fits", memory.fits()},
           {"reshard_after_forward", memory.sharding.reshard_after_forward},
           {"activation_checkpointing",
@@ -87,7 +88,8 @@ void print_memory(const Json& memory) {
     std::cout << fmt::format("{:.2f} GiB\n\n", gib(memory["total_bytes"]));
     return;
   }
-  std::cout << fmt::format("{:.2f} of {:.2f} GiB: {}\n\n", gib(memory["total_bytes"]), gib(memory["available_bytes"]),
+  std::cout << fmt::format("{:.2f} of {:.2f} GiB, {:.2f} to be left free: {}\n\n", gib(memory["total_bytes"]),
+                           gib(memory["available_bytes"]), gib(memory["margin_bytes"]),
                            memory["fits"].get<bool>() ? "fits" : "does not fit");
 }
 

@@ -7,19 +7,12 @@
 #include <utility>
 
 #include "app/memory_choice.h"
-#include "app/training_state.h"
+#include "app/plan_memory.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
 
 namespace {
-
-// Of a GPU's free memory, for what is allocated after the run's own: NCCL's buffers and mappings, kernels of cuBLASLt
-// and cuDNN.
-constexpr int64_t kReservedBytes = int64_t{5} << 29;
-
-double gib(double bytes) { return bytes / (1 << 30); }
-double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
 
 TrainingOptions options_of(const Config& config, const ParameterLayout& layout, int64_t local_batch,
                            const MemoryChoice& choice) {
@@ -101,9 +94,9 @@ std::string what_would_fit(const TrainingOptions& options, Runtime& runtime, con
 
 void check_fits(const TrainingOptions& options, Runtime& runtime) {
   const Arena plan = plan_training(options, training_rank(runtime));
-  const int64_t reserved = runtime.stream().is_cuda() ? kReservedBytes : 0;
-  const int64_t available = std::max<int64_t>(runtime.available_bytes() - reserved, 0);
-  if (plan.used() <= available) return;
+  const MemoryRoom room = memory_room(options.config, runtime);
+  if (room.fits(plan.used())) return;
+  const int64_t available = std::max<int64_t>(room.available - room.needed(0), 0);
   const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
   throw InputError(
       fmt::format("training needs {:.1f} GiB of memory a rank, but {:.1f} GiB are available, with "
@@ -114,11 +107,6 @@ void check_fits(const TrainingOptions& options, Runtime& runtime) {
 }
 
 }  // namespace
-
-bool fits_memory(int64_t needed, int64_t available) {
-  constexpr double kUsableShare = 0.92;
-  return static_cast<double>(needed) <= kUsableShare * static_cast<double>(available);
-}
 
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
                                         const FitsTraining& fits) {
@@ -132,9 +120,11 @@ TrainingOptions choose_training_options(const Config& config, const ParameterLay
 
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
   const TrainingRank rank = training_rank(runtime);
+  MemoryRoom room;
+  runtime.group().agree([&] { room = memory_room(config, runtime); });
   return choose_training_options(config, layout, rank, [&](const TrainingOptions& options) {
     bool fits = true;
-    runtime.group().agree([&] { fits = fits_memory(plan_training(options, rank).used(), runtime.available_bytes()); });
+    runtime.group().agree([&] { fits = room.fits(planned_bytes(options, rank)); });
     return runtime.group().all_reduce_max(fits ? 0 : 1) == 0;
   });
 }
