@@ -80,36 +80,6 @@ class Search {
   std::vector<Candidate> found_;
 };
 
-// Single changes, the least costly first.
-std::vector<std::string> changes_to_try(const Config& config) {
-  std::vector<std::string> changes;
-  if (config.parallel.reshard_after_forward == Reshard::kFalse) {
-    changes.emplace_back("parallel.reshard_after_forward=true");
-  }
-  for (int64_t size = config.training.micro_batch_size / 2; size >= 1; size /= 2) {
-    changes.push_back(fmt::format("training.micro_batch_size={}", size));
-  }
-  for (const char* mode : {"selective", "block", "full"}) {
-    changes.push_back(fmt::format("activation_checkpointing.mode={}", mode));
-  }
-  changes.emplace_back("optimizer.state_dtype=bfloat16");
-  for (int64_t tensor = 2 * config.parallel.tensor_parallel; tensor <= 8; tensor *= 2) {
-    changes.push_back(fmt::format("parallel.tensor_parallel={}", tensor));
-  }
-  return changes;
-}
-
-bool fits_with(ConfigArguments arguments, const std::vector<std::string>& changes, const PlanTarget& target,
-               ProcessGroup& group) {
-  arguments.overrides.insert(arguments.overrides.end(), changes.begin(), changes.end());
-  try {
-    const Config config = load_planned_config(arguments, target);
-    return plan_memory(config, config.parallel.mesh_shape(target.gpus), target.device, group).fits();
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
@@ -166,28 +136,6 @@ std::string differences(const Plan& plan, const Plan& found) {
     add("activation_checkpointing.ratio", a.activation_checkpointing.ratio, b.activation_checkpointing.ratio);
   }
   return text;
-}
-
-std::string smallest_change_that_fits(const ConfigArguments& arguments, const PlanTarget& target, ProcessGroup& group) {
-  const Config config = load_planned_config(arguments, target);
-  const std::vector<std::string> changes = changes_to_try(config);
-  for (const std::string& change : changes) {
-    if (fits_with(arguments, {change}, target, group)) return change;
-  }
-  for (size_t i = 0; i < changes.size(); ++i) {
-    for (size_t j = i + 1; j < changes.size(); ++j) {
-      if (fits_with(arguments, {changes[i], changes[j]}, target, group)) return changes[i] + " " + changes[j];
-    }
-  }
-  constexpr int64_t kMostGpus = 1 << 14;
-  for (PlanTarget more = target; more.gpus <= kMostGpus; more.gpus *= 2) {
-    const int64_t batch = config.training.global_batch_size * more.gpus / target.gpus;
-    const std::string bigger = fmt::format("training.global_batch_size={}", batch);
-    if (more.gpus > target.gpus && fits_with(arguments, {bigger}, more, group)) {
-      return fmt::format("--gpus {} {}", more.gpus, bigger);
-    }
-  }
-  return "";
 }
 
 }  // namespace octavo

@@ -40,8 +40,4 @@ std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, s
 // The keys by which a plan of a search differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);
 
-// The smallest change of the config, or else of the number of GPUs, that makes a plan fit, as words to add to the
-// command line; empty when none was found.
-std::string smallest_change_that_fits(const ConfigArguments& arguments, const PlanTarget& target, ProcessGroup& group);
-
 }  // namespace octavo
