@@ -46,6 +46,7 @@ void set_threads(int64_t ranks, ProcessGroup& group) {
 PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group) {
   PlanTarget target;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.device.gpus_per_node = arguments.gpus_per_node;
   target.cluster = {arguments.gpus_per_node, arguments.network_gbps, arguments.network_latency_us};
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const MachineRates machine = find_machine(arguments.machine);
