@@ -141,7 +141,7 @@ Json plan_json(const PlanReport& report, const PlanTarget& target) {
   const Plan& plan = report.plan;
   const Config& config = plan.config;
   Json json{{"parameters", config.model.num_parameters()},
-            {"linear", to_json(config)["precision"]["linear"]},
+            {"linear", linear_precision(config)},
             {"ranks", target.gpus},
             {"device", target.machine ? target.machine->device : "cpu"},
             {"mesh", mesh_json(plan.mesh)},

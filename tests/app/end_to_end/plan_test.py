@@ -116,6 +116,7 @@ class PlanTest(Scratch):
             self.assertIn(text, out)
         out = self.run_octavo("plan", self.config("none")).out
         self.assertIn("no prediction", out)
+        self.assertIn("float32 linears", out)
 
     def test_unfitting(self):
         arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "activation_checkpointing.mode=none")
