@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "app/config.h"
+#include "app/plan_memory.h"
 #include "app/runtime.h"
 #include "app/training_state.h"
 #include "kernels/core/profiler.h"
@@ -48,12 +49,8 @@ double median(std::vector<double> values);
 // global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, mfu, tflops, memory_gib.
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
 
-// Bytes that a run of `config` allocates on this rank's device, and those that are free there.
-struct MemoryNeed {
-  int64_t needed = 0;
-  int64_t available = 0;
-};
-MemoryNeed memory_need(const Config& config, Runtime& runtime);
+// The memory of a run of `config` on this rank, whether it fits or not. A collective.
+MemoryPlan planned_memory(const Config& config, Runtime& runtime);
 
 // `octavo bench --sweep`; see BenchArguments.
 int bench_sweep_command(const BenchArguments& arguments, ProcessGroup& group);

@@ -147,15 +147,12 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
           {"memory_gib", runtime.memory_gib()}};
 }
 
-MemoryNeed memory_need(const Config& config, Runtime& runtime) {
+MemoryPlan planned_memory(const Config& config, Runtime& runtime) {
   const ParameterLayout layout(config.model, runtime.tensor_rank());
   const TrainingOptions options = choose_training_options(config, layout, runtime);
-  MemoryNeed need;
-  runtime.group().agree([&] {
-    need.needed = plan_training(options, training_rank(runtime)).used();
-    need.available = runtime.available_bytes();
-  });
-  return need;
+  MemoryPlan plan;
+  runtime.group().agree([&] { plan = plan_memory(options, training_rank(runtime), memory_room(config, runtime)); });
+  return plan;
 }
 
 }  // namespace octavo

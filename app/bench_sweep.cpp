@@ -19,7 +19,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kLinearKey = "precision.linear";
 constexpr const char* kBaseline = "bfloat16";
 constexpr const char* kGlobalBatchKey = "training.global_batch_size";
-constexpr int64_t kHeadroomBytes = int64_t{1} << 30;  // for what libraries allocate themselves
 
 std::string full_key(const std::string& name, const std::string& argument) {
   static const std::map<std::string, std::string> kShortNames{
@@ -82,12 +81,11 @@ Json run_combination(const BenchArguments& arguments, const std::vector<std::str
   Config config = combination_config(arguments, overrides, group);
   Runtime runtime(config, group);
   device = runtime.describe();
-  const MemoryNeed need = memory_need(config, runtime);
-  if (group.all_reduce_max(need.needed + kHeadroomBytes > need.available ? 1 : 0) != 0) {
-    constexpr double kGiB = 1 << 30;
+  const MemoryPlan plan = planned_memory(config, runtime);
+  if (group.all_reduce_max(plan.fits() ? 0 : 1) != 0) {
     return {{"status", "out of memory"},
-            {"reason", fmt::format("needs {:.1f} GiB, {:.1f} GiB are free", static_cast<double>(need.needed) / kGiB,
-                                   static_cast<double>(need.available) / kGiB)}};
+            {"reason", fmt::format("needs {:.1f} GiB, {:.1f} GiB are free", gib(plan.room.needed(plan.arena_bytes)),
+                                   gib(plan.room.available))}};
   }
   Bench bench(config, runtime);
   if (arguments.warmup > 0) bench.time_steps(arguments.warmup);

@@ -109,6 +109,9 @@ void adopt_model(Config& config, const ModelConfig& from_weights);
 // refuses what the device has no kernels for. Sets `device` to the one that runs.
 void resolve_device(Config& config, Device device);
 
+// What the linears of a resolved config multiply in: an FP8 recipe, or without one the compute dtype.
+std::string linear_precision(const Config& config);
+
 // Every key with its resolved value, in the config's own layout.
 nlohmann::json to_json(const Config& config);
 // The same as a YAML config that load_config reads.

@@ -176,6 +176,11 @@ nlohmann::ordered_json model_to_json(const ModelConfig& model) {
   return shape;
 }
 
+std::string linear_precision(const Config& config) {
+  const PrecisionConfig& precision = config.precision;
+  return is_fp8(precision.linear) ? name_of(kLinear, precision.linear) : dtype_name(precision.compute);
+}
+
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }
 
 std::string to_yaml(const Config& config) {

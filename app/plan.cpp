@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "app/machine_files.h"
+#include "app/memory_advice.h"
 #include "app/plan_report.h"
 #include "app/plan_search.h"
 #include "app/runtime.h"
@@ -45,6 +46,7 @@ void set_threads(int64_t ranks, ProcessGroup& group) {
 PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group) {
   PlanTarget target;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.device.gpus_per_node = arguments.gpus_per_node;
   target.cluster = {arguments.gpus_per_node, arguments.network_gbps, arguments.network_latency_us};
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const MachineRates machine = find_machine(arguments.machine);
@@ -82,20 +84,15 @@ void print(const nlohmann::ordered_json& json, const PlanArguments& arguments) {
   }
 }
 
-std::string unfitting(const PlanReport& report, const PlanTarget& target) {
-  const MemoryPlan& memory = report.plan.memory;
-  constexpr size_t kLargest = 3;
-  constexpr double kGiB = 1 << 30;
-  std::string largest;
-  for (size_t i = 0; i < std::min(kLargest, memory.items.size()); ++i) {
-    const MemoryItem& item = memory.items[i];
-    largest += fmt::format("{}{} {:.1f} GiB", i == 0 ? "" : ", ", item.name, static_cast<double>(item.bytes) / kGiB);
-  }
-  return fmt::format("the plan needs {:.1f} GiB a rank and {:.1f} are there; the largest items: {}; {}",
-                     static_cast<double>(memory.total_bytes()) / kGiB,
-                     static_cast<double>(target.device.memory_bytes) / kGiB, largest,
-                     report.advice.empty() ? "no single change of the config or number of GPUs was found that fits"
-                                           : "it would fit with " + report.advice);
+// Words for the command line that make the plan fit; empty where none were found.
+std::string fitting_advice(const Config& config, const PlanTarget& target, ProcessGroup& group) {
+  const FittingChange change = find_fitting_change(config, target.gpus, target.device, group);
+  return change.ranks > target.gpus ? fmt::format("--gpus {} {}", change.ranks, change.overrides) : change.overrides;
+}
+
+std::string unfitting(const PlanReport& report) {
+  const Plan& plan = report.plan;
+  return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
 }
 
 // A published set-up with the config's other keys, `micro_batch` sequences a data-parallel rank and step.
@@ -160,16 +157,17 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   if (arguments.search) {
     constexpr size_t kShown = 10;
     report.found = search_plans(report.plan.config, target, kShown, group);
-    CHECK_INPUT(!report.found.empty(), "--search: nothing fits on {} GPUs; {}", target.gpus, unfitting(report, target));
+    if (report.found.empty()) report.advice = fitting_advice(report.plan.config, target, group);
+    CHECK_INPUT(!report.found.empty(), "--search: nothing fits on {} GPUs; {}", target.gpus, unfitting(report));
   } else if (!fits) {
-    report.advice = smallest_change_that_fits(arguments.config, target, group);
+    report.advice = fitting_advice(report.plan.config, target, group);
   } else if (report.plan.prediction) {
     add_faster(report, target, group);
   }
   print(plan_json(report, target), arguments);
   if (fits || arguments.search) return kExitDone;
   std::cout.flush();
-  throw InputError(unfitting(report, target));
+  throw InputError(unfitting(report));
 }
 
 }  // namespace

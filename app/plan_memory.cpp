@@ -41,8 +41,6 @@ class PlannedRank {
   std::unique_ptr<Communicator> shard_, replicate_, tensor_;
 };
 
-constexpr int64_t kGpusPerMachine = 8;
-
 struct NamedLifetime {
   std::string_view prefix;
   Lifetime lifetime;
@@ -110,6 +108,12 @@ MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) 
   return {.name = "padding", .count = 1, .bytes = bytes, .lifetime = Lifetime::kRun};
 }
 
+Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
+  Arena arena = plan_training(options, rank);
+  if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, arena, rank.stream);
+  return arena;
+}
+
 }  // namespace
 
 const char* lifetime_name(Lifetime lifetime) {
@@ -124,38 +128,30 @@ const char* lifetime_name(Lifetime lifetime) {
   return "?";
 }
 
-int64_t outside_bytes(const MeshShape& mesh, bool registered) {
-  constexpr int64_t kMiB = 1 << 20;
-  constexpr int64_t kContext = 700 * kMiB;        // the 1.8B on one H200: 60.3 GiB in use
-  constexpr int64_t kNccl = 1000 * kMiB;          // once there are several ranks: the 8B on four, 121.1 GiB in use
-  constexpr int64_t kCommunicator = 1000 * kMiB;  // of each further axis
-  constexpr int64_t kRegistered = 1500 * kMiB;    // the 8B on four: 103.9, 91.3 and 50.5 GiB in use, by the mode
-  const int64_t axes = (mesh.replicate > 1 ? 1 : 0) + (mesh.shard > 1 ? 1 : 0) + (mesh.tensor > 1 ? 1 : 0);
-  return kContext + (axes > 0 ? kNccl + (axes - 1) * kCommunicator : 0) + (registered ? kRegistered : 0);
+int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank) {
+  return plan_arena(options, rank).used();
+}
+
+MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room) {
+  const Arena arena = plan_arena(options, rank);
+  MemoryPlan plan{.sharding = options.sharding,
+                  .checkpointing = options.checkpointing,
+                  .items = group_items(arena, options, false),
+                  .overlaid = group_items(arena, options, true),
+                  .arena_bytes = arena.used(),
+                  .room = room};
+  plan.items.push_back(padding_of(arena, plan.items));
+  return plan;
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
   PlannedRank planned(config, mesh, device, group);
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
-  MemoryPlan plan;
-  plan.available_bytes = device.memory_bytes;
-  const bool registered = config.parallel.registers_memory(mesh, mesh.ranks() <= kGpusPerMachine);
-  plan.outside_bytes = device.device == Device::kCuda ? outside_bytes(mesh, registered) : 0;
-  const auto fits = [&](const TrainingOptions& options) {
-    return plan.available_bytes == 0 ||
-           fits_memory(plan_training(options, rank).used(), plan.available_bytes - plan.outside_bytes);
-  };
-  const TrainingOptions options = choose_training_options(config, layout, rank, fits);
-  Arena arena = plan_training(options, rank);
-  if (!config.data.validation.empty()) const ValidationBuffers validation(config, arena, rank.stream);
-  plan.sharding = options.sharding;
-  plan.checkpointing = options.checkpointing;
-  plan.items = group_items(arena, options, false);
-  plan.items.push_back(padding_of(arena, plan.items));
-  plan.overlaid = group_items(arena, options, true);
-  plan.arena_bytes = arena.used();
-  return plan;
+  const MemoryRoom room = memory_room(config, mesh, device);
+  const TrainingOptions options = choose_training_options(
+      config, layout, rank, [&](const TrainingOptions& some) { return room.fits(planned_bytes(some, rank)); });
+  return plan_memory(options, rank, room);
 }
 
 }  // namespace octavo

@@ -1,6 +1,6 @@
 // The memory of a run, item by item, for any number of ranks and without a GPU: the same TrainingState that a run
 // allocates, laid out in a planning arena on a planned stream, among planned communicators. Exact, but for cuDNN's
-// workspace of a GPU (kernels/sdpa.h) and for what lies outside the arena, which are estimates.
+// workspace of a GPU (kernels/sdpa.h) and for what lies outside the arena (app/memory_room.h), which are estimates.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/config.h"
+#include "app/memory_room.h"
 #include "app/training_state.h"
 #include "parallel/process_group.h"
 
@@ -30,26 +31,18 @@ struct MemoryPlan {
   ActivationCheckpointing checkpointing;
   std::vector<MemoryItem> items;     // of the arena, the largest first; the padding between tensors is the last
   std::vector<MemoryItem> overlaid;  // in memory of these, at other times
-  int64_t arena_bytes = 0;           // their sum, what the run allocates
-  int64_t outside_bytes = 0;         // CUDA context, libraries and NCCL's buffers; 0 on the CPU
-  int64_t available_bytes = 0;       // memory of one device; 0: unknown
-  int64_t total_bytes() const { return arena_bytes + outside_bytes; }
-  bool fits() const { return available_bytes == 0 || total_bytes() <= available_bytes; }
+  int64_t arena_bytes = 0;           // the sum of the items, what the run allocates
+  MemoryRoom room;
+  int64_t total_bytes() const { return arena_bytes + room.outside; }
+  bool fits() const { return room.fits(arena_bytes); }
 };
-
-struct PlannedDevice {
-  Device device = Device::kCuda;
-  int multiprocessors = 132;
-  int64_t memory_bytes = 0;  // 0: unknown, then everything fits
-};
-
-// What a GPU's memory holds besides the arena on a run of `ranks` ranks: the CUDA context with this program's kernels,
-// cuBLASLt and cuDNN; from the second rank on, NCCL with its buffers for the axes of the mesh, and what it costs to
-// have memory registered (`registered`).
-int64_t outside_bytes(const MeshShape& mesh, bool registered);
 
 // What `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for the
 // device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
+// The same of a rank, whose choices are made.
+MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room);
+// The bytes of its arena.
+int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank);
 
 }  // namespace octavo

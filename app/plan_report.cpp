@@ -35,11 +35,13 @@ Json memory_json(const MemoryPlan& memory) {
   return {{"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"allocated_bytes", memory.arena_bytes},
-          {"outside_bytes", memory.outside_bytes},
+          {"outside_bytes", memory.room.outside},
           {"total_bytes", memory.total_bytes()},
-          {"available_bytes", memory.available_bytes == 0 ? Json() : Json(memory.available_bytes)},
+          {"margin_bytes", memory.room.margin},
+          {"available_bytes", memory.room.available == 0 ? Json() : Json(memory.room.available)},
           {"fits", memory.fits()},
           {"reshard_after_forward", memory.sharding.reshard_after_forward},
+          {"accumulate_unsharded", memory.sharding.accumulate_unsharded},
           {"activation_checkpointing",
            {{"mode", config_names::name_of(config_names::kMode, memory.checkpointing.mode)},
             {"ratio", memory.checkpointing.ratio}}}};
@@ -67,6 +69,11 @@ Json prediction_json(const StepPrediction& p) {
           {"bound", cost_kind_name(p.bound)},
           {"ms_by_kind", kinds},
           {"parts", parts}};
+}
+
+// " 0.25" after mode block.
+std::string ratio_text(const std::string& mode, const Json& ratio) {
+  return mode == "block" ? fmt::format(" {:.3g}", ratio.get<double>()) : "";
 }
 
 Json mesh_json(const MeshShape& mesh) {
@@ -97,7 +104,8 @@ void print_memory(const Json& memory) {
     std::cout << fmt::format("{:.2f} GiB\n\n", gib(memory["total_bytes"]));
     return;
   }
-  std::cout << fmt::format("{:.2f} of {:.2f} GiB: {}\n\n", gib(memory["total_bytes"]), gib(memory["available_bytes"]),
+  std::cout << fmt::format("{:.2f} of {:.2f} GiB, {:.2f} to be left free: {}\n\n", gib(memory["total_bytes"]),
+                           gib(memory["available_bytes"]), gib(memory["margin_bytes"]),
                            memory["fits"].get<bool>() ? "fits" : "does not fit");
 }
 
@@ -143,7 +151,7 @@ Json plan_json(const PlanReport& report, const PlanTarget& target) {
   const Plan& plan = report.plan;
   const Config& config = plan.config;
   Json json{{"parameters", config.model.num_parameters()},
-            {"linear", to_json(config)["precision"]["linear"]},
+            {"linear", linear_precision(config)},
             {"ranks", target.gpus},
             {"device", target.machine ? target.machine->device : "cpu"},
             {"mesh", mesh_json(plan.mesh)},
@@ -165,8 +173,10 @@ Json plan_json(const PlanReport& report, const PlanTarget& target) {
     Json row{{"changes", differences(plan, found)},
              {"mesh", mesh_json(found.mesh)},
              {"micro_batch_size", found.config.training.micro_batch_size},
-             {"checkpointing", to_json(found.config)["activation_checkpointing"]["mode"]},
+             {"checkpointing", config_names::name_of(config_names::kMode, found.memory.checkpointing.mode)},
+             {"ratio", found.memory.checkpointing.ratio},
              {"reshard_after_forward", found.memory.sharding.reshard_after_forward},
+             {"accumulate_unsharded", found.memory.sharding.accumulate_unsharded},
              {"total_bytes", found.memory.total_bytes()},
              {"step_ms", found.prediction->step_s * 1e3},
              {"wps", found.prediction->wps},
@@ -192,7 +202,7 @@ void print_plan(const Json& r) {
       r["ranks"].get<int64_t>(), r["device"].get<std::string>(), mesh["replicate"].get<int64_t>(),
       mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
       anew ? "full weights gathered anew in backward" : "full weights kept", mode,
-      mode == "block" ? fmt::format(" {:.3g}", checkpointing["ratio"].get<double>()) : "");
+      ratio_text(mode, checkpointing["ratio"]));
   print_memory(r["memory"]);
   print_flops(r);
   if (r["prediction"].is_null()) {
@@ -209,20 +219,22 @@ void print_plan(const Json& r) {
 }
 
 void print_search(const Json& r) {
-  std::cout << fmt::format("{:>10}{:>8}{:>11}{:>7}{:>8}  {:<11}{:<6}{:>12}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu",
-                           "replicate", "shard", "tensor", "recompute", "anew", "micro-batch", "step ms", "GiB",
-                           "dollars/1e9", "most of it");
+  std::cout << fmt::format("{:>10}{:>8}{:>11}{:>7}{:>8}  {:<14}{:<6}{:<8}{:>11}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu",
+                           "replicate", "shard", "tensor", "recompute", "anew", "reduced", "micro-batch", "step ms",
+                           "GiB", "dollars/1e9", "most of it");
   for (const Json& row : r["search"]) {
     const Json& mesh = row["mesh"];
+    const auto mode = row["checkpointing"].get<std::string>();
     const std::string dollars = row.contains("dollars_per_billion_tokens")
                                     ? fmt::format("{:.2f}", row["dollars_per_billion_tokens"].get<double>())
                                     : "-";
-    std::cout << fmt::format("{:>10}{:>7.1f}%{:>11}{:>7}{:>8}  {:<11}{:<6}{:>12}{:>11.1f}{:>8.1f}{:>13}  {}\n",
+    std::cout << fmt::format("{:>10}{:>7.1f}%{:>11}{:>7}{:>8}  {:<14}{:<6}{:<8}{:>11}{:>11.1f}{:>8.1f}{:>13}  {}\n",
                              thousands(row["wps"]), 100 * row["mfu"].get<double>(), mesh["replicate"].get<int64_t>(),
                              mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
-                             row["checkpointing"].get<std::string>(), row["reshard_after_forward"] ? "yes" : "no",
-                             row["micro_batch_size"].get<int64_t>(), row["step_ms"].get<double>(),
-                             gib(row["total_bytes"]), dollars, row["bound"].get<std::string>());
+                             mode + ratio_text(mode, row["ratio"]), row["reshard_after_forward"] ? "yes" : "no",
+                             row["accumulate_unsharded"] ? "once" : "each", row["micro_batch_size"].get<int64_t>(),
+                             row["step_ms"].get<double>(), gib(row["total_bytes"]), dollars,
+                             row["bound"].get<std::string>());
   }
 }
 

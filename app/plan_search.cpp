@@ -1,8 +1,11 @@
 #include "app/plan_search.h"
 
-#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
 
 #include "app/config_names.h"
+#include "app/memory_choice.h"
 #include "app/weight_source.h"
 #include "kernels/core/error.h"
 
@@ -25,90 +28,138 @@ bool is_valid(const Config& config, int64_t gpus) {
 struct Candidate {
   Config config;
   MeshShape mesh;
-  double step_s = 0;
+  bool open = false;  // of block mode, whose number of blocks is not found yet; the config has the fewest
 };
 
+// Plans, the fastest first; memory is planned only for those whose turn comes.
 class Search {
  public:
-  Search(const Config& config, const PlanTarget& target) : config_(config), target_(target) {}
-
-  std::vector<Candidate> candidates() {
+  Search(const Config& config, const PlanTarget& target, ProcessGroup& group)
+      : config_(config), target_(target), group_(group) {
     for (const int64_t tensor : {1, 2, 4, 8}) {
       for (int64_t replicate = 1; tensor * replicate <= target_.gpus; replicate *= 2) {
-        if (target_.gpus % (tensor * replicate) == 0) add_meshes(replicate, tensor);
+        if (target_.gpus % (tensor * replicate) == 0) add_mesh({replicate, target_.gpus / replicate / tensor, tensor});
       }
     }
-    std::stable_sort(found_.begin(), found_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.step_s < b.step_s; });
-    return std::move(found_);
+  }
+
+  // The next that fits, if any.
+  std::optional<Plan> next() {
+    while (!queue_.empty()) {
+      Candidate candidate = std::move(queue_.extract(queue_.begin()).mapped());
+      if (!can_fit(candidate)) continue;
+      if (candidate.open) {
+        find_blocks(std::move(candidate));
+        continue;
+      }
+      Plan plan = make_plan(candidate.config, target_, group_);
+      if (plan.memory.fits()) return plan;
+    }
+    return std::nullopt;
   }
 
  private:
-  void add_meshes(int64_t replicate, int64_t tensor) {
-    const MeshShape mesh{replicate, target_.gpus / replicate / tensor, tensor};
+  void add_mesh(const MeshShape& mesh) {
     const int64_t local_batch = config_.training.global_batch_size / mesh.data();
     for (int64_t micro_batch = 1; micro_batch <= local_batch; micro_batch *= 2) {
-      for (const Mode mode : {Mode::kNone, Mode::kSelective, Mode::kBlock, Mode::kFull}) {
-        for (const Reshard reshard : {Reshard::kFalse, Reshard::kTrue}) {
-          if (reshard == Reshard::kTrue && mesh.shard == 1) continue;
-          add(mesh, micro_batch, mode, reshard);
-        }
+      Candidate candidate{.config = config_, .mesh = mesh};
+      Config& config = candidate.config;
+      config.parallel.data_parallel_replicate = mesh.replicate;
+      config.parallel.data_parallel_shard = mesh.shard;
+      config.parallel.tensor_parallel = mesh.tensor;
+      config.training.micro_batch_size = micro_batch;
+      if (!is_valid(config, target_.gpus)) continue;
+      for (const Reshard reshard : {Reshard::kFalse, Reshard::kTrue}) {
+        if (reshard == Reshard::kTrue && mesh.shard == 1) continue;
+        config.parallel.reshard_after_forward = reshard;
+        add_modes(candidate);
       }
     }
   }
 
-  void add(const MeshShape& mesh, int64_t micro_batch, Mode mode, Reshard reshard) {
-    Config config = config_;
-    config.parallel.data_parallel_replicate = mesh.replicate;
-    config.parallel.data_parallel_shard = mesh.shard;
-    config.parallel.tensor_parallel = mesh.tensor;
-    config.parallel.reshard_after_forward = reshard;
-    config.training.micro_batch_size = micro_batch;
-    config.activation_checkpointing.mode = mode;
-    if (mode == Mode::kBlock) config.activation_checkpointing.ratio = 0.5;
-    if (!is_valid(config, target_.gpus)) return;
-    const ShardingOptions sharding{.reshard_after_forward = reshard == Reshard::kTrue,
-                                   .accumulate_unsharded = config.parallel.accumulate_unsharded};
-    const double step_s =
-        predict_step({config, mesh, sharding, config.activation_checkpointing}, *target_.machine, target_.cluster)
-            .step_s;
-    found_.push_back({std::move(config), mesh, step_s});
+  void add_modes(Candidate candidate) {
+    Config& config = candidate.config;
+    for (const Mode mode : {Mode::kNone, Mode::kSelective, Mode::kFull}) {
+      config.activation_checkpointing = {.mode = mode};
+      add_reductions(candidate);
+    }
+    const std::vector<MemoryChoice> choices = block_choices(config);
+    if (choices.size() == 1) return;
+    config.activation_checkpointing = choices[1].checkpointing;
+    candidate.open = true;
+    add_reductions(candidate);
+  }
+
+  // Gradients reduced with every micro-batch; and once a step, where that is faster for the memory it takes.
+  void add_reductions(Candidate candidate) {
+    bool& once = candidate.config.parallel.accumulate_unsharded;
+    const TrainingConfig& training = candidate.config.training;
+    const bool matters = candidate.mesh.shard > 1;
+    if (matters) once = false;
+    const double each_s = step_s(candidate);
+    queue_.emplace(each_s, candidate);
+    if (!matters || training.micro_batch_size * candidate.mesh.data() == training.global_batch_size) return;
+    once = true;
+    if (const double once_s = step_s(candidate); once_s < each_s) queue_.emplace(once_s, std::move(candidate));
+  }
+
+  // Whether the candidate fits with all blocks recomputed, which takes the least memory.
+  bool can_fit(const Candidate& candidate) {
+    Config config = candidate.config;
+    const ParallelConfig& parallel = config.parallel;
+    const auto [known, is_new] = can_fit_.try_emplace(
+        {candidate.mesh.replicate, candidate.mesh.tensor, config.training.micro_batch_size,
+         parallel.reshard_after_forward == Reshard::kTrue ? 1 : 0, parallel.accumulate_unsharded ? 1 : 0});
+    if (!is_new) return known->second;
+    config.activation_checkpointing = {.mode = Mode::kFull};
+    known->second = fits(config, candidate.mesh);
+    return known->second;
+  }
+
+  bool fits(const Config& config, const MeshShape& mesh) const {
+    return plan_memory(config, mesh, target_.device, group_).fits();
+  }
+
+  // Sets the least number of blocks that fits, if one does and none at all does not.
+  void find_blocks(Candidate candidate) {
+    const std::vector<MemoryChoice> choices = block_choices(candidate.config);
+    ActivationCheckpointing& checkpointing = candidate.config.activation_checkpointing;
+    const size_t found = first_fitting(choices, [&](const MemoryChoice& choice) {
+      checkpointing = choice.checkpointing;
+      return fits(candidate.config, candidate.mesh);
+    });
+    if (found == 0 || found == choices.size()) return;
+    checkpointing = choices[found].checkpointing;
+    candidate.open = false;
+    const double seconds = step_s(candidate);
+    queue_.emplace(seconds, std::move(candidate));
+  }
+
+  // Those of mode auto that recompute none of the blocks, or some of them.
+  static std::vector<MemoryChoice> block_choices(Config config) {
+    config.activation_checkpointing = {};
+    std::vector<MemoryChoice> choices = memory_choices(config, true);
+    std::erase_if(choices, [](const MemoryChoice& choice) {
+      const Mode mode = choice.checkpointing.mode;
+      return mode != Mode::kNone && mode != Mode::kBlock;
+    });
+    return choices;
+  }
+
+  double step_s(const Candidate& candidate) const {
+    const ParallelConfig& parallel = candidate.config.parallel;
+    const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == Reshard::kTrue,
+                                   .accumulate_unsharded = parallel.accumulate_unsharded};
+    const PredictedRun run{candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing};
+    return predict_step(run, *target_.machine, target_.cluster).step_s;
   }
 
   const Config& config_;
   const PlanTarget& target_;
-  std::vector<Candidate> found_;
+  ProcessGroup& group_;
+  std::multimap<double, Candidate> queue_;          // by the predicted seconds of a step
+  std::map<std::array<int64_t, 5>, bool> can_fit_;  // by all of a candidate but its checkpointing
 };
-
-// Single changes, the least costly first.
-std::vector<std::string> changes_to_try(const Config& config) {
-  std::vector<std::string> changes;
-  if (config.parallel.reshard_after_forward == Reshard::kFalse) {
-    changes.emplace_back("parallel.reshard_after_forward=true");
-  }
-  for (int64_t size = config.training.micro_batch_size / 2; size >= 1; size /= 2) {
-    changes.push_back(fmt::format("training.micro_batch_size={}", size));
-  }
-  for (const char* mode : {"selective", "block", "full"}) {
-    changes.push_back(fmt::format("activation_checkpointing.mode={}", mode));
-  }
-  changes.emplace_back("optimizer.state_dtype=bfloat16");
-  for (int64_t tensor = 2 * config.parallel.tensor_parallel; tensor <= 8; tensor *= 2) {
-    changes.push_back(fmt::format("parallel.tensor_parallel={}", tensor));
-  }
-  return changes;
-}
-
-bool fits_with(ConfigArguments arguments, const std::vector<std::string>& changes, const PlanTarget& target,
-               ProcessGroup& group) {
-  arguments.overrides.insert(arguments.overrides.end(), changes.begin(), changes.end());
-  try {
-    const Config config = load_planned_config(arguments, target);
-    return plan_memory(config, config.parallel.mesh_shape(target.gpus), target.device, group).fits();
-  } catch (const InputError&) {
-    return false;
-  }
-}
 
 }  // namespace
 
@@ -132,11 +183,12 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
 }
 
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group) {
+  Search search(config, target, group);
   std::vector<Plan> plans;
-  for (const Candidate& candidate : Search(config, target).candidates()) {
-    if (plans.size() >= count) break;
-    Plan plan = make_plan(candidate.config, target, group);
-    if (plan.memory.fits()) plans.push_back(std::move(plan));
+  while (plans.size() < count) {
+    std::optional<Plan> plan = search.next();
+    if (!plan) break;
+    plans.push_back(std::move(*plan));
   }
   return plans;
 }
@@ -153,10 +205,11 @@ std::string differences(const Plan& plan, const Plan& found) {
     add("parallel.data_parallel_shard", plan.mesh.shard, found.mesh.shard);
   }
   add("parallel.tensor_parallel", plan.mesh.tensor, found.mesh.tensor);
-  add("parallel.reshard_after_forward", plan.memory.sharding.reshard_after_forward,
+  // auto keeps all where it fits.
+  add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
       found.memory.sharding.reshard_after_forward);
+  add("parallel.accumulate_unsharded", a.parallel.accumulate_unsharded, b.parallel.accumulate_unsharded);
   add("training.micro_batch_size", a.training.micro_batch_size, b.training.micro_batch_size);
-  // auto, too, recomputes nothing where all fits.
   const auto mode = [](const Config& config) {
     const Mode m = config.activation_checkpointing.mode;
     return std::string(config_names::name_of(config_names::kMode, m == Mode::kAuto ? Mode::kNone : m));
@@ -166,28 +219,6 @@ std::string differences(const Plan& plan, const Plan& found) {
     add("activation_checkpointing.ratio", a.activation_checkpointing.ratio, b.activation_checkpointing.ratio);
   }
   return text;
-}
-
-std::string smallest_change_that_fits(const ConfigArguments& arguments, const PlanTarget& target, ProcessGroup& group) {
-  const Config config = load_planned_config(arguments, target);
-  const std::vector<std::string> changes = changes_to_try(config);
-  for (const std::string& change : changes) {
-    if (fits_with(arguments, {change}, target, group)) return change;
-  }
-  for (size_t i = 0; i < changes.size(); ++i) {
-    for (size_t j = i + 1; j < changes.size(); ++j) {
-      if (fits_with(arguments, {changes[i], changes[j]}, target, group)) return changes[i] + " " + changes[j];
-    }
-  }
-  constexpr int64_t kMostGpus = 1 << 14;
-  for (PlanTarget more = target; more.gpus <= kMostGpus; more.gpus *= 2) {
-    const int64_t batch = config.training.global_batch_size * more.gpus / target.gpus;
-    const std::string bigger = fmt::format("training.global_batch_size={}", batch);
-    if (more.gpus > target.gpus && fits_with(arguments, {bigger}, more, group)) {
-      return fmt::format("--gpus {} {}", more.gpus, bigger);
-    }
-  }
-  return "";
 }
 
 }  // namespace octavo

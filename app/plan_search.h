@@ -33,15 +33,13 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
 
 // The fastest plans that fit, at most `count`, over all meshes with 1, 2, 4 or 8 tensor-parallel ranks, micro-batches
-// of powers of two, the checkpointing modes there are, and full weights kept or gathered anew; the batch and the rest
-// stay as the config says. Memory is planned only for candidates fast enough to be among them. Needs target.machine.
+// of powers of two, the checkpointing modes there are (of block mode, the fewest blocks that fit), full weights kept or
+// gathered anew, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
+// rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Needs
+// target.machine.
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group);
 
 // The keys by which a plan of a search differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);
-
-// The smallest change of the config, or else of the number of GPUs, that makes a plan fit, as words to add to the
-// command line; empty when none was found.
-std::string smallest_change_that_fits(const ConfigArguments& arguments, const PlanTarget& target, ProcessGroup& group);
 
 }  // namespace octavo

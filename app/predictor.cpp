@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "app/predictor_rates.h"
 #include "app/runtime.h"
@@ -46,13 +48,14 @@ class Ledger {
 };
 
 // Bytes that casting an element of an operand into both layouts moves, beyond what the kernel that makes it moves
-// anyway. Delayed and blockwise casts are fused into that kernel, at a lower rate; rows need their amaxes first.
-double cast_bytes(LinearPrecision recipe) {
+// anyway. Delayed and blockwise casts are fused into that kernel, at a lower rate, as are those of tensors whose scales
+// the first run has found; rows need their amaxes first.
+double cast_bytes(LinearPrecision recipe, ForwardPass pass) {
   switch (recipe) {
     case LinearPrecision::kBFloat16:
       return 0;
     case LinearPrecision::kFp8Tensorwise:
-      return 4;
+      return pass == ForwardPass::kFirst ? 4 : 3;
     case LinearPrecision::kFp8Delayed:
     case LinearPrecision::kFp8Blockwise:
       return 3;
@@ -91,25 +94,37 @@ class StepModel {
   }
   bool fast(LinearPrecision recipe, bool forward) const;
 
-  double block_forward(LinearPrecision recipe);
+  double block_forward(LinearPrecision recipe, ForwardPass pass);
   double block_backward(LinearPrecision recipe);
-  double forward_ops(LinearPrecision recipe);
+  double forward_ops(LinearPrecision recipe, ForwardPass pass);
   double linear_forward(size_t i, LinearPrecision recipe);
   double linear_backward(size_t i, LinearPrecision recipe);
-  double casts(LinearPrecision recipe, bool forward);
+  double casts(LinearPrecision recipe, bool forward, ForwardPass pass = ForwardPass::kFirst);
+  double gathers_again(LinearPrecision recipe);
   double tensor_seconds(double bytes);
   double head();
   void end_of_step();
 
-  void blocks(LinearPrecision recipe, int64_t layers);
-  void recomputation(LinearPrecision recipe, double layers);
-  void weight_casts(LinearPrecision recipe, double layers);
+  // Blocks of one recipe of which backward makes the same again.
+  struct Blocks {
+    LinearPrecision recipe;
+    Recompute again;
+    bool operator<(const Blocks& o) const { return std::pair(recipe, again) < std::pair(o.recipe, o.again); }
+  };
+  std::map<Blocks, int64_t> all_blocks() const;
+  void blocks(const Blocks& kind, double layers);
+  double recomputation(const Blocks& kind);
+  void weight_casts(const Blocks& kind, double layers);
   void exposed_sharding(LinearPrecision recipe, double layers, double forward_s, double backward_s);
   void exposed_ends();
 
   // Bytes of a weight as it travels between ranks.
   double weight_bytes(LinearPrecision recipe) const {
     return is_per_tensor(recipe) ? (config_.precision.fp8_all_gather ? 1 : 4) : element_;
+  }
+  // Of a block's gradient.
+  double gradient_bytes() const {
+    return sharding_.accumulate_unsharded ? 4 : as_double(dtype_bytes(config_.precision.reduce));
   }
   double block_parameters() const;
   double table_parameters() const { return as_double(model_.vocab_size) * as_double(model_.hidden_size); }
@@ -129,6 +144,7 @@ class StepModel {
   double tokens() const { return as_double(shape_.tokens()); }
   double share() const { return as_double(shape_.share()); }
   double hidden() const { return as_double(model_.hidden_size); }
+  double rotated_width() const { return as_double((model_.num_heads + model_.num_kv_heads) * model_.head_dim); }
   double ffn() const { return as_double(model_.intermediate_size); }
   int64_t micro_batches() const {
     return config_.training.global_batch_size / mesh_.data() / config_.training.micro_batch_size;
@@ -205,33 +221,37 @@ double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
 }
 
 // The casts of the four linears' operands; what is shared by tokens is cast before it travels, and transposed after.
-double StepModel::casts(LinearPrecision recipe, bool forward) {
+double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) {
   if (!is_fp8(recipe)) return 0;
+  const double of_element = cast_bytes(recipe, pass);
   double bytes = 0;
   for (const LinearShape& s : linears_) {
     const double width = as_double(forward ? s.in : s.out);
     const bool travels = mesh_.tensor > 1 && (forward ? s.divided == Divided::kOutputs : s.divided == Divided::kInputs);
-    if (!travels || !is_per_tensor(recipe)) bytes += tokens() * width * cast_bytes(recipe);
-    if (travels && is_per_tensor(recipe)) bytes += share() * width * (cast_bytes(recipe) - 1) + tokens() * width * 2;
+    if (!travels || !is_per_tensor(recipe)) bytes += tokens() * width * of_element;
+    if (travels && is_per_tensor(recipe)) bytes += share() * width * (of_element - 1) + tokens() * width * 2;
   }
   double seconds = memory("casts", bytes);
-  if (mesh_.tensor > 1 && recipe == LinearPrecision::kFp8Tensorwise) {
+  if (mesh_.tensor > 1 && recipe == LinearPrecision::kFp8Tensorwise && pass == ForwardPass::kFirst) {
     const double amaxes = kLinearsPerBlock * all_reduce_seconds(machine_, cluster_, tensor_, 4) / 2;
     seconds += exposed("amaxes over tensor-parallel ranks", communicate(amaxes), 4 * kLinearsPerBlock);
   }
   return seconds;
 }
 
-// What selective recomputation makes again: all but products and attention.
-double StepModel::forward_ops(LinearPrecision recipe) {
-  const double qk = as_double((model_.num_heads + model_.num_kv_heads) * model_.head_dim);
-  return memory("rms_norm", 2 * 4 * share() * hidden() * element_) + memory("rope", 2 * tokens() * qk * element_) +
-         memory("swiglu", 3 * tokens() * ffn() * element_) + casts(recipe, true);
+// Norms, swiglu and casts, which make the linears' inputs.
+double StepModel::forward_ops(LinearPrecision recipe, ForwardPass pass) {
+  // Two norms, with the residual stream, which the first run leaves behind.
+  const double norm_passes = pass == ForwardPass::kInputAgain ? 4 : 8;
+  return memory("rms_norm", norm_passes * share() * hidden() * element_) +
+         memory("swiglu", 3 * tokens() * ffn() * element_) + casts(recipe, true, pass);
 }
 
-double StepModel::block_forward(LinearPrecision recipe) {
-  double seconds = forward_ops(recipe);
-  for (size_t i = 0; i < linears_.size(); ++i) seconds += linear_forward(i, recipe);
+// After the first pass, the down product is left out.
+double StepModel::block_forward(LinearPrecision recipe, ForwardPass pass) {
+  double seconds = forward_ops(recipe, pass) + memory("rope", 2 * tokens() * rotated_width() * element_);
+  const size_t products = pass == ForwardPass::kFirst ? linears_.size() : linears_.size() - 1;
+  for (size_t i = 0; i < products; ++i) seconds += linear_forward(i, recipe);
   const SdpaShape attention = sdpa_shape(model_, shape_);
   seconds += ledger_.add("sdpa_forward", CostKind::kAttention, attention_forward_seconds(machine_, attention),
                          attention_forward_flops(attention), 0);
@@ -239,10 +259,9 @@ double StepModel::block_forward(LinearPrecision recipe) {
 }
 
 double StepModel::block_backward(LinearPrecision recipe) {
-  const double qk = as_double((model_.num_heads + model_.num_kv_heads) * model_.head_dim);
   double seconds = memory("rms_norm", 2 * 4 * share() * hidden() * element_) +
-                   memory("rope", 2 * tokens() * qk * element_) + memory("swiglu", 5 * tokens() * ffn() * element_) +
-                   casts(recipe, false);
+                   memory("rope", 2 * tokens() * rotated_width() * element_) +
+                   memory("swiglu", 5 * tokens() * ffn() * element_) + casts(recipe, false);
   for (size_t i = 0; i < linears_.size(); ++i) seconds += linear_backward(i, recipe);
   const SdpaShape attention = sdpa_shape(model_, shape_);
   seconds += ledger_.add("sdpa_backward", CostKind::kAttention, attention_backward_seconds(machine_, attention),
@@ -250,25 +269,42 @@ double StepModel::block_backward(LinearPrecision recipe) {
   return seconds;
 }
 
-// Forward again in backward, by the mode.
-void StepModel::recomputation(LinearPrecision recipe, double layers) {
-  using Mode = ActivationCheckpointing::Mode;
-  const ActivationCheckpointing& c = checkpointing_;
-  if (c.mode == Mode::kAuto || c.mode == Mode::kNone) return;
-  const double share = c.mode == Mode::kBlock ? c.ratio : 1;
-  set_times(as_double(micro_batches()) * layers * share);
-  if (c.mode == Mode::kSelective) {
-    forward_ops(recipe);
-  } else {
-    block_forward(recipe);
+// Of the shares that selective recomputation makes. What could cover them covers the collectives of backward itself.
+double StepModel::gathers_again(LinearPrecision recipe) {
+  if (mesh_.tensor == 1) return 0;
+  double bytes = 0;
+  double seconds = 0;
+  for (const LinearShape& s : linears_) {
+    if (s.divided != Divided::kOutputs) continue;
+    const double gathered = tokens() * as_double(s.in) * (is_per_tensor(recipe) ? 1 : element_);
+    bytes += gathered;
+    seconds += tensor_seconds(gathered);
   }
+  return exposed("tensor-parallel collectives, again", seconds, bytes);
+}
+
+// Seconds of what a block's backward makes again.
+double StepModel::recomputation(const Blocks& kind) {
+  switch (kind.again) {
+    case Recompute::kNothing:
+      return 0;
+    case Recompute::kCheap:
+      return forward_ops(kind.recipe, ForwardPass::kInputAgain) + gathers_again(kind.recipe);
+    case Recompute::kBlock:
+      return block_forward(kind.recipe, ForwardPass::kAgain);
+  }
+  return 0;
 }
 
 // FP8 casts and transposes of gathered weights: once a step where they stay, else with every gather.
-void StepModel::weight_casts(LinearPrecision recipe, double layers) {
-  if (!is_fp8(recipe)) return;
+void StepModel::weight_casts(const Blocks& kind, double layers) {
+  if (!is_fp8(kind.recipe)) return;
   const bool anew = sharding_.reshard_after_forward && mesh_.shard > 1;
-  const double bytes = is_per_tensor(recipe) ? 2 : (anew ? 2 * (element_ + 1) : element_ + 2);
+  double bytes = 2;
+  if (!is_per_tensor(kind.recipe)) {
+    const double rows_again = kind.again == Recompute::kBlock ? 1 : 0;
+    bytes = anew ? 2 * (element_ + 1) + rows_again : element_ + 2;
+  }
   set_times(layers * (anew ? as_double(micro_batches()) : 1));
   memory("weight casts", bytes * block_parameters());
 }
@@ -277,24 +313,23 @@ void StepModel::weight_casts(LinearPrecision recipe, double layers) {
 void StepModel::exposed_sharding(LinearPrecision recipe, double layers, double forward_s, double backward_s) {
   const double n = as_double(micro_batches());
   const bool anew = sharding_.reshard_after_forward;
-  const double gathered = block_parameters() * weight_bytes(recipe);
-  const double gradient_bytes = sharding_.accumulate_unsharded ? 4 : as_double(dtype_bytes(config_.precision.reduce));
-  const double shard_bytes = block_parameters() * 4 / as_double(mesh_.shard);
+  const double gathered = mesh_.shard > 1 ? block_parameters() * weight_bytes(recipe) : 0;
+  const double gradient = mesh_.shard > 1 ? block_parameters() * gradient_bytes() : 0;
   const auto uncovered = [](double travel, double compute) { return std::max(travel - compute, 0.0); };
+  const auto gather_s = [&] { return shard_seconds(gathered, Beside::kCompute); };
+  const auto reduce_s = [&] { return shard_seconds(gradient, Beside::kCompute); };
   set_times(layers * (anew ? n : 1));
-  const double gather = shard_seconds(gathered, Beside::kCompute);
-  exposed("gathers of weights", uncovered(gather, forward_s), mesh_.shard > 1 ? gathered : 0);
+  exposed("gathers of weights", uncovered(gather_s(), forward_s), gathered);
 
-  const double reductions = sharding_.accumulate_unsharded ? 1 : n;
-  const double again = anew ? gather : 0;
-  set_times(layers * (reductions - 1));
-  const double reduce = shard_seconds(block_parameters() * gradient_bytes, Beside::kCompute);
-  exposed("gradient reductions", uncovered(again + reduce, backward_s), 0);
+  const bool reduces = !sharding_.accumulate_unsharded;
+  set_times(layers * (n - 1));
+  exposed("gradient reductions", uncovered((anew ? gather_s() : 0) + (reduces ? reduce_s() : 0), backward_s),
+          reduces ? gradient : 0);
   set_times(layers);
+  const double shard_bytes = block_parameters() * 4 / as_double(mesh_.shard);
   const double replicas =
       communicate(all_reduce_seconds(machine_, cluster_, replicate_, shard_bytes, Beside::kCompute));
-  communicate(reduce);
-  exposed("gradient reductions", uncovered(again + reduce + replicas, backward_s), block_parameters() * gradient_bytes);
+  exposed("gradient reductions", uncovered((anew ? gather_s() : 0) + reduce_s() + replicas, backward_s), gradient);
 }
 
 // Nothing is there to cover the first gathers and the last reductions.
@@ -307,23 +342,32 @@ void StepModel::exposed_ends() {
     exposed("gathers of weights", shard_seconds(bytes, Beside::kNothing), bytes);
   }
   set_times(1);
-  const double block_bytes = block_parameters() * as_double(dtype_bytes(config_.precision.reduce));
-  const double bytes = block_bytes + table_parameters() * 4;
+  const double bytes = block_parameters() * gradient_bytes() + table_parameters() * 4;
   double seconds = shard_seconds(bytes, Beside::kNothing);
   const double shard_bytes = (block_parameters() + table_parameters()) * 4 / as_double(mesh_.shard);
   seconds += communicate(all_reduce_seconds(machine_, cluster_, replicate_, shard_bytes));
   exposed("gradient reductions", seconds, 0);
 }
 
-void StepModel::blocks(LinearPrecision recipe, int64_t count) {
-  if (count == 0) return;
-  const double layers = as_double(count);
+// The activations of the last block recomputed are still there, so that it does not run again.
+std::map<StepModel::Blocks, int64_t> StepModel::all_blocks() const {
+  const bool decided = checkpointing_.mode != ActivationCheckpointing::Mode::kAuto;
+  bool is_last = true;
+  std::map<Blocks, int64_t> kinds;
+  for (int64_t layer = model_.num_layers; layer-- > 0;) {
+    Recompute again = decided ? recompute_of(checkpointing_, layer) : Recompute::kNothing;
+    if (again == Recompute::kBlock && std::exchange(is_last, false)) again = Recompute::kNothing;
+    ++kinds[{config_.precision.of_layer(layer, model_.num_layers), again}];
+  }
+  return kinds;
+}
+
+void StepModel::blocks(const Blocks& kind, double layers) {
   set_times(as_double(micro_batches()) * layers);
-  const double forward_s = block_forward(recipe);
-  const double backward_s = block_backward(recipe);
-  recomputation(recipe, layers);
-  weight_casts(recipe, layers);
-  if (mesh_.data() > 1) exposed_sharding(recipe, layers, forward_s, backward_s);
+  const double forward_s = block_forward(kind.recipe, ForwardPass::kFirst);
+  const double backward_s = recomputation(kind) + block_backward(kind.recipe);
+  weight_casts(kind, layers);
+  if (mesh_.data() > 1) exposed_sharding(kind.recipe, layers, forward_s, backward_s);
 }
 
 // Final norm, lm_head and cross entropy; embedding. lm_head multiplies in the compute dtype.
@@ -369,9 +413,7 @@ void StepModel::end_of_step() {
 }
 
 StepPrediction StepModel::predict() {
-  std::map<LinearPrecision, int64_t> layers;
-  for (int64_t i = 0; i < model_.num_layers; ++i) ++layers[config_.precision.of_layer(i, model_.num_layers)];
-  for (const auto& [recipe, count] : layers) blocks(recipe, count);
+  for (const auto& [kind, layers] : all_blocks()) blocks(kind, as_double(layers));
   head();
   if (mesh_.data() > 1) exposed_ends();
   end_of_step();

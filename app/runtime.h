@@ -33,8 +33,11 @@ class Runtime {
   Runtime(Config& config, ProcessGroup& group);
 
   ProcessGroup& group() { return group_; }
+  const ProcessGroup& group() const { return group_; }
   Stream& stream() { return stream_; }
+  const Stream& stream() const { return stream_; }
   Mesh& mesh() { return *mesh_; }
+  const Mesh& mesh() const { return *mesh_; }
   // The axes that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
   // This rank's place among those that divide each layer.

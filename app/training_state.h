@@ -34,12 +34,9 @@ TrainingRank training_rank(Runtime& runtime);
 using FitsTraining = std::function<bool(const TrainingOptions&)>;
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
                                         const FitsTraining& fits);
-// Whether a run that allocates `needed` bytes fits where `available` are free, of which some are for CUDA, cuBLASLt,
-// cuDNN and NCCL.
-bool fits_memory(int64_t needed, int64_t available);
 
-// Those of a run, with what is auto decided by the memory there is. Throws InputError where the plan cannot fit. A
-// collective; `config` and `layout` must outlive the options.
+// Those of a run, with what is auto decided by the memory there is (app/memory_room.h). Throws InputError where the
+// plan cannot fit. A collective; `config` and `layout` must outlive the options.
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 // The same, whether they fit or not.
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);

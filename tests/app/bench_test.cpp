@@ -95,6 +95,7 @@ class BenchCommandTest : public ConfigTest {
 
 TEST_F(BenchCommandTest, OpsHaveFloors) {
   const Json result = bench({.config = {}, .ops = true, .sweep = {}});
+  EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
   EXPECT_GT(result["rates"]["product_tflops"], 0);
   EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());
   EXPECT_GT(result["rates"]["bandwidth_gb_s"], 0);

@@ -74,7 +74,7 @@ TEST_F(PlanMemory, KeepsFullWeightsWhereTheyFit) {
   EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {}, 8).sharding.reshard_after_forward);
   const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 80 * kGiB);
   EXPECT_TRUE(small.sharding.reshard_after_forward);
-  EXPECT_EQ(small.checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
+  EXPECT_EQ(small.checkpointing.mode, ActivationCheckpointing::Mode::kSelective);
   EXPECT_TRUE(small.fits());
   EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"activation_checkpointing.mode=none"}, 8, 80 * kGiB).fits());
 }

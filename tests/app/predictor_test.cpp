@@ -74,6 +74,42 @@ TEST(Predictor, Sharded) {
   }
 }
 
+// The 8B on four GPUs, full weights gathered anew in backward.
+TEST(Predictor, ActivationCheckpointing) {
+  using Mode = ActivationCheckpointing::Mode;
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=8"}, .gpus = 4});
+  const auto step_ms = [&](const ActivationCheckpointing& checkpointing) {
+    const PredictedRun run{config, config.parallel.mesh_shape(4), {.reshard_after_forward = true}, checkpointing};
+    return predict_step(run, find_machine("h200"), {}).step_s * 1e3;
+  };
+  const double none = step_ms({.mode = Mode::kNone});
+  const double selective = step_ms({.mode = Mode::kSelective});
+  const double full = step_ms({.mode = Mode::kFull});
+  EXPECT_NEAR(none / 1043.5, 1, kTolerance);
+  EXPECT_NEAR(selective / 1066.0, 1, kTolerance);
+  EXPECT_NEAR(full / 1266.1, 1, kTolerance);
+  EXPECT_NEAR(selective / none, 1066.0 / 1043.5, 0.02);
+  EXPECT_NEAR(full / none, 1266.1 / 1043.5, 0.04);
+  // 31 of the 32 blocks run again, and 7 of 8.
+  const double seven = step_ms({.mode = Mode::kBlock, .ratio = 0.25}) - none;
+  EXPECT_NEAR(seven / (full - none), 7.0 / 31, 1e-6);
+  EXPECT_EQ(step_ms({.mode = Mode::kBlock, .ratio = 1.0 / 32}), none);
+}
+
+TEST(Predictor, GradientsReducedOnceAStep) {
+  const auto step_ms = [](int64_t micro_batches, bool once, const Cluster& cluster) {
+    const Config config = load({.config = "llama3_8b_8gpu.yaml",
+                                .overrides = {fmt::format("training.global_batch_size={}", 32 * micro_batches)},
+                                .gpus = 16});
+    const PredictedRun run{config, config.parallel.mesh_shape(16), {.accumulate_unsharded = once}};
+    return predict_step(run, find_machine("h200"), cluster).step_s * 1e3;
+  };
+  const Cluster slow{.network_gbps = 20};
+  EXPECT_LT(step_ms(4, true, slow), step_ms(4, false, slow));
+  EXPECT_EQ(step_ms(1, true, slow), step_ms(1, false, slow));
+}
+
 double tensor_parallel_ms(const char* preset, int64_t layers) {
   const Config config =
       load({.config = "llama3_8b_8gpu.yaml",

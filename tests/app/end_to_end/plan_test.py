@@ -75,6 +75,37 @@ class PlanTest(Scratch):
         text = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--search").out
         self.assertEqual(len(text.splitlines()), 11)
 
+    def test_search_finds_the_number_of_blocks(self):
+        """The fewest that fit, where not all activations do."""
+        arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "60GiB")
+        found = self.plan(*arguments, "--search")["search"]
+        blocks = [row for row in found if row["checkpointing"] == "block"]
+        self.assertTrue(blocks)
+        for row in blocks:
+            changes = row["changes"].split()
+            again = self.plan(*arguments, *changes)
+            self.assertAlmostEqual(again["prediction"]["wps"], row["wps"], places=6)
+            self.assertEqual(again["memory"]["total_bytes"], row["total_bytes"])
+            fewer = [f"activation_checkpointing.ratio={row['ratio'] - 1 / 32}",
+                     f"parallel.reshard_after_forward={str(row['reshard_after_forward']).lower()}"]
+            plan = self.run_octavo("plan", *arguments, "--json", *changes, *fewer, code=BAD_INPUT)
+            self.assertFalse(json.loads(plan.out)["memory"]["fits"])
+
+    def test_search_reduces_gradients_once(self):
+        arguments = (MODEL_8B, "--gpus", 4, "--gpus-per-node", 1, "--network-gbps", 50, "training.global_batch_size=64")
+        once = [row for row in self.plan(*arguments, "--search")["search"] if row["accumulate_unsharded"]]
+        self.assertTrue(once)
+        changes = once[0]["changes"].split()
+        self.assertIn("parallel.accumulate_unsharded=true", changes)
+        again = self.plan(*arguments, *changes)
+        self.assertTrue(again["memory"]["accumulate_unsharded"])
+        self.assertAlmostEqual(again["prediction"]["wps"], once[0]["wps"], places=6)
+
+    def test_memory_is_registered_within_a_node(self):
+        arguments = (MODEL_8B, "--gpus", 8)
+        whole = self.plan(*arguments)["memory"]["outside_bytes"]
+        self.assertLess(self.plan(*arguments, "--gpus-per-node", 4)["memory"]["outside_bytes"], whole)
+
     def test_published(self):
         rows = self.plan(MODEL_8B, "--published", "--machine", "h100")
         self.assertEqual({row["gpus"] for row in rows}, {128, 256, 512})
@@ -85,6 +116,7 @@ class PlanTest(Scratch):
             self.assertIn(text, out)
         out = self.run_octavo("plan", self.config("none")).out
         self.assertIn("no prediction", out)
+        self.assertIn("float32 linears", out)
 
     def test_unfitting(self):
         arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "activation_checkpointing.mode=none")
@@ -93,12 +125,12 @@ class PlanTest(Scratch):
         self.assertFalse(plan["memory"]["fits"])
         change = plan["advice"]
         self.assertIn(change, result.err)
-        for text in ("80.0", "activations gate_up", "fit with"):
+        for text in ("80.0 GiB are available", "activations gate_up", "fit with"):
             self.assertIn(text, result.err)
         self.assertTrue(self.plan(*arguments, *change.split())["memory"]["fits"])
         auto = self.plan(*arguments[:-1])["memory"]
         self.assertTrue(auto["fits"])
-        self.assertEqual(auto["activation_checkpointing"]["mode"], "block")
+        self.assertEqual(auto["activation_checkpointing"]["mode"], "selective")
 
     def test_bad_input(self):
         for memory in ("80", "80G", "-1GiB", "GiB", "nanGiB"):
