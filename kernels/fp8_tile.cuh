@@ -158,6 +158,21 @@ __device__ Vec<T> load_some(const T* p, int64_t count) {
   if constexpr (!kAligned) return pack_some<T>(count, [&](int i) { return p[i]; });
 }
 
+// Stores the first `count` elements of a vector, where load_some would read them.
+template <bool kAligned, typename T>
+__device__ void store_some(T* p, const Vec<T>& vector, int64_t count) {
+  if constexpr (kAligned) {
+    if (count > 0) vector.store(p);
+  } else {
+    float x[kVector<T>];
+    vector.widen(x);
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) {
+      if (i < count) p[i] = from_float<T>(x[i]);
+    }
+  }
+}
+
 // The patch of a matrix [m, n] whose rows lie `stride` elements apart.
 template <bool kAligned, typename T>
 __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
@@ -173,31 +188,6 @@ __device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride,
     }
   }
   return patch;
-}
-
-// Stores it where load_patch reads; elements outside [m, n] stay unwritten.
-template <bool kAligned, typename T>
-__device__ void store_patch(T* out, const Patch<T>& patch, int64_t m, int64_t n, int64_t stride, const Place& at) {
-  const int64_t row = at.row + at.patch_row * kPatch;
-  const int64_t column = at.column + at.patch_column * kPatch;
-#pragma unroll
-  for (int r = 0; r < kPatch; ++r) {
-    if (row + r >= m) break;
-    T* p = out + (row + r) * stride + column;
-    if constexpr (kAligned) {
-#pragma unroll
-      for (int v = 0; v < Patch<T>::kVectors; ++v) {
-        if (column + v * kVector<T> < n) patch.rows[r][v].store(p + v * kVector<T>);
-      }
-    } else {
-      float x[kPatch];
-      patch.widen(r, x);
-#pragma unroll
-      for (int c = 0; c < kPatch; ++c) {
-        if (column + c < n) p[c] = from_float<T>(x[c]);
-      }
-    }
-  }
 }
 
 // ---- Casting and storing
@@ -236,6 +226,15 @@ __device__ inline BytePatch transpose(const BytePatch& p) {
   return out;
 }
 
+// scale(c): of element c of the row.
+template <Format kFormat, typename Scale>
+__device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
+  uint32_t pairs[kPatch / 2];
+#pragma unroll
+  for (int c = 0; c < kPatch; c += 2) pairs[c / 2] = cast_pair<kFormat>(x[c], scale(c), x[c + 1], scale(c + 1));
+  return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+}
+
 // scale(r, c): of element (r, c) of the patch.
 template <Format kFormat, typename T, typename Scale>
 __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
@@ -244,12 +243,7 @@ __device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
   for (int r = 0; r < kPatch; ++r) {
     float x[kPatch];
     patch.widen(r, x);
-    uint32_t pairs[kPatch / 2];
-#pragma unroll
-    for (int c = 0; c < kPatch; c += 2) {
-      pairs[c / 2] = cast_pair<kFormat>(x[c], scale(r, c), x[c + 1], scale(r, c + 1));
-    }
-    out.rows[r] = make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+    out.rows[r] = cast_row<kFormat>(x, [&](int c) { return scale(r, c); });
   }
   return out;
 }

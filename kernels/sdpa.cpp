@@ -34,10 +34,11 @@ double causal_flops(const SdpaShape& shape, int products) {
 
 int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
   constexpr int64_t kKeysPerSum = 256;
-  constexpr int64_t kRowStatistics = 4;
   const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
   const int64_t sums = deterministic ? (shape.seq_len + kKeysPerSum - 1) / kKeysPerSum + 1 : 1;
-  return rows * (sums * shape.head_dim + kRowStatistics) * dtype_bytes(DType::kFloat32);
+  const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
+  const bool grouped = shape.num_kv_heads < shape.num_heads;
+  return d_q_and_statistics + (grouped ? 2 * rows * shape.head_dim * dtype_bytes(DType::kBFloat16) : 0);
 }
 
 }  // namespace

@@ -50,9 +50,10 @@ struct SdpaBackward {
 };
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 
-// Scratch that the larger of forward and backward needs. On a planned stream, where cuDNN cannot be asked, an estimate
-// from above: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], beside a few [batch, num_heads,
-// seq_len]; the deterministic one has such a sum for every 256 keys (8.4 GB at 2 x 8192 tokens, 32 heads of 128).
+// Scratch that the larger of forward and backward needs. On a planned stream, where cuDNN cannot be asked, what was
+// measured: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], beside one number a row; where queries
+// share kv heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at 2 x 8192 tokens, 32 heads of 128, 8 kv
+// heads). The deterministic one is estimated from above, with a sum for every 256 keys (8.4 GB were measured there).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream);
 
 // Throws InputError, naming the sizes there are, when the device has no kernel for this head size and dtype.

@@ -168,16 +168,59 @@ struct BackwardSource {
   }
 };
 
-// The gradient as it is, beside a cast of the result of forward.
-template <bool kAligned, typename Source, typename T>
-__global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
-    swiglu_backward_tile_kernel(const Source source, T* d_gate_up, float* amax, int64_t m, int64_t n) {
-  const Place at = place_of_thread(n);
-  Patch<T> parts[Source::kParts];
-  source.template make<kAligned>(parts, m, n, at);
-  if (amax != nullptr) update_amax(amax, max(parts[0].magnitude(), parts[1].magnitude()));
-  store_patch<kAligned>(d_gate_up, parts[0], m, n, 2 * n, at);
-  store_patch<kAligned>(d_gate_up + n, parts[1], m, n, 2 * n, at);
+// The gradient as it is, beside a cast of the result of forward with the scale of out.amax. Half a patch at a time:
+// whole ones of all three inputs leave no registers for a third block on a multiprocessor.
+template <bool kAligned, typename T>
+__global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, float> ? 1 : 3)
+    swiglu_backward_tile_kernel(T* d_gate_up, const T* d_out, const T* gate_up, float* amax, const CastArguments out) {
+  constexpr int kHalf = kPatch / 2;
+  constexpr int kVectors = Patch<T>::kVectors;
+  const Place at = place_of_thread(out.n);
+  const float scale = scale_of<__NV_E4M3>(*out.amax);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *out.columns_scale_inv = inverse_of(scale);
+  BytePatch bytes;
+  Magnitude<T> largest;
+#pragma unroll
+  for (int half = 0; half < kPatch; half += kHalf) {
+    Vec<T> gate[kHalf][kVectors];
+    Vec<T> up[kHalf][kVectors];
+    Vec<T> d[kHalf][kVectors];
+    const int64_t row = at.row + at.patch_row * kPatch + half;
+    const int64_t column = at.column + at.patch_column * kPatch;
+    const auto count = [&](int r, int v) { return row + r < out.m ? out.n - column - v * kVector<T> : 0; };
+#pragma unroll
+    for (int r = 0; r < kHalf; ++r) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t i = (row + r) * out.n + column + v * kVector<T>;
+        const T* p = gate_up + i + (row + r) * out.n;
+        gate[r][v] = load_some<kAligned>(p, count(r, v));
+        up[r][v] = load_some<kAligned>(p + out.n, count(r, v));
+        d[r][v] = load_some<kAligned>(d_out + i, count(r, v));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kHalf; ++r) {
+      float result[kPatch];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        backward_vector(gate[r][v], up[r][v], d[r][v]);
+        T* p = d_gate_up + (row + r) * 2 * out.n + column + v * kVector<T>;
+        store_some<kAligned>(p, gate[r][v], count(r, v));
+        store_some<kAligned>(p + out.n, up[r][v], count(r, v));
+        largest.add(gate[r][v]);
+        largest.add(up[r][v]);
+        float part[kVector<T>];
+        d[r][v].widen(part);
+#pragma unroll
+        for (int i = 0; i < kVector<T>; ++i) result[v * kVector<T> + i] = part[i];
+      }
+      bytes.rows[half + r] = cast_row<__NV_E4M3>(result, [&](int) { return scale; });
+    }
+  }
+  if (amax != nullptr) update_amax(amax, largest.float_bits());
+  __shared__ TransposedTile tile;
+  store_columns<kAligned>(out.columns, bytes, at, out.m, out.n, tile);
 }
 
 // ---- Host
@@ -223,22 +266,30 @@ void backward_by_rows(const SwigluBackward& args, Stream& stream) {
          pointer<float>(args.amax), tokens, intermediate);
 }
 
+// The gradient is not cast, out is.
+template <typename T>
+void backward_with_cast_out(const SwigluBackward& args, Stream& stream) {
+  if (args.out_cast.scaling() != Scaling::kTensor) {
+    backward_by_rows<T>(args, stream);
+    return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
+  }
+  const CastArguments out = cast_arguments(args.out_cast, args.d_out.dim(0), args.d_out.dim(1), {});
+  const bool aligned = rows_are_aligned<T>(out.n, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()}) &&
+                       rows_are_aligned<uint8_t>(out.m, {out.columns});
+  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, T> : swiglu_backward_tile_kernel<false, T>;
+  launch("swiglu_backward", kernel, tiles(out.m, out.n), stream, pointer<T>(args.d_gate_up),
+         pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), out);
+}
+
+// The gradient is cast, and out where it is wanted.
 template <typename T, Scaling kScaling>
-void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
+void backward_with_cast(const SwigluBackward& args, Stream& stream) {
   const int64_t m = args.d_out.dim(0);
   const int64_t n = args.d_out.dim(1);
-  using Source = BackwardSource<T, kScaling>;
-  const Source source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-                      cast_arguments(args.out_cast, m, n, {})};
+  const BackwardSource<T, kScaling> source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                                           cast_arguments(args.out_cast, m, n, {})};
   const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
                        (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
-  if (!args.cast.defined()) {
-    const bool all_aligned = aligned && rows_are_aligned<T>(n, {args.d_gate_up.raw()});
-    auto* kernel =
-        all_aligned ? swiglu_backward_tile_kernel<true, Source, T> : swiglu_backward_tile_kernel<false, Source, T>;
-    return launch("swiglu_backward", kernel, tiles(m, n), stream, source, pointer<T>(args.d_gate_up),
-                  pointer<float>(args.amax), m, n);
-  }
   with_format(args.cast.format(), [&]<Format kFormat>() {
     launch_cast<kScaling, kFormat>("swiglu_backward", source, aligned, cast_arguments(args.cast, m, n, args.amax),
                                    stream);
@@ -250,9 +301,9 @@ void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   with_element(args.d_out.dtype(), [&]<typename T>() {
     if (!args.cast.defined() && !args.out_cast.defined()) return backward_by_rows<T>(args, stream);
-    const Scaling scaling = args.cast.defined() ? args.cast.scaling() : args.out_cast.scaling();
-    if (scaling == Scaling::kTensor) return backward_by_tiles<T, Scaling::kTensor>(args, stream);
-    backward_by_tiles<T, Scaling::kBlock1x128>(args, stream);
+    if (!args.cast.defined()) return backward_with_cast_out<T>(args, stream);
+    if (args.cast.scaling() == Scaling::kTensor) return backward_with_cast<T, Scaling::kTensor>(args, stream);
+    backward_with_cast<T, Scaling::kBlock1x128>(args, stream);
   });
 }
 

@@ -22,16 +22,16 @@ int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
 TEST(MemoryRoom, LeavesWhatLibrariesTakeAndAMargin) {
   const PlannedDevice device{.memory_bytes = 80 * kGiB};
   const int64_t margin = 1536 * kMiB;
-  EXPECT_EQ(room_for_arena({}, device), 80 * kGiB - 700 * kMiB - margin);
-  EXPECT_EQ(room_for_arena({.replicate = 2}, device), 80 * kGiB - 1700 * kMiB - margin);
-  EXPECT_EQ(room_for_arena({.shard = 8}, device), 80 * kGiB - 3200 * kMiB - margin);
-  EXPECT_EQ(room_for_arena({.shard = 2, .tensor = 4}, device), 80 * kGiB - 4200 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({}, device), 80 * kGiB - 545 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.replicate = 2}, device), 80 * kGiB - 1695 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.shard = 8}, device), 80 * kGiB - 2945 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.shard = 2, .tensor = 4}, device), 80 * kGiB - 3945 * kMiB - margin);
 }
 
 TEST(MemoryRoom, MemoryIsRegisteredWithinANode) {
   const PlannedDevice four{.memory_bytes = 80 * kGiB, .gpus_per_node = 4};
   const PlannedDevice eight{.memory_bytes = 80 * kGiB, .gpus_per_node = 8};
-  EXPECT_EQ(room_for_arena({.shard = 8}, four) - room_for_arena({.shard = 8}, eight), 1500 * kMiB);
+  EXPECT_EQ(room_for_arena({.shard = 8}, four) - room_for_arena({.shard = 8}, eight), 1250 * kMiB);
   EXPECT_EQ(room_for_arena({.shard = 4}, four), room_for_arena({.shard = 4}, eight));
 }
 
@@ -40,7 +40,7 @@ TEST(MemoryRoom, IsThatOfThePlanForARunAloneOnItsGpu) {
        {MeshShape{}, MeshShape{.shard = 8}, MeshShape{.replicate = 2, .shard = 2, .tensor = 2}}) {
     PlannedDevice device{.memory_bytes = 80 * kGiB};
     const int64_t planned = room_for_arena(mesh, device);
-    device.free_bytes = 80 * kGiB - 450 * kMiB;
+    device.free_bytes = 80 * kGiB - 400 * kMiB;
     EXPECT_EQ(room_for_arena(mesh, device), planned);
     device.free_bytes = 60 * kGiB;  // much of the rest is another program's
     EXPECT_LE(room_for_arena(mesh, device), planned - 17 * kGiB);
