@@ -103,17 +103,41 @@ class Search {
     if (const double once_s = step_s(candidate); once_s < each_s) queue_.emplace(once_s, std::move(candidate));
   }
 
-  // Whether the candidate fits with all blocks recomputed, which takes the least memory.
-  bool can_fit(const Candidate& candidate) {
-    Config config = candidate.config;
+  // Whether the candidate fits with all blocks recomputed, which takes the least memory. Where one that takes less does
+  // not, no memory is planned.
+  bool can_fit(Candidate candidate) {
+    Config& config = candidate.config;
     const ParallelConfig& parallel = config.parallel;
     const auto [known, is_new] = can_fit_.try_emplace(
         {candidate.mesh.replicate, candidate.mesh.tensor, config.training.micro_batch_size,
          parallel.reshard_after_forward == Reshard::kTrue ? 1 : 0, parallel.accumulate_unsharded ? 1 : 0});
     if (!is_new) return known->second;
+    bool& fits_full = known->second;
     config.activation_checkpointing = {.mode = Mode::kFull};
-    known->second = fits(config, candidate.mesh);
-    return known->second;
+    for (Candidate& less : candidates_with_less(candidate)) {
+      if (!can_fit(std::move(less))) return fits_full = false;
+    }
+    return fits_full = fits(config, candidate.mesh);
+  }
+
+  // The neighbours that need less memory.
+  static std::vector<Candidate> candidates_with_less(const Candidate& candidate) {
+    std::vector<Candidate> found;
+    const auto add = [&](const auto& change) { change(found.emplace_back(candidate)); };
+    const ParallelConfig& parallel = candidate.config.parallel;
+    if (candidate.config.training.micro_batch_size > 1)
+      add([](Candidate& c) { c.config.training.micro_batch_size /= 2; });
+    if (candidate.mesh.replicate > 1) {
+      add([](Candidate& c) {
+        c.config.parallel.data_parallel_replicate = c.mesh.replicate /= 2;
+        c.config.parallel.data_parallel_shard = c.mesh.shard *= 2;
+      });
+    }
+    if (parallel.accumulate_unsharded) add([](Candidate& c) { c.config.parallel.accumulate_unsharded = false; });
+    if (candidate.mesh.shard > 1 && parallel.reshard_after_forward != Reshard::kTrue) {
+      add([](Candidate& c) { c.config.parallel.reshard_after_forward = Reshard::kTrue; });
+    }
+    return found;
   }
 
   bool fits(const Config& config, const MeshShape& mesh) const {

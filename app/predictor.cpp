@@ -100,6 +100,7 @@ class StepModel {
   double linear_forward(size_t i, LinearPrecision recipe);
   double linear_backward(size_t i, LinearPrecision recipe);
   double casts(LinearPrecision recipe, bool forward, ForwardPass pass = ForwardPass::kFirst);
+  double inputs_made_again(LinearPrecision recipe);
   double gathers_again(LinearPrecision recipe);
   double tensor_seconds(double bytes);
   double head();
@@ -166,6 +167,14 @@ class StepModel {
   double communication_s_ = 0;
 };
 
+constexpr size_t kAttentionOut = 1;
+constexpr size_t kDown = 3;
+
+// Whether a run of forward makes the rows of an input whose columns backward makes in any case.
+bool makes_rows(size_t linear, ForwardPass pass) {
+  return pass == ForwardPass::kFirst || (pass == ForwardPass::kAgain && linear == kAttentionOut);
+}
+
 constexpr std::array<const char*, kLinearsPerBlock> kForwardNames = {"qkv", "o", "gate_up", "down"};
 constexpr std::array<const char*, kLinearsPerBlock> kInputGradientNames = {"qkv_d_x", "o_d_x", "gate_up_d_x",
                                                                            "down_d_x"};
@@ -223,10 +232,13 @@ double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
 // The casts of the four linears' operands; what is shared by tokens is cast before it travels, and transposed after.
 double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) {
   if (!is_fp8(recipe)) return 0;
-  const double of_element = cast_bytes(recipe, pass);
   double bytes = 0;
-  for (const LinearShape& s : linears_) {
+  for (size_t i = 0; i < linears_.size(); ++i) {
+    const LinearShape& s = linears_[i];
     const double width = as_double(forward ? s.in : s.out);
+    const bool rows_alone = forward && linear_input_kind(i, recipe) == Activation::kMadeAgain;
+    if (rows_alone && !makes_rows(i, pass)) continue;
+    const double of_element = cast_bytes(recipe, pass) - (rows_alone ? 1 : 0);
     const bool travels = mesh_.tensor > 1 && (forward ? s.divided == Divided::kOutputs : s.divided == Divided::kInputs);
     if (!travels || !is_per_tensor(recipe)) bytes += tokens() * width * of_element;
     if (travels && is_per_tensor(recipe)) bytes += share() * width * (of_element - 1) + tokens() * width * 2;
@@ -239,12 +251,22 @@ double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) 
   return seconds;
 }
 
+// Backward's own, in every mode: the cast of attention, and swiglu or its cast on the way.
+double StepModel::inputs_made_again(LinearPrecision recipe) {
+  const double attention = tokens() * as_double(linears_[kAttentionOut].in);
+  const double swiglu = tokens() * as_double(linears_[kDown].in);
+  const bool on_the_way = linear_input_kind(kDown, recipe) == Activation::kMadeAgain;
+  if (!is_fp8(recipe)) return memory("swiglu", swiglu * element_);
+  return memory("casts", attention * (element_ + 1)) + memory("swiglu", on_the_way ? swiglu : 0);
+}
+
 // Norms, swiglu and casts, which make the linears' inputs.
 double StepModel::forward_ops(LinearPrecision recipe, ForwardPass pass) {
   // Two norms, with the residual stream, which the first run leaves behind.
   const double norm_passes = pass == ForwardPass::kInputAgain ? 4 : 8;
+  const bool swiglu = pass == ForwardPass::kFirst || linear_input_kind(kDown, recipe) != Activation::kMadeAgain;
   return memory("rms_norm", norm_passes * share() * hidden() * element_) +
-         memory("swiglu", 3 * tokens() * ffn() * element_) + casts(recipe, true, pass);
+         memory("swiglu", swiglu ? 3 * tokens() * ffn() * element_ : 0) + casts(recipe, true, pass);
 }
 
 // After the first pass, the down product is left out.
@@ -261,7 +283,7 @@ double StepModel::block_forward(LinearPrecision recipe, ForwardPass pass) {
 double StepModel::block_backward(LinearPrecision recipe) {
   double seconds = memory("rms_norm", 2 * 4 * share() * hidden() * element_) +
                    memory("rope", 2 * tokens() * rotated_width() * element_) +
-                   memory("swiglu", 5 * tokens() * ffn() * element_) + casts(recipe, false);
+                   memory("swiglu", 5 * tokens() * ffn() * element_) + casts(recipe, false) + inputs_made_again(recipe);
   for (size_t i = 0; i < linears_.size(); ++i) seconds += linear_backward(i, recipe);
   const SdpaShape attention = sdpa_shape(model_, shape_);
   seconds += ledger_.add("sdpa_backward", CostKind::kAttention, attention_backward_seconds(machine_, attention),

@@ -64,6 +64,7 @@ void ParameterLayout::add(ParameterSpec spec) {
   spec.offset = total_elements_;
   spec.unit = units_.size() - 1;
   total_elements_ += spec.numel();
+  first_of_name_.emplace(spec.name, specs_.size());
   specs_.push_back(std::move(spec));
 }
 
@@ -174,10 +175,9 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) :
 }
 
 const ParameterSpec& ParameterLayout::find(std::string_view name) const {
-  for (const ParameterSpec& spec : specs_) {
-    if (spec.name == name) return spec;
-  }
-  throw Error(fmt::format("the model has no parameter {}", name));
+  const auto found = first_of_name_.find(std::string(name));
+  CHECK(found != first_of_name_.end(), "the model has no parameter {}", name);
+  return specs_[found->second];
 }
 
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/core/tensor.h"
@@ -95,7 +96,8 @@ class ParameterLayout {
   TensorRank tensor_;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
-  size_t lm_head_ = 0;  // its spec
+  std::unordered_map<std::string, size_t> first_of_name_;  // its spec
+  size_t lm_head_ = 0;                                     // its spec
   int64_t total_elements_ = 0;
 };
 

@@ -45,11 +45,11 @@ Buffer Buffer::host(Device device, int64_t bytes) {
 
 Arena::Arena(Device device, int64_t capacity) : device_(device), buffer_(Buffer::device(device, capacity)) {}
 
-void* Arena::reserve(const std::string& what, int64_t bytes) {
+bool Arena::has_room(int64_t bytes) const { return planning() || used_ + bytes <= buffer_.bytes(); }
+
+void* Arena::reserve(int64_t bytes) {
   // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
   char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
-  CHECK(planning() || used_ + bytes <= buffer_.bytes(), "the arena of {} bytes has no room for {} at {}",
-        buffer_.bytes(), what, used_);
   char* data = base + used_;
   used_ += round_up(bytes);
   return data;
@@ -57,8 +57,10 @@ void* Arena::reserve(const std::string& what, int64_t bytes) {
 
 Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
   const Tensor wanted(nullptr, dtype, shape);
+  CHECK(has_room(wanted.bytes()), "the arena of {} bytes has no room for {} ({} at {})", buffer_.bytes(), name,
+        wanted.describe(), used_);
   items_.push_back({name, wanted.bytes()});
-  return Tensor(reserve(fmt::format("{} ({})", name, wanted.describe()), wanted.bytes()), dtype, shape);
+  return Tensor(reserve(wanted.bytes()), dtype, shape);
 }
 
 void Arena::overlay(std::initializer_list<Part> parts) {
@@ -69,7 +71,9 @@ void Arena::overlay(std::initializer_list<Part> parts) {
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
     for (const Item& item : plan->items()) items_.push_back({item.name, item.bytes, item.overlaid || plan != largest});
   }
-  void* memory = reserve("overlaid parts", largest->used());
+  CHECK(has_room(largest->used()), "the arena of {} bytes has no room for overlaid parts of {} at {}", buffer_.bytes(),
+        largest->used(), used_);
+  void* memory = reserve(largest->used());
   if (planning()) return;
   for (const Part& part : parts) {
     Arena within(device_, Buffer::adopt(memory, largest->used(), [](void*) {}));

@@ -70,7 +70,8 @@ class Arena {
   const std::vector<Item>& items() const { return items_; }
 
  private:
-  void* reserve(const std::string& what, int64_t bytes);
+  bool has_room(int64_t bytes) const;
+  void* reserve(int64_t bytes);
 
   Device device_;
   Buffer buffer_;

@@ -74,6 +74,35 @@ TEST(Predictor, Sharded) {
   }
 }
 
+TEST(Predictor, TwoGpus) {
+  const auto expect = [](const char* config, std::vector<std::string> overrides, double wps) {
+    overrides.emplace_back("training.global_batch_size=4");
+    expect_measured({.config = config, .overrides = overrides, .gpus = 2, .wps = wps});
+  };
+  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=bfloat16"}, 42561);
+  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=fp8_tensorwise"}, 53817);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=bfloat16"}, 10990);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_tensorwise"}, 15752);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_delayed"}, 15769);
+}
+
+// Layers of the 70B on two GPUs, recomputed whole but for the last.
+TEST(Predictor, RecomputedLayers) {
+  const auto step_ms = [](int64_t layers) {
+    const Config config =
+        load({.config = "llama3_70b_8gpu.yaml",
+              .overrides = {"training.global_batch_size=2", fmt::format("model.num_layers={}", layers)},
+              .gpus = 2});
+    const PredictedRun run{config,
+                           config.parallel.mesh_shape(2),
+                           {.reshard_after_forward = true},
+                           {.mode = ActivationCheckpointing::Mode::kFull}};
+    return predict_step(run, find_machine("h200"), {}).step_s * 1e3;
+  };
+  EXPECT_NEAR(step_ms(18) / 1186.8, 1, kTolerance);
+  EXPECT_NEAR((step_ms(18) - step_ms(9)) / (1186.8 - 637.9), 1, kTolerance);
+}
+
 // The 8B on four GPUs, full weights gathered anew in backward.
 TEST(Predictor, ActivationCheckpointing) {
   using Mode = ActivationCheckpointing::Mode;
