@@ -132,23 +132,26 @@ namespace {
 // down again on the way, where it can. An input is made again before the gradient that its linear is to read: both may
 // be on their way in the linears' scratch.
 void down_backward(const BlockContext& c, const BlockBackward& args) {
-  const auto& [w, g, linears, a, s, d_h, d_h_amax, accumulate] = args;
-  const bool wanted = linears.down.makes_input_again();
-  const bool on_the_way = wanted && linears.down.input_needs_no_pass();
+  const BlockActivations& a = args.activations;
+  const Tensor& swiglu = args.scratch.swiglu;
+  LinearLayer& down = args.linears.down;
+  LinearLayer& gate_up = args.linears.gate_up;
+  const bool wanted = down.makes_input_again();
+  const bool on_the_way = wanted && down.input_needs_no_pass();
   if (wanted && !on_the_way) {
-    swiglu_forward({.out = s.swiglu, .gate_up = a.gate_up}, c.stream);
-    linears.down.forward({}, s.swiglu, Made::kPlain, c.stream, ForwardPass::kInputAgain);
+    swiglu_forward({.out = swiglu, .gate_up = a.gate_up}, c.stream);
+    down.forward({}, swiglu, Made::kPlain, c.stream, ForwardPass::kInputAgain);
   }
-  const Tensor& d_swiglu = s.swiglu;
-  linears.down.backward(d_swiglu, d_h, Made::kMeasured, accumulate, c.stream, [&] {
-    make_norm_again(c, norm_of(a.h1, a.rstd2, w.norm2(), a.norm2), linears.gate_up);
+  const Tensor& d_swiglu = swiglu;
+  down.backward(d_swiglu, args.d_h, Made::kMeasured, args.accumulate, c.stream, [&] {
+    make_norm_again(c, norm_of(a.h1, a.rstd2, args.weights.norm2(), a.norm2), gate_up);
     swiglu_backward({.d_gate_up = a.gate_up,
                      .d_out = d_swiglu,
                      .gate_up = a.gate_up,
-                     .amax = linears.gate_up.gradient_amax(),
-                     .cast = linears.gate_up.gradient_cast(),
-                     .out = on_the_way ? s.swiglu : Tensor(),
-                     .out_cast = on_the_way ? linears.down.input_cast(ForwardPass::kInputAgain) : Fp8Cast()},
+                     .amax = gate_up.gradient_amax(),
+                     .cast = gate_up.gradient_cast(),
+                     .out = on_the_way ? swiglu : Tensor(),
+                     .out_cast = on_the_way ? down.input_cast(ForwardPass::kInputAgain) : Fp8Cast()},
                     c.stream);
   });
 }
