@@ -49,23 +49,19 @@ struct NamedLifetime {
 // By the beginning of a tensor's name; the first that fits. All else lasts.
 constexpr auto kLifetimes = std::to_array<NamedLifetime>({
     {"activations", Lifetime::kStep},
-    {"head ", Lifetime::kStep},
+    {"gradients of copied", Lifetime::kBlock},
+    {"gradients", Lifetime::kStep},
     {"losses", Lifetime::kStep},
     {"loss", Lifetime::kStep},
     {"residual delta", Lifetime::kStep},
     {"token batch", Lifetime::kStep},
+    {"shared activations", Lifetime::kBlock},
+    {"head ", Lifetime::kBlock},
     {"logit", Lifetime::kBlock},
+    {"swiglu", Lifetime::kBlock},
     {"gradient of ", Lifetime::kBlock},
     {"full gradients of ", Lifetime::kBlock},
     {"reduced gradient", Lifetime::kBlock},
-    {"norm", Lifetime::kBlock},
-    {"swiglu", Lifetime::kBlock},
-    {"qkv", Lifetime::kBlock},
-    {"attention", Lifetime::kBlock},
-    {"lse", Lifetime::kBlock},
-    {"h1", Lifetime::kBlock},
-    {"rstd", Lifetime::kBlock},
-    {"gate_up", Lifetime::kBlock},
     {"fp8 rows", Lifetime::kBlock},
     {"fp8 row scales", Lifetime::kBlock},
     {"fp8 column", Lifetime::kBlock},
@@ -75,7 +71,9 @@ constexpr auto kLifetimes = std::to_array<NamedLifetime>({
 });
 
 Lifetime lifetime_of(std::string_view name, const TrainingOptions& options) {
-  if (name == "gathered blocks") return options.sharding.reshard_after_forward ? Lifetime::kBlock : Lifetime::kRun;
+  const bool of_full_weights =
+      name == "gathered blocks" || name == "gathered tables" || name.starts_with("fp8 weights");
+  if (of_full_weights) return options.sharding.reshard_after_forward ? Lifetime::kBlock : Lifetime::kRun;
   if (name.starts_with("full gradients") && options.sharding.accumulate_unsharded) return Lifetime::kStep;
   for (const NamedLifetime& known : kLifetimes) {
     if (name.starts_with(known.prefix)) return known.lifetime;

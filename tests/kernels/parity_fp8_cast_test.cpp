@@ -103,26 +103,38 @@ struct Size {
   int64_t m, n;
 };
 
+constexpr Size kSwigluSizes[] = {{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 1536}};
+
+struct SwigluTwins {
+  SwigluTwins(DType dtype, int64_t tokens, int64_t width, int64_t offset)
+      : gate_up(dtype, {tokens, 2 * width}, offset),
+        d_out(dtype, {tokens, width}),
+        out(dtype, {tokens, width}),
+        d_gate_up(dtype, {tokens, 2 * width}) {}
+
+  Twin gate_up, d_out, out, d_gate_up;
+};
+
 TEST_P(Fp8CastParity, Swiglu) {
-  for (const auto& [tokens, width] :
-       {Size{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 1536}}) {
+  for (const auto& [tokens, width] : kSwigluSizes) {
     for (const int64_t offset : {0, 1}) {
-      Twin gate_up(dtype(), {tokens, 2 * width}, offset);
-      Twin d_out(dtype(), {tokens, width});
-      const Twin out(dtype(), {tokens, width});
-      const Twin d_gate_up(dtype(), {tokens, 2 * width});
-      fill_varied(gate_up);
-      fill_varied(d_out);
+      SwigluTwins twins(dtype(), tokens, width, offset);
+      const Tensor gate_up = twins.gate_up.gpu();
+      const Tensor d_out = twins.d_out.gpu();
+      const Tensor out = twins.out.gpu();
+      const Tensor d_gate_up = twins.d_gate_up.gpu();
+      fill_varied(twins.gate_up);
+      fill_varied(twins.d_out);
       const auto forward = [&](const Fp8Cast& cast, const Tensor& amax) {
-        swiglu_forward({out.gpu(), gate_up.gpu(), amax, cast}, gpu());
+        swiglu_forward({out, gate_up, amax, cast}, gpu());
       };
       const auto backward = [&](const Fp8Cast& cast, const Tensor& amax) {
-        swiglu_backward({d_gate_up.gpu(), d_out.gpu(), gate_up.gpu(), amax, cast}, gpu());
+        swiglu_backward({d_gate_up, d_out, gate_up, amax, cast}, gpu());
       };
       for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
-        expect_bits_of_quantize(out, scaling, forward, offset);
+        expect_bits_of_quantize(twins.out, scaling, forward, offset);
         if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
-        expect_bits_of_quantize(d_gate_up, scaling, backward, offset);
+        expect_bits_of_quantize(twins.d_gate_up, scaling, backward, offset);
       }
     }
   }
@@ -130,43 +142,43 @@ TEST_P(Fp8CastParity, Swiglu) {
 
 // Beside the gradient, which is cast as well or not.
 TEST_P(Fp8CastParity, SwigluBackwardCastsTheResultOfForward) {
-  for (const auto& [tokens, width] :
-       {Size{1, 1}, {7, 13}, {131, 257}, {128, 128}, {272, 144}, {300, 384}, {48, 1536}}) {
+  for (const auto& [tokens, width] : kSwigluSizes) {
     for (const int64_t offset : {0, 1}) {
-      Twin gate_up(dtype(), {tokens, 2 * width}, offset);
-      Twin d_out(dtype(), {tokens, width});
-      const Twin out(dtype(), {tokens, width});
-      const Twin d_gate_up(dtype(), {tokens, 2 * width});
-      fill_varied(gate_up);
-      fill_varied(d_out);
+      SwigluTwins twins(dtype(), tokens, width, offset);
+      const Tensor gate_up = twins.gate_up.gpu();
+      const Tensor d_out = twins.d_out.gpu();
+      const Tensor out = twins.out.gpu();
+      const Tensor d_gate_up = twins.d_gate_up.gpu();
+      fill_varied(twins.gate_up);
+      fill_varied(twins.d_out);
       Twin amax(DType::kFloat32, {1});
       amax.set(0, 2.5f);
       upload(amax);
       for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
         const TwinCast expected(DType::kFloat8E4M3, scaling, tokens, width, offset);
-        swiglu_forward({out.gpu(), gate_up.gpu(), {}, expected.gpu(false, true, amax)}, gpu());
+        swiglu_forward({out, gate_up, {}, expected.gpu(false, true, amax)}, gpu());
         const TwinCast again(DType::kFloat8E4M3, scaling, tokens, width, offset);
         const auto backward = [&](const Fp8Cast& cast, const Tensor& amax_out) {
           poison(again.columns);
           poison(again.columns_scale_inv);
-          swiglu_backward({.d_gate_up = d_gate_up.gpu(),
-                           .d_out = d_out.gpu(),
-                           .gate_up = gate_up.gpu(),
+          swiglu_backward({.d_gate_up = d_gate_up,
+                           .d_out = d_out,
+                           .gate_up = gate_up,
                            .amax = amax_out,
                            .cast = cast,
-                           .out = out.gpu(),
+                           .out = out,
                            .out_cast = again.gpu(false, true, amax)},
                           gpu());
           EXPECT_TRUE(gpu_bytes(again.columns) == gpu_bytes(expected.columns));
           EXPECT_TRUE(gpu_bytes(again.columns_scale_inv) == gpu_bytes(expected.columns_scale_inv));
         };
-        swiglu_backward({d_gate_up.gpu(), d_out.gpu(), gate_up.gpu()}, gpu());
-        const auto plain = gpu_bytes(d_gate_up);
-        poison(d_gate_up);
+        swiglu_backward({d_gate_up, d_out, gate_up}, gpu());
+        const auto plain = gpu_bytes(twins.d_gate_up);
+        poison(twins.d_gate_up);
         backward({}, {});
-        EXPECT_TRUE(gpu_bytes(d_gate_up) == plain);
+        EXPECT_TRUE(gpu_bytes(twins.d_gate_up) == plain);
         if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
-        expect_bits_of_quantize(d_gate_up, scaling, backward, offset);
+        expect_bits_of_quantize(twins.d_gate_up, scaling, backward, offset);
       }
     }
   }
