@@ -20,9 +20,10 @@
 // outputs are divided, x is a share of the tokens and y all tokens of some columns; where its inputs are, x is all
 // tokens of some columns and y a share of the tokens; gradients alike.
 //
-//   outputs divided   forward   y = gather(x) W^T            backward  d_x = scatter(sum of d_y W),  d_W += d_y^T
-//   gather(x) inputs divided    forward   y = scatter(sum of x W^T)    backward  d_x = gather(d_y) W,          d_W +=
-//   gather(d_y)^T x
+//   outputs divided   forward   y = gather(x) W^T
+//                     backward  d_x = scatter(sum of d_y W),  d_W += d_y^T gather(x)
+//   inputs divided    forward   y = scatter(sum of x W^T)
+//                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
 //
 // Per-tensor recipes cast a share first and gather the bytes, the others gather values in the compute dtype. A scale is
 // that of the whole tensor, so the ranks find its amax together. Sums over ranks are in the compute dtype.

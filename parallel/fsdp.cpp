@@ -21,27 +21,6 @@ std::vector<size_t> units_of(const FsdpOptions& options, size_t pool) {
   return units;
 }
 
-// Hands out the slots of a pool to its units in turn.
-class Turns {
- public:
-  // `slots`: those of all pools so far, by their bytes; this pool's come behind.
-  Turns(std::vector<int64_t>& slots, int64_t count) : slots_(&slots), first_(slots.size()), count_(count) {
-    slots.resize(first_ + static_cast<size_t>(count), 0);
-  }
-  // The slot of the next unit, which needs `bytes` of it.
-  size_t next(int64_t bytes) {
-    const size_t slot = first_ + static_cast<size_t>(taken_++ % count_);
-    (*slots_)[slot] = std::max((*slots_)[slot], bytes);
-    return slot;
-  }
-
- private:
-  std::vector<int64_t>* slots_;
-  size_t first_;
-  int64_t count_;
-  int64_t taken_ = 0;
-};
-
 }  // namespace
 
 Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
@@ -52,30 +31,37 @@ Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
       shards_ready_(compute.device()),
       written_(compute.device()) {
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) assign_slots(pool);
-  for (size_t i = 0; i < weight_bytes_.size(); ++i) weight_slots_.emplace_back(compute.device());
-  for (size_t i = 0; i < gradient_bytes_.size(); ++i) gradient_slots_.emplace_back(compute.device());
   if (!alone()) allocate_slots(arena);
   lay_out_weights(arena);
   if (options_.gradients) lay_out_gradients(arena);
 }
 
+// The units of a pool take its slots in turn.
 void Fsdp::assign_slots(size_t pool) {
   const FsdpPool& p = options_.pools[pool];
   const std::vector<size_t> units = units_of(options_, pool);
   const auto count = std::ssize(units);
   const bool keeps_weights = alone() || p.weight_slots >= count;
   const bool keeps_gradients = alone() || p.gradient_slots >= count;
-  Turns weights(weight_bytes_, keeps_weights ? count : p.weight_slots);
-  Turns gradients(gradient_bytes_, keeps_gradients ? count : p.gradient_slots);
-  for (const size_t u : units) {
-    const FsdpUnit& unit = options_.units[u];
+  const size_t first_weight = add_slots(weight_slots_, keeps_weights ? count : p.weight_slots);
+  const size_t first_gradient = add_slots(gradient_slots_, keeps_gradients ? count : p.gradient_slots);
+  for (size_t i = 0; i < units.size(); ++i) {
+    const FsdpUnit& unit = options_.units[units[i]];
     const int64_t elements = unit.shard_elements * options_.groups.size();
-    State& s = states_[u];
+    State& s = states_[units[i]];
     s.keeps_weight = keeps_weights;
     s.keeps_gradient = keeps_gradients;
-    s.weight_slot = weights.next(elements * dtype_bytes(unit.weight_dtype));
-    s.gradient_slot = gradients.next(elements * dtype_bytes(full_gradient_dtype(u)));
+    s.weight_slot = first_weight + i % (weight_slots_.size() - first_weight);
+    s.gradient_slot = first_gradient + i % (gradient_slots_.size() - first_gradient);
+    weight_slots_[s.weight_slot].enlarge(elements * dtype_bytes(unit.weight_dtype));
+    gradient_slots_[s.gradient_slot].enlarge(elements * dtype_bytes(full_gradient_dtype(units[i])));
   }
+}
+
+size_t Fsdp::add_slots(std::vector<Slot>& slots, int64_t count) const {
+  const size_t first = slots.size();
+  for (int64_t i = 0; i < count; ++i) slots.emplace_back(compute_->device());
+  return first;
 }
 
 // Of kept gradients, to which micro-batches add, in float32.
@@ -93,21 +79,16 @@ std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
 
 // Pool by pool; the weights of one may lie over the gradients of another.
 void Fsdp::allocate_slots(Arena& arena) {
-  const auto weights = [this](size_t pool) {
-    return [this, pool](Arena& memory) {
-      for (const size_t i : slots_of(pool, &State::weight_slot)) {
-        const std::string name = "gathered " + options_.pools[pool].name;
-        weight_slots_[i].memory = memory.allocate(name, DType::kUInt8, {weight_bytes_[i]});
+  const auto part = [this](size_t pool, std::vector<Slot>& slots, size_t State::*slot, const char* what) {
+    return [this, pool, &slots, slot, name = what + options_.pools[pool].name](Arena& memory) {
+      for (const size_t i : slots_of(pool, slot)) {
+        slots[i].memory = memory.allocate(name, DType::kUInt8, {slots[i].bytes});
       }
     };
   };
-  const auto gradients = [this](size_t pool) {
-    return [this, pool](Arena& memory) {
-      for (const size_t i : slots_of(pool, &State::gradient_slot)) {
-        const std::string name = "full gradients of " + options_.pools[pool].name;
-        gradient_slots_[i].memory = memory.allocate(name, DType::kUInt8, {gradient_bytes_[i]});
-      }
-    };
+  const auto weights = [&](size_t pool) { return part(pool, weight_slots_, &State::weight_slot, "gathered "); };
+  const auto gradients = [&](size_t pool) {
+    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ");
   };
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
@@ -128,11 +109,11 @@ void Fsdp::allocate_slots(Arena& arena) {
 // The pool whose full gradients this one's full weights lie over: where both are gone after use.
 std::optional<size_t> Fsdp::weights_over(size_t pool) const {
   const std::optional<size_t> over = options_.pools[pool].weights_over;
-  const auto all = [this](size_t p, bool State::*keeps) {
+  const auto none = [this](size_t p, bool State::*keeps) {
     const std::vector<size_t> units = units_of(options_, p);
     return std::none_of(units.begin(), units.end(), [&](size_t u) { return states_[u].*keeps; });
   };
-  return over && all(pool, &State::keeps_weight) && all(*over, &State::keeps_gradient) ? over : std::nullopt;
+  return over && none(pool, &State::keeps_weight) && none(*over, &State::keeps_gradient) ? over : std::nullopt;
 }
 
 void Fsdp::lay_out_weights(Arena& arena) {

@@ -19,6 +19,7 @@
 // and twice the shard's gradient when there are replicas.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -117,6 +118,8 @@ class Fsdp {
   };
   struct Slot {
     explicit Slot(Device device) : filled(device), free(device) {}
+    void enlarge(int64_t more) { bytes = std::max(bytes, more); }
+    int64_t bytes = 0;    // of the largest of its units
     Tensor memory;        // undefined in a group of one
     int64_t unit = -1;    // whose weights it holds
     bool fresh = false;   // gathered and not yet used
@@ -126,6 +129,7 @@ class Fsdp {
   };
 
   void assign_slots(size_t pool);
+  size_t add_slots(std::vector<Slot>& slots, int64_t count) const;  // the first of the new ones
   DType full_gradient_dtype(size_t unit) const;
   std::vector<size_t> slots_of(size_t pool, size_t State::*slot) const;
   std::optional<size_t> weights_over(size_t pool) const;
@@ -138,7 +142,6 @@ class Fsdp {
   Stream* compute_;
   Stream transfers_;
   std::vector<State> states_;
-  std::vector<int64_t> weight_bytes_, gradient_bytes_;  // of the slots
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;

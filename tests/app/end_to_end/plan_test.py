@@ -37,14 +37,14 @@ class PlanTest(Scratch):
         self.assertGreater(with_it["allocated_bytes"], without)
 
     def test_gpus_without_a_gpu(self):
-        plan = self.plan(MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
+        plan = self.plan(MODEL_8B, "--gpus", 2, "training.global_batch_size=4")
         self.assertEqual(plan["parameters"], 8030261248)
-        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 4, "tensor": 1})
-        # Measured: 115.1 GiB in use.
-        self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 115.1, delta=0.5)
+        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 2, "tensor": 1})
+        # Measured: 133.7 GiB in use.
+        self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 133.7, delta=0.5)
         self.assertTrue(plan["memory"]["fits"])
         prediction = plan["prediction"]
-        self.assertAlmostEqual(prediction["wps"] / 15774, 1, delta=0.08)
+        self.assertAlmostEqual(prediction["wps"] / 15752, 1, delta=0.08)
         self.assertAlmostEqual(sum(part["ms"] for part in prediction["parts"]), prediction["step_ms"], places=3)
         self.assertAlmostEqual(sum(prediction["ms_by_kind"].values()), prediction["step_ms"], places=3)
         self.assertLess(prediction["floor_ms"], prediction["step_ms"])
@@ -54,7 +54,7 @@ class PlanTest(Scratch):
     def test_weights_gathered_anew_where_memory_is_short(self):
         arguments = (MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
         self.assertFalse(self.plan(*arguments)["memory"]["reshard_after_forward"])
-        self.assertTrue(self.plan(*arguments, "--gpu-memory", "110GiB")["memory"]["reshard_after_forward"])
+        self.assertTrue(self.plan(*arguments, "--gpu-memory", "100GiB")["memory"]["reshard_after_forward"])
 
     def test_price(self):
         plan = self.plan(MODEL_8B, "--gpus", 8, "--price", "2.5")
@@ -119,13 +119,13 @@ class PlanTest(Scratch):
         self.assertIn("float32 linears", out)
 
     def test_unfitting(self):
-        arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "80GiB", "activation_checkpointing.mode=none")
+        arguments = (MODEL_8B, "--gpus", 8, "--gpu-memory", "76GiB", "activation_checkpointing.mode=none")
         result = self.run_octavo("plan", *arguments, "--json", code=BAD_INPUT)
         plan = json.loads(result.out)
         self.assertFalse(plan["memory"]["fits"])
         change = plan["advice"]
         self.assertIn(change, result.err)
-        for text in ("80.0 GiB are available", "activations gate_up", "fit with"):
+        for text in ("76.0 GiB are available", "activations gate_up", "fit with"):
             self.assertIn(text, result.err)
         self.assertTrue(self.plan(*arguments, *change.split())["memory"]["fits"])
         auto = self.plan(*arguments[:-1])["memory"]
