@@ -167,9 +167,6 @@ class StepModel {
   double communication_s_ = 0;
 };
 
-constexpr size_t kAttentionOut = 1;
-constexpr size_t kDown = 3;
-
 // Whether a run of forward makes the rows of an input whose columns backward makes in any case.
 bool makes_rows(size_t linear, ForwardPass pass) {
   return pass == ForwardPass::kFirst || (pass == ForwardPass::kAgain && linear == kAttentionOut);

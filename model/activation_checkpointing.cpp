@@ -42,7 +42,7 @@ std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape&
     if (is_fp8(recipe)) {
       bytes =
           s.tokens * s.in + fp8_scale_count(activation_scaling(recipe), s.in, s.tokens) * dtype_bytes(DType::kFloat32);
-    } else if (linear == 1) {
+    } else if (linear == kAttentionOut) {
       bytes = 0;  // attention, as it is
     }
     const double both = bytes == 0 ? 0 : moved(values * value + bytes);
@@ -58,16 +58,16 @@ std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape&
   const double attention_flops = 2.0 * static_cast<double>(tokens * shape.seq_len * width);
   return {{.name = "h0", .kind = Activation::kBlockInput, .bytes = h_bytes, .moved_bytes = moved(3 * h_bytes)},
           output("rstd1", rstd_bytes, 0, moved(rstd_bytes)),
-          input("qkv input", 0, shape.share() * hidden),
+          input("qkv input", kQkv, shape.share() * hidden),
           output("qkv", qkv_bytes, product(hidden, local.qkv_width()), moved(2 * qkv_bytes)),
           output("attention", tokens * width * value, attention_flops),
           output("lse", lse_bytes, 0, moved(lse_bytes)),
-          input("o input", 1, tokens * width),
+          input("o input", kAttentionOut, tokens * width),
           output("h1", h_bytes, product(width, hidden), moved(3 * h_bytes)),
           output("rstd2", rstd_bytes, 0, moved(rstd_bytes)),
-          input("gate_up input", 2, shape.share() * hidden),
+          input("gate_up input", kGateUp, shape.share() * hidden),
           output("gate_up", gate_up_bytes, product(hidden, 2 * local.intermediate_size)),
-          input("down input", 3, tokens * 2 * local.intermediate_size)};
+          input("down input", kDown, tokens * 2 * local.intermediate_size)};
 }
 
 int64_t kept_bytes(const std::vector<KeptTensor>& tensors, Recompute recompute) {

@@ -48,12 +48,12 @@ enum class Activation : uint8_t {
   kLinearInput,  // what a linear's weight gradient reads: the values, their gathered shares, or their FP8 columns
   kMadeAgain,    // such an input that backward makes again in every mode
 };
-// Of linear i of a block (kLinearsPerBlock) under a recipe. Casting swiglu by rows takes two passes of its own.
-constexpr Activation linear_input_kind(size_t i, LinearPrecision recipe) {
-  const bool of_attention = i == 1;
-  const bool of_swiglu = i == 3;
-  return of_attention || (of_swiglu && recipe != LinearPrecision::kFp8Rowwise) ? Activation::kMadeAgain
-                                                                               : Activation::kLinearInput;
+// The linears of a block, in the order of BlockLinears.
+enum BlockLinear : size_t { kQkv, kAttentionOut, kGateUp, kDown };
+// The input of one of them under a recipe. Casting swiglu by rows takes two passes of its own.
+constexpr Activation linear_input_kind(size_t linear, LinearPrecision recipe) {
+  const bool made_again = linear == kAttentionOut || (linear == kDown && recipe != LinearPrecision::kFp8Rowwise);
+  return made_again ? Activation::kMadeAgain : Activation::kLinearInput;
 }
 constexpr bool keeps(Recompute recompute, Activation activation) {
   switch (activation) {

@@ -260,7 +260,7 @@ ForwardPass Llama::input_pass(size_t layer, size_t linear) const {
   const LinearPrecision recipe = options_.precision.of_layer(static_cast<int64_t>(layer), options_.config.num_layers);
   const Recompute recompute = recompute_[layer];
   if (keeps(recompute, linear_input_kind(linear, recipe))) return ForwardPass::kFirst;
-  const bool of_norm = linear % 2 == 0;
+  const bool of_norm = linear == kQkv || linear == kGateUp;
   if (!of_norm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
