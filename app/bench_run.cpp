@@ -68,11 +68,11 @@ Bench::Bench(const Config& config, Runtime& runtime)
       load_initial_weights(config, state_.parameters, stream);
     }
   });
-  publish_weights(state_, runtime);
+  publish_weights(state_, training_rank(runtime));
   state_.batch.upload(synthetic_batch(config, options_.local_batch, runtime.mesh().data().rank()));
 }
 
-void Bench::step() { training_step(state_, ++step_, kLearningRate, runtime_); }
+void Bench::step() { training_step(state_, ++step_, kLearningRate, training_rank(runtime_)); }
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
   Stream& stream = runtime_.stream();

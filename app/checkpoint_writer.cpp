@@ -160,6 +160,7 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
 // The writing thread: touches only what save() prepared, and nothing of MPI.
 void CheckpointWriter::run_write() noexcept {
   try {
+    stream_.bind_thread();
     staged_.synchronize();
     if (!host_pieces_.empty()) write_shard();
   } catch (const std::exception& error) {

@@ -16,11 +16,12 @@ namespace {
 class PlannedRank {
  public:
   PlannedRank(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group)
-      : mesh_(mesh),
-        stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
+      : stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
         shard_(axis(group, "shard", mesh.shard)),
         replicate_(axis(group, "replicate", mesh.replicate)),
-        tensor_(axis(group, "tensor", mesh.tensor)) {
+        tensor_(axis(group, "tensor", mesh.tensor)),
+        data_(axis(group, "data", mesh.data())),
+        world_(axis(group, "world", mesh.ranks())) {
     stream_.set_deterministic(config.training.deterministic);
   }
 
@@ -28,7 +29,8 @@ class PlannedRank {
     return {.stream = stream_,
             .data_parallel = {shard_.get(), replicate_.get()},
             .tensor = *tensor_,
-            .data_ranks = mesh_.data()};
+            .data = *data_,
+            .world = *world_};
   }
 
  private:
@@ -36,9 +38,8 @@ class PlannedRank {
     return make_planned_communicator(group, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
   }
 
-  MeshShape mesh_;
   Stream stream_;
-  std::unique_ptr<Communicator> shard_, replicate_, tensor_;
+  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
 };
 
 struct NamedLifetime {

@@ -67,7 +67,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
   if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
   prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });
-  publish_weights(state_, runtime);
+  publish_weights(state_, training_rank(runtime));
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
@@ -181,7 +181,7 @@ void Trainer::train_step(int64_t step) {
   Stream& stream = runtime_.stream();
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  training_step(state_, step, lr, runtime_);
+  training_step(state_, step, lr, training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 }

@@ -9,7 +9,8 @@ TrainingRank training_rank(Runtime& runtime) {
   return {.stream = runtime.stream(),
           .data_parallel = runtime.data_parallel(),
           .tensor = runtime.mesh().tensor(),
-          .data_ranks = runtime.mesh().shape().data()};
+          .data = runtime.mesh().data(),
+          .world = runtime.mesh().world()};
 }
 
 TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
@@ -33,25 +34,24 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   return plan;
 }
 
-void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime) {
-  Stream& stream = runtime.stream();
-  Mesh& mesh = runtime.mesh();
+void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+  Stream& stream = rank.stream;
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const int64_t tokens = micro_batches * state.model.shape().tokens() * mesh.data().size();
+  const int64_t tokens = micro_batches * state.model.shape().tokens() * rank.data.size();
   const float scale = 1.0f / static_cast<float>(tokens);
   stream.zero(state.loss);
   for (int64_t i = 0; i < micro_batches; ++i) {
     state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
     sum({.out = state.loss, .x = state.model.losses()}, stream);
   }
-  mesh.data().all_reduce_sum(state.loss, stream, "losses");
-  state.model.end_step(mesh.world());
-  state.optimizer.step(step, lr, {&mesh.shard(), &mesh.tensor()}, stream);
-  state.parameters.publish(state.model.weight_casts(&mesh.world()), stream);
+  rank.data.all_reduce_sum(state.loss, stream, "losses");
+  state.model.end_step(rank.world);
+  state.optimizer.step(step, lr, {rank.data_parallel.shard, &rank.tensor}, stream);
+  state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }
 
-void publish_weights(TrainingState& state, Runtime& runtime) {
-  state.parameters.set(state.model.weight_casts(&runtime.mesh().world()), runtime.stream());
+void publish_weights(TrainingState& state, const TrainingRank& rank) {
+  state.parameters.set(state.model.weight_casts(&rank.world), rank.stream);
 }
 
 }  // namespace octavo

@@ -25,7 +25,8 @@ struct TrainingRank {
   Stream& stream;
   DataParallelGroups data_parallel;
   Communicator& tensor;  // the ranks that divide each layer
-  int64_t data_ranks;    // those that work on different samples
+  Communicator& data;    // those that work on different samples
+  Communicator& world;   // all
 };
 TrainingRank training_rank(Runtime& runtime);
 
@@ -62,9 +63,9 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 
 // One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients summed
 // over the ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
-void training_step(TrainingState& state, int64_t step, double lr, Runtime& runtime);
+void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
 
 // Makes the weights that products read from the master weights, after those were set. A collective.
-void publish_weights(TrainingState& state, Runtime& runtime);
+void publish_weights(TrainingState& state, const TrainingRank& rank);
 
 }  // namespace octavo

@@ -37,7 +37,7 @@ struct PartPlace : Place {
 
 struct TileAmaxes {
   uint32_t rows[kTile];
-  uint32_t columns[kTileWarps][kTile];  // of the 16 rows of each warp
+  alignas(16) uint32_t columns[kTileWarps][kTile];  // of the 16 rows of each warp; written 16 bytes at a time
 };
 
 // Threads 0 to 127 get the amax of the tile's row of that number, threads 128 to 255 those of its columns.

@@ -324,7 +324,9 @@ __device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int
 
 // The tile's transpose in shared memory: row c holds column c of x in 16 units of 8 bytes. Unit u lies at place
 // u ^ (c / 8), which spreads a half warp's writes, of one unit in rows 8 apart, over all banks.
-using TransposedTile = uint2[kTile][kPatchesAcross];
+struct alignas(16) TransposedTile {  // read 16 bytes at a time
+  uint2 units[kTile][kPatchesAcross];
+};
 
 // Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`; each row of `out`, of
 // m bytes, is one of its columns.
@@ -334,7 +336,7 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
   const BytePatch transposed = transpose(patch);
 #pragma unroll
   for (int c = 0; c < kPatch; ++c) {
-    tile[at.patch_column * kPatch + c][at.patch_row ^ at.patch_column] = transposed.rows[c];
+    tile.units[at.patch_column * kPatch + c][at.patch_row ^ at.patch_column] = transposed.rows[c];
   }
   __syncthreads();
   constexpr int kChunks = kTile / 16;  // of 16 bytes, two units, in a row of the transpose
@@ -343,7 +345,7 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
     const int c = i / kChunks;
     const int chunk = i % kChunks;
     const int twist = c / kPatch;
-    const uint4 units = *reinterpret_cast<const uint4*>(&tile[c][(2 * chunk) ^ (twist & ~1)]);
+    const uint4 units = *reinterpret_cast<const uint4*>(&tile.units[c][(2 * chunk) ^ (twist & ~1)]);
     const uint4 bytes = twist % 2 == 0 ? units : make_uint4(units.z, units.w, units.x, units.y);
     if (at.column + c < end) store_16<kAligned>(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);
   }

@@ -23,6 +23,23 @@ int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
   return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
 }
 
+// What lies between the parameters of a unit and behind them, up to its `elements`.
+std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit, int64_t elements) {
+  std::vector<ElementRange> padding;
+  int64_t begin = 0;
+  const auto end_at = [&](int64_t end) {
+    if (begin < end) padding.push_back({begin, end});
+  };
+  for (const ParameterSpec& spec : layout.specs()) {
+    if (spec.unit != unit) continue;
+    const int64_t offset = spec.offset - layout.units()[unit].begin;
+    end_at(offset);
+    begin = offset + spec.numel();
+  }
+  end_at(elements);
+  return padding;
+}
+
 }  // namespace
 
 ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
@@ -60,6 +77,7 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
          .weight_dtype = dtype,
          .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
          .gradient_dtype = unit.layer >= 0 ? precision.reduce : DType::kFloat32,
+         .padding = padding_of(layout, u, shard_elements(unit, groups.size()) * groups.size()),
          .pool = pool_of(unit)});
   }
   fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);

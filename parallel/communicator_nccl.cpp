@@ -2,6 +2,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -197,6 +198,11 @@ ncclConfig_t nccl_config(const ParallelConfig& config) {
   return result;
 }
 
+// Collectives of several communicators may be under way at once, on streams of their own. Every rank's host launches
+// them in one order; NCCL then also places their kernels on each GPU in that order, so that no two GPUs begin with
+// different ones and wait for each other. Read by NCCL once, at its first use.
+void keep_launch_order() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
+
 }  // namespace
 
 Buffer allocate_nccl_memory(int64_t bytes) {
@@ -213,6 +219,7 @@ Buffer allocate_nccl_memory(int64_t bytes) {
 
 std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
                                                      const ParallelConfig& config) {
+  keep_launch_order();
   const std::vector<Introduction> members = introduce(group, ranks);
   const auto first = std::find_if(members.begin(), members.end(), [](const auto& one) { return one.rank == 0; });
   CHECK(first != members.end() && members.size() == static_cast<size_t>(ranks.size),

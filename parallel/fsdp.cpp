@@ -192,7 +192,14 @@ void Fsdp::begin_micro_batch(bool first, bool last) {
 bool Fsdp::begin_gradient(size_t unit) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
+  if (!states_[unit].overwrites.empty()) clear_padding(unit);
   return states_[unit].keeps_gradient && !first_;
+}
+
+void Fsdp::clear_padding(size_t unit) {
+  for (const ElementRange& range : options_.units[unit].padding) {
+    compute_->zero(states_[unit].gradient.rows(range.begin, range.end));
+  }
 }
 
 void Fsdp::reduce(size_t unit) {

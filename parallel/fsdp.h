@@ -40,12 +40,19 @@ struct DataParallelGroups {
   bool replicated() const { return replicate != nullptr && replicate->size() > 1; }
 };
 
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 struct FsdpUnit {
   std::string name;                       // for messages: "block 3"
   int64_t shard_elements = 0;             // of one rank; the full unit has size() times as many
   DType weight_dtype = DType::kBFloat16;  // as the weights travel
   Tensor weight_shard;  // [shard_elements] weight_dtype where the weights lie elsewhere; else allocated
   DType gradient_dtype = DType::kFloat32;  // as the gradient travels: float32 or bfloat16
+  // Of the full unit: what holds no parameter, so that no op writes its gradient. It is zero in gradient_shard().
+  std::vector<ElementRange> padding;
   size_t pool = 0;
 };
 
@@ -98,7 +105,8 @@ class Fsdp {
   // A new micro-batch: gradients are added to the shards unless it is the `first` of the step; kept gradients, and
   // those of replicas, are reduced with the `last`.
   void begin_micro_batch(bool first, bool last);
-  // The compute stream waits until the gradient's slot is free. True when the ops are to add to what it holds.
+  // The compute stream waits until the gradient's slot is free, and clears the unit's padding where other things lay
+  // there. True when the ops are to add to what it holds.
   bool begin_gradient(size_t unit);
   // The compute stream has queued the last writer: reduces into gradient_shard(), and over replicas.
   void reduce(size_t unit);
@@ -136,6 +144,7 @@ class Fsdp {
   void allocate_slots(Arena& arena);
   void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);
+  void clear_padding(size_t unit);
   bool alone() const { return options_.groups.size() == 1; }
 
   FsdpOptions options_;

@@ -5,8 +5,7 @@
 //
 // Collectives of several axes may be under way at once, on different streams, provided that every rank issues those of
 // all axes in one order, from one thread: a rank then never waits in one axis for a rank that waits for it in another.
-// On a GPU the kernels of all that are under way must also fit on it together; they do, with a few dozen of its
-// multiprocessors at most, unless something else holds all of them until a collective behind it is done.
+// On a GPU, NCCL is told to begin their kernels in that order too (communicator_nccl.cpp).
 #pragma once
 
 #include <cstdint>

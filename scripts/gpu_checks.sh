@@ -95,6 +95,13 @@ check_ranks() {
   make_mpirun 2
   "${MPIRUN[@]}" "$build/tests/octavo_parallel_ranks" --gtest_brief=1
   "${MPIRUN[@]}" "$build/tests/octavo_model_ranks" --gtest_brief=1
+  # Meshes drawn at random, against one of the GPUs; on all of them where there are more than two.
+  OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" "${MPIRUN[@]}" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
+  if ((gpus > 2)); then
+    make_mpirun "$gpus"
+    OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" "${MPIRUN[@]}" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
+    make_mpirun 2
+  fi
   pack_corpus
   train_mesh one 1
   train_mesh shards 2

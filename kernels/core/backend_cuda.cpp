@@ -61,8 +61,10 @@ int multiprocessor_count(int device_index) {
   return count;
 }
 
+void set_device(int device_index) { check(cudaSetDevice(device_index), "cudaSetDevice"); }
+
 void* create_stream(int device_index) {
-  check(cudaSetDevice(device_index), "cudaSetDevice");
+  set_device(device_index);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   return stream;

@@ -13,6 +13,7 @@ GpuInfo device_info(int device_index);
 CudaVersions versions();
 bool can_access_peer(int device_index, int peer_index);
 int multiprocessor_count(int device_index);
+void set_device(int device_index);  // the calling thread's current device
 
 void* create_stream(int device_index);
 void* create_urgent_stream();  // of the highest priority, on the current device

@@ -50,7 +50,10 @@ void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shap
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-inline unsigned grid_dim(int64_t blocks) { return static_cast<unsigned>(blocks); }
+inline unsigned grid_dim(int64_t blocks) {
+  if (blocks < 0 || blocks > INT32_MAX) check(cudaErrorInvalidConfiguration, "a grid of more than 2^31 - 1 blocks");
+  return static_cast<unsigned>(blocks);
+}
 
 // Elements of T in 16 bytes.
 template <typename T>

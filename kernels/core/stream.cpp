@@ -10,10 +10,16 @@
 
 namespace octavo {
 
-Stream::Stream(Device device, void* native, int multiprocessors)
-    : device_(device), native_(native), multiprocessors_(multiprocessors) {}
+namespace {
 
-Stream Stream::cpu() { return Stream(Device::kCpu, nullptr, 0); }
+constexpr auto kNothing = [](void*) noexcept {};
+
+}  // namespace
+
+Stream::Stream(Device device, Native native, int device_index, int multiprocessors)
+    : device_(device), native_(std::move(native)), device_index_(device_index), multiprocessors_(multiprocessors) {}
+
+Stream Stream::cpu() { return {Device::kCpu, Native(nullptr, kNothing), 0, 0}; }
 
 Stream Stream::cuda(int device_index) {
   const int count = cuda_device_count();
@@ -21,59 +27,38 @@ Stream Stream::cuda(int device_index) {
   CHECK_INPUT(device_index < count, "device is cuda, but GPU {} was asked for and this machine has {}", device_index,
               count);
   if constexpr (kHasCuda) {
-    void* native = cuda::create_stream(device_index);
-    return Stream(Device::kCuda, native, cuda::multiprocessor_count(device_index));
+    Native native(cuda::create_stream(device_index), cuda::destroy_stream);
+    return {Device::kCuda, std::move(native), device_index, cuda::multiprocessor_count(device_index)};
   }
   throw Error("unreachable");
 }
 
-Stream Stream::planned(int multiprocessors) { return Stream(Device::kCuda, nullptr, multiprocessors); }
+Stream Stream::planned(int multiprocessors) { return {Device::kCuda, Native(nullptr, kNothing), 0, multiprocessors}; }
 
 Stream Stream::beside(const Stream& other) {
   if (other.is_planned()) return planned(other.multiprocessors_);
   if constexpr (kHasCuda) {
-    if (other.is_cuda()) return Stream(Device::kCuda, cuda::create_urgent_stream(), other.multiprocessors_);
+    if (other.is_cuda()) {
+      Native native(cuda::create_urgent_stream(), cuda::destroy_stream);
+      return {Device::kCuda, std::move(native), other.device_index_, other.multiprocessors_};
+    }
   }
   static_cast<void>(other);
   return cpu();
 }
 
-Stream::Stream(Stream&& other) noexcept
-    : device_(other.device_),
-      native_(std::exchange(other.native_, nullptr)),
-      multiprocessors_(other.multiprocessors_),
-      deterministic_(other.deterministic_),
-      workspace_(other.workspace_),
-      profiler_(other.profiler_),
-      states_(std::move(other.states_)) {}
+// Library handles go before the stream they were made on.
+Stream::~Stream() { states_.clear(); }
 
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this != &other) {
-    release();
-    device_ = other.device_;
-    native_ = std::exchange(other.native_, nullptr);
-    multiprocessors_ = other.multiprocessors_;
-    deterministic_ = other.deterministic_;
-    workspace_ = other.workspace_;
-    profiler_ = other.profiler_;
-    states_ = std::move(other.states_);
-  }
-  return *this;
-}
-
-Stream::~Stream() { release(); }
-
-void Stream::release() noexcept {
-  states_.clear();  // library handles go before the stream they were made on
+void Stream::bind_thread() const {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) cuda::destroy_stream(native_);
+    if (native_ != nullptr) cuda::set_device(device_index_);
   }
-  native_ = nullptr;
 }
 
 void Stream::synchronize() {
   if constexpr (kHasCuda) {
-    if (native_ != nullptr) cuda::synchronize_stream(native_);
+    if (native_ != nullptr) cuda::synchronize_stream(native());
   }
 }
 
@@ -81,7 +66,7 @@ void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
   CHECK(!is_planned(), "a copy on a stream that only plans");
   if constexpr (kHasCuda) {
-    if (is_cuda()) return cuda::copy_async(dst, src, bytes, native_);
+    if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
   }
   std::memmove(dst, src, static_cast<size_t>(bytes));
 }
@@ -96,7 +81,7 @@ void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
   CHECK(!is_planned(), "memory cleared on a stream that only plans");
   if constexpr (kHasCuda) {
-    if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native_);
+    if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());
   }
   std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
 }

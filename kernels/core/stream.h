@@ -33,15 +33,19 @@ class Stream {
   // may be queued on it. A stream beside it is of the same kind.
   static Stream planned(int multiprocessors);
 
-  Stream(Stream&&) noexcept;
-  Stream& operator=(Stream&&) noexcept;
+  Stream(Stream&&) noexcept = default;
+  Stream& operator=(Stream&&) noexcept = default;
   ~Stream();
 
   Device device() const { return device_; }
   bool is_cuda() const { return device_ == Device::kCuda; }
   bool is_planned() const { return is_cuda() && native_ == nullptr; }
-  void* native() const { return native_; }  // cudaStream_t, null on the CPU
+  void* native() const { return native_.get(); }  // cudaStream_t, null on the CPU
   int multiprocessors() const { return multiprocessors_; }
+
+  // Makes this stream's GPU the calling thread's current device, before anything else that the thread does with it or
+  // its events: a new thread's is GPU 0, and whatever it asked of CUDA would make a context there.
+  void bind_thread() const;
 
   // Waits until everything queued so far is done.
   void synchronize();
@@ -86,17 +90,18 @@ class Stream {
     using StatePointer::operator=;
   };
 
-  Stream(Device device, void* native, int multiprocessors);
-  void release() noexcept;
+  using Native = std::unique_ptr<void, void (*)(void*) noexcept>;
+  Stream(Device device, Native native, int device_index, int multiprocessors);
 
+  std::unordered_map<std::type_index, NullState> states_;  // first, so that a move replaces them before native_
   Device device_;
-  void* native_;
+  Native native_;
+  int device_index_;
   int multiprocessors_;
   int product_multiprocessors_ = 0;
   bool deterministic_ = false;
   Tensor workspace_;
   Profiler* profiler_ = nullptr;
-  std::unordered_map<std::type_index, NullState> states_;
 };
 
 // A point in a stream that another stream, or the host, can wait for. Move-only. On the CPU, and before it is recorded,

@@ -64,7 +64,7 @@ Outcome train(Config config) {
   Arena arena(stream.device(), outcome.bytes);
   TrainingState state(options, rank, arena);
   load_initial_weights(config, state.parameters, stream);
-  publish_weights(state, runtime);
+  publish_weights(state, rank);
   Batch batch;
   for (int32_t i = 0; i < 4 * 128; ++i) {
     batch.inputs.push_back(i * 37 % 256);
@@ -73,7 +73,7 @@ Outcome train(Config config) {
   batch.document_start.assign(batch.inputs.size(), 0);
   state.batch.upload(batch);
   for (int64_t step = 1; step <= 2; ++step) {
-    training_step(state, step, 1e-3, runtime);
+    training_step(state, step, 1e-3, rank);
     append(state.loss, stream, outcome.numbers);
     append(state.model.losses(), stream, outcome.numbers);
     append(state.parameters.gradients(), stream, outcome.numbers);

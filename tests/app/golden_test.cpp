@@ -126,7 +126,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   Arena arena(stream.device(), plan_training(options, training_rank(runtime)).used());
   TrainingState state(options, training_rank(runtime), arena);
   load_initial_weights(config, state.parameters, stream);
-  publish_weights(state, runtime);
+  publish_weights(state, training_rank(runtime));
 
   const SafetensorsFile file((dir / "golden.safetensors").string());
   Batch batch;

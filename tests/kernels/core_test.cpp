@@ -195,6 +195,19 @@ TEST(Stream, KeepsOneStateOfAType) {
   EXPECT_EQ(++moved.state<Counted>().uses, 3);
 }
 
+TEST(Stream, MovesWithAllItHolds) {
+  Stream stream = Stream::planned(132);
+  stream.set_product_multiprocessors(116);
+  stream.set_deterministic(true);
+  Stream moved = std::move(stream);
+  Stream assigned = Stream::cpu();
+  assigned = std::move(moved);
+  EXPECT_TRUE(assigned.is_planned());
+  EXPECT_EQ(assigned.multiprocessors(), 132);
+  EXPECT_EQ(assigned.product_multiprocessors(), 116);
+  EXPECT_TRUE(assigned.deterministic());
+}
+
 // ---- Profiler
 
 TEST(Profiler, SumsByName) {
