@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <string>
 
+#include "app/launcher.h"
+
 namespace octavo {
 
-ConsoleSink::ConsoleSink(int descriptor) : descriptor_(descriptor) {
+ConsoleSink::ConsoleSink(int descriptor) : descriptor_(descriptor), launcher_output_(open_launcher_output()) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return;
   // Setting O_NONBLOCK on `descriptor` itself would change it for every process that shares it, the user's shell too.
@@ -23,9 +25,12 @@ ConsoleSink::ConsoleSink(int descriptor) : descriptor_(descriptor) {
 
 ConsoleSink::~ConsoleSink() {
   if (owned_) ::close(descriptor_);
+  if (launcher_output_ >= 0) ::close(launcher_output_);
 }
 
 void ConsoleSink::sink_it_(const spdlog::details::log_msg& message) {
+  pollfd beyond{launcher_output_, POLLOUT, 0};
+  if (launcher_output_ >= 0 && ::poll(&beyond, 1, 0) == 1 && (beyond.revents & POLLERR) != 0) return;
   spdlog::memory_buf_t line;
   if (cut_line_) line.push_back('\n');
   formatter_->format(message, line);

@@ -1,7 +1,8 @@
 // Where the lines for people go: standard output, which may be a terminal or a pipe that nobody reads. A run must not
 // stand still for that (mpirun stops reading its ranks' output as soon as it is told to end, before the ranks are), so
-// a line that is not taken within kPatienceMs is cut, and those after it until the reader is back. metrics.jsonl has
-// all there is in them.
+// a line that is not taken within kPatienceMs is cut, and those after it until the reader is back. Nor must it end for
+// that: mpirun gives up after ten writes to a pipe that nobody reads (`| head -1`), so it is given no lines for one.
+// metrics.jsonl has all there is in them.
 #pragma once
 
 #include <spdlog/sinks/base_sink.h>
@@ -32,6 +33,7 @@ class ConsoleSink : public spdlog::sinks::base_sink<std::mutex> {
   size_t write(std::string_view bytes);
 
   int descriptor_;
+  int launcher_output_;    // see open_launcher_output()
   bool owned_ = false;     // a second opening
   bool stalled_ = false;   // the last line was not taken whole
   bool cut_line_ = false;  // what was taken last is the beginning of a line

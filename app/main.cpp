@@ -1,4 +1,5 @@
 // octavo: the command line. Subcommands are in app/commands.h.
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -171,14 +172,26 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   export_command->callback([&] { run = on_root([&] { return run_export(line); }); });
 }
 
+// Not fmt::print(), which throws where standard error cannot be written.
+void print_error(const std::string& message) { std::fputs(fmt::format("octavo: {}\n", message).c_str(), stderr); }
+
+// Standard input, output and error that are closed (`>&-`) would be the next files opened, and be written to as such.
+// Opened for reading, an output stays one that cannot be written.
+void occupy_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) >= 0) continue;
+    if (::open("/dev/null", O_RDONLY) != descriptor) return;  // the lowest one that is free
+  }
+}
+
 // Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
 // others cannot know of ends them too.
 int fail(ProcessGroup& group, const std::string& message, int exit_code) {
   if (group.size() == 1 || group.agreed_failure()) {
-    if (group.is_root()) fmt::print(stderr, "octavo: {}\n", message);
+    if (group.is_root()) print_error(message);
     return exit_code;
   }
-  fmt::print(stderr, "octavo: rank {}: {}\n", group.rank(), message);
+  print_error(fmt::format("rank {}: {}", group.rank(), message));
   group.abort(exit_code);
 }
 
@@ -193,6 +206,7 @@ int run_command(const Command& command, ProcessGroup& group) {
 }
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
   // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
   std::signal(SIGXFSZ, SIG_IGN);
   auto logger = std::make_shared<spdlog::logger>("octavo", std::make_shared<ConsoleSink>(STDOUT_FILENO));
@@ -212,7 +226,7 @@ int main(int argc, char** argv) {
   try {
     connected.emplace();
   } catch (const InputError& error) {  // the ranks cannot reach each other: each is told of it
-    if (ProcessGroup::launcher_rank() == 0) fmt::print(stderr, "octavo: {}\n", error.what());
+    if (ProcessGroup::launcher_rank() == 0) print_error(error.what());
     return kExitBadInput;
   }
   ProcessGroup& group = *connected;
@@ -221,7 +235,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;  // --help, --version
     if (asked && group.is_root()) app.exit(error);
-    if (!asked && group.is_root()) fmt::print(stderr, "octavo: {} (see octavo --help)\n", error.what());
+    if (!asked && group.is_root()) print_error(fmt::format("{} (see octavo --help)", error.what()));
     return asked ? kExitDone : kExitBadInput;
   }
   return run_command(command, group);

@@ -1,12 +1,45 @@
-// SIGTERM, SIGINT and SIGUSR1 ask a run to save and stop; a second one of them ends the process at once. SIGUSR1 is for
-// launchers: mpirun passes it on to its ranks as it is, while SIGTERM makes mpirun itself end them, within seconds.
+// What asks a training run to save and stop: SIGTERM, SIGINT, SIGUSR1, and the launcher's SIGCONT.
+//
+// SIGUSR1 is for launchers: mpirun passes it on to its ranks as it is. On SIGTERM, SIGINT and SIGHUP mpirun ends its
+// ranks: it sends SIGCONT at once, SIGTERM odls_base_sigkill_timeout later (1 s unless told otherwise) and SIGKILL as
+// long after that. So a SIGCONT that comes from the launcher counts as the request, unless this process was suspended
+// (by Ctrl-Z, which mpirun passes on as SIGSTOP, as it passes on the SIGCONT of fg).
 #pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
 
 namespace octavo {
 
-// Counts the signals from now on, until the process ends.
-void catch_stop_signals();
-// Whether one has come.
-bool stop_requested();
+// From construction to destruction, one at a time, on the main thread.
+//
+// Before the first step there is nothing to save: a request ends the process at once with exit code kExitStopped. Later
+// it is acknowledged at once, by one line of the log from the rank that speaks, and requested() tells the training
+// loop. After a request the others change nothing, as senders repeat them (timeout, batch systems and mpirun do); but
+// Ctrl-C (SIGINT) more than a second after it ends the process at once.
+//
+// SIGHUP and SIGPIPE are ignored: a run goes on without its terminal and without a reader of its output. After
+// destruction all of these are ignored: a process that is done is about to end by itself.
+class StopSignals {
+ public:
+  explicit StopSignals(bool speaks);
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // `step`, 1 or more, is under way.
+  void at_step(int64_t step) { step_.store(step, std::memory_order_relaxed); }
+  // Whether this process got a request.
+  bool requested() const;
+
+ private:
+  void acknowledge();
+
+  bool speaks_;
+  std::atomic<int64_t> step_{0};  // 0: none yet
+  std::thread thread_;            // a handler must not log, and the main thread may be in a long step
+};
 
 }  // namespace octavo

@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/evaluation.h"
+#include "app/signals.h"
 #include "app/trainer.h"
 #include "app/weight_source.h"
 #include "kernels/core/error.h"
@@ -22,9 +23,9 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
 namespace {
 
 // What goes wrong from here on shows only while running, whatever its cause.
-Trainer::Outcome run(Trainer& trainer) {
+Trainer::Outcome run(Trainer& trainer, StopSignals& signals) {
   try {
-    return trainer.run();
+    return trainer.run(signals);
   } catch (const InputError& error) {
     throw Error(error.what());
   }
@@ -33,6 +34,7 @@ Trainer::Outcome run(Trainer& trainer) {
 }  // namespace
 
 int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
+  StopSignals signals(group.is_root());
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   Runtime runtime(config, group);
   if (group.is_root()) {
@@ -42,7 +44,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
                  runtime.describe());
   }
   Trainer trainer(config, runtime);
-  const Trainer::Outcome outcome = run(trainer);
+  const Trainer::Outcome outcome = run(trainer, signals);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
   return kExitStopped;

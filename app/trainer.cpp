@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "app/signals.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
 
@@ -136,8 +135,7 @@ void Trainer::warm_up() {
 
 int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
 
-Trainer::Outcome Trainer::run() {
-  catch_stop_signals();
+Trainer::Outcome Trainer::run(StopSignals& signals) {
   warm_up();
   Stream& stream = runtime_.stream();
   const int64_t total_steps = config_.training.steps;
@@ -147,22 +145,24 @@ Trainer::Outcome Trainer::run() {
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
     const Batch& batch = loader_->next();
+    signals.at_step(step);
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
     train_step(step);
 
     const bool last = step == total_steps;
-    const bool stopping = should_stop();
+    bool stopping = should_stop(signals);
     const bool validating =
-        validator_ && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
-    const bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+        validator_ && !stopping && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
+    bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved; on a GPU
     // any other is read when the next one is queued.
     const int64_t in_flight = stream.is_cuda() && !validating && !saving ? 1 : 0;
     while (results_.pending() > in_flight) {
       const bool current = results_.pending() == 1;
-      finish_step(current && (last || stopping), current && validating);
+      finish_step(current && (last || stopping), current && validating, signals);
     }
+    if (validating && should_stop(signals)) stopping = saving = true;
     if (writer_.pending()) writer_.poll();
     if (saving) save(step);
     if (saving || validating) results_.start(stream);
@@ -187,16 +187,18 @@ void Trainer::train_step(int64_t step) {
 }
 
 // All ranks stop at the same step, whichever of them got the signal.
-bool Trainer::should_stop() { return runtime_.group().all_reduce_max(stop_requested() ? 1 : 0) != 0; }
+bool Trainer::should_stop(const StopSignals& signals) {
+  return runtime_.group().all_reduce_max(signals.requested() ? 1 : 0) != 0;
+}
 
-void Trainer::finish_step(bool always, bool validating) {
+void Trainer::finish_step(bool always, bool validating, const StopSignals& signals) {
   const std::optional<StepResult> result = results_.pop();
   if (!result) return;
   ++interval_.steps;
   interval_.milliseconds += result->step_ms;
   const bool finite = std::isfinite(result->loss_sum) && std::isfinite(result->grad_norm);
   std::optional<double> validation_loss;
-  if (validating && finite) validation_loss = validator_->loss(state_.model);
+  if (validating && finite) validation_loss = validator_->loss(state_.model, [&] { return should_stop(signals); });
   const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
   const bool first = result->step == start_step_ + 1;
   if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);

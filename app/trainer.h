@@ -10,6 +10,7 @@
 #include "app/fp8_report.h"
 #include "app/metrics.h"
 #include "app/runtime.h"
+#include "app/signals.h"
 #include "app/step_results.h"
 #include "app/training_state.h"
 #include "app/validation.h"
@@ -25,9 +26,9 @@ class Trainer {
   Trainer(const Config& config, Runtime& runtime);
 
   enum class Outcome { kDone, kStopped };
-  // Trains up to config.training.steps; kStopped after a signal, once a checkpoint is saved. Error when the loss is not
-  // finite.
-  Outcome run();
+  // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when the
+  // loss is not finite.
+  Outcome run(StopSignals& signals);
 
  private:
   // Since the last logged step.
@@ -43,13 +44,13 @@ class Trainer {
   void warm_up();
   void train_step(int64_t step);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
-  // Waits for the oldest step whose result is pending; then validates if asked, and reports the step when it is due,
-  // `always`, or validated.
-  void finish_step(bool always, bool validating);
+  // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and
+  // reports the step when it is due, `always`, or validated.
+  void finish_step(bool always, bool validating, const StopSignals& signals);
   void report(const StepResult& result, std::optional<double> validation_loss);
   void save(int64_t step);
   std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
-  bool should_stop();
+  bool should_stop(const StopSignals& signals);
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
 

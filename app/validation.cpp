@@ -21,9 +21,14 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
       buffers_(config, arena, runtime.stream()) {}
 
 double Validator::loss(Llama& model) {
+  return *loss(model, [] { return false; });
+}
+
+std::optional<double> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
   Stream& stream = runtime_->stream();
   double total = 0;
   while (const Batch* batch = samples_.next()) {
+    if (should_stop()) return std::nullopt;
     buffers_.batch.upload(*batch);
     model.forward(buffers_.batch.micro_batch(0));
     stream.zero(buffers_.sum);

@@ -2,6 +2,9 @@
 // call and for any number of ranks.
 #pragma once
 
+#include <functional>
+#include <optional>
+
 #include "app/batch_buffers.h"
 #include "app/config.h"
 #include "app/runtime.h"
@@ -25,6 +28,9 @@ class Validator {
 
   // A collective. In nats a token.
   double loss(Llama& model);
+  // The same, or nothing once `should_stop` is true, which is asked before every micro-batch and a collective of the
+  // ranks too. After that nothing but the destructor may be called.
+  std::optional<double> loss(Llama& model, const std::function<bool()>& should_stop);
   // That the loss is the mean of.
   int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
 

@@ -53,12 +53,13 @@ count_gpus() {
 }
 
 # Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (all by default). Threads are set by OMP_NUM_THREADS, so ranks
-# are not bound to single cores; a rank told to stop is given ten minutes to save its checkpoint before it is killed.
+# are not bound to single cores. Not odls_base_sigkill_timeout, however long a checkpoint takes to be saved: mpirun waits twice as long
+# whenever it ends its ranks, also when one of them has crashed.
 make_mpirun() {
   local ranks="$1" here="${2:-$1}" cores threads
   cores="$(nproc)"
   threads=$((cores / here > 0 ? cores / here : 1))
-  MPIRUN=(mpirun -n "$ranks" --bind-to none --mca odls_base_sigkill_timeout 600)
+  MPIRUN=(mpirun -n "$ranks" --bind-to none)
   if [[ "$(id -u)" -eq 0 ]]; then MPIRUN+=(--allow-run-as-root); fi
   if ((cores < here)); then MPIRUN+=(--oversubscribe); fi
   MPIRUN+=(-x "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}")

@@ -10,6 +10,10 @@
 #
 # The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system
 # that all of them share. Run it again after a failure: it goes on from the newest complete checkpoint.
+#
+# SIGTERM or Ctrl-C to this script: a checkpoint is saved, however long that takes, and the exit code is 3. mpirun itself, told to end by
+# a signal, would kill its ranks 2 seconds later; SIGUSR1 it passes on to them, on all nodes. A second Ctrl-C, later, ends the run at
+# once. SIGHUP and a closed standard output do not end it.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -30,4 +34,42 @@ while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^
 # shellcheck disable=SC2206  # meant to be split into words
 command+=(${MPIRUN_ARGS:-})
 
-exec "${command[@]}" "$octavo" train "$@"
+stopping=""
+reminders=""
+# mpirun has nobody to pass a signal on to while it starts them, so it is sent again; the ranks take it as the same request.
+request_stop() {
+  local pause
+  kill -USR1 "$mpirun" 2>/dev/null || return 0
+  for pause in 1 2 4 8 16; do
+    sleep "$pause"
+    kill -USR1 "$mpirun" 2>/dev/null || return 0
+  done
+}
+on_signal() {
+  if [[ -z "$stopping" ]]; then
+    stopping=$SECONDS
+    echo "launch_mpirun.sh: SIG$1: the ranks are told to save a checkpoint and end" >&2
+    request_stop </dev/null >/dev/null 2>&1 &
+    reminders=$!
+  elif [[ "$1" == INT ]] && ((SECONDS - stopping >= 2)); then
+    kill -TERM "$mpirun" 2>/dev/null || true
+  fi
+}
+trap 'on_signal TERM' TERM
+trap 'on_signal INT' INT
+trap '' HUP PIPE
+
+# In a session of its own, or Ctrl-C would reach mpirun too. If this script is killed, mpirun is told to end.
+own_session=(setsid)
+if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
+"${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
+mpirun=$!
+
+# A signal ends a wait; the status of a process that has ended is kept for the next one.
+status=0
+while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
+wait "$mpirun" || status=$?
+if [[ -n "$reminders" ]]; then kill "$reminders" 2>/dev/null || true; fi
+# SIGUSR1 ends a rank, and mpirun itself, that has only begun and does not expect it yet: nothing is lost.
+if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l USR1))); then status=3; fi
+exit "$status"

@@ -1,6 +1,6 @@
 // What the tests of ops on the GPU against the same ops on the CPU share. A test makes an op's tensors as twins,
-// fill()s inputs, poison()s outputs, runs the op on_both() streams and says expect_close(). Without a GPU it is
-// skipped.
+// fill()s inputs, poison()s outputs, runs the op on_both() streams and says expect_close(), by norm against the CPU,
+// and expect_exact(), by element against float64 (exact.h). Without a GPU it is skipped.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iostream>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -17,6 +19,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/stream.h"
+#include "tests/kernels/exact.h"
 
 namespace octavo {
 
@@ -74,6 +77,13 @@ class ParityTest : public ::testing::Test {
   void SetUp() override {
     if (cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
     gpu_stream_.emplace(Stream::cuda(0));
+  }
+
+  // How much of the bounds was used, so that one run tells which of them are too wide or too narrow.
+  void TearDown() override {
+    for (const auto& [name, ratio] : worst_of_bound_) {
+      std::cout << fmt::format("[  bounds  ] {:.2f} of what is allowed: {}\n", ratio, name);
+    }
   }
 
   Stream& cpu() { return cpu_stream_; }
@@ -159,14 +169,28 @@ class ParityTest : public ::testing::Test {
     EXPECT_LT(error, tolerance) << name << ", " << twin.cpu().describe();
   }
 
+  // Every element of what the GPU has, within its bound (exact.h).
+  void expect_exact(const Twin& twin, const std::string& name, const Exact& exact) {
+    expect_exact(gpu_values(twin), twin.cpu(), name, exact);
+  }
+  // `like`: their dtype and shape.
+  void expect_exact(const std::vector<float>& values, const Tensor& like, const std::string& name, const Exact& exact) {
+    const Comparison comparison = compare_elements(values, like.dtype(), exact);
+    double& worst = worst_of_bound_[name];
+    worst = std::max(worst, comparison.worst_ratio);
+    EXPECT_EQ(comparison.wrong, 0) << name << ", " << like.describe() << ": " << comparison.describe(like.dim(-1));
+  }
+
   void expect_equal_bytes(const Twin& twin, const char* name) {
     const std::vector<char> bytes = gpu_bytes(twin);
     const char* expected = static_cast<const char*>(twin.cpu().raw());
     const auto differing = std::mismatch(bytes.begin(), bytes.end(), expected);
-    ASSERT_TRUE(differing.first == bytes.end())
-        << name << ", " << twin.cpu().describe() << ": byte " << differing.first - bytes.begin() << " is "
-        << static_cast<int>(static_cast<uint8_t>(*differing.first)) << ", expected "
-        << static_cast<int>(static_cast<uint8_t>(*differing.second));
+    if (differing.first == bytes.end()) return;
+    const auto count = std::inner_product(bytes.begin(), bytes.end(), expected, int64_t{0}, std::plus<>(),
+                                          [](char a, char b) { return a == b ? 0 : 1; });
+    ADD_FAILURE() << name << ", " << twin.cpu().describe() << ": " << count << " bytes differ, the first is byte "
+                  << differing.first - bytes.begin() << ": " << static_cast<int>(static_cast<uint8_t>(*differing.first))
+                  << ", expected " << static_cast<int>(static_cast<uint8_t>(*differing.second));
   }
 
   std::mt19937 random_{20250131};
@@ -177,6 +201,7 @@ class ParityTest : public ::testing::Test {
   Buffer cpu_workspace_;
   Buffer gpu_workspace_;
   double worst_ = 0;
+  std::map<std::string, double> worst_of_bound_;
 };
 
 // Relative error allowed in a result of this dtype: float32 sums in another order; one rounding to bfloat16 is 2^-9.

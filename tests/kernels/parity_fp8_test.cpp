@@ -274,13 +274,17 @@ class Fp8MatmulParity : public Fp8Parity {
       Twin d(dtype(), {m, n});
       poison(d);
       for (const bool accumulate : {false, true}) {
-        on_both([&](Stream& s) {
-          fp8_matmul({.d = d.on(s), .a = a.on(s), .b = b.on(s), .accumulate = accumulate, .fast_accumulation = fast},
-                     s);
-        });
+        const auto arguments = [&](const Stream& s) {
+          return Fp8Matmul{
+              .d = d.on(s), .a = a.on(s), .b = b.on(s), .accumulate = accumulate, .fast_accumulation = fast};
+        };
+        const Exact exact = exact_fp8_matmul(arguments(cpu()));
+        on_both([&](Stream& s) { fp8_matmul(arguments(s), s); });
         // The tensor cores keep about 14 bits of a sum; fast accumulation keeps them to the end of k.
         const double tolerance = dtype() == DType::kBFloat16 || fast ? 5e-3 : 5e-4;
         expect_close(d, accumulate ? "d accumulated" : "d", tolerance);
+        expect_exact(d, fmt::format("fp8_matmul{}{}", fast ? ", fast" : "", blockwise ? ", blockwise" : ""), exact);
+        upload(d);  // what the CPU made of it, so that errors do not add up
       }
     }
   }

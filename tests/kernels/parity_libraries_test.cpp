@@ -2,6 +2,7 @@
 #include "kernels/core/error.h"
 #include "kernels/matmul.h"
 #include "kernels/sdpa.h"
+#include "tests/kernels/exact_sdpa.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {
@@ -29,16 +30,19 @@ class MatmulParity : public ComputeDtypeParity {
         fill(b);
         poison(d);
         for (const bool accumulate : {false, true}) {
-          on_both([&](Stream& s) {
-            matmul({.d = d.on(s),
-                    .a = a.on(s),
-                    .b = b.on(s),
-                    .transpose_a = transpose_a,
-                    .transpose_b = transpose_b,
-                    .accumulate = accumulate},
-                   s);
-          });
+          const auto arguments = [&](const Stream& s) {
+            return Matmul{.d = d.on(s),
+                          .a = a.on(s),
+                          .b = b.on(s),
+                          .transpose_a = transpose_a,
+                          .transpose_b = transpose_b,
+                          .accumulate = accumulate};
+          };
+          const Exact exact = exact_matmul(arguments(cpu()));
+          on_both([&](Stream& s) { matmul(arguments(s), s); });
           expect_close(d, accumulate ? "d accumulated" : "d", tolerance_of(result));
+          expect_exact(d, fmt::format("matmul of {} to {}", dtype_name(dtype()), dtype_name(result)), exact);
+          upload(d);  // what the CPU made of it, so that errors do not add up
         }
       }
     }
@@ -97,15 +101,31 @@ class SdpaParity : public ParityTest {
     reserve(sdpa_workspace_bytes(s, DType::kBFloat16, cpu()), sdpa_workspace_bytes(s, DType::kBFloat16, gpu()));
   }
 
+  static SdpaBackward backward_arguments(const SdpaShape& shape, const Tensors& t, const Stream& s) {
+    return {.shape = shape,
+            .d_qkv = t.d_qkv.on(s),
+            .d_out = t.d_out.on(s),
+            .out = t.out.on(s),
+            .lse = t.lse.on(s),
+            .qkv = t.qkv.on(s),
+            .document_start = {}};
+  }
   static void backward(const SdpaShape& shape, const Tensors& t, Stream& s) {
-    sdpa_backward({.shape = shape,
-                   .d_qkv = t.d_qkv.on(s),
-                   .d_out = t.d_out.on(s),
-                   .out = t.out.on(s),
-                   .lse = t.lse.on(s),
-                   .qkv = t.qkv.on(s),
-                   .document_start = {}},
-                  s);
+    sdpa_backward(backward_arguments(shape, t, s), s);
+  }
+
+  void compare_forward(const SdpaShape& shape, Tensors& t) {
+    poison(t.out);
+    poison(t.lse);
+    on_both([&](Stream& s) {
+      sdpa_forward({.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .document_start = {}},
+                   s);
+    });
+    expect_close(t.out, "out", 1e-2);
+    expect_close(t.lse, "lse", 1e-3);
+    const ExactSdpa exact = exact_sdpa_forward(shape, t.qkv.cpu());
+    expect_exact(t.out, "sdpa_forward out", exact.out);
+    expect_exact(t.lse, "sdpa_forward lse", exact.lse);
   }
 
   // t.qkv is filled. The GPU rounds probabilities and their gradients to bfloat16 before it multiplies with them.
@@ -115,17 +135,13 @@ class SdpaParity : public ParityTest {
                  std::to_string(shape.head_dim));
     reserve_for(shape);
     fill(t.d_out);
-    poison(t.out);
-    poison(t.lse);
+    compare_forward(shape, t);
+    upload(t.out);  // what the CPU made of them, so that errors do not add up
+    upload(t.lse);
     poison(t.d_qkv);
-    on_both([&](Stream& s) {
-      sdpa_forward({.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .document_start = {}},
-                   s);
-    });
-    expect_close(t.out, "out", 1e-2);
-    expect_close(t.lse, "lse", 1e-3);
     on_both([&](Stream& s) { backward(shape, t, s); });
     expect_close(t.d_qkv, "d_qkv", tolerance);
+    expect_exact(t.d_qkv, "sdpa_backward d_qkv", exact_sdpa_backward(backward_arguments(shape, t, cpu())));
   }
 };
 
@@ -157,13 +173,7 @@ TEST_F(SdpaParity, ForwardOfOneToken) {
   Tensors t(shape);
   reserve_for(shape);
   fill(t.qkv);
-  poison(t.out);
-  poison(t.lse);
-  on_both([&](Stream& s) {
-    sdpa_forward({.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .document_start = {}}, s);
-  });
-  expect_close(t.out, "out", 1e-2);
-  expect_close(t.lse, "lse", 1e-3);
+  compare_forward(shape, t);
 }
 
 // Every score near -120 makes every log-sum-exp very negative; with a partial last tile of keys that once gave NaN.

@@ -14,20 +14,6 @@ namespace {
 
 // ---- Cross entropy
 
-// The loss of each row in float64. The CPU op adds a row's exponentials in float32, which is too coarse a reference for
-// large vocabularies.
-std::vector<double> exact_losses(const Twin& logits, const Twin& targets) {
-  const int64_t vocab = logits.cpu().dim(1);
-  std::vector<double> losses;
-  for (int64_t row = 0; row < logits.cpu().dim(0); ++row) {
-    const int32_t target = targets.cpu().data<int32_t>()[row];
-    double sum = 0;
-    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(logits.at(row * vocab + v)));
-    losses.push_back(target < 0 ? 0.0 : std::log(sum) - static_cast<double>(logits.at(row * vocab + target)));
-  }
-  return losses;
-}
-
 TEST_P(ComputeDtypeParity, CrossEntropy) {
   // Vocabularies that fit one block, each size of cluster, and no cluster's registers; multiples of 8 and not.
   for (const auto& [tokens, vocab] : {RowSize{1, 2},
@@ -53,11 +39,10 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
     on_both([&](Stream& s) {
       cross_entropy({.losses = losses.on(s), .d_logits = {}, .logits = logits.on(s), .targets = targets.on(s)}, s);
     });
-    const std::vector<double> exact = exact_losses(logits, targets);
+    // Not the CPU's losses: it adds a row's exponentials in float32, which is too coarse for large vocabularies.
+    const ExactCrossEntropy exact = exact_cross_entropy({logits.cpu()}, targets.cpu(), 0.125);
     const std::vector<float> values = gpu_values(losses);
-    for (size_t row = 0; row < exact.size(); ++row) {
-      EXPECT_NEAR(static_cast<double>(values[row]), exact[row], 2e-6 * (1 + exact[row])) << "vocabulary " << vocab;
-    }
+    expect_exact(losses, "cross_entropy losses", exact.losses);
 
     poison(losses);
     poison(d_logits);
@@ -67,6 +52,7 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
     on_both([&](Stream& s) { both(s, d_logits); });
     EXPECT_EQ(gpu_values(losses), values) << "losses change with d_logits, vocabulary " << vocab;
     expect_close(d_logits, "d_logits", std::max(tolerance(), 1e-4));
+    expect_exact(d_logits, "cross_entropy d_logits", exact.d_logits[0]);
     on_both([&](Stream& s) { both(s, logits); });  // in place
     EXPECT_EQ(gpu_bytes(logits), gpu_bytes(d_logits)) << "in place differs, vocabulary " << vocab;
   }
@@ -82,17 +68,15 @@ TEST_P(ComputeDtypeParity, CrossEntropyOfManyRows) {
     fill_integers(targets, 0, static_cast<int32_t>(vocab));
     for (int64_t t = 0; t < tokens; t += 1 + t % 5) targets.set(t, -1);
     upload(targets);
-    const std::vector<double> exact = exact_losses(logits, targets);
+    const ExactCrossEntropy exact = exact_cross_entropy({logits.cpu()}, targets.cpu(), 0.125);
     const auto in_place = [&](Stream& s) {
       cross_entropy({losses.on(s), logits.on(s), logits.on(s), targets.on(s), 0.125f}, s);
     };
     poison(losses);
     on_both(in_place);
-    const std::vector<float> values = gpu_values(losses);
-    for (size_t row = 0; row < exact.size(); ++row) {
-      ASSERT_NEAR(static_cast<double>(values[row]), exact[row], 2e-6 * (1 + exact[row])) << row << " of " << tokens;
-    }
+    expect_exact(losses, "cross_entropy losses", exact.losses);
     expect_close(logits, "d_logits", std::max(tolerance(), 1e-4));
+    expect_exact(logits, "cross_entropy d_logits", exact.d_logits[0]);
   }
 }
 
@@ -140,24 +124,32 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
       const float before = step == 2 ? 1000.0f : 0.0f;
       amax.set(0, before);
       upload(amax);
-      on_both([&](Stream& s) {
-        adamw({.master = master.on(s),
-               .exp_avg = exp_avg.on(s),
-               .exp_avg_sq = exp_avg_sq.on(s),
-               .grad = grad.on(s),
-               .weight = weight.on(s),
-               .amax = amax.on(s),
-               .grad_sum_of_squares = norm.on(s),
-               .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step}},
-              s);
-      });
+      const auto arguments = [&](const Stream& s) {
+        return Adamw{
+            .master = master.on(s),
+            .exp_avg = exp_avg.on(s),
+            .exp_avg_sq = exp_avg_sq.on(s),
+            .grad = grad.on(s),
+            .weight = weight.on(s),
+            .amax = amax.on(s),
+            .grad_sum_of_squares = norm.on(s),
+            .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step}};
+      };
+      const ExactAdamw exact = exact_adamw(arguments(cpu()));
+      on_both([&](Stream& s) { adamw(arguments(s), s); });
       expect_close(master, "master", 1e-5);
       expect_close(weight, "weight", 1e-3);
       expect_close(exp_avg, "exp_avg", tolerance());
       expect_close(exp_avg_sq, "exp_avg_sq", tolerance());
+      expect_exact(master, "adamw master", exact.master);
+      expect_exact(weight, "adamw weight", exact.master);
+      expect_exact(exp_avg, "adamw exp_avg", exact.exp_avg);
+      expect_exact(exp_avg_sq, "adamw exp_avg_sq", exact.exp_avg_sq);
       float largest = before;
       for (const float value : gpu_values(master)) largest = std::max(largest, std::abs(value));
       EXPECT_EQ(gpu_values(amax)[0], largest) << "amax of " << n << " weights";
+      // What the CPU made of them, so that errors do not add up.
+      for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq}) upload(*twin);
     }
   }
 }
@@ -172,21 +164,21 @@ TEST_F(ParityTest, AdamwWithoutWeight) {
   Twin amax(DType::kFloat32, {1});
   fill(master);
   fill(grad);
-  const auto step = [&](bool with_amax) {
-    on_both([&](Stream& s) {
-      adamw({.master = master.on(s),
-             .exp_avg = exp_avg.on(s),
-             .exp_avg_sq = exp_avg_sq.on(s),
-             .grad = grad.on(s),
-             .weight = {},
-             .amax = with_amax ? amax.on(s) : Tensor(),
-             .grad_sum_of_squares = {},
-             .options = {.lr = 0.01f}},
-            s);
-    });
+  const auto arguments = [&](const Stream& s, bool with_amax) {
+    return Adamw{.master = master.on(s),
+                 .exp_avg = exp_avg.on(s),
+                 .exp_avg_sq = exp_avg_sq.on(s),
+                 .grad = grad.on(s),
+                 .weight = {},
+                 .amax = with_amax ? amax.on(s) : Tensor(),
+                 .grad_sum_of_squares = {},
+                 .options = {.lr = 0.01f}};
   };
+  const auto step = [&](bool with_amax) { on_both([&](Stream& s) { adamw(arguments(s, with_amax), s); }); };
+  const ExactAdamw exact = exact_adamw(arguments(cpu(), false));
   step(false);
   expect_close(master, "master", 1e-5);
+  expect_exact(master, "adamw master", exact.master);
   EXPECT_EQ(gpu_values(amax)[0], 0.0f);
   for (const int64_t broken : {int64_t{0}, kCount - 1}) {
     amax.set(0, 0.0f);
@@ -210,8 +202,10 @@ TEST_F(ParityTest, Reductions) {
       Twin total(DType::kFloat32, {1});
       fill(x, 1.0f, 0.5f);
       fill(total);
+      const Exact squares = exact_sum(total.cpu(), x.cpu(), true);
       on_both([&](Stream& s) { sum_of_squares({total.on(s), x.on(s)}, s); });
       expect_close(total, "sum of squares", 1e-6);
+      expect_exact(total, "sum_of_squares", squares);
       const std::vector<char> once = [&] {
         gpu().zero(total.gpu());
         sum_of_squares({total.gpu(), x.gpu()}, gpu());
@@ -221,8 +215,10 @@ TEST_F(ParityTest, Reductions) {
       sum_of_squares({total.gpu(), x.gpu()}, gpu());
       EXPECT_EQ(gpu_bytes(total), once) << "not deterministic, " << n;
       upload(total);
+      const Exact exact = exact_sum(total.cpu(), x.cpu(), false);
       on_both([&](Stream& s) { sum({total.on(s), x.on(s)}, s); });
       expect_close(total, "sum", 1e-6);
+      expect_exact(total, "sum", exact);
     }
   }
 }

@@ -67,8 +67,10 @@ TEST_P(ComputeDtypeParity, EmbeddingBackward) {
     const auto backward = [&](Stream& s) {
       embedding_backward({d_table.on(s), d_out.on(s), ids.on(s), order.on(s)}, s);
     };
+    const Exact exact = exact_embedding_backward(d_table.cpu(), d_out.cpu(), ids.cpu());
     on_both(backward);
     expect_close(d_table, "d_table", 1e-5);
+    expect_exact(d_table, "embedding_backward d_table", exact);
 
     const std::vector<char> once = [&] {
       gpu().zero(d_table.gpu());
@@ -106,12 +108,14 @@ TEST_P(ComputeDtypeParity, EmbeddingOfAPartOfTheVocabulary) {
     upload(order);
     for (Twin* twin : {&table, &d_out, &d_table}) fill(*twin);
     poison(out);
+    const Exact exact = exact_embedding_backward(d_table.cpu(), d_out.cpu(), ids.cpu(), begin);
     on_both([&](Stream& s) {
       embedding_forward({.out = out.on(s), .ids = ids.on(s), .table = table.on(s), .vocab_begin = begin}, s);
       embedding_backward({d_table.on(s), d_out.on(s), ids.on(s), order.on(s), begin}, s);
     });
     EXPECT_EQ(relative_error(out), 0.0) << out.cpu().describe() << ", rows from " << begin;
     expect_close(d_table, "d_table", 1e-5);
+    expect_exact(d_table, "embedding_backward d_table", exact);
   }
 }
 
@@ -167,6 +171,9 @@ TEST_P(ComputeDtypeParity, RmsNormForward) {
     });
     expect_close(out, "out", tolerance());
     expect_close(rstd, "rstd", 1e-5);
+    const ExactRmsNorm exact = exact_rms_norm(x.cpu(), weight.cpu());
+    expect_exact(out, "rms_norm_forward out", exact.out);
+    expect_exact(rstd, "rms_norm_forward rstd", exact.rstd);
 
     poison(out);
     poison(rstd);
@@ -182,6 +189,9 @@ TEST_P(ComputeDtypeParity, RmsNormForward) {
     EXPECT_EQ(relative_error(x), 0.0) << "residual_out, " << x.cpu().describe();
     expect_close(out, "out with residual", tolerance());
     expect_close(rstd, "rstd with residual", 1e-5);
+    const ExactRmsNorm with_residual = exact_rms_norm(x.cpu(), weight.cpu());
+    expect_exact(out, "rms_norm_forward out", with_residual.out);
+    expect_exact(rstd, "rms_norm_forward rstd", with_residual.rstd);
   }
 }
 
@@ -212,9 +222,15 @@ TEST_P(ComputeDtypeParity, RmsNormBackward) {
                          .weight = weight.on(s)},
                         s);
     };
+    const auto exact = [&](const Tensor& residual) {
+      return exact_rms_norm_backward(d_weight.cpu(), d_out.cpu(), residual, h.cpu(), rstd.cpu(), weight.cpu());
+    };
+    const ExactRmsNormBackward plain = exact({});
     on_both([&](Stream& s) { backward(s, d_h, false); });
     expect_close(d_h, "d_h", tolerance());
     expect_close(d_weight, "d_weight", 1e-5);
+    expect_exact(d_h, "rms_norm_backward d_h", plain.d_h);
+    expect_exact(d_weight, "rms_norm_backward d_weight", plain.d_weight);
 
     gpu().zero(d_weight.gpu());
     backward(gpu(), d_h, true);
@@ -224,9 +240,12 @@ TEST_P(ComputeDtypeParity, RmsNormBackward) {
     EXPECT_EQ(std::pair(gpu_bytes(d_h), gpu_bytes(d_weight)), once) << "not deterministic, " << h.cpu().describe();
 
     gpu().copy(d_weight.gpu(), d_weight.cpu());
+    const ExactRmsNormBackward with_residual = exact(d_residual.cpu());
     on_both([&](Stream& s) { backward(s, d_residual, true); });  // in place
     expect_close(d_residual, "d_h over d_residual", tolerance());
     expect_close(d_weight, "d_weight with residual", 1e-5);
+    expect_exact(d_residual, "rms_norm_backward d_h", with_residual.d_h);
+    expect_exact(d_weight, "rms_norm_backward d_weight", with_residual.d_weight);
     EXPECT_EQ(gpu_bytes(d_residual), once.first) << "in place differs, " << h.cpu().describe();
   }
 }
@@ -249,8 +268,11 @@ TEST_P(ComputeDtypeParity, RopeForwardAndBackward) {
     upload(table);
     fill(qkv);
     for (const bool inverse : {false, true, true}) {
+      upload(qkv);  // what the CPU made of it, so that errors do not add up
+      const Exact exact = exact_rope(qkv.cpu(), table.cpu(), {c.num_heads + c.num_kv_heads, c.num_kv_heads, inverse});
       on_both([&](Stream& s) { rope({qkv.on(s), table.on(s), c.num_heads, c.num_kv_heads, inverse}, s); });
       expect_close(qkv, inverse ? "inverse" : "forward", tolerance());
+      expect_exact(qkv, "rope qkv", exact);
     }
   }
 }
@@ -265,10 +287,13 @@ TEST_P(ComputeDtypeParity, Swiglu) {
     fill(d_out);
     poison(out);
     poison(d_gate_up);
+    const ExactSwiglu exact = exact_swiglu(gate_up.cpu(), d_out.cpu());
     on_both([&](Stream& s) { swiglu_forward({out.on(s), gate_up.on(s)}, s); });
     expect_close(out, "out", tolerance());
+    expect_exact(out, "swiglu_forward out", exact.out);
     on_both([&](Stream& s) { swiglu_backward({d_gate_up.on(s), d_out.on(s), gate_up.on(s)}, s); });
     expect_close(d_gate_up, "d_gate_up", tolerance());
+    expect_exact(d_gate_up, "swiglu_backward d_gate_up", exact.d_gate_up);
     on_both([&](Stream& s) { swiglu_backward({gate_up.on(s), d_out.on(s), gate_up.on(s)}, s); });
     expect_close(gate_up, "d_gate_up in place", tolerance());
     EXPECT_EQ(gpu_bytes(gate_up), gpu_bytes(d_gate_up));

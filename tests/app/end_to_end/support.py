@@ -70,10 +70,14 @@ class Scratch(unittest.TestCase):
         self.dir = Path(tempfile.mkdtemp(prefix=self._testMethodName + "_", dir=self.root))
 
     def start(self, *arguments, ranks=1, launcher_options=(), stdout=None, **options):
-        """Starts octavo in `self.dir` with its output in files, so that it never waits for a reader."""
+        """Starts octavo in `self.dir`."""
+        return self.start_line(command(arguments, ranks, launcher_options), stdout, **options)
+
+    def start_line(self, line, stdout=None, variables=None, **options):
+        """Starts a command in `self.dir` with its output in files, so that it never waits for a reader."""
         out, err = tempfile.TemporaryFile(dir=self.root), tempfile.TemporaryFile(dir=self.root)
-        line = command(arguments, ranks, launcher_options)
-        process = subprocess.Popen(line, stdout=stdout or out, stderr=err, cwd=self.dir, env=environment(), **options)
+        process = subprocess.Popen(line, stdout=stdout or out, stderr=err, cwd=self.dir,
+                                   env=environment() | (variables or {}), **options)
         process.captured = (out, err)
         self.addCleanup(self.end, process)
         return process

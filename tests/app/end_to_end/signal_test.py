@@ -1,0 +1,232 @@
+"""Signals to a run as its users start it: through mpirun and scripts/launch_mpirun.sh, at any moment of the run."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+from resume_test import Resuming, parent
+from support import DONE, ROOT, STOPPED, checkpoint_tensors, checkpoints, metrics_lines, text_documents, write_megatron
+
+
+class Signalled(Resuming):
+    LONG = {"training": {"steps": 100_000, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
+
+    def start_script(self, *arguments, ranks=2, stdout=None):
+        """As a new process group, as a shell or `timeout` would."""
+        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]}
+        return self.start_line([ROOT / "scripts/launch_mpirun.sh", *map(str, arguments)], stdout, variables,
+                               start_new_session=True)
+
+    def wait_for_steps(self, process, steps):
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= steps, process)
+
+    def check_saved(self, config, result, first=1):
+        """The run has ended with an intact checkpoint of its last step, from which training goes on exactly."""
+        saved = checkpoints(self.dir / "checkpoints")
+        self.assertTrue(saved, f"{result.code} {result.out[-500:]} {result.err[-500:]}")
+        step = int(saved[-1][5:])
+        self.assertGreaterEqual(step, first)
+        self.assertEqual(max(self.metrics()), step, "the last step is logged")
+        self.assertTrue(json.loads(self.run_octavo("inspect", f"checkpoints/{saved[-1]}").out)["intact"])
+        total = step + 3
+        self.train(config, f"training.steps={total}", "checkpoint.every=0")
+        self.train(config, f"training.steps={total}", "checkpoint.every=0", "logging.dir=whole", "checkpoint.dir=whole")
+        name = f"step_{total:08}"
+        found, whole = (checkpoint_tensors(self.dir / where / name) for where in ("checkpoints", "whole"))
+        self.assertEqual(sorted(found), sorted(whole))
+        return found, whole
+
+    def check_exact(self, config, result):
+        found, whole = self.check_saved(config, result)
+        self.assertEqual(found, whole)
+
+    def ranks_of(self, process):
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == process.pid]
+
+
+class ScriptSignalTest(Signalled):
+    def check(self, number, ranks):
+        config = self.ten_steps(**self.LONG)
+        process = self.start_script(config, ranks=ranks)
+        self.wait_for_steps(process, 3)
+        process.send_signal(number)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
+        self.assertIn("SIGUSR1 received: saving a checkpoint at the end of step", result.out)
+        self.assertIn("the ranks are told to save a checkpoint", result.err)
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+        self.assertEqual(max(self.metrics()), int(checkpoints(self.dir / "checkpoints")[0][5:]))
+
+    def test_sigterm(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.check(signal.SIGTERM, ranks)
+                shutil.rmtree(self.dir / "checkpoints")
+                shutil.rmtree(self.dir / "log")
+
+    def test_sigint(self):
+        self.check(signal.SIGINT, 2)
+
+    def test_the_whole_process_group_is_signalled(self):
+        """As Ctrl-C and `timeout` do."""
+        config = self.ten_steps(**self.LONG)
+        process = self.start_script(config)
+        self.wait_for_steps(process, 3)
+        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
+    def test_while_it_starts(self):
+        for delay in (0.2, 0.6, 1.2):
+            with self.subTest(delay):
+                process = self.start_script(self.ten_steps(**self.LONG))
+                time.sleep(delay)
+                process.send_signal(signal.SIGTERM)
+                result = self.finish(process)
+                self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
+
+    def test_sigkill_to_the_script_ends_mpirun(self):
+        process = self.start_script(self.ten_steps(**self.LONG))
+        self.wait_for_steps(process, 3)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 20
+        while not checkpoints(self.dir / "checkpoints"):
+            self.assertLess(time.monotonic(), deadline, "the ranks are on their own")
+            time.sleep(0.05)
+
+    def test_no_terminal_and_no_reader(self):
+        reader, writer = os.pipe()
+        process = self.start_script(self.ten_steps(training={"steps": 60}), stdout=writer)
+        os.close(writer)
+        os.read(reader, 1)
+        os.close(reader)
+        os.killpg(process.pid, signal.SIGHUP)
+        self.assertEqual(self.finish(process).code, DONE)
+        self.assertEqual(max(self.metrics()), 60)
+
+
+class SignalMomentTest(Signalled):
+    def test_before_the_first_step(self):
+        """Nothing is to be saved, and if a step has begun after all, it is."""
+        for delay in (0, 0.02, 0.1):
+            with self.subTest(delay):
+                process = self.start("train", self.ten_steps(**self.LONG))
+                self.wait_for(lambda: "octavo train" in self.output(process), process)
+                time.sleep(delay)
+                process.send_signal(signal.SIGTERM)
+                result = self.finish(process)
+                self.assertEqual(result.code, STOPPED, result.out + result.err)
+                self.assertRegex(result.out, "SIGTERM received( before the first step|: saving a checkpoint)")
+                self.assertEqual("before the first step" in result.out, not checkpoints(self.dir / "checkpoints"))
+                shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
+
+    @staticmethod
+    def output(process):
+        return os.pread(process.captured[0].fileno(), 100_000, 0).decode()
+
+    def test_while_saving(self):
+        config = self.ten_steps(**self.LONG, checkpoint={"every": 1})
+        for number, ranks in ((signal.SIGTERM, 1), (signal.SIGINT, 2)):
+            with self.subTest(ranks=ranks):
+                process = self.start("train", config, ranks=ranks)
+                self.wait_for_steps(process, 3)
+                process.send_signal(number)
+                result = self.finish(process)
+                if ranks == 1:
+                    self.assertEqual(result.code, STOPPED, result.err)
+                    self.check_exact(config, result)
+                else:
+                    self.check_saved(config, result)
+                for name in ("checkpoints", "log", "whole"):
+                    shutil.rmtree(self.dir / name)
+
+    def test_while_validating(self):
+        """A validation of many seconds is broken off."""
+        held_out = write_megatron(self.root / "long_held_out", text_documents(4000, 300, seed=3))
+        config = self.ten_steps(**self.LONG, data={"validation": [{"path": held_out}]},
+                                validation={"every": 2, "batches": 100_000})
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                process = self.start("train", config, ranks=ranks)
+                self.wait_for_steps(process, 1)
+                time.sleep(0.5)
+                process.send_signal(signal.SIGTERM if ranks == 1 else signal.SIGUSR1)
+                began = time.monotonic()
+                result = self.finish(process)
+                self.assertEqual(result.code, STOPPED, result.err)
+                self.assertLess(time.monotonic() - began, 6)
+                self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000002"])
+                self.assertNotIn("validation_loss", self.metrics()[2])
+                for name in ("checkpoints", "log"):
+                    shutil.rmtree(self.dir / name)
+
+    def test_repeated_signals_are_one_request(self):
+        config = self.ten_steps(**self.LONG)
+        process = self.start("train", config)
+        self.wait_for_steps(process, 3)
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            process.send_signal(number)
+            time.sleep(0.001)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.err)
+        self.check_exact(config, result)
+
+    def test_a_later_ctrl_c_ends_at_once(self):
+        """A rank that waits for one that is stopped for good."""
+        process = self.start("train", self.ten_steps(**self.LONG), ranks=2)
+        self.wait_for_steps(process, 3)
+        first, second = sorted(self.ranks_of(process))
+        os.kill(second, signal.SIGSTOP)
+        os.kill(first, signal.SIGINT)
+        time.sleep(2.5)
+        self.assertIsNone(process.poll())
+        os.kill(first, signal.SIGINT)
+        result = self.finish(process)
+        self.assertIn("on signal 2", result.err)
+
+    def test_ctrl_z_and_fg_do_not_end_mpirun(self):
+        config = self.ten_steps(**self.LONG)
+        process = self.start("train", config, ranks=2)
+        self.wait_for_steps(process, 3)
+        for _ in range(2):
+            process.send_signal(signal.SIGTSTP)
+            time.sleep(1)
+            steps = metrics_lines(self.dir / "log/metrics.jsonl")
+            time.sleep(1)
+            self.assertEqual(metrics_lines(self.dir / "log/metrics.jsonl"), steps, "not suspended")
+            process.send_signal(signal.SIGCONT)
+            self.wait_for_steps(process, steps + 3)
+        time.sleep(2)  # what comes right after fg is taken for a part of it
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertIn("mpirun is ending this run", result.out)
+        self.check_saved(config, result)
+
+    def test_no_terminal_and_no_reader(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                reader, writer = os.pipe()
+                process = self.start("train", self.ten_steps(training={"steps": 60}), ranks=ranks, stdout=writer)
+                os.close(writer)
+                os.read(reader, 1)
+                os.close(reader)
+                if ranks == 1:
+                    process.send_signal(signal.SIGHUP)
+                self.assertEqual(self.finish(process).code, DONE)
+                self.assertEqual(max(self.metrics()), 60)
+                self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000060"])
+                shutil.rmtree(self.dir / "log")
+                shutil.rmtree(self.dir / "checkpoints")
+
+    def test_output_that_is_closed_from_the_start(self):
+        config = self.ten_steps(training={"steps": 3})
+        line = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", os.environ["OCTAVO"], "train", str(config)]
+        self.assertEqual(self.finish(self.start_line(line)).code, DONE)
+        self.assertEqual(sorted(self.metrics()), [1, 2, 3])
+        text = b"".join(path.read_bytes() for path in (self.dir / "log").iterdir())
+        self.assertNotIn(b"octavo train", text)

@@ -1,0 +1,432 @@
+// What an op's result is, element by element: its exact value in float64, and how far an implementation in float32
+// arithmetic may be from it. A norm over a tensor does not see a few wrong elements among millions; this does.
+//
+//   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
+//
+// The first term is the one rounding to the result's dtype. The slack is what the arithmetic before it may lose, in
+// multiples of u = 2^-24, the rounding of a float32 operation, of the magnitude A of what is added up for the element:
+//
+//   op                   result      slack                    A
+//   embedding_backward   d_table     3 u A                    |d_table before| + sum |d_out|
+//   rms_norm_forward     rstd        (4 + sqrt(n)/8) u A      rstd; n = hidden: the sum of squares
+//                        out         (8 + sqrt(n)/8) u A      |out|
+//   rms_norm_backward    d_h         8 u A                    rstd |w d_out| + |h| rstd^3 mean |w d_out h| +
+//   |d_residual|
+//                        d_weight    4 u A                    |d_weight before| + sum |d_out h rstd|
+//   rope                 qkv         3 u A                    |a cos| + |b sin|; 0 for the values
+//   swiglu_forward       out         (8 + 2 |g|) u A          |out|; |g|: the argument of exp is rounded
+//   swiglu_backward      d_gate      (12 + 2 |g|) u A         |d u s| (1 + |g| (1 - s)), s = sigmoid(g)
+//                        d_up        (8 + 2 |g|) u A          |d_up|
+//   cross_entropy        losses      2e-6 A                   1 + loss
+//                        d_logits    k u A + 2 u scale        scale p, k = 16 + 2 |x - max| + sqrt(vocabulary)/16;
+//                                                             the latter at the target
+//   adamw                m, v        8 u A                    sum of the magnitudes of their two addends
+//                        master      2 u |w| + 24 u lr A      magnitudes of the update's addends
+//   sum, sum_of_squares  out         8 u A                    |out before| + sum |addends|
+//   matmul               d           (4 + sqrt(k)/8) u A      |d before| + sum |a b|: tensor cores truncate partial
+//   sums fp8_matmul           d           2^-12 A, fast 2^-11 A    as matmul: they keep about 14 bits of them sdpa see
+//   exact_sdpa.h
+//
+// The CPU's ops are held to these in exact_test.cpp, where there is no GPU, and it is shown that one wrong element is
+// seen; the GPU's in parity_*.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "kernels/core/error.h"
+#include "kernels/fp8.h"
+#include "kernels/matmul.h"
+
+namespace octavo {
+
+constexpr double kFloat32Rounding = 0x1p-24;
+
+struct Exact {
+  explicit Exact(int64_t n) : values(static_cast<size_t>(n)), slack(static_cast<size_t>(n)) {}
+  void set(int64_t i, double value, double allowed) {
+    values[static_cast<size_t>(i)] = value;
+    slack[static_cast<size_t>(i)] = allowed;
+  }
+
+  std::vector<double> values;
+  std::vector<double> slack;
+};
+
+// ---- Comparison
+
+// Of a float of this dtype and magnitude.
+inline double unit_in_the_last_place(DType dtype, double magnitude) {
+  const int digits = dtype == DType::kBFloat16 ? 8 : 24;
+  int exponent = -126;
+  if (magnitude >= 0x1p-126) std::frexp(magnitude, &exponent);  // magnitude = f 2^exponent, f in [0.5, 1)
+  return std::ldexp(1.0, exponent - digits);
+}
+
+struct WrongElement {
+  int64_t index;
+  double found, expected, allowed, ratio;  // ratio: the error in units of what is allowed
+};
+
+struct Comparison {
+  int64_t elements = 0;
+  int64_t wrong = 0;
+  double worst_ratio = 0;           // of all elements
+  std::vector<WrongElement> worst;  // the worst of the wrong ones
+
+  // One line, and one for each of the worst; `width`: elements of a row.
+  std::string describe(int64_t width) const {
+    std::string text = fmt::format("{} of {} elements out of bounds", wrong, elements);
+    for (const WrongElement& e : worst) {
+      text += fmt::format(
+          "\n  element {} (row {}, column {}): {:.9g}, expected {:.9g}, off by {:.3g}, allowed {:.3g} ({:.2f} x)",
+          e.index, e.index / width, e.index % width, e.found, e.expected, std::abs(e.found - e.expected), e.allowed,
+          e.ratio);
+    }
+    return text;
+  }
+};
+
+inline Comparison compare_elements(const std::vector<float>& found, DType dtype, const Exact& exact) {
+  constexpr size_t kShown = 5;
+  Comparison result;
+  result.elements = static_cast<int64_t>(found.size());
+  CHECK(found.size() == exact.values.size(), "{} elements, expected {}", found.size(), exact.values.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto value = static_cast<double>(found[i]);
+    const double expected = exact.values[i];
+    if (value == expected || (std::isnan(value) && std::isnan(expected))) continue;
+    const double allowed =
+        exact.slack[i] + unit_in_the_last_place(dtype, std::max(std::abs(value), std::abs(expected))) / 2;
+    const double error = std::abs(value - expected);
+    const double ratio =
+        error <= std::numeric_limits<double>::max() ? error / allowed : std::numeric_limits<double>::infinity();
+    result.worst_ratio = std::max(result.worst_ratio, ratio);
+    if (ratio <= 1) continue;
+    ++result.wrong;
+    const WrongElement wrong{static_cast<int64_t>(i), value, expected, allowed, ratio};
+    const auto place = std::upper_bound(result.worst.begin(), result.worst.end(), wrong,
+                                        [](const WrongElement& a, const WrongElement& b) { return a.ratio > b.ratio; });
+    result.worst.insert(place, wrong);
+    if (result.worst.size() > kShown) result.worst.pop_back();
+  }
+  return result;
+}
+
+// ---- Reading tensors in host memory
+
+inline double element(const Tensor& x, int64_t i) {
+  switch (x.dtype()) {
+    case DType::kFloat32:
+      return static_cast<double>(x.data<float>()[i]);
+    case DType::kBFloat16:
+      return static_cast<double>(static_cast<float>(x.data<BFloat16>()[i]));
+    case DType::kFloat8E4M3:
+      return static_cast<double>(static_cast<float>(x.data<Float8E4M3>()[i]));
+    case DType::kFloat8E5M2:
+      return static_cast<double>(static_cast<float>(x.data<Float8E5M2>()[i]));
+    default:
+      return x.data<int32_t>()[i];
+  }
+}
+
+inline std::vector<double> elements(const Tensor& x) {
+  std::vector<double> all(static_cast<size_t>(x.numel()));
+  for (int64_t i = 0; i < x.numel(); ++i) all[static_cast<size_t>(i)] = element(x, i);
+  return all;
+}
+
+inline std::vector<float> floats(const Tensor& x) {
+  std::vector<float> all(static_cast<size_t>(x.numel()));
+  for (int64_t i = 0; i < x.numel(); ++i) all[static_cast<size_t>(i)] = static_cast<float>(element(x, i));
+  return all;
+}
+
+// ---- Ops; arguments before the op, as an op may write over them
+
+inline Exact exact_embedding_backward(const Tensor& d_table, const Tensor& d_out, const Tensor& ids,
+                                      int64_t vocab_begin = 0) {
+  const int64_t rows = d_table.dim(0);
+  const int64_t hidden = d_table.dim(1);
+  Exact exact(d_table.numel());
+  std::vector<double>& magnitude = exact.slack;
+  for (int64_t i = 0; i < d_table.numel(); ++i) exact.set(i, element(d_table, i), std::abs(element(d_table, i)));
+  for (int64_t t = 0; t < ids.numel(); ++t) {
+    const int64_t row = ids.data<int32_t>()[t] - vocab_begin;
+    if (row < 0 || row >= rows) continue;
+    for (int64_t c = 0; c < hidden; ++c) {
+      const double addend = element(d_out, t * hidden + c);
+      exact.values[static_cast<size_t>(row * hidden + c)] += addend;
+      magnitude[static_cast<size_t>(row * hidden + c)] += std::abs(addend);
+    }
+  }
+  for (double& slack : exact.slack) slack *= 3 * kFloat32Rounding;
+  return exact;
+}
+
+struct ExactRmsNorm {
+  Exact out, rstd;
+};
+// `h` as it was normalized, that is, with the residual.
+inline ExactRmsNorm exact_rms_norm(const Tensor& h, const Tensor& weight, double eps = double{1e-5f}) {
+  const int64_t tokens = h.dim(0);
+  const int64_t hidden = h.dim(1);
+  const double sum_slack = std::sqrt(static_cast<double>(hidden)) / 8;
+  ExactRmsNorm exact{Exact(h.numel()), Exact(tokens)};
+  for (int64_t t = 0; t < tokens; ++t) {
+    double squares = 0;
+    for (int64_t c = 0; c < hidden; ++c) squares += element(h, t * hidden + c) * element(h, t * hidden + c);
+    const double rstd = 1 / std::sqrt(squares / static_cast<double>(hidden) + eps);
+    exact.rstd.set(t, rstd, (4 + sum_slack) * kFloat32Rounding * rstd);
+    for (int64_t c = 0; c < hidden; ++c) {
+      const double out = element(h, t * hidden + c) * rstd * element(weight, c);
+      exact.out.set(t * hidden + c, out, (8 + sum_slack) * kFloat32Rounding * std::abs(out));
+    }
+  }
+  return exact;
+}
+
+struct ExactRmsNormBackward {
+  Exact d_h, d_weight;
+};
+inline ExactRmsNormBackward exact_rms_norm_backward(const Tensor& d_weight, const Tensor& d_out,
+                                                    const Tensor& d_residual, const Tensor& h, const Tensor& rstd,
+                                                    const Tensor& weight) {
+  const int64_t tokens = h.dim(0);
+  const int64_t hidden = h.dim(1);
+  ExactRmsNormBackward exact{Exact(h.numel()), Exact(hidden)};
+  for (int64_t c = 0; c < hidden; ++c) exact.d_weight.set(c, element(d_weight, c), std::abs(element(d_weight, c)));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double r = element(rstd, t);
+    double dot = 0;
+    double dot_magnitude = 0;
+    for (int64_t c = 0; c < hidden; ++c) {
+      const double x = element(h, t * hidden + c);
+      const double d = element(d_out, t * hidden + c);
+      dot += d * element(weight, c) * x;
+      dot_magnitude += std::abs(d * element(weight, c) * x);
+      exact.d_weight.values[static_cast<size_t>(c)] += d * x * r;
+      exact.d_weight.slack[static_cast<size_t>(c)] += std::abs(d * x * r);
+    }
+    const double factor = r * r / static_cast<double>(hidden);
+    for (int64_t c = 0; c < hidden; ++c) {
+      const int64_t i = t * hidden + c;
+      const double past = d_residual.defined() ? element(d_residual, i) : 0.0;
+      const double normed = element(d_out, i) * element(weight, c);
+      const double magnitude =
+          r * (std::abs(normed) + std::abs(element(h, i)) * factor * dot_magnitude) + std::abs(past);
+      exact.d_h.set(i, past + r * (normed - element(h, i) * factor * dot), 8 * kFloat32Rounding * magnitude);
+    }
+  }
+  for (double& slack : exact.d_weight.slack) slack *= 4 * kFloat32Rounding;
+  return exact;
+}
+
+struct RopeHeads {
+  int64_t rotated, values;  // query and key heads; value heads
+  bool inverse;
+};
+inline Exact exact_rope(const Tensor& qkv, const Tensor& table, const RopeHeads& heads) {
+  const int64_t head_dim = table.dim(1);
+  const int64_t half = head_dim / 2;
+  const int64_t width = (heads.rotated + heads.values) * head_dim;
+  Exact exact(qkv.numel());
+  for (int64_t i = 0; i < qkv.numel(); ++i) {
+    const int64_t column = i % width;
+    const int64_t in_head = column % head_dim;
+    if (column >= heads.rotated * head_dim) {
+      exact.set(i, element(qkv, i), 0);
+      continue;
+    }
+    const bool high = in_head >= half;
+    const int64_t entry = i / width % table.dim(0) * head_dim + in_head % half;
+    const double own = element(qkv, i) * element(table, entry);
+    const double sin = element(table, entry + half) * (heads.inverse != high ? -1.0 : 1.0);
+    const double other = -element(qkv, high ? i - half : i + half) * sin;
+    exact.set(i, own + other, 3 * kFloat32Rounding * (std::abs(own) + std::abs(other)));
+  }
+  return exact;
+}
+
+struct ExactSwiglu {
+  Exact out, d_gate_up;
+};
+inline ExactSwiglu exact_swiglu(const Tensor& gate_up, const Tensor& d_out) {
+  const int64_t tokens = d_out.dim(0);
+  const int64_t width = d_out.dim(1);
+  ExactSwiglu exact{Exact(d_out.numel()), Exact(gate_up.numel())};
+  for (int64_t i = 0; i < tokens * width; ++i) {
+    const int64_t at = i / width * 2 * width + i % width;
+    const double g = element(gate_up, at);
+    const double u = element(gate_up, at + width);
+    const double d = element(d_out, i);
+    const double s = 1 / (1 + std::exp(-g));
+    const double units = (8 + 2 * std::abs(g)) * kFloat32Rounding;
+    exact.out.set(i, g * s * u, units * std::abs(g * s * u));
+    exact.d_gate_up.set(at, d * u * s * (1 + g * (1 - s)),
+                        (units + 4 * kFloat32Rounding) * std::abs(d * u * s) * (1 + std::abs(g) * (1 - s)));
+    exact.d_gate_up.set(at + width, d * g * s, units * std::abs(d * g * s));
+  }
+  return exact;
+}
+
+struct ExactCrossEntropy {
+  Exact losses;
+  std::vector<Exact> d_logits;  // by part
+};
+// Rows of logits in parts of equal width, side by side: one, or those of the ranks that share a vocabulary.
+inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, const Tensor& targets, double scale) {
+  const int64_t tokens = targets.numel();
+  const int64_t width = parts.front().dim(1);
+  const auto vocab = static_cast<double>(width * static_cast<int64_t>(parts.size()));
+  ExactCrossEntropy exact{Exact(tokens), {}};
+  for (const Tensor& part : parts) exact.d_logits.emplace_back(part.numel());
+#pragma omp parallel for
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t target = targets.data<int32_t>()[t];
+    if (target < 0) continue;  // zeros
+    double max = -std::numeric_limits<double>::infinity();
+    double sum = 0;
+    for (const Tensor& part : parts) {
+      for (int64_t v = 0; v < width; ++v) max = std::max(max, element(part, t * width + v));
+    }
+    for (const Tensor& part : parts) {
+      for (int64_t v = 0; v < width; ++v) sum += std::exp(element(part, t * width + v) - max);
+    }
+    for (size_t k = 0; k < parts.size(); ++k) {
+      for (int64_t v = 0; v < width; ++v) {
+        const double x = element(parts[k], t * width + v);
+        const double p = std::exp(x - max) / sum;
+        const bool hit = static_cast<int64_t>(k) * width + v == target;
+        const double units = 16 + 2 * (max - x) + std::sqrt(vocab) / 16;
+        // Powers that are no normal float32 become 0.
+        const double slack = scale * (units * kFloat32Rounding * p + (hit ? 2 * kFloat32Rounding : 0) + 0x1p-126);
+        exact.d_logits[k].set(t * width + v, scale * (p - (hit ? 1 : 0)), slack);
+        if (hit) exact.losses.set(t, std::log(sum) + max - x, 2e-6 * (1 + std::log(sum) + max - x));
+      }
+    }
+  }
+  return exact;
+}
+
+struct ExactAdamw {
+  Exact master, exp_avg, exp_avg_sq;
+};
+inline ExactAdamw exact_adamw(const Adamw& args) {
+  const int64_t n = args.master.numel();
+  const AdamwOptions& o = args.options;
+  double clip = 1;
+  if (o.grad_clip > 0) {
+    const double norm = std::sqrt(element(args.grad_sum_of_squares, 0));
+    clip = std::min(1.0, static_cast<double>(o.grad_clip) / (norm + 1e-6));
+  }
+  const auto beta1 = static_cast<double>(o.beta1);
+  const auto beta2 = static_cast<double>(o.beta2);
+  const auto steps = static_cast<double>(o.step);
+  ExactAdamw exact{Exact(n), Exact(n), Exact(n)};
+  for (int64_t i = 0; i < n; ++i) {
+    const double g = clip * element(args.grad, i);
+    const double w = element(args.master, i);
+    const double old_m = beta1 * element(args.exp_avg, i);
+    const double old_v = beta2 * element(args.exp_avg_sq, i);
+    const double new_m = static_cast<double>(1 - o.beta1) * g;
+    const double new_v = static_cast<double>(1 - o.beta2) * g * g;
+    exact.exp_avg.set(i, old_m + new_m, 8 * kFloat32Rounding * (std::abs(old_m) + std::abs(new_m)));
+    exact.exp_avg_sq.set(i, old_v + new_v, 8 * kFloat32Rounding * (old_v + new_v));
+    const double root = std::sqrt((old_v + new_v) / (1 - std::pow(beta2, steps))) + static_cast<double>(o.eps);
+    const double per_m = 1 / (1 - std::pow(beta1, steps)) / root;
+    const double decay = static_cast<double>(o.weight_decay) * w;
+    const double magnitude = (std::abs(old_m) + std::abs(new_m)) * per_m + std::abs(decay);
+    const auto lr = static_cast<double>(o.lr);
+    exact.master.set(i, w - lr * ((old_m + new_m) * per_m + decay),
+                     kFloat32Rounding * (2 * std::abs(w) + 24 * lr * magnitude));
+  }
+  return exact;
+}
+
+// out [1] before, and what is added to it.
+inline Exact exact_sum(const Tensor& out, const Tensor& x, bool of_squares) {
+  double sum = element(out, 0);
+  double magnitude = std::abs(sum);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double addend = of_squares ? element(x, i) * element(x, i) : element(x, i);
+    sum += addend;
+    magnitude += std::abs(addend);
+  }
+  Exact exact(1);
+  exact.set(0, sum, 8 * kFloat32Rounding * magnitude);
+  return exact;
+}
+
+// a [m, k] and b [n, k], row by row; `before` [m, n] is added where it is defined. slack = units * (sum of magnitudes).
+inline Exact exact_product(const std::vector<double>& a, const std::vector<double>& b, int64_t k, const Tensor& before,
+                           double units) {
+  const auto m = static_cast<int64_t>(a.size()) / k;
+  const auto n = static_cast<int64_t>(b.size()) / k;
+  Exact exact(m * n);
+#pragma omp parallel for
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      const double* row = a.data() + i * k;
+      const double* column = b.data() + j * k;
+      double sum = before.defined() ? element(before, i * n + j) : 0.0;
+      double magnitude = std::abs(sum);
+#pragma omp simd reduction(+ : sum, magnitude)
+      for (int64_t c = 0; c < k; ++c) {
+        sum += row[c] * column[c];
+        magnitude += std::abs(row[c] * column[c]);
+      }
+      exact.set(i * n + j, sum, units * magnitude);
+    }
+  }
+  return exact;
+}
+
+// A stored [rows, columns] matrix, or its transpose.
+inline std::vector<double> matrix(const Tensor& x, bool transpose) {
+  std::vector<double> all = elements(x);
+  if (!transpose) return all;
+  std::vector<double> turned(all.size());
+  const int64_t rows = x.dim(0);
+  const int64_t columns = x.dim(1);
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    turned[static_cast<size_t>(i % columns * rows + i / columns)] = all[static_cast<size_t>(i)];
+  }
+  return turned;
+}
+
+inline Exact exact_matmul(const Matmul& args) {
+  const int64_t k = args.a.dim(args.transpose_a ? 0 : 1);
+  return exact_product(matrix(args.a, args.transpose_a), matrix(args.b, !args.transpose_b), k,
+                       args.accumulate ? args.d : Tensor(),
+                       (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
+}
+
+// What the quantized values stand for.
+inline std::vector<double> dequantized(const Fp8Operand& operand) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  const int64_t blocks = (k + 127) / 128;
+  std::vector<double> all = elements(operand.data);
+  for (int64_t i = 0; i < rows * k; ++i) {
+    const int64_t row = i / k;
+    const int64_t block = i % k / 128;
+    int64_t scale = 0;
+    if (operand.scaling == Scaling::kRow) scale = row;
+    if (operand.scaling == Scaling::kBlock1x128) scale = block * rows + row;
+    if (operand.scaling == Scaling::kBlock128x128) scale = row / 128 * ((blocks + 3) / 4 * 4) + block;
+    all[static_cast<size_t>(i)] *= element(operand.scale_inv, scale);
+  }
+  return all;
+}
+
+inline Exact exact_fp8_matmul(const Fp8Matmul& args) {
+  return exact_product(dequantized(args.a), dequantized(args.b), args.a.data.dim(1),
+                       args.accumulate ? args.d : Tensor(), args.fast_accumulation ? 0x1p-11 : 0x1p-12);
+}
+
+}  // namespace octavo
