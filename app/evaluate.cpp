@@ -36,6 +36,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
   runtime_.group().agree([&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream());
+      load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
     } else {
       load_initial_weights(config, state_->parameters, runtime_.stream());
     }

@@ -106,24 +106,11 @@ void Trainer::resume_or_initialize() {
   checkpoint.verify(runtime_.group().rank(), runtime_.group().size());
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
-  load_amax_history(checkpoint);
-  if (AmaxTable* amaxes = state_.model.amaxes()) amaxes->set_steps_done(checkpoint.step());
+  load_amax_history(checkpoint, state_.model.amaxes(), stream);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
-}
-
-// A checkpoint of another recipe has no history, or one of another shape; delayed scaling then begins anew.
-void Trainer::load_amax_history(Checkpoint& checkpoint) {
-  const Tensor history = amax_history(state_);
-  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
-  if (!history.defined() || found == nullptr || found->numel() != history.numel()) return;
-  std::vector<float> host(static_cast<size_t>(history.numel()));
-  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
-  runtime_.stream().copy(history.raw(), host.data(), history.bytes());
-  runtime_.stream().synchronize();  // the host copy ends here
-  state_.model.amaxes()->restore(runtime_.stream());
 }
 
 // Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The

@@ -38,7 +38,6 @@ class Trainer {
   };
 
   void resume_or_initialize();
-  void load_amax_history(Checkpoint& checkpoint);
   void prepare_fp8_reports();
   void warm_up();
   void train_step(int64_t step);

@@ -26,5 +26,9 @@ void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, S
 // The moments; left at zero when the checkpoint has none (an imported model).
 void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                   Stream& stream);
+// The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,
+// or one of another shape (of another recipe), scaling begins anew. Null without per-tensor scales: nothing happens.
+// Before the weights are cast. Waits for the copy.
+void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
 }  // namespace octavo
