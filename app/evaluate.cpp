@@ -38,7 +38,8 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream());
       load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
     } else {
-      load_initial_weights(config, state_->parameters, runtime_.stream());
+      load_initial_weights(config, state_->parameters, runtime_.stream(),
+                           {runtime_.group().rank(), runtime_.group().size()});
     }
   });
   state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
@@ -47,11 +48,11 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
 namespace {
 
 // checkpoint.resume names one; otherwise the newest of checkpoint.dir; otherwise none and model.init_from is used.
-std::optional<Checkpoint> find_checkpoint(const Config& config) {
+std::optional<Checkpoint> find_checkpoint(const Config& config, ReaderRank reader) {
   const CheckpointConfig& c = config.checkpoint;
-  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume);
+  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume, reader);
   if (c.resume == "auto") {
-    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest);
+    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest, reader);
   }
   CHECK_INPUT(!config.init_from.empty(),
               "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
@@ -66,7 +67,7 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments, group, Purpose::kEvaluate);
   std::optional<Checkpoint> checkpoint;
   group.agree([&] {
-    checkpoint = find_checkpoint(config);
+    checkpoint = find_checkpoint(config, {group.rank(), group.size()});
     if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
   });
   Runtime runtime(config, group);

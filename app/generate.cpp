@@ -86,7 +86,7 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
   std::unique_ptr<TextTokenizer> tokenizer;
   std::vector<int32_t> ids;
   group.agree([&] {
-    checkpoint.emplace(arguments.checkpoint);
+    checkpoint.emplace(arguments.checkpoint, ReaderRank{group.rank(), group.size()});
     config = inference_config(*checkpoint, arguments, 1);
     tokenizer = open_tokenizer(config.data.tokenizer);
     ids = prompt_ids(config, arguments.prompt, *tokenizer);

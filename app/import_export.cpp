@@ -1,5 +1,7 @@
 #include "app/import_export.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -223,6 +225,7 @@ void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   CHECK_INPUT(fs::exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}", hf_dir,
               kHfConfigName);
   HfWeights source(hf_dir);
+  if (!source.note().empty()) spdlog::warn("{}", source.note());
   check_import_target(target);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
   remove_directory(temporary);

@@ -89,21 +89,20 @@ void Trainer::resume_or_initialize() {
   if (c.resume == "auto") path = Checkpoint::newest(c.dir);
   if (c.resume != "auto" && c.resume != "never") path = c.resume;
   Stream& stream = runtime_.stream();
+  const ReaderRank reader{runtime_.group().rank(), runtime_.group().size()};
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   if (!path) {
     loader_ = std::make_unique<Loader>(config_.data, options);
-    return load_initial_weights(config_, state_.parameters, stream);
+    return load_initial_weights(config_, state_.parameters, stream, reader);
   }
-  Checkpoint checkpoint(*path);
+  Checkpoint checkpoint(*path, reader);
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
-  // A rank reads parts of pieces, which have no checksums, so the ranks compare the pieces' in turn.
-  checkpoint.verify(runtime_.group().rank(), runtime_.group().size());
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint, state_.model.amaxes(), stream);

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import struct
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
 from support import relative_distance, snapshot, write_megatron, write_safetensors
@@ -177,6 +178,66 @@ class GoldenTest(Scratch):
         self.assertEqual(snapshot(self.dir / "kept"), before)
         (self.dir / "file").write_text("")
         self.refused("export", "kept", "file")
+
+    def test_a_head_of_its_own_is_not_tied(self):
+        case = next(case for case in GOLDEN if case.name == "tied_ropescaled")
+        tensors = read_safetensors(case / "model.safetensors")
+        dtype, shape, content = tensors["model.embed_tokens.weight"]
+        hf = self.dir / "hf"
+        hf.mkdir()
+        shutil.copyfile(case / "config.json", hf / "config.json")
+        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
+        for name, head, tied in (("same", content, True), ("other", content[4:] + content[:4], False)):
+            write_safetensors(hf / "model.safetensors", tensors | {"lm_head.weight": (dtype, shape, head)})
+            out = self.run_octavo("import", hf, name).out
+            self.assertEqual(len(out.splitlines()), 0 if tied else 1, out)
+            self.assertEqual(json.loads(self.run_octavo("inspect", name).out)["model"]["tie_word_embeddings"], tied)
+            out = self.run_octavo("train", config, f"model.init_from={hf}", "training.steps=1", "checkpoint.dir=" + name + "1").out
+            self.assertEqual(out.count("tie_word_embeddings"), 0 if tied else 1, out)
+            self.assertEqual("lm_head.weight" in checkpoint_tensors(self.dir / f"{name}1/step_00000001"), not tied)
+        self.refused("train", config, f"model.init_from={hf}", "model.tie_word_embeddings=true", "checkpoint.dir=none",
+                     mentions=["lm_head.weight differs", "model.tie_word_embeddings is true"])
+
+    def test_weights_that_are_not_finite_are_refused(self):
+        case = GOLDEN[0]
+        tensors = read_safetensors(case / "model.safetensors")
+        dtype, shape, content = tensors["model.norm.weight"]
+        hf = self.dir / "hf"
+        hf.mkdir()
+        shutil.copyfile(case / "config.json", hf / "config.json")
+        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
+        for value in (math.nan, -math.inf):
+            broken = content[:8] + struct.pack("<f", value) + content[12:]
+            write_safetensors(hf / "model.safetensors", tensors | {"model.norm.weight": (dtype, shape, broken)})
+            mentions = (hf, "model.norm.weight", str(value), "[2]")
+            self.refused("import", hf, "imported", mentions=mentions)
+            for ranks in (1, 2):
+                self.refused("train", config, f"model.init_from={hf}", "training.micro_batch_size=1", "checkpoint.dir=none",
+                             ranks=ranks, mentions=mentions)
+
+
+class DamagedWeightsTest(Corpus):
+    def test_every_reader_finds_a_flipped_bit(self):
+        config = self.config(self.corpus, data={"validation": [{"path": self.held_out}]})
+        self.train(config)
+        step = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
+        shard = step / "rank_00000.safetensors"
+        raw = bytearray(shard.read_bytes())
+        (size,) = struct.unpack_from("<Q", raw)
+        begin, end = json.loads(raw[8 : 8 + size])["lm_head.weight"]["data_offsets"]
+        raw[8 + size + (begin + end) // 2] ^= 1
+        shard.write_bytes(raw)
+        mentions = (shard.name, "lm_head.weight is damaged")
+        more = ("checkpoint.dir=more", "logging.dir=more")
+        for ranks in (1, 2, 3):
+            batch = ("training.global_batch_size=24",)
+            self.refused("evaluate", config, *batch, ranks=ranks, mentions=mentions)
+            self.refused("evaluate", config, *batch, f"model.init_from={step}", "checkpoint.dir=more", ranks=ranks,
+                         mentions=mentions)
+            self.refused("train", config, *batch, "training.steps=9", ranks=ranks, mentions=mentions)
+            self.refused("train", config, *batch, f"model.init_from={step}", *more, ranks=ranks, mentions=mentions)
+            self.refused("generate", "checkpoints", "--prompt", "x", ranks=ranks, mentions=mentions)
+        self.refused("export", "checkpoints", "exported", mentions=mentions)
 
 
 class GenerateTest(Corpus):
