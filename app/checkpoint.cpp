@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/mapped_file.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -160,6 +161,20 @@ void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const Checkpoi
   verified_.insert(&piece);
 }
 
+std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
+  const std::string path = (path_ / file.name).string();
+  std::error_code error;
+  CHECK_INPUT(fs::is_regular_file(fs::symlink_status(path, error)),
+              "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  const MappedFile mapped(path);
+  const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
+  const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
+  CHECK_INPUT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
+              "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
+              checksum, file.bytes, file.checksum);
+  return content;
+}
+
 void Checkpoint::verify(std::span<const std::string> tensor_names) {
   int64_t turn = 0;
   for (const std::string& name : tensor_names) {
@@ -177,11 +192,14 @@ void Checkpoint::verify() {
   std::vector<std::string> names;
   for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
   verify(names);
+  for (const CarriedFileInfo& file : files()) read_file(file);
 }
 
 nlohmann::json Checkpoint::describe() {
   int64_t bytes = 0;
   for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;
+  nlohmann::json carried = nlohmann::json::array();
+  for (const CarriedFileInfo& file : files()) carried.push_back(file.name);
   nlohmann::json json = {{"checkpoint", path_.string()},
                          {"step", step()},
                          {"model", model_config_to_json(model_config())},
@@ -189,6 +207,7 @@ nlohmann::json Checkpoint::describe() {
                          {"tensors", tensors().size()},
                          {"shards", manifest_.shards.size()},
                          {"bytes", bytes},
+                         {"files", carried},
                          {"ranks", ranks()}};
   if (meta().is_object() && meta().contains("tokens")) json["tokens"] = meta().at("tokens");
   try {

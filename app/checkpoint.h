@@ -44,6 +44,10 @@ class Checkpoint {
   const ModelConfig& model_config() const { return manifest_.model; }
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
+  // The files that it carries beside its tensors.
+  const std::vector<CarriedFileInfo>& files() const { return manifest_.files; }
+  // The content of one of them, compared with its checksum. A link is refused: it could lead out of the checkpoint.
+  std::string read_file(const CarriedFileInfo& file) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const CheckpointTensorInfo* find(std::string_view name) const;  // null when there is none; borrowed
 
@@ -57,7 +61,7 @@ class Checkpoint {
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
 
-  // Compares the checksums of some tensors (those that there are), or of all; InputError for the first
+  // Compares the checksums of some tensors (those that there are), or of all and of the files; InputError for the first
   // damage. With several readers only this one's share: all call it for the same tensors, and use what they read once
   // all are known to have found no damage (ProcessGroup::agree).
   void verify(std::span<const std::string> tensor_names);

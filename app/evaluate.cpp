@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "app/evaluation.h"
+#include "app/memory_room.h"
 #include "app/metrics.h"
 #include "kernels/core/error.h"
 
@@ -26,6 +27,10 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
     : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
         const InferenceState planned(config, layout_, validating, plan, runtime);
+        const MemoryRoom room = memory_room(config, runtime);
+        CHECK_INPUT(room.fits(plan.used()), "a forward pass over {} tokens takes {:.1f} GiB, but {:.1f} GiB are free",
+                    with_thousands_separators(planned.model.shape().tokens()), gib(room.needed(plan.used())),
+                    gib(room.available));
         return plan.used();
       })) {
   runtime.group().agree(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/signals.h"
+#include "app/tokenizer.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
 
@@ -95,6 +96,7 @@ void Trainer::resume_or_initialize() {
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   if (!path) {
+    carry_tokenizer(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
     return load_initial_weights(config_, state_.parameters, stream, reader);
   }
@@ -106,10 +108,23 @@ void Trainer::resume_or_initialize() {
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint, state_.model.amaxes(), stream);
+  carry_tokenizer(&checkpoint);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+}
+
+// Checkpoints carry their tokenizer; where the one that the config names is not at hand, that of the resumed one.
+void Trainer::carry_tokenizer(const Checkpoint* resumed) {
+  const std::string& name = config_.data.tokenizer;
+  if (!runtime_.group().is_root() || name == "byte") return;
+  std::vector<CarriedFile> files = read_tokenizer_files(name);
+  if (files.empty() && resumed != nullptr) {
+    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
+  }
+  if (files.empty()) spdlog::warn("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  writer_.carry(std::move(files));
 }
 
 // Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The

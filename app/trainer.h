@@ -38,6 +38,7 @@ class Trainer {
   };
 
   void resume_or_initialize();
+  void carry_tokenizer(const Checkpoint* resumed);
   void prepare_fp8_reports();
   void warm_up();
   void train_step(int64_t step);

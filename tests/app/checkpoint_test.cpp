@@ -316,6 +316,39 @@ TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
   EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
 }
 
+TEST_F(CheckpointTest, CarriesFiles) {
+  State state(26);
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.carry({{"tokenizer.json", "{}"}, {"empty.txt", ""}});
+  writer.save(1, small_model(), {}, state.tensors());
+  writer.finish();
+  writer.save(2, small_model(), {}, state.tensors());
+  writer.finish();
+  for (const int64_t step : {1, 2}) {
+    Checkpoint checkpoint(step_path(step));
+    checkpoint.verify();
+    ASSERT_EQ(checkpoint.files().size(), 2u);
+    EXPECT_EQ(checkpoint.files()[0].name, "tokenizer.json");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[0]), "{}");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[1]), "");
+  }
+  const std::string path = (step_path(1) / "tokenizer.json").string();
+  write_file(path, "[]");
+  EXPECT_NE(damage(step_path(1)).find(path + ": is damaged"), std::string::npos);
+  write_file(dir_ / "elsewhere", "{}");
+  fs::remove(path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+  fs::create_symlink(dir_ / "elsewhere", path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+}
+
+TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
+  CheckpointManifest manifest{1, small_model(), 1, nlohmann::json::object(), {}, {}, {{"../key", 1, "0"}}};
+  EXPECT_THROW(manifest_from_json(manifest_to_json(manifest), "manifest.json"), InputError);
+  manifest.files.front().name = "key";
+  EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "manifest.json").files.front().name, "key");
+}
+
 TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
   State state(18);
   save(1, state);

@@ -396,11 +396,39 @@ TEST(Export, BringsTheTokenizer) {
   write_file(hf.path() + "/tokenizer_config.json", "{\"class\": 2}");
   import_hf(hf.path(), dir / "checkpoint");
   const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
-  EXPECT_EQ(report.missing_tokenizer, "");
+  EXPECT_EQ(report.tokenizer_elsewhere, "");
   EXPECT_EQ(read_whole_file(dir / "exported/tokenizer.json"), "{\"model\": 1}");
   EXPECT_EQ(read_whole_file(dir / "exported/tokenizer_config.json"), "{\"class\": 2}");
   fs::remove_all(hf.path());
-  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "again").missing_tokenizer, hf.path() + "/tokenizer.json");
+  fs::rename(dir / "checkpoint", dir / "moved");
+  export_hf(dir / "moved", dir / "again");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
+}
+
+TEST(Export, CopiesNothingFromElsewhere) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  const std::string path = dir / "checkpoint/manifest.json";
+  write_file(dir / "key", "secret");
+  // As earlier versions wrote it, or someone else.
+  CheckpointManifest manifest = manifest_from_json(read_json_file(path), path);
+  manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
+  write_file(path, manifest_to_json(manifest).dump());
+  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
+
+  // A carried file that is no tokenizer's stays where it is; a link is not followed.
+  manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
+  write_file(path, manifest_to_json(manifest).dump());
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_FALSE(fs::exists(dir / "exported/notes.txt"));
+  manifest.files = {write_carried_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
+  write_file(path, manifest_to_json(manifest).dump());
+  fs::remove(dir / "checkpoint/tokenizer.json");
+  fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
 import shutil
 import struct
+import textwrap
+from unittest import mock
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
 from support import relative_distance, snapshot, write_megatron, write_safetensors
@@ -275,7 +278,8 @@ class GenerateTest(Corpus):
         self.assertTrue(out.startswith("--flag-like"), out)
         self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
         for options in (("--temperature", "-1"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
-                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many")):
+                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many"),
+                        ("--max-tokens", "9223372036854775807"), ("--max-tokens", str(2**24))):
             with self.subTest(options):
                 self.refused("generate", "checkpoints", "--prompt", "x", *options)
         self.refused("generate", "checkpoints")
@@ -284,6 +288,52 @@ class GenerateTest(Corpus):
         with open("/dev/full", "wb") as full:
             for line in (("generate", "checkpoints", "--prompt", "x", "--max-tokens", "3"), ("inspect", "checkpoints")):
                 self.refused(*line, code=FAILED, stdout=full)
+
+    # Stands in for the package: tokens are bytes.
+    TOKENIZERS = """
+        class Encoding:
+            def __init__(self, ids):
+                self.ids = ids
+
+        class Tokenizer:
+            @classmethod
+            def from_file(cls, path):
+                assert open(path).read() == '{"bytes": 1}', path
+                return cls()
+            def encode(self, text, add_special_tokens):
+                return Encoding(list(text.encode()))
+            def decode(self, ids, skip_special_tokens):
+                return bytes(ids).decode(errors="replace").upper()
+            def get_vocab_size(self, with_added_tokens):
+                return 256
+    """
+
+    def test_checkpoints_carry_their_tokenizer(self):
+        (self.dir / "tokenizers.py").write_text(textwrap.dedent(self.TOKENIZERS))
+        tokenizer = self.dir / "somewhere/llama.json"
+        tokenizer.parent.mkdir()
+        tokenizer.write_text('{"bytes": 1}')
+        (tokenizer.parent / "tokenizer_config.json").write_text("{}")
+        config = self.config(self.corpus, data={"tokenizer": str(tokenizer)}, model={"vocab_size": 258})
+        self.train(config, ranks=2)
+        shutil.rmtree(tokenizer.parent)
+        self.train(config, "training.steps=9")  # resumed where it is not
+        self.assertEqual(sorted(path.name for path in (self.dir / "checkpoints/step_00000009").glob("token*")),
+                         ["tokenizer.json", "tokenizer_config.json"])
+        (self.dir / "checkpoints").rename(self.dir / "moved")
+        self.run_octavo("export", "moved", "exported")
+        self.assertEqual((self.dir / "exported/tokenizer.json").read_text(), '{"bytes": 1}')
+        self.assertEqual((self.dir / "exported/tokenizer_config.json").read_text(), "{}")
+        line = ("generate", "moved", "--max-tokens", "3", "--prompt")
+        with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere"}):
+            for prompt in ("octavo", "ümläut 'quoted' " * 12):
+                self.assertTrue(self.run_octavo(*line, prompt).out.startswith(prompt))
+            self.refused(*line, "octavo \udcff", mentions=["UTF-8", "tokenizer.json"])
+        with mock.patch.dict(os.environ, {"PATH": os.path.dirname(os.environ["OCTAVO"])}):
+            self.refused(*line, "octavo", mentions=["tokenizer.json", "python3"])
+        (self.dir / "moved/step_00000009/tokenizer.json").write_text("{}")
+        self.refused(*line, "octavo", mentions=["tokenizer.json: is damaged"])
+        self.refused("export", "moved", "exported", mentions=["tokenizer.json: is damaged"])
 
     def test_export_of_a_trained_checkpoint(self):
         self.train(self.config(self.corpus), ranks=2)
