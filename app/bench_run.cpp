@@ -65,7 +65,7 @@ Bench::Bench(const Config& config, Runtime& runtime)
     if (config.init_from.empty()) {
       fill_tiled(state_.parameters, config.training.seed, stream);
     } else {
-      load_initial_weights(config, state_.parameters, stream);
+      load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
     }
   });
   publish_weights(state_, training_rank(runtime));

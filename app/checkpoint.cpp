@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "data/mapped_file.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -66,7 +67,8 @@ void copy_elements(DType dtype, const std::byte* source, int64_t count, const Te
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& path) : path_(resolve(path)), manifest_(read_manifest(path_)) {
+Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader)
+    : path_(resolve(path)), reader_(reader), manifest_(read_manifest(path_)) {
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
 }
 
@@ -104,6 +106,7 @@ void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin,
   const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
   CHECK(out.numel() == end - begin, "{}: elements {} to {} asked for, into {}", where, begin, end, out.describe());
   for (const CheckpointPiece& piece : tensor->pieces) read_piece(*tensor, piece, wanted, out);
+  check_finite(where, tensor->shape, columns, begin, out);
 }
 
 void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
@@ -111,13 +114,13 @@ void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const Checkpoint
   const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
   const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
   const std::byte* source = nullptr;  // set where there is something to read, as the shard is opened then
-  int64_t copied = 0;
   for_each_stretch(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
-    if (source == nullptr) source = piece_bytes(tensor, piece).data();
+    if (source == nullptr) {
+      verify_piece(tensor, piece);
+      source = piece_bytes(tensor, piece).data();
+    }
     copy_elements(tensor.dtype, source + from * dtype_bytes(tensor.dtype), count, out, to, where);
-    copied += count;
   });
-  if (copied == piece.end - piece.begin) verify_piece(tensor, piece);
 }
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
@@ -158,19 +161,45 @@ void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const Checkpoi
   verified_.insert(&piece);
 }
 
-void Checkpoint::verify(int index, int count) {
-  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
+  const std::string path = (path_ / file.name).string();
+  std::error_code error;
+  CHECK_INPUT(fs::is_regular_file(fs::symlink_status(path, error)),
+              "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  const MappedFile mapped(path);
+  const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
+  const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
+  CHECK_INPUT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
+              "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
+              checksum, file.bytes, file.checksum);
+  return content;
+}
+
+void Checkpoint::verify(std::span<const std::string> tensor_names) {
   int64_t turn = 0;
-  for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
-    for (const CheckpointPiece& piece : tensor.pieces) {
-      if (turn++ % count == index) verify_piece(tensor, piece);
+  for (const std::string& name : tensor_names) {
+    const CheckpointTensorInfo* tensor = find(name);
+    if (tensor == nullptr) continue;
+    for (const CheckpointPiece& piece : tensor->pieces) {
+      if (turn++ % reader_.count == reader_.index) verify_piece(*tensor, piece);
+      verified_.insert(&piece);
     }
   }
+}
+
+void Checkpoint::verify() {
+  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  std::vector<std::string> names;
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
+  verify(names);
+  for (const CarriedFileInfo& file : files()) read_file(file);
 }
 
 nlohmann::json Checkpoint::describe() {
   int64_t bytes = 0;
   for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;
+  nlohmann::json carried = nlohmann::json::array();
+  for (const CarriedFileInfo& file : files()) carried.push_back(file.name);
   nlohmann::json json = {{"checkpoint", path_.string()},
                          {"step", step()},
                          {"model", model_config_to_json(model_config())},
@@ -178,6 +207,7 @@ nlohmann::json Checkpoint::describe() {
                          {"tensors", tensors().size()},
                          {"shards", manifest_.shards.size()},
                          {"bytes", bytes},
+                         {"files", carried},
                          {"ranks", ranks()}};
   if (meta().is_object() && meta().contains("tokens")) json["tokens"] = meta().at("tokens");
   try {

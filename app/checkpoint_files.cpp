@@ -103,6 +103,15 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
   remove_directory(aside);
 }
 
+CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file) {
+  OutputFile output((dir / file.name).string());
+  output.write(file.content);
+  output.finish();
+  output.rename();
+  const auto bytes = static_cast<int64_t>(file.content.size());
+  return {file.name, bytes, checksum_hex(file.content.data(), bytes)};
+}
+
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   OutputFile file((dir / kManifestName).string());
   file.write(manifest_to_json(manifest).dump(1));

@@ -56,13 +56,30 @@ Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
   return json;
 }
 
+void check_plain_name(const char* what, const std::string& name) {
+  CHECK_INPUT(!name.empty() && name.find('/') == std::string::npos, "{} '{}' is not a plain file name", what, name);
+}
+
+Json files_to_json(const std::vector<CarriedFileInfo>& files) {
+  Json json = Json::array();
+  for (const CarriedFileInfo& file : files) {
+    json.push_back({{"file", file.name}, {"bytes", file.bytes}, {"xxh3", file.checksum}});
+  }
+  return json;
+}
+
+CarriedFileInfo file_from_json(const Json& json) {
+  CarriedFileInfo file{json.at("file"), json.at("bytes"), json.at("xxh3")};
+  check_plain_name("file", file.name);
+  return file;
+}
+
 CheckpointShard shard_from_json(const Json& json) {
   CheckpointShard shard;
   json.at("file").get_to(shard.file);
   json.at("bytes").get_to(shard.bytes);
   json.at("header_xxh3").get_to(shard.header_checksum);
-  CHECK_INPUT(!shard.file.empty() && shard.file.find('/') == std::string::npos, "shard '{}' is not a plain file name",
-              shard.file);
+  check_plain_name("shard", shard.file);
   return shard;
 }
 
@@ -238,6 +255,7 @@ Json manifest_to_json(const CheckpointManifest& manifest) {
   json["model"] = model_config_to_json(manifest.model);
   json["mesh"] = {{"ranks", manifest.ranks}};
   json["meta"] = manifest.meta;
+  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files);
   json["xxh3"] = checksum_of(json);
   return json;
 }
@@ -263,6 +281,7 @@ CheckpointManifest manifest_from_json(const Json& json, const std::string& path)
     manifest.model = model_config_from_json(json.at("model"));
     json.at("mesh").at("ranks").get_to(manifest.ranks);
     manifest.meta = json.at("meta");
+    for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
     merge_manifest_part(manifest, json);
     check_coverage(manifest);
   } catch (const std::exception& error) {

@@ -2,6 +2,7 @@
 //
 //   DIR/step_00000500/manifest.json            written last: a directory with a manifest is complete
 //                     rank_00000.safetensors   the pieces that rank 0 wrote; one file a rank that wrote any
+//                     tokenizer.json           where there is one: files that the checkpoint carries (CarriedFile)
 //   DIR/.tmp_step_00000500                     being written, or left behind by a crash
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
 //
@@ -52,6 +53,18 @@ struct CheckpointShard {
   std::string header_checksum;  // of the safetensors header
 };
 
+// A file that a checkpoint carries beside its tensors, so that it is whole wherever it is taken: a tokenizer's.
+struct CarriedFile {
+  std::string name;  // within the checkpoint directory
+  std::string content;
+};
+
+struct CarriedFileInfo {
+  std::string name;
+  int64_t bytes = 0;
+  std::string checksum;
+};
+
 struct CheckpointManifest {
   int64_t step = 0;
   ModelConfig model;
@@ -59,6 +72,7 @@ struct CheckpointManifest {
   nlohmann::json meta;  // the trainer's: config, loader and random state, tokens seen
   std::vector<CheckpointShard> shards;
   std::vector<CheckpointTensorInfo> tensors;
+  std::vector<CarriedFileInfo> files = {};  // "files" in the JSON, only where there are some
 };
 
 // The manifest carries a checksum of itself, so that a damaged one is never believed.
@@ -110,6 +124,9 @@ void sync_directory(const std::filesystem::path& dir);
 // can, else the old one is put aside first under kReplacedPrefix, so that at any moment one of both is complete. Both
 // must have the same parent, which is synced.
 void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
+
+// Writes a file into `dir` and describes it for the manifest.
+CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
 
 // Writes manifest.json into `dir` and syncs both.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);

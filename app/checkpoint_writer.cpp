@@ -241,6 +241,7 @@ void CheckpointWriter::install() {
     CHECK(static_cast<int64_t>(bytes) == shard.bytes, "{}: is {} bytes long, its rank wrote {}",
           (temporary_ / shard.file).string(), bytes, shard.bytes);
   }
+  for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
   write_manifest(temporary_, part_);
   install_directory(temporary_, final_);
 }

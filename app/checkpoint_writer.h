@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "app/checkpoint_format.h"
@@ -62,6 +63,9 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  // The files that every checkpoint carries beside its tensors; rank 0's are written. Not a collective.
+  void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
+
   // Allocates staging memory for pieces of `bytes` in all, pinned where the stream is on a GPU. Without it, the first
   // save() does. Not a collective.
   void reserve(int64_t bytes);
@@ -96,6 +100,7 @@ class CheckpointWriter {
   ProcessGroup& group_;
   Stream& stream_;
   Buffer staging_;
+  std::vector<CarriedFile> carried_;
   Event staged_;  // reached when the pieces are in staging memory
 
   // The save in progress. The thread writes part_.shards, checksums, error_ and done_; others wait for done_ or join.

@@ -26,7 +26,6 @@ constexpr int64_t kMaxHeadDim = 1 << 12;
 constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 24;
-constexpr int64_t kMaxSeqLen = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;

@@ -24,6 +24,8 @@
 
 namespace octavo {
 
+inline constexpr int64_t kMaxSeqLen = 1 << 24;
+
 struct TrainingConfig {
   int64_t steps = 2000;             // optimizer steps of the whole run, restarts included
   int64_t global_batch_size = 128;  // sequences a step, over all ranks

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "app/evaluation.h"
+#include "app/memory_room.h"
 #include "app/metrics.h"
 #include "kernels/core/error.h"
 
@@ -26,6 +27,10 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
     : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
         const InferenceState planned(config, layout_, validating, plan, runtime);
+        const MemoryRoom room = memory_room(config, runtime);
+        CHECK_INPUT(room.fits(plan.used()), "a forward pass over {} tokens takes {:.1f} GiB, but {:.1f} GiB are free",
+                    with_thousands_separators(planned.model.shape().tokens()), gib(room.needed(plan.used())),
+                    gib(room.available));
         return plan.used();
       })) {
   runtime.group().agree(
@@ -36,8 +41,10 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
   runtime_.group().agree([&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream());
+      load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
     } else {
-      load_initial_weights(config, state_->parameters, runtime_.stream());
+      load_initial_weights(config, state_->parameters, runtime_.stream(),
+                           {runtime_.group().rank(), runtime_.group().size()});
     }
   });
   state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
@@ -46,11 +53,11 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
 namespace {
 
 // checkpoint.resume names one; otherwise the newest of checkpoint.dir; otherwise none and model.init_from is used.
-std::optional<Checkpoint> find_checkpoint(const Config& config) {
+std::optional<Checkpoint> find_checkpoint(const Config& config, ReaderRank reader) {
   const CheckpointConfig& c = config.checkpoint;
-  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume);
+  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume, reader);
   if (c.resume == "auto") {
-    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest);
+    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest, reader);
   }
   CHECK_INPUT(!config.init_from.empty(),
               "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
@@ -65,7 +72,7 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments, group, Purpose::kEvaluate);
   std::optional<Checkpoint> checkpoint;
   group.agree([&] {
-    checkpoint = find_checkpoint(config);
+    checkpoint = find_checkpoint(config, {group.rank(), group.size()});
     if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
   });
   Runtime runtime(config, group);

@@ -67,6 +67,25 @@ Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& a
   return config;
 }
 
+// The one that the checkpoint carries, or else the one that its config names.
+std::string tokenizer_of(const Checkpoint& checkpoint, const Config& config) {
+  for (const CarriedFileInfo& file : checkpoint.files()) {
+    if (file.name != kTokenizerName) continue;
+    checkpoint.read_file(file);  // compares its checksum
+    return (checkpoint.path() / file.name).string();
+  }
+  return config.data.tokenizer;
+}
+
+// Of the buffer for the prompt and what follows: attention kernels like whole blocks. What stands behind the last token
+// is irrelevant (Llama::next_token_logits).
+int64_t buffer_length(size_t prompt_length, int64_t max_tokens) {
+  const int64_t room = kMaxSeqLen - static_cast<int64_t>(prompt_length);
+  CHECK_INPUT(max_tokens <= room, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
+              max_tokens, room, kMaxSeqLen);
+  return (kMaxSeqLen - room + max_tokens + 127) / 128 * 128;
+}
+
 std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, TextTokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
   if (config.data.bos_id) ids.insert(ids.begin(), *config.data.bos_id);
@@ -86,15 +105,13 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
   std::unique_ptr<TextTokenizer> tokenizer;
   std::vector<int32_t> ids;
   group.agree([&] {
-    checkpoint.emplace(arguments.checkpoint);
+    checkpoint.emplace(arguments.checkpoint, ReaderRank{group.rank(), group.size()});
     config = inference_config(*checkpoint, arguments, 1);
-    tokenizer = open_tokenizer(config.data.tokenizer);
+    tokenizer = open_tokenizer(tokenizer_of(*checkpoint, config));
     ids = prompt_ids(config, arguments.prompt, *tokenizer);
+    config.data.seq_len = buffer_length(ids.size(), arguments.max_tokens);
   });
   const size_t prompt_length = ids.size();
-  // Attention kernels like whole blocks; the causal mask makes what stands behind the last token irrelevant.
-  const int64_t needed = static_cast<int64_t>(prompt_length) + arguments.max_tokens;
-  config.data.seq_len = (needed + 127) / 128 * 128;
 
   Runtime runtime(config, group);
   InferenceModel inference(config, false, runtime);

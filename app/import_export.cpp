@@ -1,7 +1,8 @@
 #include "app/import_export.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <list>
 #include <regex>
@@ -12,6 +13,7 @@
 #include "app/checkpoint_format.h"
 #include "app/hf_format.h"
 #include "app/safetensors.h"
+#include "app/tokenizer.h"
 #include "app/weight_source.h"
 #include "data/output_file.h"
 #include "kernels/core/arena.h"
@@ -27,10 +29,6 @@ using Json = nlohmann::json;
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kGenerationConfigName = "generation_config.json";
-// What a tokenizer consists of beside tokenizer.json.
-constexpr std::array<const char*, 4> kTokenizerFiles{"tokenizer.json", "tokenizer_config.json",
-                                                     "special_tokens_map.json", "chat_template.jinja"};
-
 // "a/b/" and "a/b" are the same directory, but only the second has a file name.
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
@@ -66,14 +64,16 @@ Json import_meta(const fs::path& hf_dir, const Json& config) {
                 {{"bos_token_id", metadata.bos_token_id},
                  {"eos_token_id", metadata.eos_token_id},
                  {"max_position_embeddings", metadata.max_position_embeddings}}}};
-  if (fs::exists(hf_dir / kTokenizerFiles[0])) {
-    meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerFiles[0]).string();
+  std::error_code error;
+  if (fs::is_regular_file(hf_dir / kTokenizerName, error)) {
+    meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerName).string();
   }
   return meta;
 }
 
-// All parameters into one shard, and the manifest that describes it.
-void write_weights_checkpoint(WeightSource& source, const Json& meta, const fs::path& dir) {
+// All parameters into one shard, the files beside it, and the manifest that describes them.
+void write_weights_checkpoint(WeightSource& source, const Json& meta, const std::vector<CarriedFile>& files,
+                              const fs::path& dir) {
   const ParameterLayout layout(source.model_config());
   std::vector<SafetensorsEntry> entries;
   for (const ParameterSpec& spec : layout.specs()) entries.push_back({spec.name, "F32", spec.shape, 0, 0});
@@ -91,6 +91,7 @@ void write_weights_checkpoint(WeightSource& source, const Json& meta, const fs::
   writer.commit();
   const std::string_view header = writer.header();
   manifest.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+  for (const CarriedFile& carried : files) manifest.files.push_back(write_carried_file(dir, carried));
   write_manifest(dir, manifest);
 }
 
@@ -198,22 +199,17 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-void copy_tokenizer(const Json& meta, const fs::path& hf_dir, ExportReport& report) {
-  const Json setting = data_setting(meta, "tokenizer");
-  if (!setting.is_string() || setting == "byte") return;
-  const fs::path tokenizer = setting.get<std::string>();
-  if (!fs::exists(tokenizer)) {
-    report.missing_tokenizer = tokenizer.string();
-    return;
+// The tokenizer that the checkpoint carries. One that it merely names may be anything, so it is not copied.
+void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
+  bool carried = false;
+  for (const CarriedFileInfo& file : checkpoint.files()) {
+    if (!is_tokenizer_file(file.name)) continue;
+    write_carried_file(hf_dir, {file.name, checkpoint.read_file(file)});
+    report.files.push_back(file.name);
+    carried = true;
   }
-  for (const char* name : kTokenizerFiles) {
-    const fs::path from = name == kTokenizerFiles[0] ? tokenizer : tokenizer.parent_path() / name;
-    std::error_code error;
-    if (!fs::exists(from) || fs::equivalent(from, hf_dir / name, error)) continue;
-    fs::copy_file(from, hf_dir / name, fs::copy_options::overwrite_existing, error);
-    CHECK(!error, "{}: cannot be copied to {}: {}", from.string(), hf_dir.string(), error.message());
-    report.files.emplace_back(name);
-  }
+  const Json setting = data_setting(checkpoint.meta(), "tokenizer");
+  if (!carried && setting.is_string() && setting != "byte") report.tokenizer_elsewhere = setting.get<std::string>();
 }
 
 }  // namespace
@@ -223,6 +219,7 @@ void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   CHECK_INPUT(fs::exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}", hf_dir,
               kHfConfigName);
   HfWeights source(hf_dir);
+  if (!source.note().empty()) spdlog::warn("{}", source.note());
   check_import_target(target);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
   remove_directory(temporary);
@@ -230,7 +227,8 @@ void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   fs::create_directories(temporary, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
-    write_weights_checkpoint(source, import_meta(hf_dir, source.json()), temporary);
+    const std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+    write_weights_checkpoint(source, import_meta(hf_dir, source.json()), files, temporary);
     install_directory(temporary, target);
   } catch (...) {
     fs::remove_all(temporary, error);
@@ -251,7 +249,7 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
   ExportReport report;
   export_weights(source.checkpoint(), dir, options, report);
   export_config(source.checkpoint(), dir, options.dtype, report);
-  copy_tokenizer(source.checkpoint().meta(), dir, report);
+  export_tokenizer(source.checkpoint(), dir, report);
   sync_directory(dir);
   return report;
 }

@@ -10,7 +10,8 @@
 
 namespace octavo {
 
-// Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments. Written
+// Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments, and the
+// tokenizer if there is one. Says in the log what is unusual about the weights (WeightSource::note). Written
 // under a temporary name beside it and renamed. InputError when something other than a checkpoint is already there.
 void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir);
 
@@ -20,13 +21,13 @@ struct ExportOptions {
 };
 
 struct ExportReport {
-  std::vector<std::string> files;  // written, without the directory
-  std::string missing_tokenizer;   // the tokenizer that the checkpoint names, when it was not there to be copied
+  std::vector<std::string> files;   // written, without the directory
+  std::string tokenizer_elsewhere;  // the tokenizer that the checkpoint names and does not carry; it is not copied
 };
 
 // A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
-// weights and, where the checkpoint's config names a Hugging Face tokenizer.json, the tokenizer's files. Older weights
-// in the directory are replaced, once the new ones are whole; other files stay.
+// weights and the tokenizer's files that the checkpoint carries. Older weights in the directory are replaced, once the
+// new ones are whole; other files stay.
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
 
 }  // namespace octavo

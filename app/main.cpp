@@ -113,8 +113,9 @@ int run_export(const CommandLine& line) {
   const DType dtype = line.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   const ExportReport report = export_hf(line.source, line.destination, {.dtype = dtype});
   std::cout << fmt::format("{}: {} files\n", line.destination, report.files.size());
-  if (!report.missing_tokenizer.empty()) {
-    std::cout << fmt::format("the tokenizer {} was not there to be copied\n", report.missing_tokenizer);
+  if (!report.tokenizer_elsewhere.empty()) {
+    std::cout << fmt::format("the checkpoint carries no tokenizer, so none was copied; it was {}\n",
+                             report.tokenizer_elsewhere);
   }
   return kExitDone;
 }

@@ -6,7 +6,7 @@
 
 #include "app/config_names.h"
 #include "app/memory_choice.h"
-#include "app/weight_source.h"
+#include "app/weights.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -190,7 +190,7 @@ class Search {
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
   Config config = load_config(arguments.path, arguments.overrides);
   validate(config, target.gpus, Purpose::kSynthetic);
-  if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
+  adopt_initial_model(config);
   validate(config, target.gpus, Purpose::kSynthetic);
   resolve_device(config, target.device.device);
   return config;

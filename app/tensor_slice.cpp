@@ -1,6 +1,7 @@
 #include "app/tensor_slice.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "app/safetensors.h"
 #include "kernels/core/error.h"
@@ -20,6 +21,32 @@ ColumnRange columns_of_row(const TensorSlice& slice, int64_t row) {
   const int64_t row_begin = row * width(slice);
   return {slice.columns.begin + std::max<int64_t>(slice.begin - row_begin, 0),
           slice.columns.begin + std::min(slice.end - row_begin, width(slice))};
+}
+
+// "[3, 17]": where element `index` of the columns stands in the tensor.
+std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, int64_t index) {
+  if (!columns.none()) {
+    const int64_t width = columns.end - columns.begin;
+    return fmt::format("[{}, {}]", index / width, columns.begin + index % width);
+  }
+  std::vector<int64_t> place(shape.size());
+  for (size_t i = shape.size(); i-- > 0; index /= shape[i]) place[i] = index % shape[i];
+  return describe_shape(place);
+}
+
+// The first of `count` numbers whose exponent is all ones, which only NaN and infinities have; `count` when none is.
+template <typename Bits>
+int64_t first_not_finite(const void* values, int64_t count, Bits exponent) {
+  constexpr int64_t kStretch = 4096;  // looked at without a branch
+  const auto* bits = static_cast<const Bits*>(values);
+  for (int64_t begin = 0; begin < count; begin += kStretch) {
+    const int64_t end = std::min(begin + kStretch, count);
+    bool found = false;
+    for (int64_t i = begin; i < end; ++i) found |= (bits[i] & exponent) == exponent;
+    if (!found) continue;
+    return std::find_if(bits + begin, bits + end, [&](Bits x) { return (x & exponent) == exponent; }) - bits;
+  }
+  return count;
 }
 
 }  // namespace
@@ -57,6 +84,19 @@ TensorSlice checked_slice(const std::string& where, std::span<const int64_t> sha
         where, describe_slice(shape, columns), begin, end, numel);
   if (columns.none()) columns.end = shape.size() == 2 ? shape[1] : numel;
   return {columns, begin, end};
+}
+
+void check_finite(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
+                  const Tensor& values) {
+  const bool is_float32 = values.dtype() == DType::kFloat32;
+  if (!is_float32 && values.dtype() != DType::kBFloat16) return;
+  const int64_t count = values.numel();
+  const int64_t found = is_float32 ? first_not_finite<uint32_t>(values.raw(), count, 0x7f800000u)
+                                   : first_not_finite<uint16_t>(values.raw(), count, 0x7f80u);
+  if (found == count) return;
+  const float value = is_float32 ? values.data<float>()[found] : static_cast<float>(values.data<BFloat16>()[found]);
+  throw InputError(fmt::format("{} is {} at {}, expected finite numbers", where, value,
+                               describe_place(shape, columns, begin + found)));
 }
 
 void for_each_stretch(const TensorSlice& source, const TensorSlice& target,

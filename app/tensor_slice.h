@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/core/tensor.h"
 #include "model/column_range.h"
 
 namespace octavo {
@@ -29,6 +30,11 @@ std::string describe_slice(std::span<const int64_t> shape, ColumnRange columns);
 // Error naming the tensor when it has no such columns, or they no such elements.
 TensorSlice checked_slice(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
                           int64_t end);
+
+// InputError naming the tensor (`where`) and the place of the first NaN or infinity among `values`, elements from
+// number `begin` of the tensor's columns. Of dtypes other than float32 and bfloat16 nothing is looked at.
+void check_finite(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
+                  const Tensor& values);
 
 // Calls visit(from, to, count) for each stretch of elements in both slices of one tensor: `count` elements that are
 // consecutive in either, the first being number `from` of the source and `to` of the target. One stretch where both are

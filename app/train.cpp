@@ -4,7 +4,7 @@
 #include "app/evaluation.h"
 #include "app/signals.h"
 #include "app/trainer.h"
-#include "app/weight_source.h"
+#include "app/weights.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -14,7 +14,8 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   group.agree([&] {
     config = load_config(arguments.path, arguments.overrides);
     validate(config, group.size(), purpose);
-    if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
+    const std::string note = adopt_initial_model(config);
+    if (!note.empty() && group.is_root()) spdlog::warn("{}", note);
     validate(config, group.size(), purpose);
   });
   return config;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "app/tokenizer.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
 
@@ -88,41 +89,41 @@ void Trainer::resume_or_initialize() {
   if (c.resume == "auto") path = Checkpoint::newest(c.dir);
   if (c.resume != "auto" && c.resume != "never") path = c.resume;
   Stream& stream = runtime_.stream();
+  const ReaderRank reader{runtime_.group().rank(), runtime_.group().size()};
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   if (!path) {
+    carry_tokenizer(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
-    return load_initial_weights(config_, state_.parameters, stream);
+    return load_initial_weights(config_, state_.parameters, stream, reader);
   }
-  Checkpoint checkpoint(*path);
+  Checkpoint checkpoint(*path, reader);
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
-  // A rank reads parts of pieces, which have no checksums, so the ranks compare the pieces' in turn.
-  checkpoint.verify(runtime_.group().rank(), runtime_.group().size());
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
-  load_amax_history(checkpoint);
-  if (AmaxTable* amaxes = state_.model.amaxes()) amaxes->set_steps_done(checkpoint.step());
+  load_amax_history(checkpoint, state_.model.amaxes(), stream);
+  carry_tokenizer(&checkpoint);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
 }
 
-// A checkpoint of another recipe has no history, or one of another shape; delayed scaling then begins anew.
-void Trainer::load_amax_history(Checkpoint& checkpoint) {
-  const Tensor history = amax_history(state_);
-  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
-  if (!history.defined() || found == nullptr || found->numel() != history.numel()) return;
-  std::vector<float> host(static_cast<size_t>(history.numel()));
-  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
-  runtime_.stream().copy(history.raw(), host.data(), history.bytes());
-  runtime_.stream().synchronize();  // the host copy ends here
-  state_.model.amaxes()->restore(runtime_.stream());
+// Checkpoints carry their tokenizer; where the one that the config names is not at hand, that of the resumed one.
+void Trainer::carry_tokenizer(const Checkpoint* resumed) {
+  const std::string& name = config_.data.tokenizer;
+  if (!runtime_.group().is_root() || name == "byte") return;
+  std::vector<CarriedFile> files = read_tokenizer_files(name);
+  if (files.empty() && resumed != nullptr) {
+    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
+  }
+  if (files.empty()) spdlog::warn("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  writer_.carry(std::move(files));
 }
 
 // Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The

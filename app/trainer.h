@@ -39,7 +39,7 @@ class Trainer {
   };
 
   void resume_or_initialize();
-  void load_amax_history(Checkpoint& checkpoint);
+  void carry_tokenizer(const Checkpoint* resumed);
   void prepare_fp8_reports();
   void warm_up();
   void train_step(int64_t step);

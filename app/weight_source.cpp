@@ -1,5 +1,6 @@
 #include "app/weight_source.h"
 
+#include <algorithm>
 #include <set>
 
 #include "app/tensor_slice.h"
@@ -14,6 +15,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kHeadName = "lm_head.weight";
 
 }  // namespace
@@ -23,6 +25,7 @@ HfWeights::HfWeights(const fs::path& dir) : dir_(dir) {
   json_ = read_json_file(path);
   config_ = parse_hf_config(json_, path);
   open_files();
+  untie_other_head();
   check_tensors();
 }
 
@@ -36,6 +39,7 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
   const TensorSlice wanted = checked_slice(where, entry.shape, columns, begin, end);
   for_each_stretch(stored, wanted,
                    [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
+  check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
 }
 
 void HfWeights::open_files() {
@@ -56,10 +60,32 @@ void HfWeights::open_sharded() {
   for (const auto& [name, value] : index.at("weight_map").items()) {
     CHECK_INPUT(value.is_string(), "{}: the file of tensor {} is {}, expected a name", index_path, name, value.dump());
     const auto file_name = value.get<std::string>();
+    CHECK_INPUT(!file_name.empty() && file_name.find('/') == std::string::npos,
+                "{}: the file of tensor {} is {}, expected the name of one in this directory", index_path, name,
+                value.dump());
     const SafetensorsFile*& file = opened[file_name];
     if (file == nullptr) file = &files_.emplace_back((dir_ / file_name).string());
     CHECK_INPUT(file->find(name) != nullptr, "{}: has no tensor {}, which {} names", file->path(), name, index_path);
     tensors_[name] = file;
+  }
+}
+
+// A tied config with a head of its own: where that holds other values than the embedding, they are the head.
+void HfWeights::untie_other_head() {
+  if (!config_.tie_word_embeddings || !tensors_.contains(kHeadName)) return;
+  for (const char* name : {kEmbeddingName, kHeadName}) check_shape(name, {config_.vocab_size, config_.hidden_size});
+  constexpr int64_t kStretch = 1 << 16;
+  const int64_t numel = config_.vocab_size * config_.hidden_size;
+  std::vector<float> embedding(kStretch), head(kStretch);
+  for (int64_t begin = 0; begin < numel; begin += kStretch) {
+    const int64_t end = std::min(begin + kStretch, numel);
+    read(kEmbeddingName, {}, begin, end, embedding.data());
+    read(kHeadName, {}, begin, end, head.data());
+    if (std::equal(head.begin(), head.begin() + (end - begin), embedding.begin())) continue;
+    config_.tie_word_embeddings = false;
+    note_ = fmt::format("{}: {} has tie_word_embeddings true, but {} differs from {}, so the model is not tied",
+                        dir_.string(), kHfConfigName, kHeadName, kEmbeddingName);
+    return;
   }
 }
 
@@ -90,7 +116,7 @@ void HfWeights::check_shape(const std::string& name, const std::vector<int64_t>&
               found->second->path(), name, entry.dtype);
 }
 
-CheckpointWeights::CheckpointWeights(const fs::path& path) : checkpoint_(path) {
+CheckpointWeights::CheckpointWeights(const fs::path& path, ReaderRank reader) : checkpoint_(path, reader) {
   const ParameterLayout layout(checkpoint_.model_config());
   for (const ParameterSpec& spec : layout.specs()) {
     const CheckpointTensorInfo* tensor = checkpoint_.find(spec.name);
@@ -104,9 +130,16 @@ void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64
   checkpoint_.read(name, columns, begin, end, out);
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+void CheckpointWeights::verify() {
+  std::vector<std::string> names;
+  const ParameterLayout layout(checkpoint_.model_config());
+  for (const ParameterSpec& spec : layout.specs()) names.push_back(spec.name);
+  checkpoint_.verify(names);
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader) {
   CHECK_INPUT(fs::exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
-  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path);
+  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path, reader);
   CHECK_INPUT(fs::exists(fs::path(path) / kHfConfigName),
               "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);

@@ -24,7 +24,12 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual const ModelConfig& model_config() const = 0;
-  // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout.
+  // What is unusual about the weights and a user should be told: a line naming the directory, or nothing.
+  virtual std::string note() const { return {}; }
+  // Compares this reader's share of the checksums, where there are any (Checkpoint::verify).
+  virtual void verify() {}
+  // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout. InputError naming the
+  // element where one is NaN or infinite, or the piece where it is damaged.
   void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
     read(parameter_name, {}, begin, end, out);
   }
@@ -33,8 +38,9 @@ class WeightSource {
 };
 
 // A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
-// InputError naming the file and tensor when one is missing, misshapen, no float or not of this model. Buffers of old
-// exports (rotary_emb.inv_freq) and a tied model's copy of its embedding are ignored.
+// InputError naming the file and tensor when one is missing, misshapen, no float or not of this model, or elsewhere
+// than in this directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's copy of its embedding are
+// ignored; where that is no copy but other values, the model is not tied, as transformers has it, and note() says so.
 class HfWeights : public WeightSource {
  public:
   explicit HfWeights(const std::filesystem::path& dir);
@@ -42,28 +48,31 @@ class HfWeights : public WeightSource {
   const ModelConfig& model_config() const override { return config_; }
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
+  std::string note() const override { return note_; }
   const nlohmann::json& json() const { return json_; }  // config.json
 
  private:
   void open_files();
   void open_sharded();
+  void untie_other_head();
   void check_tensors() const;
   void check_shape(const std::string& name, const std::vector<int64_t>& shape) const;
 
   std::filesystem::path dir_;
+  std::string note_;
   nlohmann::json json_;
   ModelConfig config_;
   std::list<SafetensorsFile> files_;  // at addresses that stay
   std::map<std::string, const SafetensorsFile*> tensors_;
 };
 
-// The master weights of a checkpoint, or of the newest in a directory of them. Whole tensors are compared with their
-// checksums when read.
+// The master weights of a checkpoint, or of the newest in a directory of them.
 class CheckpointWeights : public WeightSource {
  public:
-  explicit CheckpointWeights(const std::filesystem::path& path);
+  explicit CheckpointWeights(const std::filesystem::path& path, ReaderRank reader = {});
 
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
+  void verify() override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }
@@ -73,6 +82,6 @@ class CheckpointWeights : public WeightSource {
 };
 
 // Opens whichever of the two is at `path`; InputError when it is neither.
-std::unique_ptr<WeightSource> open_weights(const std::string& path);
+std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader = {});
 
 }  // namespace octavo

@@ -30,9 +30,23 @@ void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, 
   }
 }
 
-void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream) {
+std::string adopt_initial_model(Config& config) {
+  if (config.init_from.empty()) return {};
+  const std::unique_ptr<WeightSource> source = open_weights(config.init_from);
+  const std::vector<std::string>& stated = config.model_fields;
+  const bool states_tied = config.model.tie_word_embeddings &&
+                           std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
+  CHECK_INPUT(source->note().empty() || !states_tied,
+              "{}, but the config's model.tie_word_embeddings is true, expected false", source->note());
+  adopt_model(config, source->model_config());
+  return source->note();
+}
+
+void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
+                          ReaderRank reader) {
   if (!config.init_from.empty()) {
-    const std::unique_ptr<WeightSource> source = open_weights(config.init_from);
+    const std::unique_ptr<WeightSource> source = open_weights(config.init_from, reader);
+    source->verify();
     const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
@@ -47,18 +61,23 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
 
 namespace {
 
-// Reads a parameter, or what is saved beside it under `prefix`.
-ParameterReader reader_of(Checkpoint& checkpoint, const std::string& prefix) {
-  return [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+// Fills `shards` with all parameters as saved under `prefix`.
+void fill_from(Checkpoint& checkpoint, const std::string& prefix, const Tensor& shards,
+               const ShardedParameters& parameters, Stream& stream) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : parameters.layout().specs()) names.push_back(prefix + spec.name);
+  checkpoint.verify(names);
+  const auto read = [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t offset = spec.column_offset();
     checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
   };
+  fill_parameters(shards, parameters, read, stream);
 }
 
 }  // namespace
 
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream) {
-  fill_parameters(parameters.master(), parameters, reader_of(checkpoint, ""), stream);
+  fill_from(checkpoint, "", parameters.master(), parameters, stream);
 }
 
 void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
@@ -66,8 +85,21 @@ void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, c
   for (const auto& [prefix, moment] :
        {std::pair{kExpAvg, optimizer.exp_avg()}, std::pair{kExpAvgSq, optimizer.exp_avg_sq()}}) {
     if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) continue;
-    fill_parameters(moment, parameters, reader_of(checkpoint, prefix), stream);
+    fill_from(checkpoint, prefix, moment, parameters, stream);
   }
+}
+
+void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream) {
+  if (amaxes == nullptr || !amaxes->delayed()) return;
+  amaxes->set_steps_done(checkpoint.step());
+  const Tensor& history = amaxes->history();
+  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
+  if (found == nullptr || found->numel() != history.numel()) return;
+  std::vector<float> host(static_cast<size_t>(history.numel()));
+  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+  stream.copy(history.raw(), host.data(), history.bytes());
+  stream.synchronize();  // the host copy ends here
+  amaxes->restore(stream);
 }
 
 }  // namespace octavo

@@ -18,13 +18,25 @@ using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t be
 void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
                      Stream& stream);
 
+// Takes the shape of the weights in config.init_from, if it names any (adopt_model). Returns what they have to say of
+// it (WeightSource::note); InputError where the config states the opposite.
+std::string adopt_initial_model(Config& config);
+
+// What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree): they compare
+// checksums in turn.
+
 // The master weights from config.model.init_from, when given; else a random initialization from training.seed.
-void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream);
+void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
+                          ReaderRank reader = {});
 
 // From a checkpoint: the master weights.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream);
 // The moments; left at zero when the checkpoint has none (an imported model).
 void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                   Stream& stream);
+// The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,
+// or one of another shape (of another recipe), scaling begins anew. Null without per-tensor scales: nothing happens.
+// Before the weights are cast. Waits for the copy.
+void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
 }  // namespace octavo

@@ -65,6 +65,10 @@ BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, D
   d_attention = arena.allocate("gradient of attention", compute, {tokens, config.attention_width()});
 }
 
+void BlockContext::clear_padding(const Tensor& rows) const {
+  if (padding_begin < rows.dim(0)) stream.zero(rows.rows(padding_begin, rows.dim(0)));
+}
+
 namespace {
 
 // A norm, whose result is the input of `linear` alone.
@@ -117,6 +121,7 @@ void block_forward(const BlockContext& c, const BlockForward& args) {
   sdpa_forward(
       {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
       stream);
+  c.clear_padding(a.attention);  // the rest of a block makes zeros of zeros
   linears.o.forward(delta, a.attention, Made::kPlain, stream, pass);
 
   norm_forward(

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 
 #include "kernels/sdpa.h"
 #include "model/activation_checkpointing.h"
@@ -93,6 +94,11 @@ struct BlockContext {
   Tensor document_start;  // optional [tokens] int32
   TensorGroup& tensor;
   Stream& stream;
+  // Tokens from this one on are padding behind a single prompt: their rows are kept at zero, so that no scale that
+  // tokens share sees them. None by default.
+  int64_t padding_begin = std::numeric_limits<int64_t>::max();
+
+  void clear_padding(const Tensor& rows) const;
 };
 
 class BlockWeights;

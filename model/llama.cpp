@@ -186,14 +186,14 @@ void Llama::forward_embedding(const MicroBatch& batch) {
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
-Tensor Llama::forward_blocks(const MicroBatch& batch) {
-  const BlockContext c = context(batch.document_start);
+Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c) {
   fsdp_->gather(ParameterLayout::kNorms);
   fsdp_->gather(ParameterLayout::kEmbedding);
   fsdp_->gather(ParameterLayout::block_unit(0));
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
   forward_embedding(batch);
+  c.clear_padding(activations(0).h0);
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t layer = 0; layer < weights_.size(); ++layer) {
@@ -215,7 +215,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch) {
 void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
   const BlockContext c = context(batch.document_start);
-  const Tensor residual = forward_blocks(batch);
+  const Tensor residual = forward_blocks(batch, c);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
@@ -230,7 +230,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   fsdp_->begin_micro_batch(first, last);
   if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
   if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
-  const Tensor residual = forward_blocks(batch);
+  const Tensor residual = forward_blocks(batch, c);
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
@@ -324,9 +324,10 @@ void Llama::backward_embedding(const MicroBatch& batch) {
 }
 
 Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
-  const BlockContext c = context({});
+  BlockContext c = context({});
+  c.padding_begin = position + 1;
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
-  const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}});
+  const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}}, c);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);

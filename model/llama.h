@@ -51,7 +51,9 @@ class Llama {
   // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
-  // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32, without tensor parallelism.
+  // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32, without tensor parallelism. What
+  // stands behind the position is padding: neither its values nor its length matter, also under scales that tokens
+  // share.
   Tensor next_token_logits(const Tensor& inputs, int64_t position);
 
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
@@ -77,7 +79,7 @@ class Llama {
   const BlockActivations& activations(size_t layer) const;
   BlockContext context(const Tensor& document_start);
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
-  Tensor forward_blocks(const MicroBatch& batch);
+  Tensor forward_blocks(const MicroBatch& batch, const BlockContext& c);
   void backward_blocks(const MicroBatch& batch, bool last);
   bool runs_again(size_t layer) const;
   ForwardPass input_pass(size_t layer, size_t linear) const;

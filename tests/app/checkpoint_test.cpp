@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -241,6 +243,110 @@ TEST_F(CheckpointTest, FindsDamageWhenResuming) {
   const nlohmann::json description = checkpoint.describe();
   EXPECT_EQ(description.at("intact"), false);
   EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
+}
+
+// The InputError of `work`; empty when there is none.
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void flip_byte(const std::string& path, size_t from_end) {
+  std::string content = read_whole_file(path);
+  char& byte = content[content.size() - from_end];
+  byte = static_cast<char>(byte ^ 1);
+  write_file(path, content);
+}
+
+TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
+  State state(23);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);  // the last moment
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
+  for (const auto& [begin, end] : {std::pair{0, 1}, std::pair{3, 20}, std::pair{34, 35}}) {
+    const std::string message =
+        refusal([&, b = begin, e = end] { checkpoint.read("exp_avg_sq.a.weight", b, e, values.data()); });
+    EXPECT_NE(message.find("exp_avg_sq.a.weight is damaged"), std::string::npos) << message;
+  }
+  EXPECT_NE(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
+}
+
+TEST_F(CheckpointTest, ReadersShareTheChecksums) {
+  State state(24);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);
+  const std::vector<std::string> weights{"a.weight"};
+  const std::vector<std::string> all{"a.weight", "exp_avg.a.weight", "exp_avg_sq.a.weight", "another"};
+  std::vector<float> values(35);
+  int found = 0;
+  for (const int index : {0, 1, 2}) {
+    Checkpoint checkpoint(root(), {index, 3});
+    checkpoint.verify(weights);
+    const bool damaged = !refusal([&] { checkpoint.verify(all); }).empty();
+    found += damaged ? 1 : 0;
+    // Whoever did not find it has left it to the others.
+    EXPECT_EQ(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 5, values.data()); }).empty(), !damaged);
+    // Without that, a reader looks for itself.
+    Checkpoint alone(root(), {index, 3});
+    EXPECT_NE(refusal([&] { alone.read("exp_avg_sq.a.weight", 0, 5, values.data()); }), "");
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
+  State state(25);
+  state.weight[17] = std::numeric_limits<float>::quiet_NaN();
+  state.exp_avg_sq[33] = BFloat16(-std::numeric_limits<float>::infinity());
+  save(1, state);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 17, values.data());
+  const std::string weight = root() + "/step_00000001: tensor a.weight is nan at [3, 2], expected finite numbers";
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", 10, 20, values.data()); }), weight);
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", {1, 4}, 5, 15, values.data()); }), weight);
+  std::vector<BFloat16> halves(35);
+  const std::string moment =
+      refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
+  EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
+}
+
+TEST_F(CheckpointTest, CarriesFiles) {
+  State state(26);
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.carry({{"tokenizer.json", "{}"}, {"empty.txt", ""}});
+  writer.save(1, small_model(), {}, state.tensors());
+  writer.finish();
+  writer.save(2, small_model(), {}, state.tensors());
+  writer.finish();
+  for (const int64_t step : {1, 2}) {
+    Checkpoint checkpoint(step_path(step));
+    checkpoint.verify();
+    ASSERT_EQ(checkpoint.files().size(), 2u);
+    EXPECT_EQ(checkpoint.files()[0].name, "tokenizer.json");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[0]), "{}");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[1]), "");
+  }
+  const std::string path = (step_path(1) / "tokenizer.json").string();
+  write_file(path, "[]");
+  EXPECT_NE(damage(step_path(1)).find(path + ": is damaged"), std::string::npos);
+  write_file(dir_ / "elsewhere", "{}");
+  fs::remove(path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+  fs::create_symlink(dir_ / "elsewhere", path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+}
+
+TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
+  CheckpointManifest manifest{1, small_model(), 1, nlohmann::json::object(), {}, {}, {{"../key", 1, "0"}}};
+  EXPECT_THROW(manifest_from_json(manifest_to_json(manifest), "manifest.json"), InputError);
+  manifest.files.front().name = "key";
+  EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "manifest.json").files.front().name, "key");
 }
 
 TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <list>
 #include <map>
 #include <string>
@@ -13,6 +15,7 @@
 #include "app/hf_format.h"
 #include "app/safetensors.h"
 #include "app/weight_source.h"
+#include "app/weights.h"
 #include "kernels/core/error.h"
 #include "model/parameters.h"
 #include "tests/data/test_files.h"
@@ -66,6 +69,16 @@ class HfDirectory {
   void add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape, size_t bytes) {
     entries_[name] = {name, dtype, std::move(shape), 0, 0};
     data_[name] = std::string(bytes, '\0');
+  }
+  // Another name for a tensor that is there.
+  void copy(const std::string& from, const std::string& to) {
+    entries_[to] = entries_.at(from);
+    entries_[to].name = to;
+    data_[to] = data_.at(from);
+  }
+  // A number of a float32 tensor.
+  void set(const std::string& name, size_t element, float value) {
+    std::memcpy(data_.at(name).data() + element * sizeof(float), &value, sizeof(float));
   }
   void write() const {
     std::vector<SafetensorsEntry> entries;
@@ -226,12 +239,64 @@ TEST(WeightSource, ReadsRanges) {
 TEST(WeightSource, IgnoresOldBuffersAndATiedHead) {
   const TempDir dir;
   HfDirectory hf(dir, "tied_ropescaled");
-  const ModelConfig config = open_weights(golden("tied_ropescaled"))->model_config();
   hf.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, 16);
-  hf.add("lm_head.weight", "F32", {config.vocab_size, config.hidden_size},
-         static_cast<size_t>(4 * config.vocab_size * config.hidden_size));
+  hf.copy("model.embed_tokens.weight", "lm_head.weight");
   EXPECT_EQ(hf.refusal(), "");
+  EXPECT_EQ(open_weights(hf.path())->note(), "");
   EXPECT_EQ(read_all(hf.path()), read_all(golden("tied_ropescaled")));
+}
+
+TEST(WeightSource, UntiesAHeadOfItsOwn) {
+  const TempDir dir;
+  HfDirectory hf(dir, "tied_ropescaled");
+  hf.copy("model.embed_tokens.weight", "lm_head.weight");
+  hf.set("lm_head.weight", 1234, 5.0f);
+  hf.write();
+  expect_contains(open_weights(hf.path())->note(), hf.path() + ": config.json has tie_word_embeddings true, but");
+  Weights expected = read_all(golden("tied_ropescaled"));
+  expected["lm_head.weight"] = expected.at("model.embed_tokens.weight");
+  expected["lm_head.weight"][1234] = 5.0f;
+  EXPECT_EQ(read_all(hf.path()), expected);
+  import_hf(hf.path(), dir / "checkpoint");
+  EXPECT_FALSE(Checkpoint(dir / "checkpoint").model_config().tie_word_embeddings);
+  EXPECT_EQ(read_all(dir / "checkpoint"), expected);
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(read_json_file(dir / "exported/config.json").at("tie_word_embeddings"), false);
+  EXPECT_EQ(read_all(dir / "exported"), expected);
+
+  Config config;
+  config.init_from = hf.path();
+  expect_contains(adopt_initial_model(config), "tie_word_embeddings");
+  EXPECT_FALSE(config.model.tie_word_embeddings);
+  Config tied;
+  tied.init_from = hf.path();
+  tied.model = open_weights(golden("tied_ropescaled"))->model_config();
+  tied.model_fields = {"tie_word_embeddings"};
+  try {
+    adopt_initial_model(tied);
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "but the config's model.tie_word_embeddings is true");
+  }
+}
+
+TEST(WeightSource, NamesWhatIsNotFinite) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  const int64_t width = open_weights(golden("gqa"))->model_config().intermediate_size;
+  hf.set(name, static_cast<size_t>(3 * width + 2), std::numeric_limits<float>::infinity());
+  hf.write();
+  try {
+    import_hf(hf.path(), dir / "checkpoint");
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "model.safetensors: tensor " + name + " is inf at [3, 2], expected finite numbers");
+  }
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+  std::vector<float> part(4);
+  const auto source = open_weights(hf.path());
+  EXPECT_THROW(source->read(name, {1, 3}, 5, 9, part.data()), InputError);
 }
 
 TEST(WeightSource, NamesWrongTensors) {
@@ -265,6 +330,23 @@ TEST(WeightSource, NamesWrongDirectories) {
     FAIL();
   } catch (const InputError& error) {
     expect_contains(error.what(), "model-00001-of-00001.safetensors");
+  }
+}
+
+TEST(WeightSource, ReadsNoFileOfAnotherDirectory) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  const std::string weights = hf.path() + "/model.safetensors";
+  fs::rename(weights, dir / "secret.safetensors");
+  for (const std::string& file : {std::string("../secret.safetensors"), dir / "secret.safetensors"}) {
+    write_file(weights + ".index.json", nlohmann::json{{"weight_map", {{"model.norm.weight", file}}}}.dump());
+    try {
+      open_weights(hf.path());
+      FAIL();
+    } catch (const InputError& error) {
+      expect_contains(error.what(), "the file of tensor model.norm.weight is \"" + file + "\"");
+    }
   }
 }
 
@@ -314,11 +396,39 @@ TEST(Export, BringsTheTokenizer) {
   write_file(hf.path() + "/tokenizer_config.json", "{\"class\": 2}");
   import_hf(hf.path(), dir / "checkpoint");
   const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
-  EXPECT_EQ(report.missing_tokenizer, "");
+  EXPECT_EQ(report.tokenizer_elsewhere, "");
   EXPECT_EQ(read_whole_file(dir / "exported/tokenizer.json"), "{\"model\": 1}");
   EXPECT_EQ(read_whole_file(dir / "exported/tokenizer_config.json"), "{\"class\": 2}");
   fs::remove_all(hf.path());
-  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "again").missing_tokenizer, hf.path() + "/tokenizer.json");
+  fs::rename(dir / "checkpoint", dir / "moved");
+  export_hf(dir / "moved", dir / "again");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
+}
+
+TEST(Export, CopiesNothingFromElsewhere) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  const std::string path = dir / "checkpoint/manifest.json";
+  write_file(dir / "key", "secret");
+  // As earlier versions wrote it, or someone else.
+  CheckpointManifest manifest = manifest_from_json(read_json_file(path), path);
+  manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
+  write_file(path, manifest_to_json(manifest).dump());
+  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
+
+  // A carried file that is no tokenizer's stays where it is; a link is not followed.
+  manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
+  write_file(path, manifest_to_json(manifest).dump());
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_FALSE(fs::exists(dir / "exported/notes.txt"));
+  manifest.files = {write_carried_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
+  write_file(path, manifest_to_json(manifest).dump());
+  fs::remove(dir / "checkpoint/tokenizer.json");
+  fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 }
 
 }  // namespace

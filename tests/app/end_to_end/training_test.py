@@ -186,6 +186,16 @@ class Fp8Test(Corpus):
                                "checkpoint.resume=whole_checkpoints/step_00000003")
         self.assertEqual(rest, {step: loss for step, loss in whole.items() if step > 3})
 
+    def test_evaluation_scales_as_the_validation_of_training(self):
+        validation = (f"data.validation=[{self.held_out}]", "validation.every=2", "training.micro_batch_size=2")
+        for recipe in ("fp8_tensorwise", "fp8_delayed"):
+            self.run_recipe(recipe, recipe, "training.steps=8", *validation)
+            for ranks in (1, 2):
+                out = self.run_octavo("evaluate", self.dir / "config.yaml", f"precision.linear={recipe}", *validation,
+                                      f"checkpoint.dir={recipe}_checkpoints", ranks=ranks).out
+                loss = float(out.split("validation_loss ")[1].split()[0])
+                # 6 digits are printed; the sums of two ranks are taken in another order.
+                self.assertAlmostEqual(loss, self.metrics(recipe)[8]["validation_loss"], delta=1e-6 * ranks, msg=recipe)
 
     def test_statistics_are_taken_when_due_and_change_nothing(self):
         """Every third of seven steps, some of them logged for it alone."""

@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
 import shutil
+import struct
+import textwrap
+from unittest import mock
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
 from support import relative_distance, snapshot, write_megatron, write_safetensors
@@ -178,6 +182,66 @@ class GoldenTest(Scratch):
         (self.dir / "file").write_text("")
         self.refused("export", "kept", "file")
 
+    def test_a_head_of_its_own_is_not_tied(self):
+        case = next(case for case in GOLDEN if case.name == "tied_ropescaled")
+        tensors = read_safetensors(case / "model.safetensors")
+        dtype, shape, content = tensors["model.embed_tokens.weight"]
+        hf = self.dir / "hf"
+        hf.mkdir()
+        shutil.copyfile(case / "config.json", hf / "config.json")
+        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
+        for name, head, tied in (("same", content, True), ("other", content[4:] + content[:4], False)):
+            write_safetensors(hf / "model.safetensors", tensors | {"lm_head.weight": (dtype, shape, head)})
+            out = self.run_octavo("import", hf, name).out
+            self.assertEqual(len(out.splitlines()), 0 if tied else 1, out)
+            self.assertEqual(json.loads(self.run_octavo("inspect", name).out)["model"]["tie_word_embeddings"], tied)
+            out = self.run_octavo("train", config, f"model.init_from={hf}", "training.steps=1", "checkpoint.dir=" + name + "1").out
+            self.assertEqual(out.count("tie_word_embeddings"), 0 if tied else 1, out)
+            self.assertEqual("lm_head.weight" in checkpoint_tensors(self.dir / f"{name}1/step_00000001"), not tied)
+        self.refused("train", config, f"model.init_from={hf}", "model.tie_word_embeddings=true", "checkpoint.dir=none",
+                     mentions=["lm_head.weight differs", "model.tie_word_embeddings is true"])
+
+    def test_weights_that_are_not_finite_are_refused(self):
+        case = GOLDEN[0]
+        tensors = read_safetensors(case / "model.safetensors")
+        dtype, shape, content = tensors["model.norm.weight"]
+        hf = self.dir / "hf"
+        hf.mkdir()
+        shutil.copyfile(case / "config.json", hf / "config.json")
+        config = self.config_of(case, json.loads((case / "golden.json").read_text()))
+        for value in (math.nan, -math.inf):
+            broken = content[:8] + struct.pack("<f", value) + content[12:]
+            write_safetensors(hf / "model.safetensors", tensors | {"model.norm.weight": (dtype, shape, broken)})
+            mentions = (hf, "model.norm.weight", str(value), "[2]")
+            self.refused("import", hf, "imported", mentions=mentions)
+            for ranks in (1, 2):
+                self.refused("train", config, f"model.init_from={hf}", "training.micro_batch_size=1", "checkpoint.dir=none",
+                             ranks=ranks, mentions=mentions)
+
+
+class DamagedWeightsTest(Corpus):
+    def test_every_reader_finds_a_flipped_bit(self):
+        config = self.config(self.corpus, data={"validation": [{"path": self.held_out}]})
+        self.train(config)
+        step = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
+        shard = step / "rank_00000.safetensors"
+        raw = bytearray(shard.read_bytes())
+        (size,) = struct.unpack_from("<Q", raw)
+        begin, end = json.loads(raw[8 : 8 + size])["lm_head.weight"]["data_offsets"]
+        raw[8 + size + (begin + end) // 2] ^= 1
+        shard.write_bytes(raw)
+        mentions = (shard.name, "lm_head.weight is damaged")
+        more = ("checkpoint.dir=more", "logging.dir=more")
+        for ranks in (1, 2, 3):
+            batch = ("training.global_batch_size=24",)
+            self.refused("evaluate", config, *batch, ranks=ranks, mentions=mentions)
+            self.refused("evaluate", config, *batch, f"model.init_from={step}", "checkpoint.dir=more", ranks=ranks,
+                         mentions=mentions)
+            self.refused("train", config, *batch, "training.steps=9", ranks=ranks, mentions=mentions)
+            self.refused("train", config, *batch, f"model.init_from={step}", *more, ranks=ranks, mentions=mentions)
+            self.refused("generate", "checkpoints", "--prompt", "x", ranks=ranks, mentions=mentions)
+        self.refused("export", "checkpoints", "exported", mentions=mentions)
+
 
 class GenerateTest(Corpus):
     @classmethod
@@ -214,7 +278,8 @@ class GenerateTest(Corpus):
         self.assertTrue(out.startswith("--flag-like"), out)
         self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
         for options in (("--temperature", "-1"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
-                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many")):
+                        ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many"),
+                        ("--max-tokens", "9223372036854775807"), ("--max-tokens", str(2**24))):
             with self.subTest(options):
                 self.refused("generate", "checkpoints", "--prompt", "x", *options)
         self.refused("generate", "checkpoints")
@@ -223,6 +288,52 @@ class GenerateTest(Corpus):
         with open("/dev/full", "wb") as full:
             for line in (("generate", "checkpoints", "--prompt", "x", "--max-tokens", "3"), ("inspect", "checkpoints")):
                 self.refused(*line, code=FAILED, stdout=full)
+
+    # Stands in for the package: tokens are bytes.
+    TOKENIZERS = """
+        class Encoding:
+            def __init__(self, ids):
+                self.ids = ids
+
+        class Tokenizer:
+            @classmethod
+            def from_file(cls, path):
+                assert open(path).read() == '{"bytes": 1}', path
+                return cls()
+            def encode(self, text, add_special_tokens):
+                return Encoding(list(text.encode()))
+            def decode(self, ids, skip_special_tokens):
+                return bytes(ids).decode(errors="replace").upper()
+            def get_vocab_size(self, with_added_tokens):
+                return 256
+    """
+
+    def test_checkpoints_carry_their_tokenizer(self):
+        (self.dir / "tokenizers.py").write_text(textwrap.dedent(self.TOKENIZERS))
+        tokenizer = self.dir / "somewhere/llama.json"
+        tokenizer.parent.mkdir()
+        tokenizer.write_text('{"bytes": 1}')
+        (tokenizer.parent / "tokenizer_config.json").write_text("{}")
+        config = self.config(self.corpus, data={"tokenizer": str(tokenizer)}, model={"vocab_size": 258})
+        self.train(config, ranks=2)
+        shutil.rmtree(tokenizer.parent)
+        self.train(config, "training.steps=9")  # resumed where it is not
+        self.assertEqual(sorted(path.name for path in (self.dir / "checkpoints/step_00000009").glob("token*")),
+                         ["tokenizer.json", "tokenizer_config.json"])
+        (self.dir / "checkpoints").rename(self.dir / "moved")
+        self.run_octavo("export", "moved", "exported")
+        self.assertEqual((self.dir / "exported/tokenizer.json").read_text(), '{"bytes": 1}')
+        self.assertEqual((self.dir / "exported/tokenizer_config.json").read_text(), "{}")
+        line = ("generate", "moved", "--max-tokens", "3", "--prompt")
+        with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere"}):
+            for prompt in ("octavo", "ümläut 'quoted' " * 12):
+                self.assertTrue(self.run_octavo(*line, prompt).out.startswith(prompt))
+            self.refused(*line, "octavo \udcff", mentions=["UTF-8", "tokenizer.json"])
+        with mock.patch.dict(os.environ, {"PATH": os.path.dirname(os.environ["OCTAVO"])}):
+            self.refused(*line, "octavo", mentions=["tokenizer.json", "python3"])
+        (self.dir / "moved/step_00000009/tokenizer.json").write_text("{}")
+        self.refused(*line, "octavo", mentions=["tokenizer.json: is damaged"])
+        self.refused("export", "moved", "exported", mentions=["tokenizer.json: is damaged"])
 
     def test_export_of_a_trained_checkpoint(self):
         self.train(self.config(self.corpus), ranks=2)
