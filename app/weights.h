@@ -1,4 +1,4 @@
-// Sets parameters and moments on the device from wherever they come, through a small staging buffer.
+// Sets parameters and moments on the device: from a file through a small staging buffer, or by numbers made there.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,9 @@ using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t be
 // `read`. Waits for the copies.
 void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
                      Stream& stream);
+
+// The master weights = a random initialization, made on the stream's device. Queued.
+void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 
 // The master weights from config.model.init_from, when given; else a random initialization from training.seed.
 void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream);
