@@ -139,14 +139,17 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
 std::string Runtime::describe() const { return description_; }
 
 int64_t Runtime::available_bytes() const {
-  if (stream_.is_cuda()) return gpu_info(gpu_).free_bytes;
+  return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : available_host_bytes();
+}
+
+int64_t Runtime::available_host_bytes() const {
   std::ifstream file("/proc/meminfo");
   std::string name;
   int64_t kib = 0;
   for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
     if (name == "MemAvailable:") return kib * 1024 / group_.local_size();
   }
-  return std::numeric_limits<int64_t>::max();  // unknown
+  return std::numeric_limits<int64_t>::max();
 }
 
 double Runtime::memory_gib() const {

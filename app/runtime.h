@@ -54,6 +54,8 @@ class Runtime {
   double memory_gib() const;
   // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
   int64_t available_bytes() const;
+  // That share; the largest number where the system does not say.
+  int64_t available_host_bytes() const;
 
  private:
   ProcessGroup& group_;

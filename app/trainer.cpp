@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "app/memory_room.h"
 #include "app/signals.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
@@ -68,8 +69,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
   prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });
   publish_weights(state_, runtime);
+  reserve_staging();
   runtime.group().agree([&] {
-    writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
 }
@@ -112,6 +113,20 @@ void Trainer::resume_or_initialize() {
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+}
+
+// Pages that the system cannot hand out would end the process when they are first written, long after the start.
+void Trainer::reserve_staging() {
+  if (!writer_.stages()) return;
+  const int64_t bytes = CheckpointWriter::staging_bytes(checkpoint_pieces());
+  runtime_.group().agree([&] {
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(bytes <= available,
+                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available; {} takes less",
+                gib(bytes), gib(available),
+                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
+  });
+  runtime_.group().agree([&] { writer_.reserve(bytes); });
 }
 
 // A checkpoint of another recipe has no history, or one of another shape; delayed scaling then begins anew.

@@ -38,6 +38,7 @@ class Trainer {
   };
 
   void resume_or_initialize();
+  void reserve_staging();
   void load_amax_history(Checkpoint& checkpoint);
   void prepare_fp8_reports();
   void warm_up();
