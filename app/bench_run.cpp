@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
-constexpr int64_t kTileElements = int64_t{1} << 20;
 
 // Random tokens: real work for the embedding and the loss, no data files.
 Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
@@ -26,23 +25,6 @@ Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
   }
   batch.document_start.assign(count, 0);
   return batch;
-}
-
-// Initial weights whose values repeat after a while: as good for timing, and made in no time.
-void fill_tiled(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {
-  const Buffer buffer = Buffer::host(stream.device(), kTileElements * dtype_bytes(DType::kFloat32));
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    const Tensor weights = parameters.master(piece);
-    const int64_t tile = std::min(kTileElements, weights.numel());
-    initialize_parameter(*piece.spec, seed, 0, tile, static_cast<float*>(buffer.data()));
-    stream.copy(weights.rows(0, tile), Tensor(buffer.data(), DType::kFloat32, {tile}));
-    for (int64_t filled = tile; filled < weights.numel();) {
-      const int64_t more = std::min(filled, weights.numel() - filled);
-      stream.copy(weights.rows(filled, filled + more), weights.rows(0, more));
-      filled += more;
-    }
-    stream.synchronize();  // the host tile is used again
-  }
 }
 
 }  // namespace
@@ -62,11 +44,7 @@ Bench::Bench(const Config& config, Runtime& runtime)
       state_(options_, training_rank(runtime), memory_.arena) {
   Stream& stream = runtime.stream();
   runtime.group().agree([&] {
-    if (config.init_from.empty()) {
-      fill_tiled(state_.parameters, config.training.seed, stream);
-    } else {
-      load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
-    }
+    load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
   });
   publish_weights(state_, training_rank(runtime));
   state_.batch.upload(synthetic_batch(config, options_.local_batch, runtime.mesh().data().rank()));

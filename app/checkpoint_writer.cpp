@@ -87,7 +87,11 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 }
 
 CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream)
-    : options_(std::move(options)), group_(group), stream_(stream), staged_(stream.device()) {
+    : options_(std::move(options)),
+      group_(group),
+      stream_(stream),
+      staging_(stream.device()),
+      staged_(stream.device()) {
   group_.agree([&] {
     std::error_code error;
     fs::create_directories(options_.dir, error);
@@ -112,7 +116,7 @@ int64_t CheckpointWriter::staging_bytes(std::span<const CheckpointTensor> pieces
 
 void CheckpointWriter::reserve(int64_t bytes) {
   CHECK(!pending_, "checkpoint staging memory cannot change while a save is pending");
-  if (staging_.data() == nullptr || staging_.bytes() < bytes) staging_ = Buffer::host(stream_.device(), bytes);
+  if (stages()) staging_.reserve(bytes);
 }
 
 void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
@@ -146,7 +150,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
 void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   host_pieces_.assign(pieces.begin(), pieces.end());
   std::erase_if(host_pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
-  if (!options_.async && !stream_.is_cuda()) return;
+  if (!stages()) return;
   reserve(staging_bytes(host_pieces_));
   char* next = static_cast<char*>(staging_.data());
   for (CheckpointTensor& piece : host_pieces_) {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "app/checkpoint_format.h"
-#include "kernels/core/arena.h"
+#include "kernels/core/staging_memory.h"
 #include "kernels/core/stream.h"
 #include "model/column_range.h"
 #include "parallel/process_group.h"
@@ -66,8 +66,8 @@ class CheckpointWriter {
   // The files that every checkpoint carries beside its tensors; rank 0's are written. Not a collective.
   void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
 
-  // Allocates staging memory for pieces of `bytes` in all, pinned where the stream is on a GPU. Without it, the first
-  // save() does. Not a collective.
+  // Begins to make staging memory for pieces of `bytes` in all, in the background. Without it, the first save() does,
+  // and waits. Nothing where save() needs none. Not a collective.
   void reserve(int64_t bytes);
   static int64_t staging_bytes(std::span<const CheckpointTensor> pieces);
 
@@ -83,6 +83,8 @@ class CheckpointWriter {
   // Waits for the pending checkpoint, if any, and completes it.
   void finish();
 
+  // Whether save() copies the pieces into staging memory.
+  bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
   // The newest checkpoint completed by this writer.
   const std::optional<std::filesystem::path>& last_saved() const { return last_saved_; }
@@ -99,7 +101,7 @@ class CheckpointWriter {
   CheckpointOptions options_;
   ProcessGroup& group_;
   Stream& stream_;
-  Buffer staging_;
+  StagingMemory staging_;
   std::vector<CarriedFile> carried_;
   Event staged_;  // reached when the pieces are in staging memory
 

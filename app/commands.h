@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "app/startup_timer.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
@@ -21,7 +22,8 @@ struct ConfigArguments {
   std::vector<std::string> overrides;  // key=value
 };
 
-int train_command(const ConfigArguments& arguments, ProcessGroup& group);
+// `timer` runs since the launch.
+int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer);
 int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group);
 
 struct BenchArguments {

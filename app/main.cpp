@@ -54,10 +54,10 @@ void add_config(CLI::App* command, ConfigArguments& arguments) {
   command->add_option("overrides", arguments.overrides, "section.key=value, in place of the file's");
 }
 
-void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
+void add_compute_commands(CLI::App& app, CommandLine& line, StartupTimer& timer, Command& run) {
   auto* train = app.add_subcommand("train", "train a model; under mpirun for several ranks; resumes by itself");
   add_config(train, line.config);
-  train->callback([&] { run = [&](ProcessGroup& group) { return train_command(line.config, group); }; });
+  train->callback([&] { run = [&](ProcessGroup& group) { return train_command(line.config, group, timer); }; });
 
   auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");
   add_config(evaluate, line.config);
@@ -207,6 +207,7 @@ int run_command(const Command& command, ProcessGroup& group) {
 }
 
 int main(int argc, char** argv) {
+  StartupTimer timer;
   occupy_standard_streams();
   // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -220,7 +221,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   CommandLine line;
   Command command;
-  add_compute_commands(app, line, command);
+  add_compute_commands(app, line, timer, command);
   add_plan_command(app, line, command);
   add_file_commands(app, line, command);
   std::optional<ProcessGroup> connected;
@@ -230,6 +231,7 @@ int main(int argc, char** argv) {
     if (ProcessGroup::launcher_rank() == 0) print_error(error.what());
     return kExitBadInput;
   }
+  timer.mark("MPI");
   ProcessGroup& group = *connected;
   try {
     app.parse(argc, argv);

@@ -22,11 +22,12 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-Device choose_device(const Config& config) {
+Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
   if (config.device == DeviceChoice::kCuda) return Device::kCuda;
   if (cuda_device_count() == 0) return Device::kCpu;
-  const GpuInfo gpu = gpu_info(0);
+  // Of this rank's own GPU: asking opens a context there, which takes time and memory.
+  const GpuInfo gpu = gpu_info(choose_gpu(group));
   if (!has_kernels_for(gpu)) spdlog::warn("running on the CPU: {} is not a Hopper GPU", gpu.name);
   return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
 }
@@ -79,11 +80,11 @@ int choose_gpu(const ProcessGroup& group) {
   return group.local_rank() % gpus;
 }
 
-Runtime::Runtime(Config& config, ProcessGroup& group)
+Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
     : group_(group), parallel_(config.parallel), stream_(Stream::cpu()) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
-    const Device device = choose_device(config);
+    const Device device = choose_device(config, group);
     resolve_device(config, device);
     if (device == Device::kCpu) return;
     gpu_ = choose_gpu(group);
@@ -98,7 +99,9 @@ Runtime::Runtime(Config& config, ProcessGroup& group)
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
+  if (timer != nullptr) timer->mark("device");
   mesh_ = std::make_unique<Mesh>(config.parallel, group, stream_);
+  if (timer != nullptr) timer->mark(stream_.is_cuda() ? "NCCL" : "MPI");
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
   if (stream_.is_cuda()) {
@@ -139,14 +142,17 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
 std::string Runtime::describe() const { return description_; }
 
 int64_t Runtime::available_bytes() const {
-  if (stream_.is_cuda()) return gpu_info(gpu_).free_bytes;
+  return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : available_host_bytes();
+}
+
+int64_t Runtime::available_host_bytes() const {
   std::ifstream file("/proc/meminfo");
   std::string name;
   int64_t kib = 0;
   for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
     if (name == "MemAvailable:") return kib * 1024 / group_.local_size();
   }
-  return std::numeric_limits<int64_t>::max();  // unknown
+  return std::numeric_limits<int64_t>::max();
 }
 
 double Runtime::memory_gib() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/config.h"
+#include "app/startup_timer.h"
 #include "kernels/core/stream.h"
 #include "model/tensor_parallel.h"
 #include "parallel/fsdp.h"
@@ -30,7 +31,8 @@ class Runtime {
   // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
   // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
   // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
-  Runtime(Config& config, ProcessGroup& group);
+  // `timer`: has the time that finding the device and connecting the ranks take, where it is given.
+  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr);
 
   ProcessGroup& group() { return group_; }
   const ProcessGroup& group() const { return group_; }
@@ -54,6 +56,8 @@ class Runtime {
   double memory_gib() const;
   // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
   int64_t available_bytes() const;
+  // That share; the largest number where the system does not say.
+  int64_t available_host_bytes() const;
 
  private:
   ProcessGroup& group_;

@@ -34,17 +34,18 @@ Trainer::Outcome run(Trainer& trainer, StopSignals& signals) {
 
 }  // namespace
 
-int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
+int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer) {
   StopSignals signals(group.is_root());
   Config config = load_run_config(arguments, group, Purpose::kTrain);
-  Runtime runtime(config, group);
+  timer.mark("config");
+  Runtime runtime(config, group, &timer);
   if (group.is_root()) {
     const double millions = static_cast<double>(config.model.num_parameters()) / 1e6;
     spdlog::info("octavo train {}: {:.1f}M parameters, {} tokens a step, {}", arguments.path, millions,
                  with_thousands_separators(config.training.global_batch_size * config.data.seq_len),
                  runtime.describe());
   }
-  Trainer trainer(config, runtime);
+  Trainer trainer(config, runtime, timer);
   const Trainer::Outcome outcome = run(trainer, signals);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "app/memory_room.h"
+#include "app/plan_memory.h"
 #include "app/tokenizer.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
@@ -12,13 +14,6 @@
 namespace octavo {
 
 namespace {
-
-// Bytes of the training state and of the validator's buffers.
-int64_t planned_bytes(const TrainingOptions& options, Runtime& runtime) {
-  Arena plan = plan_training(options, training_rank(runtime));
-  if (!options.config.data.validation.empty()) const Validator validator(options.config, runtime, plan);
-  return plan.used();
-}
 
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state) {
@@ -53,25 +48,32 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, Runtime& runtime)
+Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
     : config_(config),
       runtime_(runtime),
+      timer_(timer),
       layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config_, layout_, runtime)),
-      memory_(runtime.allocate([&] { return planned_bytes(options_, runtime); })),
+      memory_(runtime.allocate([&] { return planned_bytes(options_, training_rank(runtime)); })),
       state_(options_, training_rank(runtime), memory_.arena),
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
   if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
-  if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+  timer_.mark("memory");
+  runtime.group().agree([&] {
+    if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+  });
   prepare_fp8_reports();
   runtime.group().agree([&] { resume_or_initialize(); });
   publish_weights(state_, training_rank(runtime));
+  runtime.stream().synchronize();
+  timer_.mark("weights");
+  reserve_staging();
   runtime.group().agree([&] {
-    writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
+  timer_.mark("memory");
 }
 
 void Trainer::prepare_fp8_reports() {
@@ -97,13 +99,17 @@ void Trainer::resume_or_initialize() {
   if (!path) {
     carry_tokenizer(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
-    return load_initial_weights(config_, state_.parameters, stream, reader);
+    timer_.mark("data");
+    load_initial_weights(config_, state_.parameters, stream, reader);
+    if (!config_.init_from.empty()) timer_.mark("reading");
+    return;
   }
   Checkpoint checkpoint(*path, reader);
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
+  timer_.mark("data");
   load_weights(checkpoint, state_.parameters, stream);
   load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint, state_.model.amaxes(), stream);
@@ -111,6 +117,7 @@ void Trainer::resume_or_initialize() {
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
   saved_step_ = start_step_;
+  timer_.mark("reading");
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
 }
 
@@ -126,12 +133,27 @@ void Trainer::carry_tokenizer(const Checkpoint* resumed) {
   writer_.carry(std::move(files));
 }
 
+// Pages that the system cannot hand out would end the process when they are first written, long after the start.
+void Trainer::reserve_staging() {
+  if (!writer_.stages()) return;
+  const int64_t bytes = CheckpointWriter::staging_bytes(checkpoint_pieces());
+  runtime_.group().agree([&] {
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(bytes <= available,
+                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available; {} takes less",
+                gib(bytes), gib(available),
+                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
+  });
+  runtime_.group().agree([&] { writer_.reserve(bytes); });
+}
+
 // Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The
 // gradients it leaves are overwritten by the first micro-batch.
 void Trainer::warm_up() {
   if (!runtime_.stream().is_cuda()) return;
   state_.model.forward_backward(state_.batch.micro_batch(0), 0.0f, true, true);
   runtime_.stream().synchronize();
+  timer_.mark("plans and tuning");
 }
 
 int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
@@ -140,8 +162,12 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
   warm_up();
   Stream& stream = runtime_.stream();
   const int64_t total_steps = config_.training.steps;
-  if (start_step_ >= total_steps && runtime_.group().is_root()) {
-    spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
+  if (runtime_.group().is_root()) {
+    if (start_step_ >= total_steps) {
+      spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
+    } else {
+      spdlog::info("started in {}", timer_.report());
+    }
   }
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
@@ -156,9 +182,10 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
     const bool validating =
         validator_ && !stopping && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
     bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
-    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved; on a GPU
-    // any other is read when the next one is queued.
-    const int64_t in_flight = stream.is_cuda() && !validating && !saving ? 1 : 0;
+    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
+    // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
+    const bool first = step == start_step_ + 1;
+    const int64_t in_flight = stream.is_cuda() && !validating && !saving && !first ? 1 : 0;
     while (results_.pending() > in_flight) {
       const bool current = results_.pending() == 1;
       finish_step(current && (last || stopping), current && validating, signals);

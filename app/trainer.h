@@ -11,6 +11,7 @@
 #include "app/metrics.h"
 #include "app/runtime.h"
 #include "app/signals.h"
+#include "app/startup_timer.h"
 #include "app/step_results.h"
 #include "app/training_state.h"
 #include "app/validation.h"
@@ -22,8 +23,9 @@ class Trainer {
  public:
   // Opens the data, allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from
   // or a random initialization. A collective; what is wrong is an InputError on every rank, before any training.
-  // `config` is validated and its device resolved; `runtime` must outlive the trainer.
-  Trainer(const Config& config, Runtime& runtime);
+  // `config` is validated and its device resolved; `runtime` and `timer`, which has the times of all this, must outlive
+  // the trainer.
+  Trainer(const Config& config, Runtime& runtime, StartupTimer& timer);
 
   enum class Outcome { kDone, kStopped };
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when the
@@ -40,6 +42,7 @@ class Trainer {
 
   void resume_or_initialize();
   void carry_tokenizer(const Checkpoint* resumed);
+  void reserve_staging();
   void prepare_fp8_reports();
   void warm_up();
   void train_step(int64_t step);
@@ -56,6 +59,7 @@ class Trainer {
 
   Config config_;
   Runtime& runtime_;
+  StartupTimer& timer_;
   ParameterLayout layout_;
   TrainingOptions options_;
   RunMemory memory_;

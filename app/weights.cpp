@@ -42,6 +42,12 @@ std::string adopt_initial_model(Config& config) {
   return source->note();
 }
 
+void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    initialize_parameter(*piece.spec, seed, piece.begin, parameters.master(piece), stream);
+  }
+}
+
 void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
                           ReaderRank reader) {
   if (!config.init_from.empty()) {
@@ -53,10 +59,7 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
     };
     return fill_parameters(parameters.master(), parameters, read, stream);
   }
-  const auto initialize = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
-    initialize_parameter(spec, config.training.seed, begin, end, out.data<float>());
-  };
-  fill_parameters(parameters.master(), parameters, initialize, stream);
+  initialize_parameters(parameters, config.training.seed, stream);
 }
 
 namespace {

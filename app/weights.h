@@ -1,4 +1,4 @@
-// Sets parameters and moments on the device from wherever they come, through a small staging buffer.
+// Sets parameters and moments on the device: from a file through a small staging buffer, or by numbers made there.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,9 @@ void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, 
 // Takes the shape of the weights in config.init_from, if it names any (adopt_model). Returns what they have to say of
 // it (WeightSource::note); InputError where the config states the opposite.
 std::string adopt_initial_model(Config& config);
+
+// The master weights = a random initialization, made on the stream's device. Queued.
+void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 
 // What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree): they compare
 // checksums in turn.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <vector>
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int kCandidates = 8;
 constexpr int kRounds = 5;
-constexpr double kClearlyFaster = 0.99;  // of the first candidate's time; less of a gain is noise
+constexpr double kClearlyFaster = 0.99;   // of the first candidate's time; less of a gain is noise
+constexpr double kOutOfTheRunning = 1.3;  // of the fastest one's time; no later run makes up for so much
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -175,25 +177,32 @@ double time_run(cublasLtHandle_t handle, const ProductPlan& plan, const cublasLt
   return end.milliseconds_since(begin);
 }
 
-// The index of the candidate with the smallest median time. They take turns, as the GPU slows down when it gets warm,
-// and the library's own first choice stays unless another is clearly faster.
+// The index of the candidate with the smallest median time. They take turns, as the GPU slows down when it gets warm;
+// those that one timed run finds far behind have no further ones, and the library's own first choice stays unless
+// another is clearly faster.
 size_t fastest_candidate(cublasLtHandle_t handle, const ProductPlan& plan,
                          const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
                          const ProductPointers& pointers, Stream& stream) {
   std::vector<std::vector<double>> times(candidates.size());
+  std::vector<size_t> running(candidates.size());
+  std::iota(running.begin(), running.end(), size_t{0});
   for (int round = 0; round <= kRounds; ++round) {
-    for (size_t i = 0; i < candidates.size(); ++i) {
+    for (const size_t i : running) {
       const double ms = time_run(handle, plan, candidates[i], pointers, stream);
       if (round > 0) times[i].push_back(ms);  // the first run loads the kernel
     }
+    if (round != 1) continue;
+    const auto first_time = [&](size_t i) { return times[i].front(); };
+    const double fastest = first_time(*std::ranges::min_element(running, {}, first_time));
+    std::erase_if(running, [&](size_t i) { return first_time(i) > kOutOfTheRunning * fastest; });
   }
   const auto median = [&](size_t i) {
     std::nth_element(times[i].begin(), times[i].begin() + kRounds / 2, times[i].end());
     return times[i][kRounds / 2];
   };
-  size_t best = 0;
-  double best_ms = median(0) * kClearlyFaster;
-  for (size_t i = 1; i < candidates.size(); ++i) {
+  size_t best = running.front();
+  double best_ms = median(best) * kClearlyFaster;
+  for (const size_t i : running) {
     if (const double ms = median(i); ms < best_ms) {
       best_ms = ms;
       best = i;

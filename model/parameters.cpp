@@ -1,9 +1,10 @@
 #include "model/parameters.h"
 
 #include <cmath>
-#include <numbers>
 
 #include "kernels/core/error.h"
+#include "kernels/random_normal.h"
+#include "kernels/random_numbers.h"
 
 namespace octavo {
 
@@ -11,26 +12,10 @@ namespace {
 
 constexpr double kInitStd = 0.02;  // as the Llama configs of Hugging Face (initializer_range)
 
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijective mix of 64 bits.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 uint64_t hash_name(uint64_t seed, std::string_view name) {
-  uint64_t hash = mix(seed);
-  for (const char c : name) hash = mix(hash ^ static_cast<unsigned char>(c));
+  uint64_t hash = mix_bits(seed);
+  for (const char c : name) hash = mix_bits(hash ^ static_cast<unsigned char>(c));
   return hash;
-}
-
-// A standard normal number for one counter value, by Box and Muller on two halves of one hash.
-float normal(uint64_t key, uint64_t counter) {
-  const uint64_t bits = mix(key ^ mix(counter));
-  const double u1 = (static_cast<double>(bits >> 32) + 0.5) * 0x1p-32;
-  const double u2 = static_cast<double>(bits & 0xffffffffu) * 0x1p-32;
-  return static_cast<float>(std::sqrt(-2 * std::log(u1)) * std::cos(2 * std::numbers::pi * u2));
 }
 
 }  // namespace
@@ -185,14 +170,18 @@ Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t beg
   return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
 }
 
-void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end, float* out) {
-  const uint64_t key = hash_name(seed, spec.name);
-  const auto std = static_cast<float>(spec.init_std);
-  const bool constant = spec.init_std == 0;
-#pragma omp parallel for
-  for (int64_t i = begin; i < end; ++i) {
-    out[i - begin] = constant ? 1.0f : std * normal(key, static_cast<uint64_t>(spec.whole_index(i)));
+void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream) {
+  RandomNormal values{.out = out,
+                      .key = hash_name(seed, spec.name),
+                      .mean = spec.init_std == 0 ? 1.0f : 0.0f,
+                      .deviation = static_cast<float>(spec.init_std),
+                      .begin = begin};
+  if (spec.shape.size() == 2) {
+    values.first_index = spec.whole_index(0);
+    values.columns = spec.shape[1];
+    values.row_stride = spec.whole_shape[1];
   }
+  random_normal(values, stream);
 }
 
 }  // namespace octavo

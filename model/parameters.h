@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/core/tensor.h"
+#include "kernels/core/stream.h"
 #include "model/column_range.h"
 #include "model/config.h"
 #include "model/tensor_parallel.h"
@@ -105,8 +105,9 @@ class ParameterLayout {
 // `begin` is the place of the buffer's first element in the flat order.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
 
-// Writes elements [begin, end) of a parameter's part, its initial value, to `out`. Each element is a function of (seed,
-// name, index in the whole parameter) alone (a counter-based generator), so any mesh starts from the same model.
-void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end, float* out);
+// out [n] float32, on the stream's device = the initial values of elements begin to begin + n of a parameter's part.
+// Each is a function of (seed, name, index in the whole parameter) alone (kernels/random_normal.h), so any mesh starts
+// from the same model. Queued on `stream`.
+void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream);
 
 }  // namespace octavo

@@ -163,4 +163,14 @@ void* allocate_pinned(int64_t bytes) {
 
 void free_pinned(void* pointer) noexcept { cudaFreeHost(pointer); }
 
+bool lock_pages(void* pointer, int64_t bytes) noexcept {
+  const cudaError_t status = cudaHostRegister(pointer, static_cast<size_t>(bytes), cudaHostRegisterDefault);
+  if (status != cudaSuccess) cudaGetLastError();  // an answer, which the next check must not take for an error
+  return status == cudaSuccess;
+}
+
+void unlock_pages(void* pointer) noexcept {
+  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // they were not locked
+}
+
 }  // namespace octavo::cuda

@@ -36,5 +36,9 @@ void* allocate_device(int64_t bytes);
 void free_device(void* pointer) noexcept;
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* pointer) noexcept;
+// Of memory that was allocated elsewhere, until it is unlocked; false where the system does not let this be done. Pages
+// that are not locked may be unlocked.
+bool lock_pages(void* pointer, int64_t bytes) noexcept;
+void unlock_pages(void* pointer) noexcept;
 
 }  // namespace octavo::cuda

@@ -1,4 +1,4 @@
-// kernels/core: bfloat16, Tensor, Arena, Stream, Profiler.
+// kernels/core: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
 #include <bit>
 #include <chrono>
 #include <limits>
@@ -6,6 +6,7 @@
 
 #include "kernels/core/arena.h"
 #include "kernels/core/profiler.h"
+#include "kernels/core/staging_memory.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {
@@ -206,6 +207,37 @@ TEST(Stream, MovesWithAllItHolds) {
   EXPECT_EQ(assigned.multiprocessors(), 132);
   EXPECT_EQ(assigned.product_multiprocessors(), 116);
   EXPECT_TRUE(assigned.deterministic());
+}
+
+// ---- Staging memory
+
+TEST(StagingMemory, IsThereWhenItIsAskedFor) {
+  StagingMemory staging(Device::kCpu);
+  EXPECT_EQ(staging.data(), nullptr);
+  staging.reserve(0);
+  EXPECT_EQ(staging.bytes(), 0);
+  staging.reserve(5'000'000);
+  auto* data = static_cast<char*>(staging.data());
+  EXPECT_EQ(staging.bytes(), 5'000'000);
+  data[0] = 1;
+  data[4'999'999] = 2;
+  staging.reserve(100);
+  EXPECT_EQ(staging.data(), data) << "there are enough already";
+  EXPECT_EQ(data[4'999'999], 2);
+  staging.reserve(9'000'000);  // while nobody has waited for it yet
+  staging.reserve(10'000'000);
+  std::memset(staging.data(), 3, 10'000'000);
+  EXPECT_EQ(staging.bytes(), 10'000'000);
+}
+
+TEST(StagingMemory, IsMadeInTheBackground) {
+  using Clock = std::chrono::steady_clock;
+  StagingMemory staging(Device::kCpu);
+  const Clock::time_point begin = Clock::now();
+  staging.reserve(int64_t{512} << 20);
+  const Clock::time_point reserved = Clock::now();
+  staging.data();
+  EXPECT_LT(reserved - begin, Clock::now() - reserved);
 }
 
 // ---- Profiler

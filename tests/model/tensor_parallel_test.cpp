@@ -108,11 +108,12 @@ TEST(TensorParallelTest, InitialValuesAreThoseOfTheWholeParameter) {
   const ParameterLayout whole(config);
   const ParameterLayout part(config, {1, 4});
   for (const ParameterSpec& spec : part.specs()) {
+    Stream stream = Stream::cpu();
     std::vector<float> all(static_cast<size_t>(whole.find(spec.name).numel()));
-    initialize_parameter(whole.find(spec.name), 5, 0, std::ssize(all), all.data());
+    initialize_parameter(whole.find(spec.name), 5, 0, Tensor(all.data(), DType::kFloat32, {std::ssize(all)}), stream);
     const int64_t begin = spec.numel() / 3;
     std::vector<float> some(static_cast<size_t>(spec.numel() - begin));
-    initialize_parameter(spec, 5, begin, spec.numel(), some.data());
+    initialize_parameter(spec, 5, begin, Tensor(some.data(), DType::kFloat32, {std::ssize(some)}), stream);
     for (int64_t i = begin; i < spec.numel(); ++i) {
       EXPECT_EQ(some[static_cast<size_t>(i - begin)], all[static_cast<size_t>(spec.whole_index(i))]) << spec.name;
     }

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 
 from support import TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance
 from support import text_documents, write_llm_c, write_megatron
@@ -65,6 +66,27 @@ class LoggingTest(Corpus):
             self.assertEqual(match[6], f"{round(entry['wps']):,}")
             validation = entry.get("validation_loss")
             self.assertEqual(match[12], None if validation is None else f"{validation:.4f}")
+
+    def test_says_where_the_start_went(self):
+        """Since the launch: what the phases take adds up to no more than the run, and to what is said of them all."""
+        for ranks in (1, 2):
+            config = self.config(self.corpus, training={"steps": 2}, checkpoint={"dir": f"{ranks}_ranks"})
+            begin = time.monotonic()
+            lines = self.train(config, ranks=ranks).out.splitlines()
+            seconds = time.monotonic() - begin
+            started = [i for i, line in enumerate(lines) if line.startswith("started in ")]
+            first = [i for i, line in enumerate(lines) if line.startswith("step 1/2 ")]
+            self.assertEqual(len(started), 1, lines)
+            self.assertLess(started[0], first[0])
+            total, parts = re.fullmatch(r"started in (\d+\.\d) s: (.*)", lines[started[0]]).groups()
+            times = dict(part.rsplit(" ", 1) for part in parts.split(", "))
+            self.assertEqual(", ".join(times), "program, MPI, config, device, memory, data, weights")
+            self.assertAlmostEqual(sum(map(float, times.values())), float(total), delta=0.05 * len(times) + 0.06)
+            self.assertLessEqual(float(total), seconds + 0.1)
+        resumed = self.train(config, "training.steps=3").out
+        self.assertRegex(resumed, r"started in .* data \d+\.\d, reading \d+\.\d, weights \d+\.\d\n")
+        again = self.train(config, "training.steps=3").out
+        self.assertNotIn("started in", again, "there was nothing to do")
 
     def test_appends(self):
         config = self.config(self.corpus, training={"steps": 2}, logging={"dir": "deep/er/log"})

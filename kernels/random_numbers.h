@@ -1,0 +1,72 @@
+// Random numbers by counter: the number at an index is a function of a key and the index alone, so that any part of a
+// sequence can be made anywhere, in any order.
+//
+// The CPU and the GPU compile this header. A normal number is made in operations that IEEE 754 rounds correctly, which
+// `Math` names one by one so that no compiler fuses or splits any: both devices get the same bits.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace octavo {
+
+// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijective mix of 64 bits.
+constexpr uint64_t mix_bits(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+constexpr uint64_t random_bits(uint64_t key, uint64_t index) { return mix_bits(key ^ mix_bits(index)); }
+
+// ln x of a positive normal x, to about 2^-23 of it where it is below -1/2: with x = 2^e m, sqrt(1/2) <= m < sqrt(2),
+// e ln 2 and the polynomial of m - 1 of the Cephes library (Moshier, logf.c).
+template <typename Math>
+constexpr float natural_logarithm(float x) {
+  constexpr uint32_t kSqrtHalf = 0x3f3504f3u;
+  const auto word = std::bit_cast<uint32_t>(x);
+  const int32_t exponent = static_cast<int32_t>(word - kSqrtHalf) >> 23;
+  const float f = Math::subtract(std::bit_cast<float>(word - (static_cast<uint32_t>(exponent) << 23)), 1.0f);
+  float p = 7.0376836292e-2f;
+  p = Math::fma(p, f, -1.1514610310e-1f);
+  p = Math::fma(p, f, 1.1676998740e-1f);
+  p = Math::fma(p, f, -1.2420140846e-1f);
+  p = Math::fma(p, f, 1.4249322787e-1f);
+  p = Math::fma(p, f, -1.6668057665e-1f);
+  p = Math::fma(p, f, 2.0000714765e-1f);
+  p = Math::fma(p, f, -2.4999993993e-1f);
+  p = Math::fma(p, f, 3.3333331174e-1f);
+  p = Math::fma(p, f, -0.5f);
+  p = Math::fma(p, Math::multiply(f, f), f);
+  return Math::fma(static_cast<float>(exponent), 0.693147181f, p);
+}
+
+// A standard normal number for 64 random bits, by the inverse of its distribution function: 32 bits are the
+// probability p of what lies beyond it, (h + 1/2) / 2^33, one bit is the sign. So the largest is 6.44. Wichura,
+// algorithm AS 241 (Applied Statistics 37, 1988), PPND7: within 5e-7 of the number for its p. Of its three branches the
+// one for p < e^-25 is never needed.
+template <typename Math>
+constexpr float standard_normal(uint64_t bits) {
+  const auto high = static_cast<uint32_t>(bits >> 32);
+  const float p = Math::fma(Math::from_integer(high), 0x1p-33f, 0x1p-34f);
+  const float q = Math::fma(Math::from_integer(~high), 0x1p-33f, 0x1p-34f);  // 1/2 - p, exact for small ones too
+  const float r = Math::fma(-q, q, 0.180625f);
+  float a = Math::fma(59.109374720f, r, 159.29113202f);
+  a = Math::fma(a, r, 50.434271938f);
+  a = Math::fma(a, r, 3.3871327179f);
+  float b = Math::fma(67.187563600f, r, 78.757757664f);
+  b = Math::fma(b, r, 17.895169469f);
+  b = Math::fma(b, r, 1.0f);
+  const float t = Math::subtract(Math::sqrt(-natural_logarithm<Math>(p)), 1.6f);
+  float c = Math::fma(0.17023821103f, t, 1.3067284816f);
+  c = Math::fma(c, t, 2.7568153900f);
+  c = Math::fma(c, t, 1.4234372777f);
+  float d = Math::fma(0.12021132975f, t, 0.73700164250f);
+  d = Math::fma(d, t, 1.0f);
+  const bool central = q <= 0.425f;
+  const float magnitude = Math::divide(central ? Math::multiply(q, a) : c, central ? b : d);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) ^ static_cast<uint32_t>(bits << 31));
+}
+
+}  // namespace octavo
