@@ -211,8 +211,10 @@ TEST_P(GoldenTest, Trajectory) {
   {
     ProcessGroup group;
     Runtime runtime(config, group);
-    Trainer trainer(config, runtime);
-    ASSERT_EQ(trainer.run(), Trainer::Outcome::kDone);
+    StartupTimer timer;
+    StopSignals signals(false);
+    Trainer trainer(config, runtime, timer);
+    ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
   }
   const double tolerance = on_gpu() ? 1e-2 : 5e-4;
   std::ifstream metrics(scratch_ / "run/metrics.jsonl");
