@@ -173,12 +173,12 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
 
 // Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
 // others cannot know of ends them too.
-int fail(ProcessGroup& group, const std::string& message, int exit_code) {
-  if (group.size() == 1 || group.agreed_failure()) {
-    if (group.is_root()) fmt::print(stderr, "octavo: {}\n", message);
+int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
+  if (group.shares(error)) {
+    if (group.is_root()) fmt::print(stderr, "octavo: {}\n", error.what());
     return exit_code;
   }
-  fmt::print(stderr, "octavo: rank {}: {}\n", group.rank(), message);
+  fmt::print(stderr, "octavo: rank {}: {}\n", group.rank(), error.what());
   group.abort(exit_code);
 }
 
@@ -186,9 +186,9 @@ int run_command(const Command& command, ProcessGroup& group) {
   try {
     return command(group);
   } catch (const InputError& error) {
-    return fail(group, error.what(), kExitBadInput);
+    return fail(group, error, kExitBadInput);
   } catch (const std::exception& error) {
-    return fail(group, error.what(), kExitFailed);
+    return fail(group, error, kExitFailed);
   }
 }
 
