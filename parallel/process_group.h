@@ -57,6 +57,9 @@ class ProcessGroup {
   // AgreedInputError if that rank's was an InputError, else as AgreedError. So a bad file seen by one rank ends the run
   // everywhere, with one message. `work` must not call collectives that the other ranks would be left alone in.
   void agree(const std::function<void()>& work);
+  // The same for work with files, which a rank may be busy with for any time: the others wait for it beyond the
+  // watchdog's limit. `what` is for its messages ("reading the checkpoint"), and borrowed.
+  void agree_on_files(const char* what, const std::function<void()>& work);
   // Whether every rank throws this error: agree() threw it, or there is one rank. Any other leaves ranks waiting.
   bool shares(const std::exception& error) const;
 

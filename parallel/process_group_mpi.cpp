@@ -212,6 +212,15 @@ double ProcessGroup::all_reduce_sum(double value) {
 
 void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }
 
+void ProcessGroup::agree_on_files(const char* what, const std::function<void()>& work) {
+  const std::string outcome = outcome_of(work);
+  if (size_ > 1) {
+    const Watchdog::Scope scope(*watchdog_, {.op = what, .waits_for_files = true});
+    check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  }
+  settle(outcome);
+}
+
 void ProcessGroup::settle(const std::string& outcome) {
   // One number suffices as long as nothing fails.
   if (reduce_max(outcome[0] == kDone ? 0 : 1, "agreement") == 0) return;

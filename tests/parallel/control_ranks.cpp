@@ -54,6 +54,7 @@ TEST_F(ControlMessages, Agree) {
       if (rank_ == failing) throw InputError(message);
     };
     expect_error<InputError>([&] { group_.agree(fail); }, message);
+    expect_error<InputError>([&] { group_.agree_on_files("reading", fail); }, message);
   }
 
   const int last = size_ - 1;
@@ -87,7 +88,7 @@ TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
   const auto full_disk = [] { throw Error("full disk"); };
   EXPECT_TRUE(shares([&] { group_.agree(bad_file); }));
   EXPECT_FALSE(shares(bad_file));
-  EXPECT_TRUE(shares([&] { group_.agree(full_disk); }));
+  EXPECT_TRUE(shares([&] { group_.agree_on_files("writing", full_disk); }));
   EXPECT_FALSE(shares(full_disk));
 }
 

@@ -44,6 +44,7 @@ TEST(SingleProcess, AgreePassesErrorsOn) {
   group.agree([&] { ran = true; });
   EXPECT_TRUE(ran);
   expect_error<InputError>([&] { group.agree([] { throw InputError("a bad file"); }); }, "a bad file");
+  expect_error<Error>([&] { group.agree_on_files("writing", [] { throw Error("a full disk"); }); }, "a full disk");
   EXPECT_TRUE(group.shares(Error("of a group of one")));
 }
 
