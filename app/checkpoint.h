@@ -28,6 +28,8 @@ class Checkpoint {
 
   // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
   static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
+  // `path` where it is a checkpoint, or the newest complete one in it. InputError when there is none.
+  static std::filesystem::path resolve(const std::filesystem::path& path);
   // Whether the path is a checkpoint or a directory that has one.
   static bool exists(const std::filesystem::path& path);
 

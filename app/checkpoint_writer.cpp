@@ -94,7 +94,9 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
-    if (group_.is_root()) clean_up_interrupted(options_.dir);
+    if (!group_.is_root()) return;
+    clean_up_interrupted(options_.dir);
+    find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
 }
 

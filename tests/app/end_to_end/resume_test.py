@@ -312,6 +312,25 @@ class CrashTest(Resuming):
 
         self.check_failed_save(make_room, "checkpoint.keep=0", ranks=2)
 
+    def test_a_step_that_cannot_be_looked_into_is_not_passed_over(self):
+        config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})
+        self.train(config)
+        loop = self.dir / "checkpoints/step_00000003"
+        for name, target in (("loop", loop.name), ("gone", "/nowhere/step_00000003")):
+            loop.symlink_to(target)
+            with self.subTest(name):
+                for command in ("train", "evaluate"):
+                    data = ("data.validation=[" + self.held_out + "]",)
+                    self.refused(command, config, "training.steps=6", *data, mentions=[loop.name])
+                self.refused("train", config, "checkpoint.resume=never", "training.steps=6", mentions=[loop.name])
+            loop.unlink()
+        manifest = self.dir / "checkpoints/step_00000004/manifest.json"
+        manifest.rename(self.dir / "manifest.json")
+        manifest.symlink_to(manifest.name)
+        self.refused("train", config, "training.steps=6", mentions=["step_00000004/manifest.json", "symbolic links"])
+        manifest.unlink()
+        self.assertIn("resuming checkpoints/step_00000002", self.train(config).out)
+
     def test_full_disk_while_packing(self):
         (self.dir / "text").write_bytes(b"text " * 100_000)
         (self.dir / "small").write_bytes(b"text " * 10)
