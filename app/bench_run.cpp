@@ -61,7 +61,7 @@ Bench::Bench(const Config& config, Runtime& runtime)
       memory_(runtime.allocate([&] { return plan_training(options_, training_rank(runtime)).used(); })),
       state_(options_, training_rank(runtime), memory_.arena) {
   Stream& stream = runtime.stream();
-  runtime.group().agree([&] {
+  runtime.group().agree_on_files("making the weights", [&] {
     if (config.init_from.empty()) {
       fill_tiled(state_.parameters, config.training.seed, stream);
     } else {

@@ -88,7 +88,7 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 
 CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream)
     : options_(std::move(options)), group_(group), stream_(stream), staged_(stream.device()) {
-  group_.agree([&] {
+  group_.agree_on_files("clearing checkpoint.dir", [&] {
     std::error_code error;
     fs::create_directories(options_.dir, error);
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
@@ -123,7 +123,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
-  group_.agree([&] {
+  group_.agree_on_files("preparing a checkpoint", [&] {
     for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
     stage(checked);
     if (!group_.is_root()) return;
@@ -208,11 +208,11 @@ void CheckpointWriter::commit() {
   if (thread_.joinable()) thread_.join();
   try {
     // Agreeing also waits for the other ranks' threads.
-    group_.agree([&] {
+    group_.agree_on_files("writing a checkpoint", [&] {
       if (error_) std::rethrow_exception(error_);
     });
     const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
-    group_.agree([&] {
+    group_.agree_on_files("completing a checkpoint", [&] {
       if (!group_.is_root()) return;
       CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
       for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
@@ -226,7 +226,7 @@ void CheckpointWriter::commit() {
   }
   pending_ = false;
   last_saved_ = final_;
-  group_.agree([&] {
+  group_.agree_on_files("removing old checkpoints", [&] {
     if (group_.is_root()) prune();
   });
 }

@@ -28,12 +28,12 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
         const InferenceState planned(config, layout_, validating, plan, runtime);
         return plan.used();
       })) {
-  runtime.group().agree(
-      [&] { state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime); });
+  runtime.group().agree_on_files(
+      "opening the data", [&] { state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime); });
 }
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
-  runtime_.group().agree([&] {
+  runtime_.group().agree_on_files("reading the weights", [&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream());
     } else {

@@ -22,10 +22,11 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
 namespace {
 
 // What goes wrong from here on shows only while running, whatever its cause.
-Trainer::Outcome run(Trainer& trainer) {
+Trainer::Outcome run(Trainer& trainer, const ProcessGroup& group) {
   try {
     return trainer.run();
   } catch (const InputError& error) {
+    if (group.shares(error)) throw AgreedError(error.what());
     throw Error(error.what());
   }
 }
@@ -42,7 +43,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
                  runtime.describe());
   }
   Trainer trainer(config, runtime);
-  const Trainer::Outcome outcome = run(trainer);
+  const Trainer::Outcome outcome = run(trainer, group);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
   return kExitStopped;

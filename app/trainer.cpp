@@ -64,9 +64,11 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
   if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
-  if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+  runtime.group().agree_on_files("opening the data", [&] {
+    if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+  });
   prepare_fp8_reports();
-  runtime.group().agree([&] { resume_or_initialize(); });
+  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(); });
   publish_weights(state_, runtime);
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
@@ -110,7 +112,7 @@ void Trainer::resume_or_initialize() {
   if (AmaxTable* amaxes = state_.model.amaxes()) amaxes->set_steps_done(checkpoint.step());
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
-  saved_step_ = start_step_;
+  resumed_ = checkpoint.path();
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
 }
 
@@ -137,6 +139,15 @@ void Trainer::warm_up() {
 int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
 
 Trainer::Outcome Trainer::run() {
+  try {
+    return train();
+  } catch (const std::exception& error) {
+    if (runtime_.group().shares(error)) complete_pending_save();
+    throw;
+  }
+}
+
+Trainer::Outcome Trainer::train() {
   catch_stop_signals();
   warm_up();
   Stream& stream = runtime_.stream();
@@ -146,7 +157,7 @@ Trainer::Outcome Trainer::run() {
   }
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
-    const Batch& batch = loader_->next();
+    const Batch& batch = next_batch();
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
     train_step(step);
@@ -167,12 +178,54 @@ Trainer::Outcome Trainer::run() {
     if (saving) save(step);
     if (saving || validating) results_.start(stream);
     if (stopping) {
-      writer_.finish();
+      end_run();
       return Outcome::kStopped;
     }
   }
-  writer_.finish();
+  end_run();
   return Outcome::kDone;
+}
+
+void Trainer::end_run() {
+  writer_.finish();
+  runtime_.group().agree([&] { rethrow_kept_failure(); });
+}
+
+// Where all ranks learn of what one of them has met since the step before, a bad token among it.
+const Batch& Trainer::next_batch() {
+  const Batch* batch = nullptr;
+  runtime_.group().agree([&] {
+    rethrow_kept_failure();
+    batch = &loader_->next();
+  });
+  return *batch;
+}
+
+void Trainer::keep_failure(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void Trainer::rethrow_kept_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// After a failure that all ranks share, which matters more than that of a save.
+void Trainer::complete_pending_save() {
+  try {
+    writer_.finish();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) spdlog::warn("the checkpoint on its way is lost: {}", error.what());
+  }
+}
+
+std::string Trainer::last_checkpoint() const {
+  if (writer_.last_saved()) return writer_.last_saved()->string();
+  return resumed_ ? resumed_->string() : "none";
 }
 
 // Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
@@ -201,9 +254,10 @@ void Trainer::finish_step(bool always, bool validating) {
   const bool first = result->step == start_step_ + 1;
   if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);
   if (finite) return;
+  complete_pending_save();  // so that the one that is named is there
   runtime_.group().agree([&] {
     throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
-                            result->step, saved_step_ < 0 ? "none" : fmt::format("that of step {}", saved_step_)));
+                            result->step, last_checkpoint()));
   });
 }
 
@@ -229,7 +283,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   interval_ = {};
   if (!metrics_) return;
   spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
-  metrics_->write(m);
+  keep_failure([&] { metrics_->write(m); });
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) spdlog::warn(*warning);
 }
 
@@ -245,7 +299,6 @@ void Trainer::save(int64_t step) {
                                {"random", {{"seed", config_.training.seed}}},
                                {"tokens", tokens_seen(step)}};
   writer_.save(step, config_.model, meta, checkpoint_pieces());
-  saved_step_ = step;
 }
 
 }  // namespace octavo
