@@ -71,6 +71,10 @@ fs::path Checkpoint::resolve(const fs::path& path) {
   return *newest;
 }
 
+std::string Checkpoint::identity() const {
+  return fmt::format("{} of step {}, manifest {}", path_.string(), step(), manifest_.checksum);
+}
+
 bool Checkpoint::exists(const fs::path& path) {
   std::error_code error;
   return has_manifest(path) || (fs::is_directory(path, error) && newest(path).has_value());

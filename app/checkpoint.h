@@ -36,6 +36,8 @@ class Checkpoint {
   const std::filesystem::path& path() const { return path_; }
   int64_t step() const { return manifest_.step; }
   int ranks() const { return manifest_.ranks; }
+  // Path, step and the manifest's checksum, and so those of all pieces: what a message tells it from another by.
+  std::string identity() const;
   const ModelConfig& model_config() const { return manifest_.model; }
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }

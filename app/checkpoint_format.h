@@ -59,6 +59,7 @@ struct CheckpointManifest {
   nlohmann::json meta;  // the trainer's: config, loader and random state, tokens seen
   std::vector<CheckpointShard> shards;
   std::vector<CheckpointTensorInfo> tensors;
+  std::string checksum = {};  // of the manifest that was read
 };
 
 // The manifest carries a checksum of itself, so that a damaged one is never believed.

@@ -4,6 +4,7 @@
 
 #include "app/evaluation.h"
 #include "app/metrics.h"
+#include "app/same_files.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -28,8 +29,9 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
         const InferenceState planned(config, layout_, validating, plan, runtime);
         return plan.used();
       })) {
-  runtime.group().agree_on_files(
-      "opening the data", [&] { state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime); });
+  runtime.group().agree_on_files("opening the data", [&] {
+    state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime);
+  });
 }
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
@@ -43,32 +45,18 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
   state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
 }
 
-namespace {
-
-// checkpoint.resume names one; otherwise the newest of checkpoint.dir; otherwise none and model.init_from is used.
-std::optional<Checkpoint> find_checkpoint(const Config& config) {
-  const CheckpointConfig& c = config.checkpoint;
-  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume);
-  if (c.resume == "auto") {
-    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest);
-  }
-  CHECK_INPUT(!config.init_from.empty(),
-              "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
-              "model.init_from names one",
-              c.dir);
-  return std::nullopt;
-}
-
-}  // namespace
-
 int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments, group, Purpose::kEvaluate);
-  std::optional<Checkpoint> checkpoint;
+  std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
   group.agree([&] {
-    checkpoint = find_checkpoint(config);
+    CHECK_INPUT(checkpoint || !config.init_from.empty(),
+                "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
+                "model.init_from names one",
+                config.checkpoint.dir);
     if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
   });
   Runtime runtime(config, group);
+  check_same_data("data.validation", config.data.validation, group);
   InferenceModel inference(config, true, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr);
   const double loss = inference.state().validator->loss(inference.state().model);

@@ -2,8 +2,8 @@
 
 #include "app/commands.h"
 #include "app/evaluation.h"
+#include "app/same_files.h"
 #include "app/trainer.h"
-#include "app/weight_source.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -13,7 +13,12 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   group.agree([&] {
     config = load_config(arguments.path, arguments.overrides);
     validate(config, group.size(), purpose);
-    if (!config.init_from.empty()) adopt_model(config, open_weights(config.init_from)->model_config());
+  });
+  const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
+  group.agree([&] {
+    if (!weights) return;
+    config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
+    adopt_model(config, weights->model_config());
     validate(config, group.size(), purpose);
   });
   return config;
@@ -42,6 +47,8 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group) {
                  with_thousands_separators(config.training.global_batch_size * config.data.seq_len),
                  runtime.describe());
   }
+  check_same_data("data.train", config.data.train, group);
+  check_same_data("data.validation", config.data.validation, group);
   Trainer trainer(config, runtime);
   const Trainer::Outcome outcome = run(trainer, group);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "app/same_files.h"
 #include "app/signals.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
@@ -68,7 +69,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime)
     if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
   });
   prepare_fp8_reports();
-  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(); });
+  std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
+  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(found); });
   publish_weights(state_, runtime);
   runtime.group().agree([&] {
     writer_.reserve(CheckpointWriter::staging_bytes(checkpoint_pieces()));
@@ -85,21 +88,17 @@ void Trainer::prepare_fp8_reports() {
   }
 }
 
-void Trainer::resume_or_initialize() {
-  const CheckpointConfig& c = config_.checkpoint;
-  std::optional<std::filesystem::path> path;
-  if (c.resume == "auto") path = Checkpoint::newest(c.dir);
-  if (c.resume != "auto" && c.resume != "never") path = c.resume;
+void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   Stream& stream = runtime_.stream();
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
-  if (!path) {
+  if (!found) {
     loader_ = std::make_unique<Loader>(config_.data, options);
     return load_initial_weights(config_, state_.parameters, stream);
   }
-  Checkpoint checkpoint(*path);
+  Checkpoint& checkpoint = *found;
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew

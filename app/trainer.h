@@ -41,7 +41,7 @@ class Trainer {
     double data_ms = 0;
   };
 
-  void resume_or_initialize();
+  void resume_or_initialize(std::optional<Checkpoint>& found);
   void load_amax_history(Checkpoint& checkpoint);
   void prepare_fp8_reports();
   void warm_up();

@@ -24,6 +24,9 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual const ModelConfig& model_config() const = 0;
+  virtual std::filesystem::path path() const = 0;  // that opens the same again
+  // What a message tells these weights from others of the same path by.
+  virtual std::string identity() const = 0;
   // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout.
   void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
     read(parameter_name, {}, begin, end, out);
@@ -40,6 +43,8 @@ class HfWeights : public WeightSource {
   explicit HfWeights(const std::filesystem::path& dir);
 
   const ModelConfig& model_config() const override { return config_; }
+  std::filesystem::path path() const override { return dir_; }
+  std::string identity() const override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   const nlohmann::json& json() const { return json_; }  // config.json
@@ -64,6 +69,8 @@ class CheckpointWeights : public WeightSource {
   explicit CheckpointWeights(const std::filesystem::path& path);
 
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
+  std::filesystem::path path() const override { return checkpoint_.path(); }
+  std::string identity() const override { return checkpoint_.identity(); }
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }
