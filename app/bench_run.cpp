@@ -43,7 +43,7 @@ Bench::Bench(const Config& config, Runtime& runtime)
       memory_(runtime.allocate([&] { return plan_training(options_, training_rank(runtime)).used(); })),
       state_(options_, training_rank(runtime), memory_.arena) {
   Stream& stream = runtime.stream();
-  runtime.group().agree([&] {
+  runtime.group().agree_on_files("making the weights", [&] {
     load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
   });
   publish_weights(state_, training_rank(runtime));

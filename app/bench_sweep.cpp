@@ -100,9 +100,10 @@ Json try_combination(const BenchArguments& arguments, const std::vector<std::str
   try {
     return run_combination(arguments, overrides, group, device);
   } catch (const InputError& error) {
+    if (!group.shares(error)) throw;
     return {{"status", "refused"}, {"reason", error.what()}};
   } catch (const Error& error) {
-    if (group.size() > 1) throw;
+    if (!group.shares(error)) throw;
     return {{"status", "failed"}, {"reason", error.what()}};
   }
 }

@@ -29,21 +29,7 @@ CheckpointManifest read_manifest(const fs::path& dir) {
   return manifest_from_json(json, path);
 }
 
-bool has_manifest(const fs::path& dir) {
-  std::error_code error;
-  return fs::exists(dir / kManifestName, error);
-}
-
-fs::path resolve(const fs::path& path) {
-  if (has_manifest(path)) return path;
-  std::error_code error;
-  CHECK_INPUT(fs::exists(path, error), "{}: there is no such checkpoint", path.string());
-  CHECK_INPUT(fs::is_directory(path, error), "{}: is a file, expected the directory of a checkpoint", path.string());
-  const std::optional<fs::path> newest = Checkpoint::newest(path);
-  CHECK_INPUT(newest.has_value(), "{}: has neither a {} nor a complete checkpoint step_N in it", path.string(),
-              kManifestName);
-  return *newest;
-}
+bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
 
 // `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
 void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
@@ -75,6 +61,20 @@ Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader)
 std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
   const std::vector<FoundCheckpoint> found = find_checkpoints(dir);
   return found.empty() ? std::nullopt : std::optional(found.back().path);
+}
+
+fs::path Checkpoint::resolve(const fs::path& path) {
+  if (has_manifest(path)) return path;
+  CHECK_INPUT(is_there(path), "{}: there is no such checkpoint", path.string());
+  CHECK_INPUT(fs::is_directory(path), "{}: is a file, expected the directory of a checkpoint", path.string());
+  const std::optional<fs::path> newest = Checkpoint::newest(path);
+  CHECK_INPUT(newest.has_value(), "{}: has neither a {} nor a complete checkpoint step_N in it", path.string(),
+              kManifestName);
+  return *newest;
+}
+
+std::string Checkpoint::identity() const {
+  return fmt::format("{} of step {}, manifest {}", path_.string(), step(), manifest_.checksum);
 }
 
 bool Checkpoint::exists(const fs::path& path) {

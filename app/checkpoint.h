@@ -35,12 +35,16 @@ class Checkpoint {
 
   // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
   static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
+  // `path` where it is a checkpoint, or the newest complete one in it. InputError when there is none.
+  static std::filesystem::path resolve(const std::filesystem::path& path);
   // Whether the path is a checkpoint or a directory that has one.
   static bool exists(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   int64_t step() const { return manifest_.step; }
   int ranks() const { return manifest_.ranks; }
+  // Path, step and the manifest's checksum, and so those of all pieces: what a message tells it from another by.
+  std::string identity() const;
   const ModelConfig& model_config() const { return manifest_.model; }
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }

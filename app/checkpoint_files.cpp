@@ -42,10 +42,7 @@ std::vector<fs::path> list_directory(const fs::path& dir) {
   return paths;
 }
 
-bool is_complete(const fs::path& checkpoint) {
-  std::error_code error;
-  return fs::is_regular_file(checkpoint / kManifestName, error);
-}
+bool is_complete(const fs::path& checkpoint) { return is_there(checkpoint) && is_there(checkpoint / kManifestName); }
 
 void rename_path(const fs::path& from, const fs::path& to) {
   CHECK(std::rename(from.c_str(), to.c_str()) == 0, "{}: cannot be renamed to {}: {}", from.string(), to.string(),
@@ -53,6 +50,16 @@ void rename_path(const fs::path& from, const fs::path& to) {
 }
 
 }  // namespace
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  CHECK_INPUT(type != fs::file_type::none, "{}: cannot be looked at: {}", path.string(), error.message());
+  if (type != fs::file_type::not_found) return true;
+  CHECK_INPUT(!fs::is_symlink(fs::symlink_status(path, error)), "{}: is a link to something that is not there",
+              path.string());
+  return false;
+}
 
 void remove_directory(const fs::path& dir) {
   std::error_code error;
@@ -64,9 +71,11 @@ std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir) {
   std::map<int64_t, fs::path> found;
   for (const fs::path& path : list_directory(dir)) {
     const std::string name = path.filename().string();
-    if (!is_complete(path)) continue;
-    if (const auto step = step_of(name, "")) found[*step] = path;
-    if (const auto step = step_of(name, kReplacedPrefix)) found.emplace(*step, path);
+    const std::optional<int64_t> step = step_of(name, "");
+    const std::optional<int64_t> replaced = step_of(name, kReplacedPrefix);
+    if ((!step && !replaced) || !is_complete(path)) continue;
+    if (step) found[*step] = path;
+    if (replaced) found.emplace(*replaced, path);
   }
   std::vector<FoundCheckpoint> checkpoints;
   checkpoints.reserve(found.size());
@@ -86,7 +95,7 @@ void sync_directory(const fs::path& dir) {
 
 void install_directory(const fs::path& fresh, const fs::path& final) {
   const fs::path parent = final.parent_path().empty() ? fs::path(".") : final.parent_path();
-  if (!fs::exists(final)) {
+  if (!is_there(final)) {
     rename_path(fresh, final);
     return sync_directory(parent);
   }

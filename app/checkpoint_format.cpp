@@ -276,6 +276,7 @@ CheckpointManifest manifest_from_json(const Json& json, const std::string& path)
               "{}: is damaged: its checksum is {}, its contents give \"{}\"", path, json.value("xxh3", Json()).dump(),
               checksum_of(content));
   CheckpointManifest manifest;
+  manifest.checksum = checksum_of(content);
   try {
     json.at("step").get_to(manifest.step);
     manifest.model = model_config_from_json(json.at("model"));

@@ -73,6 +73,7 @@ struct CheckpointManifest {
   std::vector<CheckpointShard> shards;
   std::vector<CheckpointTensorInfo> tensors;
   std::vector<CarriedFileInfo> files = {};  // "files" in the JSON, only where there are some
+  std::string checksum = {};                // of the manifest that was read
 };
 
 // The manifest carries a checksum of itself, so that a damaged one is never believed.
@@ -106,8 +107,13 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kTemporaryPrefix = ".tmp_";
 inline constexpr const char* kReplacedPrefix = ".old_";
 
+// Whether there is such a path. InputError where the system cannot tell (an I/O error, no permission, a loop of links),
+// and for a link to nothing: a checkpoint that cannot be looked at is not one that is not there.
+bool is_there(const std::filesystem::path& path);
+
 // Complete checkpoints in `dir`, by step; none when it does not exist. A replaced one (kReplacedPrefix) counts only
-// where its step has no other: the crash of a replacement on a file system that cannot exchange directories.
+// where its step has no other: the crash of a replacement on a file system that cannot exchange directories. InputError
+// where one cannot be looked at.
 struct FoundCheckpoint {
   int64_t step = 0;
   std::filesystem::path path;

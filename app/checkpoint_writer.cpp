@@ -92,13 +92,15 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
       stream_(stream),
       staging_(stream.device()),
       staged_(stream.device()) {
-  group_.agree([&] {
+  group_.agree_on_files("clearing checkpoint.dir", [&] {
     std::error_code error;
     fs::create_directories(options_.dir, error);
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
-    if (group_.is_root()) clean_up_interrupted(options_.dir);
+    if (!group_.is_root()) return;
+    clean_up_interrupted(options_.dir);
+    find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
 }
 
@@ -125,7 +127,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
-  group_.agree([&] {
+  group_.agree_on_files("preparing a checkpoint", [&] {
     for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
     stage(checked);
     if (!group_.is_root()) return;
@@ -211,11 +213,11 @@ void CheckpointWriter::commit() {
   if (thread_.joinable()) thread_.join();
   try {
     // Agreeing also waits for the other ranks' threads.
-    group_.agree([&] {
+    group_.agree_on_files("writing a checkpoint", [&] {
       if (error_) std::rethrow_exception(error_);
     });
     const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
-    group_.agree([&] {
+    group_.agree_on_files("completing a checkpoint", [&] {
       if (!group_.is_root()) return;
       CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
       for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
@@ -229,7 +231,7 @@ void CheckpointWriter::commit() {
   }
   pending_ = false;
   last_saved_ = final_;
-  group_.agree([&] {
+  group_.agree_on_files("removing old checkpoints", [&] {
     if (group_.is_root()) prune();
   });
 }

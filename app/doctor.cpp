@@ -53,7 +53,7 @@ void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGr
   } catch (const InputError&) {
     throw;
   } catch (const Error& error) {
-    if (group.size() > 1 && !group.agreed_failure()) throw;
+    if (!group.shares(error)) throw;
     report.findings.push_back({true, fmt::format("the rates could not be measured: {}", error.what())});
   }
 }

@@ -5,6 +5,7 @@
 #include "app/evaluation.h"
 #include "app/memory_room.h"
 #include "app/metrics.h"
+#include "app/same_files.h"
 #include "kernels/core/error.h"
 
 namespace octavo {
@@ -33,12 +34,13 @@ InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& r
                     gib(room.available));
         return plan.used();
       })) {
-  runtime.group().agree(
-      [&] { state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime); });
+  runtime.group().agree_on_files("opening the data", [&] {
+    state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime);
+  });
 }
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
-  runtime_.group().agree([&] {
+  runtime_.group().agree_on_files("reading the weights", [&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream());
       load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
@@ -50,32 +52,18 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
   state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
 }
 
-namespace {
-
-// checkpoint.resume names one; otherwise the newest of checkpoint.dir; otherwise none and model.init_from is used.
-std::optional<Checkpoint> find_checkpoint(const Config& config, ReaderRank reader) {
-  const CheckpointConfig& c = config.checkpoint;
-  if (c.resume != "auto" && c.resume != "never") return Checkpoint(c.resume, reader);
-  if (c.resume == "auto") {
-    if (const auto newest = Checkpoint::newest(c.dir)) return Checkpoint(*newest, reader);
-  }
-  CHECK_INPUT(!config.init_from.empty(),
-              "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
-              "model.init_from names one",
-              c.dir);
-  return std::nullopt;
-}
-
-}  // namespace
-
 int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Config config = load_run_config(arguments, group, Purpose::kEvaluate);
-  std::optional<Checkpoint> checkpoint;
+  std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
   group.agree([&] {
-    checkpoint = find_checkpoint(config, {group.rank(), group.size()});
+    CHECK_INPUT(checkpoint || !config.init_from.empty(),
+                "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
+                "model.init_from names one",
+                config.checkpoint.dir);
     if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
   });
   Runtime runtime(config, group);
+  check_same_data("data.validation", config.data.validation, group);
   InferenceModel inference(config, true, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr);
   const double loss = inference.state().validator->loss(inference.state().model);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "app/evaluation.h"
+#include "app/same_files.h"
 #include "app/tokenizer.h"
 #include "kernels/core/error.h"
 
@@ -100,14 +101,13 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
 }  // namespace
 
 int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
-  std::optional<Checkpoint> checkpoint;
+  Checkpoint checkpoint = open_same_checkpoint(arguments.checkpoint, group);
   Config config;
   std::unique_ptr<TextTokenizer> tokenizer;
   std::vector<int32_t> ids;
   group.agree([&] {
-    checkpoint.emplace(arguments.checkpoint, ReaderRank{group.rank(), group.size()});
-    config = inference_config(*checkpoint, arguments, 1);
-    tokenizer = open_tokenizer(tokenizer_of(*checkpoint, config));
+    config = inference_config(checkpoint, arguments, 1);
+    tokenizer = open_tokenizer(tokenizer_of(checkpoint, config));
     ids = prompt_ids(config, arguments.prompt, *tokenizer);
     config.data.seq_len = buffer_length(ids.size(), arguments.max_tokens);
   });
@@ -115,7 +115,7 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
 
   Runtime runtime(config, group);
   InferenceModel inference(config, false, runtime);
-  inference.load(config, &*checkpoint);
+  inference.load(config, &checkpoint);
   Stream& stream = runtime.stream();
   InferenceState& state = inference.state();
   std::mt19937_64 random(arguments.seed);

@@ -187,12 +187,12 @@ void occupy_standard_streams() {
 
 // Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
 // others cannot know of ends them too.
-int fail(ProcessGroup& group, const std::string& message, int exit_code) {
-  if (group.size() == 1 || group.agreed_failure()) {
-    if (group.is_root()) print_error(message);
+int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
+  if (group.shares(error)) {
+    if (group.is_root()) print_error(error.what());
     return exit_code;
   }
-  print_error(fmt::format("rank {}: {}", group.rank(), message));
+  print_error(fmt::format("rank {}: {}", group.rank(), error.what()));
   group.abort(exit_code);
 }
 
@@ -200,9 +200,9 @@ int run_command(const Command& command, ProcessGroup& group) {
   try {
     return command(group);
   } catch (const InputError& error) {
-    return fail(group, error.what(), kExitBadInput);
+    return fail(group, error, kExitBadInput);
   } catch (const std::exception& error) {
-    return fail(group, error.what(), kExitFailed);
+    return fail(group, error, kExitFailed);
   }
 }
 

@@ -190,7 +190,7 @@ class Search {
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
   Config config = load_config(arguments.path, arguments.overrides);
   validate(config, target.gpus, Purpose::kSynthetic);
-  adopt_initial_model(config);
+  if (!config.init_from.empty()) adopt_initial_model(config, *open_weights(config.init_from));
   validate(config, target.gpus, Purpose::kSynthetic);
   resolve_device(config, target.device.device);
   return config;

@@ -126,7 +126,7 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
   const bool one_machine = group_.local_size() == group_.size();
   const bool registers = stream_.is_cuda() && parallel_.registers_memory(mesh_->shape(), one_machine);
-  group_.agree([&] {
+  group_.agree_on_files("planning the memory", [&] {  // which opens the data
     const int64_t bytes = planned();
     if (registers) {
       arena.emplace(stream_.device(), allocate_for_collectives(bytes));

@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/evaluation.h"
+#include "app/same_files.h"
 #include "app/signals.h"
 #include "app/trainer.h"
 #include "app/weights.h"
@@ -14,7 +15,12 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   group.agree([&] {
     config = load_config(arguments.path, arguments.overrides);
     validate(config, group.size(), purpose);
-    const std::string note = adopt_initial_model(config);
+  });
+  const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
+  group.agree([&] {
+    if (!weights) return;
+    config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
+    const std::string note = adopt_initial_model(config, *weights);
     if (!note.empty() && group.is_root()) spdlog::warn("{}", note);
     validate(config, group.size(), purpose);
   });
@@ -24,10 +30,11 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
 namespace {
 
 // What goes wrong from here on shows only while running, whatever its cause.
-Trainer::Outcome run(Trainer& trainer, StopSignals& signals) {
+Trainer::Outcome run(Trainer& trainer, StopSignals& signals, const ProcessGroup& group) {
   try {
     return trainer.run(signals);
   } catch (const InputError& error) {
+    if (group.shares(error)) throw AgreedError(error.what());
     throw Error(error.what());
   }
 }
@@ -45,8 +52,11 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
                  with_thousands_separators(config.training.global_batch_size * config.data.seq_len),
                  runtime.describe());
   }
+  check_same_data("data.train", config.data.train, group);
+  check_same_data("data.validation", config.data.validation, group);
+  timer.mark("data");
   Trainer trainer(config, runtime, timer);
-  const Trainer::Outcome outcome = run(trainer, signals);
+  const Trainer::Outcome outcome = run(trainer, signals, group);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
   return kExitStopped;

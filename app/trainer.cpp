@@ -7,6 +7,7 @@
 
 #include "app/memory_room.h"
 #include "app/plan_memory.h"
+#include "app/same_files.h"
 #include "app/tokenizer.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
@@ -61,11 +62,13 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
               runtime.stream()) {
   if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
   timer_.mark("memory");
-  runtime.group().agree([&] {
+  runtime.group().agree_on_files("opening the data", [&] {
     if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
   });
   prepare_fp8_reports();
-  runtime.group().agree([&] { resume_or_initialize(); });
+  std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
+  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(found); });
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
@@ -85,18 +88,14 @@ void Trainer::prepare_fp8_reports() {
   }
 }
 
-void Trainer::resume_or_initialize() {
-  const CheckpointConfig& c = config_.checkpoint;
-  std::optional<std::filesystem::path> path;
-  if (c.resume == "auto") path = Checkpoint::newest(c.dir);
-  if (c.resume != "auto" && c.resume != "never") path = c.resume;
+void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   Stream& stream = runtime_.stream();
   const ReaderRank reader{runtime_.group().rank(), runtime_.group().size()};
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
-  if (!path) {
+  if (!found) {
     carry_tokenizer(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
     timer_.mark("data");
@@ -104,7 +103,7 @@ void Trainer::resume_or_initialize() {
     if (!config_.init_from.empty()) timer_.mark("reading");
     return;
   }
-  Checkpoint checkpoint(*path, reader);
+  Checkpoint& checkpoint = *found;
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
@@ -116,7 +115,7 @@ void Trainer::resume_or_initialize() {
   carry_tokenizer(&checkpoint);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
-  saved_step_ = start_step_;
+  resumed_ = checkpoint.path();
   timer_.mark("reading");
   if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
 }
@@ -159,6 +158,15 @@ void Trainer::warm_up() {
 int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
 
 Trainer::Outcome Trainer::run(StopSignals& signals) {
+  try {
+    return train(signals);
+  } catch (const std::exception& error) {
+    if (runtime_.group().shares(error)) complete_pending_save();
+    throw;
+  }
+}
+
+Trainer::Outcome Trainer::train(StopSignals& signals) {
   warm_up();
   Stream& stream = runtime_.stream();
   const int64_t total_steps = config_.training.steps;
@@ -171,7 +179,7 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
   }
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
-    const Batch& batch = loader_->next();
+    const Batch& batch = next_batch();
     signals.at_step(step);
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
@@ -195,12 +203,54 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
     if (saving) save(step);
     if (saving || validating) results_.start(stream);
     if (stopping) {
-      writer_.finish();
+      end_run();
       return Outcome::kStopped;
     }
   }
-  writer_.finish();
+  end_run();
   return Outcome::kDone;
+}
+
+void Trainer::end_run() {
+  writer_.finish();
+  runtime_.group().agree([&] { rethrow_kept_failure(); });
+}
+
+// Where all ranks learn of what one of them has met since the step before, a bad token among it.
+const Batch& Trainer::next_batch() {
+  const Batch* batch = nullptr;
+  runtime_.group().agree([&] {
+    rethrow_kept_failure();
+    batch = &loader_->next();
+  });
+  return *batch;
+}
+
+void Trainer::keep_failure(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void Trainer::rethrow_kept_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// After a failure that all ranks share, which matters more than that of a save.
+void Trainer::complete_pending_save() {
+  try {
+    writer_.finish();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) spdlog::warn("the checkpoint on its way is lost: {}", error.what());
+  }
+}
+
+std::string Trainer::last_checkpoint() const {
+  if (writer_.last_saved()) return writer_.last_saved()->string();
+  return resumed_ ? resumed_->string() : "none";
 }
 
 // Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
@@ -231,9 +281,10 @@ void Trainer::finish_step(bool always, bool validating, const StopSignals& signa
   const bool first = result->step == start_step_ + 1;
   if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);
   if (finite) return;
+  complete_pending_save();  // so that the one that is named is there
   runtime_.group().agree([&] {
     throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
-                            result->step, saved_step_ < 0 ? "none" : fmt::format("that of step {}", saved_step_)));
+                            result->step, last_checkpoint()));
   });
 }
 
@@ -259,7 +310,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   interval_ = {};
   if (!metrics_) return;
   spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
-  metrics_->write(m);
+  keep_failure([&] { metrics_->write(m); });
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) spdlog::warn(*warning);
 }
 
@@ -275,7 +326,6 @@ void Trainer::save(int64_t step) {
                                {"random", {{"seed", config_.training.seed}}},
                                {"tokens", tokens_seen(step)}};
   writer_.save(step, config_.model, meta, checkpoint_pieces());
-  saved_step_ = step;
 }
 
 }  // namespace octavo

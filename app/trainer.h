@@ -1,8 +1,12 @@
 // The training loop: one object a run. See Trainer::run() for the life of a step.
 #pragma once
 
+#include <exception>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "app/checkpoint.h"
 #include "app/checkpoint_writer.h"
@@ -29,7 +33,7 @@ class Trainer {
 
   enum class Outcome { kDone, kStopped };
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when the
-  // loss is not finite.
+  // loss is not finite. After a failure that all ranks share, the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
 
  private:
@@ -40,11 +44,14 @@ class Trainer {
     double data_ms = 0;
   };
 
-  void resume_or_initialize();
+  void resume_or_initialize(std::optional<Checkpoint>& found);
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
   void prepare_fp8_reports();
   void warm_up();
+  Outcome train(StopSignals& signals);
+  void end_run();
+  const Batch& next_batch();
   void train_step(int64_t step);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and
@@ -54,6 +61,11 @@ class Trainer {
   void save(int64_t step);
   std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
   bool should_stop(const StopSignals& signals);
+  // What a rank meets by itself between collectives (a full log disk) is kept until all can learn of it.
+  void keep_failure(const std::function<void()>& work);
+  void rethrow_kept_failure() const;
+  void complete_pending_save();
+  std::string last_checkpoint() const;
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
 
@@ -72,7 +84,8 @@ class Trainer {
   std::optional<MetricsWriter> metrics_;  // on rank 0
   int64_t start_step_ = 0;                // already done when the run began
   int64_t start_tokens_ = 0;              // seen by then
-  int64_t saved_step_ = -1;
+  std::optional<std::filesystem::path> resumed_;
+  std::exception_ptr failure_;
   Interval interval_;
 };
 

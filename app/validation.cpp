@@ -20,6 +20,13 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
       seq_len_(config.data.seq_len),
       buffers_(config, arena, runtime.stream()) {}
 
+// A bad token in the data of one rank ends all of them.
+const Batch* Validator::next_batch() {
+  const Batch* batch = nullptr;
+  runtime_->group().agree([&] { batch = samples_.next(); });
+  return batch;
+}
+
 double Validator::loss(Llama& model) {
   return *loss(model, [] { return false; });
 }
@@ -27,7 +34,7 @@ double Validator::loss(Llama& model) {
 std::optional<double> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
   Stream& stream = runtime_->stream();
   double total = 0;
-  while (const Batch* batch = samples_.next()) {
+  while (const Batch* batch = next_batch()) {
     if (should_stop()) return std::nullopt;
     buffers_.batch.upload(*batch);
     model.forward(buffers_.batch.micro_batch(0));

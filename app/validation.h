@@ -35,6 +35,8 @@ class Validator {
   int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
 
  private:
+  const Batch* next_batch();
+
   Runtime* runtime_;
   ValidationSet samples_;
   int64_t seq_len_;

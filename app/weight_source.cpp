@@ -4,6 +4,7 @@
 #include <set>
 
 #include "app/tensor_slice.h"
+#include "data/file_identity.h"
 #include "kernels/core/error.h"
 #include "model/parameters.h"
 
@@ -40,6 +41,14 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
   for_each_stretch(stored, wanted,
                    [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
   check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
+}
+
+// config.json and samples of each file, which begin with the header.
+std::string HfWeights::identity() const {
+  std::string files;
+  for (const SafetensorsFile& file : files_) files += sampled_file_identity(file.path()) + "\n";
+  return fmt::format("{}, {} files of weights, xxh3 {}", file_identity((dir_ / kHfConfigName).string()), files_.size(),
+                     checksum_hex(files.data(), static_cast<int64_t>(files.size())));
 }
 
 void HfWeights::open_files() {

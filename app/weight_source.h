@@ -24,6 +24,9 @@ class WeightSource {
   virtual ~WeightSource() = default;
 
   virtual const ModelConfig& model_config() const = 0;
+  virtual std::filesystem::path path() const = 0;  // that opens the same again
+  // What a message tells these weights from others of the same path by.
+  virtual std::string identity() const = 0;
   // What is unusual about the weights and a user should be told: a line naming the directory, or nothing.
   virtual std::string note() const { return {}; }
   // Compares this reader's share of the checksums, where there are any (Checkpoint::verify).
@@ -46,6 +49,8 @@ class HfWeights : public WeightSource {
   explicit HfWeights(const std::filesystem::path& dir);
 
   const ModelConfig& model_config() const override { return config_; }
+  std::filesystem::path path() const override { return dir_; }
+  std::string identity() const override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   std::string note() const override { return note_; }
@@ -72,6 +77,8 @@ class CheckpointWeights : public WeightSource {
   explicit CheckpointWeights(const std::filesystem::path& path, ReaderRank reader = {});
 
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
+  std::filesystem::path path() const override { return checkpoint_.path(); }
+  std::string identity() const override { return checkpoint_.identity(); }
   void verify() override;
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;

@@ -30,16 +30,14 @@ void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, 
   }
 }
 
-std::string adopt_initial_model(Config& config) {
-  if (config.init_from.empty()) return {};
-  const std::unique_ptr<WeightSource> source = open_weights(config.init_from);
+std::string adopt_initial_model(Config& config, const WeightSource& source) {
   const std::vector<std::string>& stated = config.model_fields;
   const bool states_tied = config.model.tie_word_embeddings &&
                            std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
-  CHECK_INPUT(source->note().empty() || !states_tied,
-              "{}, but the config's model.tie_word_embeddings is true, expected false", source->note());
-  adopt_model(config, source->model_config());
-  return source->note();
+  CHECK_INPUT(source.note().empty() || !states_tied,
+              "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
+  adopt_model(config, source.model_config());
+  return source.note();
 }
 
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {

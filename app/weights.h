@@ -7,6 +7,7 @@
 #include "app/checkpoint.h"
 #include "app/config.h"
 #include "app/training_state.h"
+#include "app/weight_source.h"
 
 namespace octavo {
 
@@ -18,9 +19,9 @@ using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t be
 void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
                      Stream& stream);
 
-// Takes the shape of the weights in config.init_from, if it names any (adopt_model). Returns what they have to say of
-// it (WeightSource::note); InputError where the config states the opposite.
-std::string adopt_initial_model(Config& config);
+// Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
+// (WeightSource::note); InputError where the config states the opposite.
+std::string adopt_initial_model(Config& config, const WeightSource& source);
 
 // The master weights = a random initialization, made on the stream's device. Queued.
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);

@@ -6,14 +6,30 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/core/error.h"
 #include "parallel/watchdog.h"
 
 namespace octavo {
+
+// What ProcessGroup::agree() throws, on every rank alike.
+class AgreedFailure {
+ public:
+  virtual ~AgreedFailure() = default;
+};
+class AgreedError final : public Error, public AgreedFailure {
+ public:
+  using Error::Error;
+};
+class AgreedInputError final : public InputError, public AgreedFailure {
+ public:
+  using InputError::InputError;
+};
 
 class ProcessGroup {
  public:
@@ -37,12 +53,15 @@ class ProcessGroup {
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
 
-  // Runs `work` on every rank; when it throws on any, the error of the lowest such rank is thrown on all of them (as
-  // InputError if that rank's was one). So a bad file seen by one rank ends the run everywhere, with one message.
-  // `work` must not call collectives that the other ranks would be left alone in.
+  // Runs `work` on every rank; when it throws on any, the error of the lowest such rank is thrown on all of them, as
+  // AgreedInputError if that rank's was an InputError, else as AgreedError. So a bad file seen by one rank ends the run
+  // everywhere, with one message. `work` must not call collectives that the other ranks would be left alone in.
   void agree(const std::function<void()>& work);
-  // Whether agree() has thrown, that is, whether all ranks know of the failure under way.
-  bool agreed_failure() const { return agreed_failure_; }
+  // The same for work with files, which a rank may be busy with for any time: the others wait for it beyond the
+  // watchdog's limit. `what` is for its messages ("reading the checkpoint"), and borrowed.
+  void agree_on_files(const char* what, const std::function<void()>& work);
+  // Whether every rank throws this error: agree() threw it, or there is one rank. Any other leaves ranks waiting.
+  bool shares(const std::exception& error) const;
 
   Watchdog& watchdog() { return *watchdog_; }
 
@@ -54,14 +73,14 @@ class ProcessGroup {
 
  private:
   void start_mpi();
-  std::vector<std::string> exchange(const std::string& text, const char* op);  // every rank's text, on every rank
+  int64_t reduce_max(int64_t value, const char* op);
+  void settle(const std::string& outcome);  // throws the first failure among all ranks' outcomes of some work
 
   bool initialised_ = false;
   int rank_ = 0;
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
-  bool agreed_failure_ = false;
   std::unique_ptr<Watchdog> watchdog_;
 };
 

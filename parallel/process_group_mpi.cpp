@@ -63,6 +63,53 @@ RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
   return is_open == 1 ? std::move(board) : RankBoard();
 }
 
+// Room for one text of each rank, one after the other; none on a rank that receives none.
+class Texts {
+ public:
+  explicit Texts(std::vector<int> counts) : counts_(std::move(counts)) {
+    int total = 0;
+    for (const int count : counts_) {
+      offsets_.push_back(total);
+      CHECK(total <= (1 << 30) - count, "the control messages of {} ranks are too large", counts_.size());
+      total += count;
+    }
+    all_.resize(static_cast<size_t>(total));
+  }
+
+  char* data() { return all_.data(); }
+  const int* counts() const { return counts_.data(); }
+  const int* offsets() const { return offsets_.data(); }
+
+  std::vector<std::string> split() const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      texts.push_back(all_.substr(static_cast<size_t>(offsets_[i]), static_cast<size_t>(counts_[i])));
+    }
+    return texts;
+  }
+
+ private:
+  std::vector<int> counts_;
+  std::vector<int> offsets_;
+  std::string all_;
+};
+
+// How some work ended, as a text: the first character tells the kind, an error's message follows.
+constexpr char kDone = '-';
+constexpr char kBadInput = 'i';
+constexpr char kFailed = 'e';
+
+std::string outcome_of(const std::function<void()>& work) {
+  try {
+    work();
+    return {kDone};
+  } catch (const InputError& error) {
+    return kBadInput + std::string(error.what());
+  } catch (const std::exception& error) {
+    return kFailed + std::string(error.what());
+  }
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup() {
@@ -123,42 +170,35 @@ std::string ProcessGroup::broadcast(const std::string& text, int root) {
   return result;
 }
 
-std::vector<std::string> ProcessGroup::all_gather(const std::string& text) { return exchange(text, "all_gather"); }
-
-std::vector<std::string> ProcessGroup::exchange(const std::string& text, const char* op) {
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
   if (size_ == 1) return {text};
-  const Watchdog::Scope scope(*watchdog_, {op});
-  const auto ranks = static_cast<size_t>(size_);
+  const Watchdog::Scope scope(*watchdog_, {"all_gather"});
   const int bytes = checked_size(text);
-  std::vector<int> counts(ranks);
+  std::vector<int> counts(static_cast<size_t>(size_));
   check(MPI_Allgather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
-  std::vector<int> offsets(ranks);
-  int total = 0;
-  for (size_t i = 0; i < ranks; ++i) {
-    offsets[i] = total;
-    CHECK(total <= (1 << 30) - counts[i], "the control messages of {} ranks are too large", size_);
-    total += counts[i];
-  }
-  std::string all(static_cast<size_t>(total), '\0');
-  check(
-      MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), counts.data(), offsets.data(), MPI_CHAR, MPI_COMM_WORLD),
-      "MPI_Allgatherv");
-  std::vector<std::string> texts(ranks);
-  for (size_t i = 0; i < ranks; ++i) {
-    texts[i] = all.substr(static_cast<size_t>(offsets[i]), static_cast<size_t>(counts[i]));
-  }
-  return texts;
+  Texts all(counts);
+  check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, MPI_COMM_WORLD),
+        "MPI_Allgatherv");
+  return all.split();
 }
 
 std::vector<std::string> ProcessGroup::gather(const std::string& text) {
-  std::vector<std::string> texts = exchange(text, "gather");
-  if (!is_root()) texts.clear();
-  return texts;
+  if (size_ == 1) return {text};
+  const Watchdog::Scope scope(*watchdog_, {"gather"});
+  const int bytes = checked_size(text);
+  std::vector<int> counts(is_root() ? static_cast<size_t>(size_) : 0);
+  check(MPI_Gather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Gather");
+  Texts all(counts);
+  check(MPI_Gatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, 0, MPI_COMM_WORLD),
+        "MPI_Gatherv");
+  return all.split();
 }
 
-int64_t ProcessGroup::all_reduce_max(int64_t value) {
+int64_t ProcessGroup::all_reduce_max(int64_t value) { return reduce_max(value, "all_reduce_max"); }
+
+int64_t ProcessGroup::reduce_max(int64_t value, const char* op) {
   if (size_ == 1) return value;
-  const Watchdog::Scope scope(*watchdog_, {"all_reduce_max"});
+  const Watchdog::Scope scope(*watchdog_, {op});
   check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
   return value;
 }
@@ -170,22 +210,29 @@ double ProcessGroup::all_reduce_sum(double value) {
   return value;
 }
 
-void ProcessGroup::agree(const std::function<void()>& work) {
-  // A first character tells the kind: '-' no error, 'i' an InputError, 'e' any other.
-  std::string outcome = "-";
-  try {
-    work();
-  } catch (const InputError& error) {
-    outcome = std::string("i") + error.what();
-  } catch (const std::exception& error) {
-    outcome = std::string("e") + error.what();
+void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }
+
+void ProcessGroup::agree_on_files(const char* what, const std::function<void()>& work) {
+  const std::string outcome = outcome_of(work);
+  if (size_ > 1) {
+    const Watchdog::Scope scope(*watchdog_, {.op = what, .waits_for_files = true});
+    check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   }
-  for (const std::string& text : exchange(outcome, "agreement")) {
-    if (text[0] == '-') continue;
-    agreed_failure_ = true;
-    if (text[0] == 'i') throw InputError(text.substr(1));
-    throw Error(text.substr(1));
+  settle(outcome);
+}
+
+void ProcessGroup::settle(const std::string& outcome) {
+  // One number suffices as long as nothing fails.
+  if (reduce_max(outcome[0] == kDone ? 0 : 1, "agreement") == 0) return;
+  for (const std::string& text : all_gather(outcome)) {
+    if (text[0] == kDone) continue;
+    if (text[0] == kBadInput) throw AgreedInputError(text.substr(1));
+    throw AgreedError(text.substr(1));
   }
+}
+
+bool ProcessGroup::shares(const std::exception& error) const {
+  return size_ == 1 || dynamic_cast<const AgreedFailure*>(&error) != nullptr;
 }
 
 void ProcessGroup::abort(int exit_code) {

@@ -78,13 +78,27 @@ std::string RankBoard::missing(int64_t number) const {
   for (int i = 0; i < local_size_; ++i) {
     const Entry& entry = entries_[static_cast<size_t>(i)];
     if (entry.entered.load(std::memory_order_relaxed) >= number) continue;
-    const bool is_gone = entry.pid_namespace == mine().pid_namespace && kill(entry.pid, 0) != 0 && errno == ESRCH;
     text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", entry.rank.load(),
-                        is_gone ? "is gone" : "has not come to it");
+                        is_gone(entry) ? "is gone" : "has not come to it");
+  }
+  return text;
+}
+
+bool RankBoard::is_gone(const Entry& entry) const {
+  return entry.pid_namespace == mine().pid_namespace && kill(entry.pid, 0) != 0 && errno == ESRCH;
+}
+
+std::string RankBoard::gone() const {
+  std::string text;
+  for (int i = 0; i < local_size_; ++i) {
+    const Entry& entry = entries_[static_cast<size_t>(i)];
+    if (is_gone(entry)) text += fmt::format("{}rank {} is gone", text.empty() ? "" : ", ", entry.rank.load());
   }
   return text;
 }
 
 bool RankBoard::claim_report() { return entries_[0].is_reported.exchange(1) == 0; }
+
+bool RankBoard::claim_notice(int64_t number) { return entries_[0].noticed.exchange(number) < number; }
 
 }  // namespace octavo

@@ -27,8 +27,12 @@ class RankBoard {
 
   // One sentence on the ranks of this machine that have entered fewer than `number` collectives; empty if none has.
   std::string missing(int64_t number) const;
+  // The ranks of this machine whose processes have ended; empty if none has.
+  std::string gone() const;
   // True for the first rank of the machine that asks.
   bool claim_report();
+  // The same for each collective: true for the first that asks for one of this number.
+  bool claim_notice(int64_t number);
 
  private:
   struct Entry {
@@ -36,12 +40,15 @@ class RankBoard {
     std::atomic<int32_t> rank;
     std::atomic<int32_t> pid;
     std::atomic<uint64_t> pid_namespace;  // pids mean the same only within one
-    std::atomic<int32_t> is_reported;     // of the first rank's entry: for the whole machine
+    // Of the first rank's entry, for the whole machine:
+    std::atomic<int32_t> is_reported;
+    std::atomic<int64_t> noticed;  // the last collective that was
   };
 
   // Maps `name`, or memory of this process alone when it is empty; `flags` as for shm_open.
   RankBoard(const std::string& name, int local_size, int flags = 0);
   Entry& mine() const { return entries_[static_cast<size_t>(local_rank_)]; }
+  bool is_gone(const Entry& entry) const;
 
   std::unique_ptr<Entry[], std::function<void(Entry*)>> entries_;  // one a rank
   int local_rank_ = 0;

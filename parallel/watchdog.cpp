@@ -109,7 +109,20 @@ std::optional<Watchdog::Stuck> Watchdog::find_stuck() {
     const std::optional<Stuck> one = queue->oldest_unfinished();
     if (one && is_over(*one)) return one;
   }
+  if (inside_ && inside_->collective.waits_for_files) return find_gone();
   return inside_ && is_over(*inside_) ? inside_ : std::nullopt;
+}
+
+std::optional<Watchdog::Stuck> Watchdog::find_gone() {
+  const Collective& collective = inside_->collective;
+  if (const std::string gone = board_.gone(); !gone.empty()) return Stuck{collective, inside_->since, gone};
+  const bool is_late = Clock::now() - inside_->since > Seconds(timeout_s_);
+  if (is_late && board_.claim_notice(collective.number)) {
+    const std::string missing = board_.missing(collective.number);
+    print(fmt::format("octavo: rank {}: waits for {}, for more than {} s already{}{}\n", rank_, collective.describe(),
+                      timeout_s_, missing.empty() ? "" : "; ", missing));
+  }
+  return std::nullopt;
 }
 
 // Holds the mutex to the end: a collective that comes back after all must not go on.

@@ -5,6 +5,9 @@
 // collective and, among the ranks of this machine, those that have not come to it, and ends the process with exit code
 // 1 and all others with it. It needs nothing of the main thread, which may never come back.
 //
+// Ranks that wait for one at work with files wait any time, as disks are slow: past the limit they say so once, and the
+// run ends only when a rank of this machine is gone (mpirun sees those of other machines).
+//
 // Scope is for the main thread alone; it costs two uncontended locks.
 #pragma once
 
@@ -28,6 +31,8 @@ struct Collective {
   const char* what = "";  // whose tensor, if given: "weights of block 3"
   const char* axis = "";  // if it is of one
   int64_t number = 0;     // of the collectives this rank has entered; Scope sets it
+  // The ranks that have not come to it may be at work with files.
+  bool waits_for_files = false;
 
   std::string describe() const;  // "all_gather of weights of block 3 (shard axis)"
 };
@@ -56,7 +61,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // From now on a collective may take this long; 0: any time, which is how it starts.
+  // From now on a collective may take this long, unless it waits for files; 0: any time, which is how it starts.
   void set_timeout(double seconds);
 
   // Until removed, which waits for a look that is under way.
@@ -81,6 +86,7 @@ class Watchdog {
  private:
   void run();
   std::optional<Stuck> find_stuck();
+  std::optional<Stuck> find_gone();  // of a collective that waits for files
   void end(const Stuck& stuck);
 
   int rank_;

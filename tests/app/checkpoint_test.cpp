@@ -201,6 +201,52 @@ TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
   EXPECT_NE(damage(step_path(2)).find(step_path(2).string()), std::string::npos);
 }
 
+// Taking an older one, or none, would train again what is done.
+TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
+  State state(23);
+  save(1, state);
+  const auto expect_refused = [&](const fs::path& named) {
+    for (const auto& look :
+         std::vector<std::function<void()>>{[&] { Checkpoint::newest(root()); }, [&] { Checkpoint::exists(root()); },
+                                            [&] { Checkpoint found(root()); },
+                                            [&] {
+                                              CheckpointWriter({root(), 0, false}, group_, stream_);
+                                            }}) {
+      try {
+        look();
+        ADD_FAILURE() << named << " was passed over";
+      } catch (const InputError& error) {
+        EXPECT_NE(std::string(error.what()).find(named.string()), std::string::npos) << error.what();
+      }
+    }
+  };
+  for (const char* target : {"step_00000002", "/nowhere"}) {  // a loop, and a link to nothing
+    fs::create_symlink(target, step_path(2));
+    expect_refused(step_path(2));
+    fs::remove(step_path(2));
+  }
+  const fs::path manifest = step_path(1) / kManifestName;
+  fs::remove(manifest);
+  fs::create_symlink(kManifestName, manifest);
+  expect_refused(manifest);
+  fs::remove(manifest);
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+  write_file(step_path(3).string(), "a file of such a name is no checkpoint");
+  fs::create_symlink("link", fs::path(root()) / "link");  // nor is what has another name
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+}
+
+// What a crash put aside is kept when nobody can tell whether it was replaced.
+TEST_F(CheckpointTest, ClearsAwayNothingThatCannotBeLookedAt) {
+  State state(24);
+  save(4, state);
+  const fs::path aside = fs::path(root()) / ".old_step_00000004";
+  fs::rename(step_path(4), aside);
+  fs::create_symlink("step_00000004", step_path(4));
+  EXPECT_THROW(CheckpointWriter({root(), 0, false}, group_, stream_), InputError);
+  EXPECT_EQ(damage(aside), "");
+}
+
 TEST_F(CheckpointTest, NamesWhatIsMissing) {
   EXPECT_NE(damage(dir_ / "nowhere").find("no such checkpoint"), std::string::npos);
   write_file(dir_ / "file", "x");

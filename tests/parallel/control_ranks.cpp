@@ -1,4 +1,8 @@
 // The control messages among several ranks.
+#include <unistd.h>
+
+#include <chrono>
+
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
@@ -43,7 +47,6 @@ TEST_F(ControlMessages, Agree) {
   bool ran = false;
   group_.agree([&] { ran = true; });
   EXPECT_TRUE(ran);
-  EXPECT_FALSE(group_.agreed_failure());
 
   for (int failing = 0; failing < size_; ++failing) {
     const std::string message = "rank " + std::to_string(failing) + " found a truncated file";
@@ -51,7 +54,7 @@ TEST_F(ControlMessages, Agree) {
       if (rank_ == failing) throw InputError(message);
     };
     expect_error<InputError>([&] { group_.agree(fail); }, message);
-    EXPECT_TRUE(group_.agreed_failure());
+    expect_error<InputError>([&] { group_.agree_on_files("reading", fail); }, message);
   }
 
   const int last = size_ - 1;
@@ -66,7 +69,40 @@ TEST_F(ControlMessages, Agree) {
     ADD_FAILURE() << "the lower rank's error was no InputError";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "disk full");
+    EXPECT_TRUE(group_.shares(error));
   }
+}
+
+// One failure that all ranks knew of says nothing of the next one, which a rank may meet by itself.
+TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
+  const auto shares = [&](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return group_.shares(error);
+    }
+    ADD_FAILURE() << "no error";
+    return false;
+  };
+  const auto bad_file = [] { throw InputError("bad file"); };
+  const auto full_disk = [] { throw Error("full disk"); };
+  EXPECT_TRUE(shares([&] { group_.agree(bad_file); }));
+  EXPECT_FALSE(shares(bad_file));
+  EXPECT_TRUE(shares([&] { group_.agree_on_files("writing", full_disk); }));
+  EXPECT_FALSE(shares(full_disk));
+}
+
+// Rank 0 is sent the texts of the others, which need not wait for one another: rank 1 does not wait for the last one.
+TEST_F(ControlMessages, GatherGoesToTheRootAlone) {
+  group_.barrier();
+  if (rank_ == size_ - 1) usleep(1'000'000);
+  const auto begin = std::chrono::steady_clock::now();
+  group_.gather("text");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (rank_ == 1 && size_ > 2) {
+    EXPECT_LT(seconds.count(), 0.7);
+  }
+  group_.barrier();
 }
 
 }  // namespace

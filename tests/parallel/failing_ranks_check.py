@@ -48,6 +48,21 @@ class FailingRanks(unittest.TestCase):
             self.assertEqual((code, lines), (3, []), "the program's own exit code")
         self.assertEqual(start("nothing", "finalize")[:2], (0, []))
 
+    def test_a_rank_that_is_busy_with_files(self):
+        code, lines, *_ = start("nothing", "files")
+        self.assertEqual((code, len(lines)), (3, 1), lines)
+        self.assertRegex(lines[0], r"octavo: rank [01]: waits for reading the checkpoint, for more than 1.5 s already; "
+                                   r"rank 2 has not come to it$")
+
+    def test_a_rank_that_ends_while_it_is_waited_for(self):
+        for failure in ("exits", "killed"):
+            with self.subTest(failure=failure):
+                _, lines, codes, seconds = start(failure, "files", LOOK_ON)
+                self.assertEqual(len(lines), 1, lines)
+                self.assertRegex(lines[0], r"octavo: rank [01]: reading the checkpoint failed: rank 2 is gone$")
+                self.assertEqual({codes[rank] for rank in (0, 1) if rank in codes}, {1})
+                self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
+
     def test_a_rank_that_hangs(self):
         for failure in ("sleeps", "stopped"):
             for collective, where in (("all_reduce", "all_reduce of gradients (world axis)"), ("barrier", "barrier"),

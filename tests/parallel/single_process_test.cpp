@@ -43,9 +43,9 @@ TEST(SingleProcess, AgreePassesErrorsOn) {
   bool ran = false;
   group.agree([&] { ran = true; });
   EXPECT_TRUE(ran);
-  EXPECT_FALSE(group.agreed_failure());
   expect_error<InputError>([&] { group.agree([] { throw InputError("a bad file"); }); }, "a bad file");
-  EXPECT_TRUE(group.agreed_failure());
+  expect_error<Error>([&] { group.agree_on_files("writing", [] { throw Error("a full disk"); }); }, "a full disk");
+  EXPECT_TRUE(group.shares(Error("of a group of one")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -309,6 +310,83 @@ class CrashTest(Resuming):
             shutil.rmtree(directory / "step_00000002")
 
         self.check_failed_save(make_room, "checkpoint.keep=0", ranks=2)
+
+    def assert_last_checkpoint(self, result, step):
+        """A run that failed with a checkpoint on its way completed it first."""
+        self.assertEqual(len(result.octavo_lines()), 1, result.err)
+        saved = checkpoints(self.dir / "checkpoints")
+        self.assertTrue(saved, result.err)
+        self.assertEqual(saved[-1], f"step_{step:08}", result.err)
+        for name in saved:
+            self.assertTrue(json.loads(self.run_octavo("inspect", f"checkpoints/{name}").out)["intact"])
+        self.assertEqual([path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")], [])
+
+    def each_mode(self):
+        """(ranks, overrides), with nothing left of the case before."""
+        for ranks in (1, 2):
+            for mode in ("true", "false"):
+                for name in ("checkpoints", "log"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                yield ranks, ("checkpoint.every=1", "checkpoint.keep=0", f"checkpoint.async={mode}")
+
+    def test_a_loss_that_is_not_finite_names_a_checkpoint_that_is_there(self):
+        config = self.ten_steps(optimizer={"lr": 1e30, "grad_clip": 0})
+        for ranks, overrides in self.each_mode():
+            with self.subTest(ranks=ranks, overrides=overrides):
+                result = self.run_octavo("train", config, *overrides, ranks=ranks, code=FAILED)
+                named = re.search(r"the last checkpoint is checkpoints/step_(\d+)$", result.octavo_lines()[0])
+                self.assertTrue(named, result.err)
+                self.assert_last_checkpoint(result, int(named[1]))
+        result = self.run_octavo("train", config, "checkpoint.dir=none", "checkpoint.every=0", code=FAILED)
+        self.assertIn("the last checkpoint is none", result.err)
+
+    def test_a_bad_token_in_the_data_loses_no_checkpoint(self):
+        for suffix in (".bin", ".idx"):
+            shutil.copy(self.corpus + suffix, self.dir / f"copy{suffix}")
+        good = (self.dir / "copy.bin").read_bytes()
+        config = self.config("copy", training={"steps": 100_000, "micro_batch_size": 1},
+                             optimizer={"schedule": "constant"})
+        for ranks, overrides in self.each_mode():
+            with self.subTest(ranks=ranks, overrides=overrides):
+                with open(self.dir / "copy.bin", "r+b") as tokens:
+                    tokens.write(good)
+                process = self.start("train", config, *overrides, ranks=ranks)
+                self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
+                with open(self.dir / "copy.bin", "r+b") as tokens:
+                    tokens.write(b"\xe7\x03" * (len(good) // 2))
+                result = self.finish(process)
+                self.assertEqual(result.code, FAILED, result.err)
+                self.assertRegex(result.err, r"copy.bin: token id 999 at position \d+ of document \d+ is outside")
+                self.assert_last_checkpoint(result, max(self.metrics()))
+
+    def test_a_full_log_disk_loses_no_checkpoint(self):
+        config = self.ten_steps()
+        for ranks, overrides in self.each_mode():
+            with self.subTest(ranks=ranks, overrides=overrides):
+                (self.dir / "log").mkdir()
+                (self.dir / "log/metrics.jsonl").symlink_to("/dev/full")
+                result = self.run_octavo("train", config, *overrides, ranks=ranks, code=FAILED)
+                self.assertIn("metrics.jsonl cannot be written: No space left on device", result.err)
+                self.assert_last_checkpoint(result, 1)
+
+    def test_a_step_that_cannot_be_looked_into_is_not_passed_over(self):
+        config = self.ten_steps(training={"steps": 4}, checkpoint={"every": 2, "keep": 0})
+        self.train(config)
+        loop = self.dir / "checkpoints/step_00000003"
+        for name, target in (("loop", loop.name), ("gone", "/nowhere/step_00000003")):
+            loop.symlink_to(target)
+            with self.subTest(name):
+                for command in ("train", "evaluate"):
+                    data = ("data.validation=[" + self.held_out + "]",)
+                    self.refused(command, config, "training.steps=6", *data, mentions=[loop.name])
+                self.refused("train", config, "checkpoint.resume=never", "training.steps=6", mentions=[loop.name])
+            loop.unlink()
+        manifest = self.dir / "checkpoints/step_00000004/manifest.json"
+        manifest.rename(self.dir / "manifest.json")
+        manifest.symlink_to(manifest.name)
+        self.refused("train", config, "training.steps=6", mentions=["step_00000004/manifest.json", "symbolic links"])
+        manifest.unlink()
+        self.assertIn("resuming checkpoints/step_00000002", self.train(config).out)
 
     def test_full_disk_while_packing(self):
         (self.dir / "text").write_bytes(b"text " * 100_000)

@@ -1,0 +1,131 @@
+"""Ranks that see different files: refused before anything is computed, whatever it is that differs."""
+
+import os
+import shutil
+import struct
+import subprocess
+
+from support import BAD_INPUT, DONE, Result, checkpoints, copy_tree, environment, snapshot, text_documents, write_megatron
+from training_test import Corpus
+
+
+class SameFilesTest(Corpus):
+    """Rank 0 works in self.dir/a and rank 1 in self.dir/b; the config's paths are relative, so each has files of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b = self.dir / "a", self.dir / "b"
+        self.a.mkdir()
+        for suffix in (".bin", ".idx"):
+            shutil.copy(self.corpus + suffix, self.a / f"corpus{suffix}")
+        self.path = self.config("corpus", data={"validation": [{"path": "corpus"}]}, training={"steps": 4},
+                                checkpoint={"every": 2, "keep": 0})
+
+    def apart(self, command, *arguments, code):
+        line = [os.environ["OCTAVO"], command, *map(str, arguments)]
+        launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", "--wdir", str(self.a), *line,
+                  ":", "-n", "1", "--wdir", str(self.b), *line]
+        done = subprocess.run(launch, cwd=self.dir, env=environment(), capture_output=True, timeout=120)
+        result = Result(done.returncode, done.stdout, done.stderr)
+        self.assertEqual(result.code, code, f"{arguments}: {result.out[-1500:]}{result.err[-1500:]}")
+        return result
+
+    def refused_apart(self, command, *arguments, mentions):
+        before = snapshot(self.a), snapshot(self.b)
+        lines = self.apart(command, *arguments, code=BAD_INPUT).octavo_lines()
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(lines[0], r"rank 1 has .*, but rank 0 has .*; expected the same on every rank$")
+        for text in mentions:
+            self.assertIn(text, lines[0])
+        self.assertEqual((snapshot(self.a), snapshot(self.b)), before)
+        return lines[0]
+
+    def train_in(self, folder, *overrides):
+        self.run_octavo("train", self.path, *overrides, f"checkpoint.dir={folder}/checkpoints", f"logging.dir={folder}/log",
+                        f"data.train=[{folder}/corpus]", f"data.validation=[{folder}/corpus]")
+
+    def twins(self):
+        """Both folders with one checkpoint of step 4."""
+        self.train_in("a", "checkpoint.every=0")
+        copy_tree(self.a, self.b)
+
+    def test_the_same_in_both_folders(self):
+        self.twins()
+        self.apart("evaluate", self.path, code=DONE)
+        self.apart("generate", "checkpoints", "--prompt", "page", "--max-tokens", 2, code=DONE)
+
+    def test_a_checkpoint_that_one_rank_has(self):
+        step = "checkpoints/step_00000004"
+        self.twins()
+        shutil.rmtree(self.b / step)
+        for command, *rest in (("train", self.path, "training.steps=6"), ("evaluate", self.path),
+                               ("train", self.path, f"checkpoint.resume={step}"), ("generate", step, "--prompt", "x"),
+                               ("evaluate", self.path, "checkpoint.resume=never", f"model.init_from={step}")):
+            with self.subTest(command=command, rest=rest):
+                self.refused_apart(command, *rest, mentions=[step, "step 4, manifest"])
+        self.a, self.b = self.b, self.a
+        self.refused_apart("train", self.path, "training.steps=6", mentions=[step, "rank 0 has the checkpoint none"])
+
+    def test_rank_0_decides(self):
+        """The newest of rank 0 is what all take, whatever newer one another rank has."""
+        self.twins()
+        alike = self.apart("evaluate", self.path, code=DONE).out
+        self.train_in("b", "checkpoint.every=0", "training.steps=9")
+        self.assertEqual(checkpoints(self.b / "checkpoints"), ["step_00000004", "step_00000009"])
+        self.assertEqual(self.apart("evaluate", self.path, code=DONE).out, alike)
+
+    def test_checkpoints_that_would_be_written_apart(self):
+        self.twins()
+        for command in (("train", self.path, "training.steps=6"), ("train", self.path, "checkpoint.dir=new")):
+            lines = self.apart(*command, code=BAD_INPUT).octavo_lines()
+            self.assertEqual(len(lines), 1, lines)
+            self.assertRegex(lines[0], r"checkpoint.dir (checkpoints|new) of rank 1 is not that of rank 0")
+            self.assertEqual([path.name for path in self.a.rglob(".*")], [])
+
+    def test_a_checkpoint_of_another_run(self):
+        self.twins()
+        shutil.rmtree(self.b / "checkpoints")
+        self.train_in("b", "training.seed=5", "checkpoint.every=0")
+        step = "checkpoints/step_00000004"
+        for command, *rest in (("train", self.path, "training.steps=6"), ("evaluate", self.path),
+                               ("generate", "checkpoints", "--prompt", "x"),
+                               ("train", self.path, "checkpoint.dir=new", f"model.init_from={step}")):
+            with self.subTest(command=command, rest=rest):
+                self.refused_apart(command, *rest, mentions=[step])
+
+    def test_weights_of_another_export(self):
+        self.twins()
+        for folder in (self.a, self.b):
+            self.run_octavo("export", folder / "checkpoints", folder / "hf")
+        weights = self.b / "hf/model.safetensors"
+        content = weights.read_bytes()
+        weights.write_bytes(content[:-2] + b"\1\2")
+        self.refused_apart("evaluate", self.path, "checkpoint.resume=never", "model.init_from=hf", mentions=["hf/"])
+        weights.unlink()
+        self.refused_apart("train", self.path, "checkpoint.dir=new", "model.init_from=hf", mentions=["hf"])
+        weights.write_bytes(content)
+        self.apart("evaluate", self.path, "checkpoint.resume=never", "model.init_from=hf", code=DONE)
+
+    def test_data(self):
+        self.twins()
+        tokens = self.b / "corpus.bin"
+        content = tokens.read_bytes()
+
+        def other_token():
+            tokens.write_bytes(struct.pack("<H", 1) + content[2:])
+
+        def other_documents():
+            write_megatron(self.b / "corpus", text_documents(50, 300, seed=9))
+
+        for damage in (other_token, other_documents, tokens.unlink):
+            damage()
+            for command, key in (("train", "data.train"), ("evaluate", "data.validation")):
+                with self.subTest(damage=damage.__name__, command=command):
+                    self.refused_apart(command, self.path, mentions=[key, "corpus.bin"])
+        self.refused_apart("train", self.path, "data.train=[../a/corpus]", mentions=["data.validation", "corpus.bin"])
+
+    def test_nothing_is_written_before(self):
+        copy_tree(self.a, self.b)
+        write_megatron(self.b / "corpus", text_documents(50, 300, seed=9))
+        self.refused_apart("train", self.path, mentions=["corpus"])
+        self.assertEqual(checkpoints(self.a / "checkpoints"), [])
