@@ -146,11 +146,10 @@ void Trainer::reserve_staging() {
   runtime_.group().agree([&] { writer_.reserve(bytes); });
 }
 
-// Runs each kernel once, so that algorithms are timed, plans built and modules loaded before the first step. The
-// gradients it leaves are overwritten by the first micro-batch.
+// So that algorithms are timed, plans built and modules loaded before the first step.
 void Trainer::warm_up() {
   if (!runtime_.stream().is_cuda()) return;
-  state_.model.forward_backward(state_.batch.micro_batch(0), 0.0f, true, true);
+  state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
   runtime_.stream().synchronize();
   timer_.mark("plans and tuning");
 }

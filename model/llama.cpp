@@ -1,6 +1,9 @@
 #include "model/llama.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
 
 #include "kernels/core/error.h"
 #include "kernels/embedding.h"
@@ -18,6 +21,8 @@ ParameterView weights_of(const ShardedParameters& parameters) {
 ParameterView gradients_of(const ShardedParameters& parameters) {
   return [&parameters](const ParameterSpec& spec) { return parameters.full_gradient(spec); };
 }
+
+size_t unit_of(size_t layer) { return ParameterLayout::block_unit(static_cast<int64_t>(layer)); }
 
 }  // namespace
 
@@ -58,6 +63,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
     recompute_.push_back(recompute_of(options.checkpointing, layer));
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
+  layers_.resize(weights_.size());
+  std::iota(layers_.begin(), layers_.end(), size_t{0});
 
   const int64_t workspace_bytes = std::max({block_workspace_bytes(local_, shape, options.precision, stream),
                                             head_workspace_bytes(local_, shape, compute, stream),
@@ -173,11 +180,6 @@ BlockContext Llama::context(const Tensor& document_start) {
   return {local_, sdpa_shape(local_, options_.shape), rope_table_, document_start, tensor_, *stream_};
 }
 
-size_t Llama::unit_after(size_t layer) const {
-  const bool last = layer + 1 == weights_.size();
-  return last ? parameters_->layout().head_unit() : ParameterLayout::block_unit(static_cast<int64_t>(layer) + 1);
-}
-
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
 void Llama::forward_embedding(const MicroBatch& batch) {
   const Tensor& h0 = activations(0).h0;
@@ -186,19 +188,20 @@ void Llama::forward_embedding(const MicroBatch& batch) {
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
-Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c) {
+Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers) {
   fsdp_->gather(ParameterLayout::kNorms);
   fsdp_->gather(ParameterLayout::kEmbedding);
-  fsdp_->gather(ParameterLayout::block_unit(0));
+  fsdp_->gather(unit_of(layers.front()));
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
   forward_embedding(batch);
   c.clear_padding(activations(0).h0);
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
-  for (size_t layer = 0; layer < weights_.size(); ++layer) {
-    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
-    fsdp_->gather(unit_after(layer));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const size_t layer = layers[i];
+    const size_t unit = unit_of(layer);
+    fsdp_->gather(i + 1 < layers.size() ? unit_of(layers[i + 1]) : parameters_->layout().head_unit());
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
     block_forward(c, {.weights = weights_[layer],
                       .linears = linears_[layer],
@@ -215,7 +218,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c) {
 void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
   const BlockContext c = context(batch.document_start);
-  const Tensor residual = forward_blocks(batch, c);
+  const Tensor residual = forward_blocks(batch, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
@@ -224,13 +227,36 @@ void Llama::forward(const MicroBatch& batch) {
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
+  forward_backward(batch, scale, first, last, layers_);
+}
+
+void Llama::warm_up(const MicroBatch& batch, bool several) {
+  const Layers layers = layers_of_each_kind();
+  forward_backward(batch, 0.0f, true, !several, layers);
+  if (several) forward_backward(batch, 0.0f, false, true, layers);
+  fsdp_->weights_changed();  // so that a first step casts, and measures, all of them
+}
+
+// The first of those that run the same kernels. The first block of all adds no residual.
+Llama::Layers Llama::layers_of_each_kind() const {
+  std::set<std::tuple<bool, LinearPrecision, Recompute, bool>> kinds;
+  Layers chosen;
+  for (const size_t layer : layers_) {
+    const auto number = static_cast<int64_t>(layer);
+    const LinearPrecision recipe = options_.precision.of_layer(number, options_.config.num_layers);
+    if (kinds.emplace(layer == 0, recipe, recompute_[layer], runs_again(layer)).second) chosen.push_back(layer);
+  }
+  return chosen;
+}
+
+void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers) {
   CHECK(options_.mode == LlamaMode::kTraining, "this model was made for inference");
   const BlockContext c = context(batch.document_start);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->begin_micro_batch(first, last);
   if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
   if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
-  const Tensor residual = forward_blocks(batch, c);
+  const Tensor residual = forward_blocks(batch, c, layers);
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
@@ -243,7 +269,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
                          .accumulate = fsdp_->begin_gradient(head)});
   fsdp_->release(head);
   if (!options_.config.tie_word_embeddings) fsdp_->reduce(head);  // a tied table's gradient is not complete yet
-  backward_blocks(batch, last);
+  backward_blocks(batch, last, layers);
   backward_embedding(batch);
   fsdp_->reduce(ParameterLayout::kNorms);
 }
@@ -265,11 +291,12 @@ ForwardPass Llama::input_pass(size_t layer, size_t linear) const {
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 
-void Llama::backward_blocks(const MicroBatch& batch, bool last) {
+void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& layers) {
   const BlockContext c = context(batch.document_start);
-  for (size_t layer = weights_.size(); layer-- > 0;) {
-    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
-    if (layer > 0) fsdp_->gather(unit - 1);
+  for (size_t i = layers.size(); i-- > 0;) {
+    const size_t layer = layers[i];
+    const size_t unit = unit_of(layer);
+    if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
     // delta_ holds the gradient, so the first half's result goes to a gradient that is not there yet.
@@ -299,7 +326,7 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last) {
 // Behind the weight gradients of the block, which may be deferred.
 void Llama::finish_block(size_t layer, bool last) {
   const auto finish = [this, layer, last] {
-    const size_t unit = ParameterLayout::block_unit(static_cast<int64_t>(layer));
+    const size_t unit = unit_of(layer);
     const bool complete = last || !fsdp_->keeps_gradient(unit);
     if (kv_copies_ && complete) kv_copies_->sum(gradients_[layer].qkv, tensor_, *stream_);
     fsdp_->reduce(unit);
@@ -327,7 +354,8 @@ Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
   BlockContext c = context({});
   c.padding_begin = position + 1;
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
-  const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}}, c);
+  const Tensor residual =
+      forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}}, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);

@@ -51,6 +51,11 @@ class Llama {
   // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
+  // Does forward_backward() of a step of one micro-batch, or of `several`, with a scale of 0 and over one block of each
+  // kind: every kernel of the step runs, so that none is loaded, planned or timed later, but few run often. What it
+  // leaves in the gradients is overwritten by a first micro-batch.
+  void warm_up(const MicroBatch& batch, bool several);
+
   // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32, without tensor parallelism. What
   // stands behind the position is padding: neither its values nor its length matter, also under scales that tokens
   // share.
@@ -78,9 +83,13 @@ class Llama {
   void upload_rope_table();
   const BlockActivations& activations(size_t layer) const;
   BlockContext context(const Tensor& document_start);
+  // Layers in rising order: all of the model, but to warm up.
+  using Layers = std::vector<size_t>;
+  Layers layers_of_each_kind() const;
+  void forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers);
   // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
-  Tensor forward_blocks(const MicroBatch& batch, const BlockContext& c);
-  void backward_blocks(const MicroBatch& batch, bool last);
+  Tensor forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers);
+  void backward_blocks(const MicroBatch& batch, bool last, const Layers& layers);
   bool runs_again(size_t layer) const;
   ForwardPass input_pass(size_t layer, size_t linear) const;
   void finish_block(size_t layer, bool last);
@@ -88,8 +97,6 @@ class Llama {
   void backward_embedding(const MicroBatch& batch);
   Tensor all_tokens() const;
   int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
-  // The unit that forward needs after block `layer`.
-  size_t unit_after(size_t layer) const;
 
   LlamaOptions options_;
   ShardedParameters* parameters_;
@@ -108,6 +115,8 @@ class Llama {
   Tensor losses_;      // [tokens] float32
   Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
   Tensor rope_table_;  // [seq_len, head_dim] float32
+
+  Layers layers_;  // all
 
   // By layer.
   std::vector<BlockWeights> weights_;

@@ -68,9 +68,11 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
 }
 
 // The bits of what two steps of two micro-batches leave: losses, gradients, amaxes and statistics of the casts.
-std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing) {
+std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false) {
   TinyLlama model(options_of(recipe, checkpointing));
   Llama& llama = model.llama();
+  OwnedBatch zeros(kShape.tokens());
+  if (warm) llama.warm_up(zeros.views(), true);
   std::mt19937_64 generator(7);
   std::vector<float> numbers;
   const auto add = [&](const Tensor& values) {
@@ -112,6 +114,13 @@ TEST_P(RecipeTest, ModesGiveTheSameBits) {
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull), expected)) << "full";
   for (const double ratio : {0.25, 0.5, 0.75}) {
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), block_mode(ratio)), expected)) << "block, ratio " << ratio;
+  }
+}
+
+TEST_P(RecipeTest, WarmingUpLeavesNoTrace) {
+  const std::vector<float> expected = numbers_of(GetParam(), kNone);
+  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
+    EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, true), expected));
   }
 }
 

@@ -1,4 +1,5 @@
 // Forward and backward of the whole model, at a size where its own loss can be differentiated numerically.
+#include "kernels/core/profiler.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo {
@@ -179,6 +180,26 @@ TEST(Llama, NextTokenLogitsAreThoseOfTheLoss) {
     const int32_t target = tokens.targets()[static_cast<size_t>(position)];
     EXPECT_NEAR(std::log(total) - static_cast<double>(logits.data<float>()[target]),
                 static_cast<double>(losses[static_cast<size_t>(position)]), 1e-5);
+  }
+}
+
+// The first block, which adds no residual, and one of the others; of a first micro-batch and of a later one.
+TEST(Llama, WarmsUpWithOneBlockOfEachKind) {
+  ModelConfig config = tiny_config();
+  config.num_layers = 7;
+  TinyLlama model(config, kShape);
+  OwnedBatch zeros(kShape.tokens());
+  for (const bool several : {false, true}) {
+    Profiler profiler(Device::kCpu);
+    model.stream().set_profiler(&profiler);
+    model.llama().warm_up(zeros.views(), several);
+    model.stream().set_profiler(nullptr);
+    auto totals = profiler.totals();
+    const int64_t micro_batches = several ? 2 : 1;
+    for (const char* op : {"qkv", "sdpa_forward", "sdpa_backward", "down_d_w"}) {
+      EXPECT_EQ(totals[op].calls, 2 * micro_batches) << op;
+    }
+    EXPECT_EQ(totals["embedding_backward"].calls, micro_batches);
   }
 }
 

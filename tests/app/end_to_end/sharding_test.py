@@ -25,6 +25,15 @@ class Meshes(Corpus):
                    ranks=ranks)
         return self.losses(log)
 
+    def assert_same_run(self, actual, expected):
+        """Sums in another order change the last bits. Adam's first steps, which are nearly the signs of the gradients, make
+        more of that in later gradient norms: over eight seeds, up to 1.1e-5."""
+        first = min(expected)
+        self.assert_close({first: actual[first]}, {first: expected[first]}, 1e-6)
+        self.assert_close(actual, expected, 2e-5)
+        losses = [{step: values[:1] for step, values in run.items()} for run in (actual, expected)]
+        self.assert_close(*losses, 1e-6)
+
     def assert_meshes_resume_each_other(self, config, meshes):
         """Eight steps on each mesh; the last four again on each, from the checkpoint of the next one."""
         for i, (ranks, overrides) in enumerate(meshes):
@@ -54,19 +63,19 @@ class ShardingTest(Meshes):
         for mesh, (ranks, overrides) in self.MESHES.items():
             for keeping, kept in self.KEEPING.items():
                 with self.subTest(mesh=mesh, keeping=keeping):
-                    self.assert_close(self.run_mesh(*overrides, *kept, ranks=ranks), one, 1e-6)
+                    self.assert_same_run(self.run_mesh(*overrides, *kept, ranks=ranks), one)
 
     def test_without_accumulation(self):
         one = self.run_mesh("training.global_batch_size=4", "training.micro_batch_size=4")
         four = self.run_mesh("training.global_batch_size=4", ranks=4)
-        self.assert_close(four, one, 1e-6)
+        self.assert_same_run(four, one)
 
     def test_tied_table(self):
         sections = {"model": {"tie_word_embeddings": True}}
         one = self.run_mesh(**sections)
         for keeping, kept in self.KEEPING.items():
             with self.subTest(keeping=keeping):
-                self.assert_close(self.run_mesh(*kept, ranks=4, **sections), one, 1e-6)
+                self.assert_same_run(self.run_mesh(*kept, ranks=4, **sections), one)
 
     def test_gradients_reduced_in_bfloat16_are_close(self):
         one = self.run_mesh()

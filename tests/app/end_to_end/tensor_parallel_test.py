@@ -19,40 +19,40 @@ class TensorParallelTest(Meshes):
             "in 5 pieces, which the tokens are not": (2, ["parallel.tensor_parallel=2", "parallel.tensor_parallel_chunks=5"]),
         }.items():
             with self.subTest(mesh=mesh):
-                self.assert_close(self.run_mesh(*overrides, ranks=ranks), one, 1e-6)
+                self.assert_same_run(self.run_mesh(*overrides, ranks=ranks), one)
 
     def test_with_shards(self):
         one = self.run_mesh()
         for keeping, kept in self.KEEPING.items():
             with self.subTest(keeping=keeping):
-                self.assert_close(self.run_mesh("parallel.tensor_parallel=2", *kept, ranks=4), one, 1e-6)
+                self.assert_same_run(self.run_mesh("parallel.tensor_parallel=2", *kept, ranks=4), one)
         with self.subTest("copies of kv heads in shards"):
             model = self.MODEL | {"num_kv_heads": 1}
             one = self.run_mesh(model=model)
             for keeping, kept in self.KEEPING.items():
-                self.assert_close(self.run_mesh("parallel.tensor_parallel=2", *kept, ranks=4, model=model), one, 1e-6)
+                self.assert_same_run(self.run_mesh("parallel.tensor_parallel=2", *kept, ranks=4, model=model), one)
 
     def test_with_copies(self):
         one = self.run_mesh()
         two = self.run_mesh("parallel.tensor_parallel=2", "parallel.data_parallel_replicate=2", ranks=4)
-        self.assert_close(two, one, 1e-6)
+        self.assert_same_run(two, one)
 
     def test_without_accumulation(self):
         batch = ["training.global_batch_size=4", "training.micro_batch_size=4"]
         one = self.run_mesh(*batch)
-        self.assert_close(self.run_mesh(*batch, "parallel.tensor_parallel=4", ranks=4), one, 1e-6)
+        self.assert_same_run(self.run_mesh(*batch, "parallel.tensor_parallel=4", ranks=4), one)
 
     def test_heads_that_do_not_fit_into_each_other(self):
         """Ranks 0 and 2 have a kv head twice, rank 1 one of each."""
         model = self.MODEL | {"num_heads": 6, "hidden_size": 96}
         one = self.run_mesh(model=model, data={"seq_len": 36})
         three = self.run_mesh("parallel.tensor_parallel=3", ranks=3, model=model, data={"seq_len": 36})
-        self.assert_close(three, one, 1e-6)
+        self.assert_same_run(three, one)
 
     def test_tied_table(self):
         sections = {"model": self.MODEL | {"tie_word_embeddings": True}}
         one = self.run_mesh(**sections)
-        self.assert_close(self.run_mesh("parallel.tensor_parallel=2", ranks=4, **sections), one, 1e-6)
+        self.assert_same_run(self.run_mesh("parallel.tensor_parallel=2", ranks=4, **sections), one)
 
     def test_validation_and_evaluation(self):
         sections = {"data": {"validation": [{"path": str(self.corpus)}]}, "validation": {"every": 2, "batches": 2},
