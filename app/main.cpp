@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <new>
 #include <optional>
 
 #include "app/commands.h"
@@ -15,10 +16,13 @@
 #include "build_config.h"
 #include "data/pack.h"
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace octavo {
 
 namespace {
+
+constexpr int kMaxSteps = 1'000'000;  // of a benchmark
 
 // What the command line says; each subcommand reads its own part.
 struct CommandLine {
@@ -64,8 +68,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line, Command& run) {
 
   auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
   add_config(bench, line.bench.config);
-  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::NonNegativeNumber);
-  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::PositiveNumber);
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::Range(1, kMaxSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
   bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
       ->excludes(ops);
@@ -101,10 +105,12 @@ int run_pack(const PackOptions& options) {
   if (options.hold_out_every > 0) {
     std::cout << fmt::format("held out: {} documents, {} tokens\n", s.held_out_documents, s.held_out_tokens);
   }
-  if (s.unreadable_files + s.binary_files + s.empty_documents > 0) {
-    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", s.unreadable_files,
+  const auto unreadable = static_cast<int64_t>(s.unreadable.size());
+  if (unreadable + s.binary_files + s.empty_documents > 0) {
+    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", unreadable,
                              s.binary_files, s.empty_documents);
   }
+  for (const std::string& file : s.unreadable) std::cout << fmt::format("unreadable: {}\n", printable(file));
   return kExitDone;
 }
 
@@ -143,7 +149,7 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   pack->add_option("--input-list", line.pack.input_list, "a file naming one input a line");
   pack->add_option("--output", line.pack.output, "PREFIX of the token file")->required();
   pack->add_option("--hold-out-every", line.pack.hold_out_every, "every n-th document goes to a second token file")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one; default OUTPUT_held_out");
   pack->callback([&] { run = on_root([&] { return run_pack(line.pack); }); });
 
@@ -173,7 +179,8 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
 
 // Prints the error once and returns the exit code. A failure that all ranks share is rank 0's to print; one that the
 // others cannot know of ends them too.
-int fail(ProcessGroup& group, const std::string& message, int exit_code) {
+int fail(ProcessGroup& group, const std::string& reason, int exit_code) {
+  const std::string message = printable(reason);
   if (group.size() == 1 || group.agreed_failure()) {
     if (group.is_root()) fmt::print(stderr, "octavo: {}\n", message);
     return exit_code;
@@ -187,6 +194,8 @@ int run_command(const Command& command, ProcessGroup& group) {
     return command(group);
   } catch (const InputError& error) {
     return fail(group, error.what(), kExitBadInput);
+  } catch (const std::bad_alloc&) {
+    return fail(group, "the memory of this machine does not suffice", kExitFailed);
   } catch (const std::exception& error) {
     return fail(group, error.what(), kExitFailed);
   }
@@ -212,7 +221,7 @@ int main(int argc, char** argv) {
   try {
     connected.emplace();
   } catch (const InputError& error) {  // the ranks cannot reach each other: each is told of it
-    if (ProcessGroup::launcher_rank() == 0) fmt::print(stderr, "octavo: {}\n", error.what());
+    if (ProcessGroup::launcher_rank() == 0) fmt::print(stderr, "octavo: {}\n", printable(error.what()));
     return kExitBadInput;
   }
   ProcessGroup& group = *connected;
@@ -221,7 +230,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;  // --help, --version
     if (asked && group.is_root()) app.exit(error);
-    if (!asked && group.is_root()) fmt::print(stderr, "octavo: {} (see octavo --help)\n", error.what());
+    if (!asked && group.is_root()) fmt::print(stderr, "octavo: {} (see octavo --help)\n", printable(error.what()));
     return asked ? kExitDone : kExitBadInput;
   }
   return run_command(command, group);

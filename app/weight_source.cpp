@@ -4,6 +4,8 @@
 
 #include "app/tensor_slice.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/json_input.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -39,12 +41,12 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
 }
 
 void HfWeights::open_files() {
-  if (fs::exists(dir_ / kWeightsName)) {
+  if (path_exists(dir_ / kWeightsName)) {
     const SafetensorsFile& file = files_.emplace_back((dir_ / kWeightsName).string());
     for (const auto& [name, entry] : file.entries()) tensors_[name] = &file;
     return;
   }
-  CHECK_INPUT(fs::exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
+  CHECK_INPUT(path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
   open_sharded();
 }
 
@@ -64,6 +66,9 @@ void HfWeights::open_sharded() {
 }
 
 void HfWeights::check_tensors() const {
+  CHECK_INPUT(config_.num_layers <= static_cast<int64_t>(tensors_.size()),
+              "{}: has {} tensors, too few for the {} layers in config.json", dir_.string(), tensors_.size(),
+              config_.num_layers);
   const ParameterLayout layout(config_);
   std::set<std::string> expected;
   for (const ParameterSpec& spec : layout.specs()) {
@@ -105,9 +110,9 @@ void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {
-  CHECK_INPUT(fs::exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
+  CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
   if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path);
-  CHECK_INPUT(fs::exists(fs::path(path) / kHfConfigName),
+  CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
               "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);
   return std::make_unique<HfWeights>(path);

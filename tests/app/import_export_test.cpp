@@ -14,6 +14,7 @@
 #include "app/safetensors.h"
 #include "app/weight_source.h"
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 #include "model/parameters.h"
 #include "tests/data/test_files.h"
 
