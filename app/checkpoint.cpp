@@ -1,15 +1,13 @@
 #include "app/checkpoint.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
 #include "data/mapped_file.h"
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
@@ -18,15 +16,7 @@ namespace fs = std::filesystem;
 
 CheckpointManifest read_manifest(const fs::path& dir) {
   const std::string path = (dir / kManifestName).string();
-  std::ifstream file(path, std::ios::binary);
-  CHECK_INPUT(file.is_open(), "{}: cannot be opened for reading: {}", path, std::strerror(errno));
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  } catch (const nlohmann::json::exception&) {
-    throw InputError(fmt::format("{}: is damaged: it is not JSON", path));
-  }
-  return manifest_from_json(json, path);
+  return manifest_from_json(read_json_file(path), path);
 }
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }

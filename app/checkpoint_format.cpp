@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <span>
 #include <tuple>
@@ -12,6 +13,7 @@
 #include "app/safetensors.h"
 #include "app/tensor_slice.h"
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
@@ -77,27 +79,43 @@ CarriedFileInfo file_from_json(const Json& json) {
 CheckpointShard shard_from_json(const Json& json) {
   CheckpointShard shard;
   json.at("file").get_to(shard.file);
-  json.at("bytes").get_to(shard.bytes);
+  shard.bytes = integer_at(json, "bytes", "shard " + shard.file);
   json.at("header_xxh3").get_to(shard.header_checksum);
   check_plain_name("shard", shard.file);
   return shard;
 }
 
 CheckpointPiece piece_from_json(const Json& json) {
-  CheckpointPiece piece{json.at("file"), json.at("key"), json.at("begin"), json.at("end"), json.at("xxh3")};
+  CheckpointPiece piece{.file = json.at("file"), .key = json.at("key"), .checksum = json.at("xxh3")};
+  piece.begin = integer_at(json, "begin", "piece " + piece.key);
+  piece.end = integer_at(json, "end", "piece " + piece.key);
   if (const auto columns = json.find("columns"); columns != json.end()) {
     CHECK(columns->is_array() && columns->size() == 2, "the columns of {} are {}, expected their begin and end",
           piece.key, columns->dump());
-    piece.columns = {columns->at(0), columns->at(1)};
+    const std::string name = "a column of piece " + piece.key;
+    piece.columns = {as_integer(columns->at(0), name), as_integer(columns->at(1), name)};
     CHECK(!piece.columns.none(), "the columns of {} are {}, expected some", piece.key, columns->dump());
   }
   return piece;
 }
 
+// Sizes whose product, in bytes, fits 64 bits.
+std::vector<int64_t> shape_from_json(const Json& json, const std::string& tensor) {
+  CHECK(json.is_array(), "the shape of tensor {} is {}, expected a list", tensor, json.dump());
+  std::vector<int64_t> shape;
+  int64_t numel = 1;
+  for (const Json& size : json) {
+    shape.push_back(as_integer(size, "the shape of tensor " + tensor));
+    CHECK(!__builtin_mul_overflow(numel, shape.back(), &numel) && numel <= kMaxParameters,
+          "tensor {} has the shape {}, expected at most {} elements", tensor, json.dump(), kMaxParameters);
+  }
+  return shape;
+}
+
 CheckpointTensorInfo tensor_from_json(const Json& json) {
   CheckpointTensorInfo tensor;
   json.at("name").get_to(tensor.name);
-  json.at("shape").get_to(tensor.shape);
+  tensor.shape = shape_from_json(json.at("shape"), tensor.name);
   tensor.dtype = dtype_from_name(json.at("dtype").get<std::string>());
   for (const Json& piece : json.at("pieces")) tensor.pieces.push_back(piece_from_json(piece));
   return tensor;
@@ -146,6 +164,20 @@ void check_tensor(const CheckpointTensorInfo& tensor) {
         describe_shape(tensor.shape), next, tensor.shape[1]);
 }
 
+Json meta_from_json(const Json& json) {
+  if (json.is_null()) return Json::object();
+  CHECK(json.is_object(), "meta is {}, expected an object", json.dump());
+  if (json.contains("tokens")) integer_at(json, "tokens", "meta");
+  return json;
+}
+
+// Readers lay out all parameters of the model, so it must not claim more of them than there are.
+void check_layers(const CheckpointManifest& manifest) {
+  const auto tensors = static_cast<int64_t>(manifest.tensors.size());
+  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists {} tensors",
+        manifest.model.num_layers, tensors);
+}
+
 std::string checksum_of(const Json& json) {
   const std::string text = json.dump();
   return checksum_hex(text.data(), static_cast<int64_t>(text.size()));
@@ -187,20 +219,22 @@ Json model_config_to_json(const ModelConfig& config) {
 
 ModelConfig model_config_from_json(const Json& json) {
   ModelConfig config;
-  json.at("hidden_size").get_to(config.hidden_size);
-  json.at("intermediate_size").get_to(config.intermediate_size);
-  json.at("num_layers").get_to(config.num_layers);
-  json.at("num_heads").get_to(config.num_heads);
-  json.at("num_kv_heads").get_to(config.num_kv_heads);
-  json.at("head_dim").get_to(config.head_dim);
-  json.at("vocab_size").get_to(config.vocab_size);
+  config.hidden_size = integer_at(json, "hidden_size", "model");
+  config.intermediate_size = integer_at(json, "intermediate_size", "model");
+  config.num_layers = integer_at(json, "num_layers", "model");
+  config.num_heads = integer_at(json, "num_heads", "model");
+  config.num_kv_heads = integer_at(json, "num_kv_heads", "model");
+  config.head_dim = integer_at(json, "head_dim", "model");
+  config.vocab_size = integer_at(json, "vocab_size", "model");
   json.at("rope_theta").get_to(config.rope_theta);
   json.at("rms_norm_eps").get_to(config.rms_norm_eps);
   json.at("tie_word_embeddings").get_to(config.tie_word_embeddings);
   if (const Json& scaling = json.at("rope_scaling"); !scaling.is_null()) {
+    const char* key = "original_max_position_embeddings";
     config.rope_scaling = RopeScaling{scaling.at("factor"), scaling.at("low_freq_factor"),
-                                      scaling.at("high_freq_factor"), scaling.at("original_max_position_embeddings")};
+                                      scaling.at("high_freq_factor"), integer_at(scaling, key, "rope_scaling")};
   }
+  config.validate();
   return config;
 }
 
@@ -277,16 +311,22 @@ CheckpointManifest manifest_from_json(const Json& json, const std::string& path)
               checksum_of(content));
   CheckpointManifest manifest;
   manifest.checksum = checksum_of(content);
+  const auto invalid = [&](const std::string& reason) {
+    return InputError(fmt::format("{}: is not a valid manifest: {}", path, reason));
+  };
   try {
-    json.at("step").get_to(manifest.step);
-    manifest.model = model_config_from_json(json.at("model"));
-    json.at("mesh").at("ranks").get_to(manifest.ranks);
-    manifest.meta = json.at("meta");
+    manifest.step = integer_at(json, "step", "the manifest");
+    manifest.ranks = static_cast<int>(integer_at(json.at("mesh"), "ranks", "mesh", 1, std::numeric_limits<int>::max()));
+    manifest.meta = meta_from_json(json.at("meta"));
     for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
     merge_manifest_part(manifest, json);
     check_coverage(manifest);
-  } catch (const std::exception& error) {
-    throw InputError(fmt::format("{}: is not a valid manifest: {}", path, error.what()));
+    manifest.model = model_config_from_json(json.at("model"));
+    check_layers(manifest);
+  } catch (const Json::exception& error) {
+    throw invalid(reason_of(error));
+  } catch (const Error& error) {
+    throw invalid(error.what());
   }
   return manifest;
 }

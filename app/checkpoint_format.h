@@ -80,8 +80,8 @@ struct CheckpointManifest {
 nlohmann::json manifest_to_json(const CheckpointManifest& manifest);
 // Whether the JSON says that it is one, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
-// InputError naming `path` and what is wrong when the JSON is no undamaged manifest of a version this build reads, or
-// its pieces do not cover their tensors.
+// InputError naming `path` and what is wrong when the JSON is no undamaged manifest of a version this build reads, its
+// pieces do not cover their tensors, or its model cannot exist or has more layers than there are tensors.
 CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::string& path);
 
 // One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
@@ -94,6 +94,7 @@ void check_coverage(CheckpointManifest& manifest);
 
 // Model shape under Octavo's config keys (hidden_size, num_heads, ...).
 nlohmann::json model_config_to_json(const ModelConfig& config);
+// InputError when a field is missing or what ModelConfig::validate refuses.
 ModelConfig model_config_from_json(const nlohmann::json& json);
 
 // InputError naming the first field in which a checkpoint's model differs from the run's, with both values.

@@ -15,15 +15,9 @@ namespace {
 
 using namespace config_names;
 
-// Upper limits keep every product of sizes (parameters, samples, bytes) inside 64 bits.
-constexpr int64_t kMaxHidden = 1 << 20;
-constexpr int64_t kMaxIntermediate = 1 << 24;
+// Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/config.h do.
 constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
-constexpr int64_t kMaxLayers = 1 << 14;
-constexpr int64_t kMaxHeads = 1 << 12;
-constexpr int64_t kMaxHeadDim = 1 << 12;
-constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
@@ -77,7 +71,7 @@ void derive_heads(Config& config, bool has_head_dim) {
 void read_model(SectionReader section, Config& config) {
   ModelConfig& model = config.model;
   read_preset(section, config);
-  if (section.text("init_from", config.init_from) && config.init_from == "none") config.init_from.clear();
+  if (section.optional_text("init_from", config.init_from) && config.init_from == "none") config.init_from.clear();
   const auto given = [&](const char* field, bool is_given) {
     if (is_given) config.model_fields.emplace_back(field);
     return is_given;
@@ -140,7 +134,7 @@ void read_training(SectionReader section, TrainingConfig& training) {
 }
 
 void read_betas(SectionReader& section, OptimizerConfig& optimizer) {
-  const ConfigNode* found = section.child("betas");
+  const ConfigNode* found = section.written("betas");
   if (found == nullptr) return;
   constexpr const char* kExpected = "two numbers [beta1, beta2], each at least 0 and below 1";
   if (found->kind != ConfigNode::Kind::kList || found->children.size() != 2) section.wrong("betas", *found, kExpected);
@@ -166,7 +160,9 @@ void read_optimizer(SectionReader section, OptimizerConfig& optimizer) {
 }
 
 void read_precision(SectionReader section, Config& config) {
-  config.compute_given = section.choice("compute", config.precision.compute, kFloatType);
+  // Empty where it is left to the device.
+  config.compute_given =
+      section.child("compute") != nullptr && section.choice("compute", config.precision.compute, kFloatType);
   section.choice("linear", config.precision.linear, kLinear);
   section.integer("bf16_first_layers", config.precision.bf16_first_layers, 0, kMaxLayers);
   section.integer("bf16_last_layers", config.precision.bf16_last_layers, 0, kMaxLayers);

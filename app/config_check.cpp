@@ -37,15 +37,6 @@ void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t v
   CHECK_INPUT(!id || *id < vocab_size, "{} is {}, expected a token below model.vocab_size {}", key, *id, vocab_size);
 }
 
-// The same on every device, so that what trains on a CPU trains on a GPU.
-void check_attention(const ModelConfig& model) {
-  CHECK_INPUT(model.hidden_size % model.num_heads == 0,
-              "model.hidden_size is {}, expected a multiple of model.num_heads {}", model.hidden_size, model.num_heads);
-  CHECK_INPUT(model.head_dim == 32 || model.head_dim == 64 || model.head_dim == 128,
-              "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
-              model.head_dim);
-}
-
 void check_model(const Config& config) {
   if (!config.model_complete() && !config.init_from.empty()) return;
   CHECK_INPUT(config.model_given(),
@@ -55,7 +46,6 @@ void check_model(const Config& config) {
     CHECK_INPUT(!value.is_number() || value != 0,
                 "{} does not give model.{}, expected it beside the others, or a preset", config.source, field);
   config.model.validate();
-  check_attention(config.model);
   check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }

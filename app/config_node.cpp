@@ -1,13 +1,14 @@
 #include "app/config_node.h"
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <unordered_set>
 
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/printable.h"
 
 namespace octavo {
 
@@ -18,6 +19,10 @@ using Kind = ConfigNode::Kind;
 constexpr size_t kMaxDescribedText = 80;
 // An anchor that contains itself makes a YAML tree endless; no config is nested deeper than this.
 constexpr int kMaxDepth = 16;
+// What a config may hold: tens of thousands of datasets, and parsed in less than a second and some 300 MB at worst.
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMaxNodes = 100'000;
+constexpr size_t kMaxKeyBytes = 200;
 constexpr const char* kCommandLine = "command line";
 
 // Where a piece of YAML came from: a file, with lines, or a command-line argument, without.
@@ -31,60 +36,67 @@ struct Origin {
   }
 };
 
-ConfigNode node_from_yaml(const YAML::Node& yaml, const Origin& origin, int depth);
-
-void add_map_entries(const YAML::Node& yaml, const Origin& origin, int depth, ConfigNode& node) {
-  for (const auto& entry : yaml) {
-    const std::string where = origin.at(entry.first.Mark());
-    CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
-    const std::string& key = entry.first.Scalar();
-    CHECK_INPUT(node.find(key) == nullptr, "{}: the key '{}' is given twice", where, key);
-    node.children.push_back(node_from_yaml(entry.second, origin, depth + 1));
-    node.keys.push_back(key);
-  }
+void check_key_length(std::string_view key, const std::string& where) {
+  CHECK_INPUT(key.size() <= kMaxKeyBytes, "{}: the key '{}' is {} bytes long, expected at most {}", where,
+              printable(key, kMaxDescribedText), key.size(), size_t{kMaxKeyBytes});
 }
 
-ConfigNode node_from_yaml(const YAML::Node& yaml, const Origin& origin, int depth) {
-  ConfigNode node;
-  node.where = origin.at(yaml.Mark());
-  CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
-  if (yaml.IsScalar()) {
-    node.kind = Kind::kScalar;
-    node.text = yaml.Scalar();
-    node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
-  } else if (yaml.IsSequence()) {
-    node.kind = Kind::kList;
-    for (const auto& item : yaml) node.children.push_back(node_from_yaml(item, origin, depth + 1));
-  } else if (yaml.IsMap()) {
-    node.kind = Kind::kMap;
-    add_map_entries(yaml, origin, depth, node);
+// The tree of a YAML document. Aliases are copies in it, so a few bytes can stand for any number of nodes.
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(const Origin& origin) : origin_(origin) {}
+
+  ConfigNode build(const YAML::Node& yaml, int depth = 0) {
+    ConfigNode node;
+    node.where = origin_.at(yaml.Mark());
+    CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
+    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} stands for more than {} lists, maps and values, expected a config of fewer",
+                origin_.document, int64_t{kMaxNodes});
+    if (yaml.IsScalar()) {
+      node.kind = Kind::kScalar;
+      node.text = yaml.Scalar();
+      node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
+    } else if (yaml.IsSequence()) {
+      node.kind = Kind::kList;
+      for (const auto& item : yaml) node.children.push_back(build(item, depth + 1));
+    } else if (yaml.IsMap()) {
+      node.kind = Kind::kMap;
+      add_map_entries(yaml, depth, node);
+    }
+    return node;
   }
-  return node;
-}
+
+ private:
+  void add_map_entries(const YAML::Node& yaml, int depth, ConfigNode& node) {
+    std::unordered_set<std::string_view> known;
+    for (const auto& entry : yaml) {
+      const std::string where = origin_.at(entry.first.Mark());
+      CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
+      const std::string& key = entry.first.Scalar();
+      check_key_length(key, where);
+      CHECK_INPUT(known.insert(key).second, "{}: the key '{}' is given twice", where, key);
+      node.children.push_back(build(entry.second, depth + 1));
+      node.keys.push_back(key);
+    }
+  }
+
+  const Origin& origin_;
+  int64_t nodes_ = 0;
+};
 
 ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(text);
     CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.document, documents.size());
-    return node_from_yaml(documents.empty() ? YAML::Node() : documents.front(), origin, 0);
+    return TreeBuilder(origin).build(documents.empty() ? YAML::Node() : documents.front());
+  } catch (const YAML::DeepRecursion&) {  // the library's own limit, of some hundreds
+    throw InputError(fmt::format("{}: lists and maps are nested more than {} deep", origin.document, int{kMaxDepth}));
   } catch (const YAML::Exception& error) {
     const bool has_place = origin.has_lines && error.mark.line >= 0;
     const std::string place =
         has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
     throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.document, place, error.msg));
   }
-}
-
-std::string read_text(const std::string& path) {
-  std::error_code ignored;
-  CHECK_INPUT(std::filesystem::exists(path, ignored), "{} does not exist, expected a YAML config file", path);
-  CHECK_INPUT(!std::filesystem::is_directory(path, ignored), "{} is a directory, expected a YAML config file", path);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  CHECK_INPUT(file.good() || text.str().empty(), "{} cannot be read", path);
-  CHECK_INPUT(file.is_open(), "{} cannot be opened for reading", path);
-  return text.str();
 }
 
 void merge(ConfigNode& target, ConfigNode value) {
@@ -144,14 +156,12 @@ std::string ConfigNode::describe() const {
     case Kind::kScalar:
       break;
   }
-  std::string shown = text.size() <= kMaxDescribedText ? text : text.substr(0, kMaxDescribedText) + "...";
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  const std::string shown = printable(text, kMaxDescribedText);
   return is_string ? fmt::format("the string \"{}\"", shown) : fmt::format("'{}'", shown);
 }
 
 ConfigNode node_from_file(const std::string& path) {
-  ConfigNode root = parse_yaml(read_text(path), Origin{path, path});
+  ConfigNode root = parse_yaml(read_input_file(path, kMaxConfigBytes), Origin{path, path});
   CHECK_INPUT(root.kind != Kind::kNull, "{} is empty, expected a YAML map of sections", path);
   CHECK_INPUT(root.kind == Kind::kMap, "{} holds {}, expected a YAML map of sections", path, root.describe());
   return root;
@@ -184,9 +194,13 @@ void apply_override(ConfigNode& root, const std::string& override_text) {
   const bool has_empty_part =
       key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
   CHECK_INPUT(!has_empty_part, "the argument '{}' has an empty key, expected section.key=value", override_text);
+  check_key_length(key, kCommandLine);
   check_path_is_open(root, key, override_text);
   const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
   ConfigNode value = parse_yaml(override_text.substr(equals + 1), origin);
+  // An empty section would take back all that the file says in it; an empty key is its reader's to judge.
+  CHECK_INPUT(value.kind != Kind::kNull || key.find('.') != std::string::npos,
+              "the argument '{}' is empty, expected a value", override_text);
   merge(root, wrap_in_maps(key, std::move(value)));
 }
 

@@ -120,16 +120,20 @@ void SectionReader::wrong(const char* key, const ConfigNode& found, const std::s
 
 bool SectionReader::is_written(const char* key) const { return node_ != nullptr && node_->find(key) != nullptr; }
 
-const ConfigNode* SectionReader::child(const char* key) {
+const ConfigNode* SectionReader::written(const char* key) {
   std::string full = full_key(key);
   if (std::find(known_keys_.begin(), known_keys_.end(), full) == known_keys_.end())
     known_keys_.push_back(std::move(full));
-  const ConfigNode* found = node_ == nullptr ? nullptr : node_->find(key);
+  return node_ == nullptr ? nullptr : node_->find(key);
+}
+
+const ConfigNode* SectionReader::child(const char* key) {
+  const ConfigNode* found = written(key);
   return found == nullptr || found->kind == Kind::kNull ? nullptr : found;
 }
 
 bool SectionReader::integer(const char* key, int64_t& value, int64_t low, int64_t high) {
-  const ConfigNode* found = child(key);
+  const ConfigNode* found = written(key);
   if (found == nullptr) return false;
   const std::optional<int64_t> parsed = parse_integer<int64_t>(*found);
   if (!parsed || *parsed < low || *parsed > high)
@@ -139,6 +143,7 @@ bool SectionReader::integer(const char* key, int64_t& value, int64_t low, int64_
 }
 
 bool SectionReader::integer(const char* key, std::optional<int32_t>& value, int32_t low) {
+  if (child(key) == nullptr) return false;
   int64_t wide = 0;
   if (!integer(key, wide, low, std::numeric_limits<int32_t>::max())) return false;
   value = static_cast<int32_t>(wide);
@@ -146,7 +151,7 @@ bool SectionReader::integer(const char* key, std::optional<int32_t>& value, int3
 }
 
 bool SectionReader::seed(const char* key, uint64_t& value) {
-  const ConfigNode* found = child(key);
+  const ConfigNode* found = written(key);
   if (found == nullptr) return false;
   const std::optional<uint64_t> parsed = parse_integer<uint64_t>(*found);
   if (!parsed) wrong(key, *found, fmt::format("an integer from 0 to {}", std::numeric_limits<uint64_t>::max()));
@@ -155,7 +160,7 @@ bool SectionReader::seed(const char* key, uint64_t& value) {
 }
 
 bool SectionReader::number(const char* key, double& value, const NumberRange& range) {
-  const ConfigNode* found = child(key);
+  const ConfigNode* found = written(key);
   if (found == nullptr) return false;
   const std::optional<double> parsed = parse_number(*found);
   if (!parsed || !range.contains(*parsed)) wrong(key, *found, range.description);
@@ -164,7 +169,7 @@ bool SectionReader::number(const char* key, double& value, const NumberRange& ra
 }
 
 bool SectionReader::boolean(const char* key, bool& value) {
-  const ConfigNode* found = child(key);
+  const ConfigNode* found = written(key);
   if (found == nullptr) return false;
   const bool is_boolean =
       found->kind == Kind::kScalar && !found->is_string && (found->text == "true" || found->text == "false");
@@ -174,11 +179,15 @@ bool SectionReader::boolean(const char* key, bool& value) {
 }
 
 bool SectionReader::text(const char* key, std::string& value) {
-  const ConfigNode* found = child(key);
+  const ConfigNode* found = written(key);
   if (found == nullptr) return false;
   if (found->kind != Kind::kScalar || found->text.empty()) wrong(key, *found, "a text that is not empty");
   value = found->text;
   return true;
+}
+
+bool SectionReader::optional_text(const char* key, std::string& value) {
+  return child(key) != nullptr && text(key, value);
 }
 
 SectionReader SectionReader::section(const char* key) {

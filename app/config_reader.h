@@ -1,5 +1,6 @@
 // Typed, strict access to a ConfigNode. Each read names a key, where its value goes and what is allowed; the value
-// stays as it is (the default) when the key is absent or empty, and every read returns whether there was one. The keys
+// stays as it is (the default) when the key is absent, and every read returns whether there was one. A key without a
+// value is an error, but for sections and lists, which may be empty, and what says that it may. The keys
 // asked for are remembered: whatever else is in the tree is unknown, and refuse_unknown_keys() names the first of it.
 //
 // All errors are InputErrors "PLACE: section.key is FOUND, expected WHAT". Not thread-safe.
@@ -47,6 +48,7 @@ class SectionReader {
 
   // Integers are plain decimal digits: 3e2, 1_000, 0x10, 007 and quoted numbers are refused.
   bool integer(const char* key, int64_t& value, int64_t low, int64_t high);
+  // May be given without a value, which says that there is none.
   bool integer(const char* key, std::optional<int32_t>& value, int32_t low);
   bool seed(const char* key, uint64_t& value);
   // Floating point, integers included; never infinite.
@@ -55,10 +57,12 @@ class SectionReader {
   bool boolean(const char* key, bool& value);
   // Any scalar but an empty string.
   bool text(const char* key, std::string& value);
+  // The same, but it may be given without a value.
+  bool optional_text(const char* key, std::string& value);
 
   template <typename Enum, size_t kCount>
   bool choice(const char* key, Enum& value, const Choice<Enum> (&choices)[kCount]) {
-    const ConfigNode* found = child(key);
+    const ConfigNode* found = written(key);
     if (found == nullptr) return false;
     std::string allowed;
     for (const Choice<Enum>& one : choices) {
@@ -77,6 +81,8 @@ class SectionReader {
   std::vector<const ConfigNode*> items(const char* key);
   // Whether the key is written at all, be it empty.
   bool is_written(const char* key) const;
+  // The key's node; null when absent.
+  const ConfigNode* written(const char* key);
   // The key's node; null when absent or empty.
   const ConfigNode* child(const char* key);
 

@@ -1,13 +1,10 @@
 #include "app/hf_format.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
@@ -19,9 +16,7 @@ bool given(const Json& json, const char* key) { return json.contains(key) && !js
 
 int64_t get_integer(const Json& json, const char* key, const std::string& path) {
   CHECK_INPUT(given(json, key), "{}: has no {}", path, key);
-  CHECK_INPUT(json.at(key).is_number_integer(), "{}: {} is {}, expected a whole number", path, key,
-              json.at(key).dump());
-  return json.at(key).get<int64_t>();
+  return as_integer(json.at(key), fmt::format("{}: {}", path, key));
 }
 
 int64_t get_integer(const Json& json, const char* key, int64_t fallback, const std::string& path) {
@@ -89,16 +84,6 @@ int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
 
 }  // namespace
 
-Json read_json_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  CHECK_INPUT(file.is_open(), "{}: cannot be opened for reading: {}", path, std::strerror(errno));
-  try {
-    return Json::parse(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  } catch (const Json::exception& error) {
-    throw InputError(fmt::format("{}: is not JSON: {}", path, error.what()));
-  }
-}
-
 ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   check_supported_architecture(json, path);
   ModelConfig config;
@@ -116,16 +101,13 @@ ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   config.rms_norm_eps = given(json, "rms_norm_eps") ? get_number(json, "rms_norm_eps", path) : 1e-6;
   config.tie_word_embeddings = get_flag(json, "tie_word_embeddings", path);
   parse_rope(json, path, config);
-  try {
-    config.validate();
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("{}: {}", path, error.what()));
-  }
+  config.validate(path);
   return config;
 }
 
 HfMetadata parse_hf_metadata(const Json& json) {
   HfMetadata metadata;
+  if (!json.is_object()) return metadata;
   metadata.bos_token_id = json.value("bos_token_id", Json());
   metadata.eos_token_id = json.value("eos_token_id", Json());
   const Json positions = json.value("max_position_embeddings", Json());

@@ -23,15 +23,13 @@ struct HfMetadata {
 inline constexpr const char* kHfConfigName = "config.json";
 
 // The shape that a config.json describes; `path` names it in messages. InputError for what is not a Llama as Octavo
-// computes it: another model_type, biases, another activation, rope types other than default and llama3, quantization.
+// computes it (another model_type, biases, another activation, rope types other than default and llama3, quantization),
+// or a shape that ModelConfig::validate refuses.
 ModelConfig parse_hf_config(const nlohmann::json& json, const std::string& path);
 HfMetadata parse_hf_metadata(const nlohmann::json& json);
 
 // A config.json that both versions read. max_position_embeddings is the metadata's, or else what the rope scaling was
 // made for, or else the training length; at least that in any case.
 nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
-
-// A JSON file; InputError naming it when it cannot be read or is not JSON.
-nlohmann::json read_json_file(const std::string& path);
 
 }  // namespace octavo

@@ -18,6 +18,8 @@
 #include "data/output_file.h"
 #include "kernels/core/arena.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/json_input.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -43,7 +45,7 @@ int64_t largest_parameter(const ParameterLayout& layout) {
 
 void check_import_target(const fs::path& target) {
   std::error_code error;
-  if (!fs::exists(target, error)) return;
+  if (!path_exists(target)) return;
   CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
               target.string());
   if (fs::is_empty(target, error)) return;
@@ -64,8 +66,7 @@ Json import_meta(const fs::path& hf_dir, const Json& config) {
                 {{"bos_token_id", metadata.bos_token_id},
                  {"eos_token_id", metadata.eos_token_id},
                  {"max_position_embeddings", metadata.max_position_embeddings}}}};
-  std::error_code error;
-  if (fs::is_regular_file(hf_dir / kTokenizerName, error)) {
+  if (path_exists(hf_dir / kTokenizerName)) {
     meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerName).string();
   }
   return meta;
@@ -216,8 +217,8 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
 
 void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   const fs::path target = without_trailing_slash(checkpoint_dir);
-  CHECK_INPUT(fs::exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}", hf_dir,
-              kHfConfigName);
+  CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
+              hf_dir, kHfConfigName);
   HfWeights source(hf_dir);
   if (!source.note().empty()) spdlog::warn("{}", source.note());
   check_import_target(target);
@@ -241,7 +242,7 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
         "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
   CheckpointWeights source{fs::path(checkpoint)};
   const fs::path dir = hf_dir;
-  CHECK_INPUT(!fs::exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
+  CHECK_INPUT(!path_exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
               hf_dir);
   std::error_code error;
   fs::create_directories(dir, error);

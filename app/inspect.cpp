@@ -1,13 +1,13 @@
 #include "data/inspect.h"
 
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 
 #include "app/checkpoint.h"
 #include "app/commands.h"
 #include "app/config.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
 
 namespace octavo {
 
@@ -42,7 +42,7 @@ int inspect_command(const InspectArguments& arguments) {
   }
   CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
               "inspecting the config {} needs --samples A:B", arguments.target);
-  if (std::filesystem::is_directory(arguments.target)) {
+  if (is_directory_at(arguments.target)) {
     const nlohmann::json description = Checkpoint(arguments.target).describe();
     std::cout << description.dump(2) << std::endl;
     return description.value("intact", false) ? kExitDone : kExitBadInput;

@@ -1,8 +1,7 @@
 #include "app/machine_files.h"
 
-#include <filesystem>
-
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
 
 namespace octavo {
 
@@ -14,7 +13,7 @@ MachineRates find_machine(const std::string& name_or_path) {
     }
     names += (names.empty() ? "" : ", ") + std::string(file.name);
   }
-  CHECK_INPUT(std::filesystem::exists(name_or_path),
+  CHECK_INPUT(path_exists(name_or_path),
               "--machine {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}",
               name_or_path, names);
   return load_machine_rates(name_or_path);

@@ -1,13 +1,10 @@
 #include "app/machine_rates.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 
@@ -58,11 +55,7 @@ class Reader {
     expect(at(key).is_boolean(), key, "true or false");
     return at(key).get<bool>();
   }
-  int64_t count(const std::string& key, int64_t least) const {
-    expect(at(key).is_number_integer() && at(key).get<int64_t>() >= least, key,
-           fmt::format("an integer of at least {}", least));
-    return at(key).get<int64_t>();
-  }
+  int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
   double rate(const std::string& key) const {
     expect(at(key).is_number() && std::isfinite(at(key).get<double>()) && at(key).get<double>() > 0, key,
            "a positive number");
@@ -179,13 +172,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   return rates;
 }
 
-MachineRates load_machine_rates(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  CHECK_INPUT(file.is_open(), "{}: cannot be opened for reading: {}", path, std::strerror(errno));
-  const Json json = Json::parse(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), nullptr, false);
-  CHECK_INPUT(!json.is_discarded(), "{}: is not JSON, expected what octavo doctor --save writes", path);
-  return machine_rates_from_json(json, path);
-}
+MachineRates load_machine_rates(const std::string& path) { return machine_rates_from_json(read_json_file(path), path); }
 
 void visit_rates(MachineRates& rates, const RateVisitor& visit) {
   for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <new>
 #include <optional>
 
 #include "app/commands.h"
@@ -16,10 +17,13 @@
 #include "build_config.h"
 #include "data/pack.h"
 #include "kernels/core/error.h"
+#include "kernels/core/printable.h"
 
 namespace octavo {
 
 namespace {
+
+constexpr int kMaxSteps = 1'000'000;  // of a benchmark
 
 // What the command line says; each subcommand reads its own part.
 struct CommandLine {
@@ -65,8 +69,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line, StartupTimer& timer,
 
   auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
   add_config(bench, line.bench.config);
-  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::NonNegativeNumber);
-  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::PositiveNumber);
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::Range(1, kMaxSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
   bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
       ->excludes(ops);
@@ -102,10 +106,12 @@ int run_pack(const PackOptions& options) {
   if (options.hold_out_every > 0) {
     std::cout << fmt::format("held out: {} documents, {} tokens\n", s.held_out_documents, s.held_out_tokens);
   }
-  if (s.unreadable_files + s.binary_files + s.empty_documents > 0) {
-    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", s.unreadable_files,
+  const auto unreadable = static_cast<int64_t>(s.unreadable.size());
+  if (unreadable + s.binary_files + s.empty_documents > 0) {
+    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", unreadable,
                              s.binary_files, s.empty_documents);
   }
+  for (const std::string& file : s.unreadable) std::cout << fmt::format("unreadable: {}\n", printable(file));
   return kExitDone;
 }
 
@@ -145,7 +151,7 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   pack->add_option("--input-list", line.pack.input_list, "a file naming one input a line");
   pack->add_option("--output", line.pack.output, "PREFIX of the token file")->required();
   pack->add_option("--hold-out-every", line.pack.hold_out_every, "every n-th document goes to a second token file")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one; default OUTPUT_held_out");
   pack->callback([&] { run = on_root([&] { return run_pack(line.pack); }); });
 
@@ -174,7 +180,9 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
 }
 
 // Not fmt::print(), which throws where standard error cannot be written.
-void print_error(const std::string& message) { std::fputs(fmt::format("octavo: {}\n", message).c_str(), stderr); }
+void print_error(const std::string& message) {
+  std::fputs(fmt::format("octavo: {}\n", printable(message)).c_str(), stderr);
+}
 
 // Standard input, output and error that are closed (`>&-`) would be the next files opened, and be written to as such.
 // Opened for reading, an output stays one that cannot be written.
@@ -201,6 +209,8 @@ int run_command(const Command& command, ProcessGroup& group) {
     return command(group);
   } catch (const InputError& error) {
     return fail(group, error, kExitBadInput);
+  } catch (const std::bad_alloc&) {
+    return fail(group, Error("the memory of this machine does not suffice"), kExitFailed);
   } catch (const std::exception& error) {
     return fail(group, error, kExitFailed);
   }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
@@ -87,16 +88,17 @@ int64_t checked_numel(const std::vector<int64_t>& shape) {
 SafetensorsEntry parse_entry(const std::string& path, const std::string& name, const nlohmann::json& value) {
   SafetensorsEntry entry;
   entry.name = name;
+  const std::string where = fmt::format("{}: tensor {}", path, name);
   try {
     entry.dtype = value.at("dtype").get<std::string>();
-    entry.shape = value.at("shape").get<std::vector<int64_t>>();
-    const auto offsets = value.at("data_offsets").get<std::array<int64_t, 2>>();
-    CHECK_INPUT(value.at("data_offsets").size() == 2, "{}: tensor {} has {} data_offsets, expected 2", path, name,
-                value.at("data_offsets").size());
-    entry.begin_byte = offsets[0];
-    entry.end_byte = offsets[1];
+    for (const nlohmann::json& size : value.at("shape")) entry.shape.push_back(as_integer(size, where + ": its shape"));
+    const nlohmann::json& offsets = value.at("data_offsets");
+    CHECK_INPUT(offsets.is_array() && offsets.size() == 2, "{}: data_offsets are {}, expected a list of 2", where,
+                offsets.dump());
+    entry.begin_byte = as_integer(offsets[0], where + ": a data offset");
+    entry.end_byte = as_integer(offsets[1], where + ": a data offset");
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(fmt::format("{}: the header entry of tensor {} is not valid: {}", path, name, error.what()));
+    throw InputError(fmt::format("{}: its header entry is not valid: {}", where, reason_of(error)));
   }
   const int64_t bytes = element_bytes(entry.dtype);
   CHECK_INPUT(bytes > 0, "{}: tensor {} has the unknown dtype {}", path, name, entry.dtype);
@@ -221,12 +223,7 @@ void SafetensorsFile::parse_header() {
   CHECK_INPUT(kLengthBytes + header_bytes_ <= size_bytes(),
               "{}: is truncated or not a safetensors file: {} bytes, but its header alone should have {}", path(),
               size_bytes(), header_bytes_);
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(header());
-  } catch (const nlohmann::json::exception&) {
-    throw InputError(fmt::format("{}: is not a safetensors file: its header is not JSON", path()));
-  }
+  const nlohmann::json json = parse_json(header(), path() + ": its header");
   CHECK_INPUT(json.is_object(), "{}: is not a safetensors file: its header is not a JSON object", path());
   for (const auto& [name, value] : json.items()) {
     if (name != "__metadata__") entries_.emplace(name, parse_entry(path(), name, value));

@@ -6,6 +6,8 @@
 #include "app/tensor_slice.h"
 #include "data/file_identity.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/json_input.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -52,12 +54,12 @@ std::string HfWeights::identity() const {
 }
 
 void HfWeights::open_files() {
-  if (fs::exists(dir_ / kWeightsName)) {
+  if (path_exists(dir_ / kWeightsName)) {
     const SafetensorsFile& file = files_.emplace_back((dir_ / kWeightsName).string());
     for (const auto& [name, entry] : file.entries()) tensors_[name] = &file;
     return;
   }
-  CHECK_INPUT(fs::exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
+  CHECK_INPUT(path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
   open_sharded();
 }
 
@@ -99,6 +101,9 @@ void HfWeights::untie_other_head() {
 }
 
 void HfWeights::check_tensors() const {
+  CHECK_INPUT(config_.num_layers <= static_cast<int64_t>(tensors_.size()),
+              "{}: has {} tensors, too few for the {} layers in config.json", dir_.string(), tensors_.size(),
+              config_.num_layers);
   const ParameterLayout layout(config_);
   std::set<std::string> expected;
   for (const ParameterSpec& spec : layout.specs()) {
@@ -147,9 +152,9 @@ void CheckpointWeights::verify() {
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader) {
-  CHECK_INPUT(fs::exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
+  CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
   if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path, reader);
-  CHECK_INPUT(fs::exists(fs::path(path) / kHfConfigName),
+  CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
               "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);
   return std::make_unique<HfWeights>(path);

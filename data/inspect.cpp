@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -14,6 +12,8 @@
 #include "data/sample_stream.h"
 #include "data/token_file.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
@@ -69,6 +69,7 @@ Json entropies(const TokenFile& file, int64_t vocab_size) {
   for_each_piece(file, [&](std::span<const int32_t> ids, int64_t begin) {
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto id = static_cast<size_t>(ids[i]);
+      CHECK_INPUT(id < v, "{}: has been changed while it was read", file.path());
       ++singles[id];
       if (begin > 0 || i > 0) {
         ++pairs[previous * v + id];
@@ -100,12 +101,15 @@ Json document_lengths(const TokenFile& file) {
 
 // The content of PREFIX.json; null when there is none. A problem when it is not a JSON object.
 Json read_sidecar(const std::string& path, Json& problems) {
-  std::ifstream file(path);
-  if (!file) return nullptr;
-  Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
-  problems.push_back(fmt::format("{}: is not a JSON object", path));
-  return nullptr;
+  if (!path_exists(path)) return nullptr;
+  try {
+    Json json = parse_ordered_json(read_input_file(path), path);
+    CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
+    return json;
+  } catch (const InputError& error) {
+    problems.push_back(error.what());
+    return nullptr;
+  }
 }
 
 int64_t integer_or(const Json& sidecar, const char* key, int64_t otherwise) {

@@ -7,8 +7,9 @@
 
 namespace octavo {
 
-// Move-only. The bytes stay at the same address when the object is moved. Reading is safe from any thread. The file
-// must not be truncated while it is mapped (the kernel answers such a read with SIGBUS).
+// Move-only. The bytes stay at the same address when the object is moved. Reading is safe from any thread. A
+// file that is truncated while it is mapped ends the process with a sentence (data/mapping_faults.h); one that is
+// written to shows its new bytes, so what was checked of it has to be checked again when it is used.
 class MappedFile {
  public:
   MappedFile() = default;

@@ -1,10 +1,7 @@
 #include "data/pack.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,25 +10,18 @@
 #include "data/byte_tokenizer.h"
 #include "data/token_writer.h"
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct InputFile {
+struct Source {
   std::string path;
   bool named;  // by the user, as opposed to found in a directory
 };
-
-// The whole content, or nothing when the file cannot be read.
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return std::nullopt;
-  return text;
-}
 
 std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
   std::error_code error;
@@ -58,34 +48,25 @@ class Packer {
 
   PackSummary run() {
     // Everything is found before anything is written, so that the output can lie inside an input directory.
-    const std::vector<InputFile> files = find_files();
+    const std::vector<Source> files = find_files();
     writer_ = open_writer(options_.output);
     if (options_.hold_out_every > 0) held_out_writer_ = open_writer(options_.hold_out_output);
-    for (const InputFile& file : files) {
-      if (file.path.ends_with(".jsonl")) {
-        add_jsonl(file);
-      } else {
-        add_text(file);
-      }
-    }
+    for (const Source& file : files) add_file(file);
     finish();
     return summary_;
   }
 
  private:
-  std::vector<InputFile> find_files() {
+  std::vector<Source> find_files() {
     std::vector<std::string> inputs = options_.inputs;
     if (!options_.input_list.empty()) append_list(inputs);
     CHECK_INPUT(!inputs.empty(), "pack: no input is given");
-    std::vector<InputFile> files;
+    std::vector<Source> files;
     for (const std::string& input : inputs) {
-      std::error_code error;
-      const fs::file_status status = fs::status(input, error);
-      CHECK_INPUT(fs::exists(status), "{}: no such file or directory to pack", input);
-      if (fs::is_directory(status)) {
+      CHECK_INPUT(path_exists(input), "{}: no such file or directory to pack", input);
+      if (is_directory_at(input)) {
         append_directory(input, files);
       } else {
-        CHECK_INPUT(fs::is_regular_file(status), "{}: is neither a file nor a directory", input);
         files.push_back({input, true});
       }
     }
@@ -93,32 +74,31 @@ class Packer {
   }
 
   void append_list(std::vector<std::string>& inputs) const {
-    std::ifstream list(options_.input_list);
-    CHECK_INPUT(list.good(), "{}: cannot be opened for reading: {}", options_.input_list, std::strerror(errno));
-    for (std::string line; std::getline(list, line);) {
+    InputFile list(options_.input_list);
+    for (std::string line; list.read_line(line);) {
       if (line.ends_with('\r')) line.pop_back();
       if (!line.empty()) inputs.push_back(line);
     }
   }
 
-  void append_directory(const std::string& directory, std::vector<InputFile>& files) {
-    std::vector<InputFile> found;
+  void append_directory(const std::string& directory, std::vector<Source>& files) {
+    std::vector<Source> found;
     std::vector<fs::path> pending{directory};
     while (!pending.empty()) {
       const fs::path folder = std::move(pending.back());
       pending.pop_back();
       std::error_code error;
-      auto entry = fs::directory_iterator(folder, error);
-      if (error) ++summary_.unreadable_files;
-      for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+           entry.increment(error)) {
         std::error_code unknown_type;
         const fs::file_status status = entry->symlink_status(unknown_type);
         if (fs::is_directory(status)) pending.push_back(entry->path());
         if (fs::is_regular_file(status) && !is_own_output(entry->path()))
           found.push_back({entry->path().string(), false});
       }
+      if (error) summary_.unreadable.push_back(fmt::format("{}: {}", folder.string(), error.message()));
     }
-    std::sort(found.begin(), found.end(), [](const InputFile& a, const InputFile& b) { return a.path < b.path; });
+    std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
     files.insert(files.end(), found.begin(), found.end());
   }
 
@@ -134,44 +114,42 @@ class Packer {
     return false;
   }
 
-  void add_text(const InputFile& file) {
-    const std::optional<std::string> text = read_file(file.path);
-    CHECK_INPUT(text || !file.named, "{}: cannot be read: {}", file.path, std::strerror(errno));
-    if (!text) {
-      ++summary_.unreadable_files;
-      return;
+  // What the user named must be readable; of what a directory holds, the rest is packed without it.
+  void add_file(const Source& source) {
+    std::optional<InputFile> file;
+    try {
+      file.emplace(source.path);
+      source.path.ends_with(".jsonl") ? add_jsonl(*file) : add_text(*file, source.named);
+    } catch (const UnreadableFile& error) {
+      if (source.named) throw;
+      summary_.unreadable.emplace_back(error.what());
     }
-    const size_t nul = text->find('\0');
-    CHECK_INPUT(nul == std::string::npos || !file.named, "{}: has a NUL byte at offset {}, expected text", file.path,
-                nul);
+  }
+
+  void add_text(InputFile& file, bool named) {
+    const std::string text = file.read_all();
+    const size_t nul = text.find('\0');
+    CHECK_INPUT(nul == std::string::npos || !named, "{}: has a NUL byte at offset {}, expected text", file.path(), nul);
     if (nul != std::string::npos) {
       ++summary_.binary_files;
       return;
     }
     ++summary_.files;
-    add_document(*text);
+    add_document(text);
   }
 
-  void add_jsonl(const InputFile& file) {
-    std::ifstream lines(file.path, std::ios::binary);
-    CHECK_INPUT(lines.good() || !file.named, "{}: cannot be read: {}", file.path, std::strerror(errno));
-    if (!lines.good()) {
-      ++summary_.unreadable_files;
-      return;
-    }
+  void add_jsonl(InputFile& file) {
     ++summary_.files;
     int64_t number = 0;
-    for (std::string line; std::getline(lines, line);) {
+    for (std::string line; file.read_line(line);) {
       ++number;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      add_document(parse_line(line, file.path, number));
+      add_document(parse_line(line, file.path(), number));
     }
-    CHECK_INPUT(!lines.bad(), "{}: cannot be read beyond line {}", file.path, number);
   }
 
   static std::string parse_line(const std::string& line, const std::string& path, int64_t number) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    CHECK_INPUT(!json.is_discarded(), "{}:{}: is not valid JSON, expected an object with a field 'text'", path, number);
+    const nlohmann::json json = parse_json(line, fmt::format("{}:{}", path, number));
     CHECK_INPUT(json.is_object() && json.contains("text"), "{}:{}: has no field 'text', expected an object with one",
                 path, number);
     CHECK_INPUT(json["text"].is_string(), "{}:{}: the field 'text' is a {}, expected a string", path, number,
@@ -192,7 +170,7 @@ class Packer {
   void finish() {
     CHECK_INPUT(documents_ > 0,
                 "pack: the inputs hold no document ({} files read, {} unreadable, {} binary, {} empty documents)",
-                summary_.files, summary_.unreadable_files, summary_.binary_files, summary_.empty_documents);
+                summary_.files, summary_.unreadable.size(), summary_.binary_files, summary_.empty_documents);
     CHECK_INPUT(documents_ >= options_.hold_out_every, "pack: there are {} documents, too few to hold out one in {}",
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();

@@ -29,13 +29,15 @@ struct PackSummary {
   int64_t documents = 0, tokens = 0;                    // written to output
   int64_t held_out_documents = 0, held_out_tokens = 0;  // written to hold_out_output
   int64_t files = 0;                                    // read for documents
-  // Left out, of what a directory holds: files that cannot be read, and files with a NUL byte (not text).
-  int64_t unreadable_files = 0, binary_files = 0;
+  // Left out, of what a directory holds: files and directories that cannot be read (to their end), each with the
+  // reason, and files with a NUL byte (not text).
+  std::vector<std::string> unreadable;
+  int64_t binary_files = 0;
   int64_t empty_documents = 0;  // left out: no byte to learn from
 };
 
 // Writes PREFIX.bin, .idx and .json under temporary names and renames them once everything is read, so that bad input
-// leaves an older dataset of that name whole. InputError when a named input is missing or not text, a JSONL
+// leaves an older dataset of that name whole. InputError when a named input is missing, unreadable or not text, a JSONL
 // line is malformed (naming file and line), or there is no document at all; Error when the disk is full.
 PackSummary pack(const PackOptions& options);
 

@@ -132,14 +132,18 @@ int64_t SampleStream::document_at(int64_t dataset, int64_t epoch, int64_t index)
 
 SampleStream::Reading SampleStream::current(int64_t lane) {
   StreamState::Cursor* cursors = state_.cursors.data() + lane * num_datasets();
-  while (true) {
+  for (int64_t empty = 1;; ++empty) {
     const int64_t dataset = active_.size() == 1 ? active_.front() : choose_dataset(cursors);
     const TokenFile& source = file(dataset);
     StreamState::Cursor& cursor = cursors[dataset];
     const int64_t epoch = cursor.position / source.num_documents();
     const int64_t document = document_at(dataset, epoch, cursor.position % source.num_documents());
     const int64_t length = source.document_length(document) + extra_tokens_;
-    if (length > 0) return {dataset, document, epoch, length, &cursor};
+    if (length > cursor.offset) return {dataset, document, epoch, length, &cursor};
+    CHECK(cursor.offset == 0, "{}: {} tokens of document {} are read, but it has only {}: its index has been changed",
+          source.path(), cursor.offset, document, length);
+    // Nothing but empty documents: an index that was overwritten with zeros would go on like that for ever.
+    if (empty % source.num_documents() == 0) source.check_lengths();
     cursor.position += options_.lanes;
   }
 }

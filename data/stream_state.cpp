@@ -1,14 +1,19 @@
 // Saving and restoring a SampleStream.
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "data/sample_stream.h"
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {
 
 using Json = nlohmann::json;
+
+// No run counts as far; what lies above must not overflow when it is added to.
+constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / 4;
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
 
@@ -62,7 +67,7 @@ void SampleStream::restore(const Json& json) {
   try {
     state = parse_state(json);
   } catch (const Json::exception& error) {
-    throw InputError(fmt::format("the loader state is malformed: {}", error.what()));
+    throw InputError(fmt::format("the loader state is malformed: {}", reason_of(error)));
   }
   check_cursors(state);
   state_ = std::move(state);
@@ -75,25 +80,25 @@ StreamState SampleStream::parse_state(const Json& json) const {
               saved.size(), datasets_.size());
   for (size_t d = 0; d < datasets_.size(); ++d) {
     const TokenFile& source = datasets_[d].file;
-    const auto documents = saved.at(d).at("documents").get<int64_t>();
-    const auto tokens = saved.at(d).at("tokens").get<int64_t>();
+    const auto documents = integer_at(saved.at(d), "documents", "the loader state");
+    const auto tokens = integer_at(saved.at(d), "tokens", "the loader state");
     CHECK_INPUT(documents == source.num_documents() && tokens == source.num_tokens(),
                 "{}: has {} documents and {} tokens, but the loader state is of a dataset with {} and {}",
                 source.path(), source.num_documents(), source.num_tokens(), documents, tokens);
   }
 
   StreamState state;
-  state.next_sample = json.at("next_sample").get<int64_t>();
-  CHECK_INPUT(state.next_sample >= 0, "the loader state has next_sample {}, expected at least 0", state.next_sample);
+  state.next_sample = integer_at(json, "next_sample", "the loader state", 0, kMaxCount);
   const size_t count = state_.cursors.size();
   for (const char* key : {"position", "offset", "consumed"}) {
     CHECK_INPUT(json.at(key).size() == count, "the loader state has {} entries in '{}', expected {}",
                 json.at(key).size(), key, count);
   }
   for (size_t i = 0; i < count; ++i) {
-    state.cursors.push_back({.position = json.at("position").at(i).get<int64_t>(),
-                             .offset = json.at("offset").at(i).get<int64_t>(),
-                             .consumed = json.at("consumed").at(i).get<int64_t>()});
+    state.cursors.push_back(
+        {.position = as_integer(json.at("position").at(i), "position of the loader state", 0, kMaxCount),
+         .offset = as_integer(json.at("offset").at(i), "offset of the loader state", 0, kMaxCount),
+         .consumed = as_integer(json.at("consumed").at(i), "consumed of the loader state", 0, kMaxCount)});
   }
   return state;
 }

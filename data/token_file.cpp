@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "kernels/core/error.h"
+#include "kernels/core/input_file.h"
 
 namespace octavo {
 namespace {
@@ -37,11 +37,6 @@ void widen(const std::byte* tokens, std::span<int32_t> out) {
 }
 
 bool ends_with(const std::string& path, std::string_view suffix) { return std::string_view(path).ends_with(suffix); }
-
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
 
 }  // namespace
 
@@ -99,7 +94,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 TokenFile::TokenFile(const std::string& path) {
   CHECK_INPUT(!path.empty(), "the path of a token file is empty");
   const std::string prefix = token_file_prefix(path);
-  if (exists(prefix + ".idx") || !exists(prefix + ".bin")) {
+  if (path_exists(prefix + ".idx") || !path_exists(prefix + ".bin")) {
     open_megatron(prefix);
   } else {
     open_llm_c(prefix + ".bin");
@@ -108,8 +103,8 @@ TokenFile::TokenFile(const std::string& path) {
 
 void TokenFile::open_megatron(const std::string& prefix) {
   const std::string idx_path = prefix + ".idx";
-  CHECK_INPUT(exists(idx_path), "{}: no such token file (a Megatron dataset is {}.bin and {}.idx)", idx_path, prefix,
-              prefix);
+  CHECK_INPUT(path_exists(idx_path), "{}: no such token file (a Megatron dataset is {}.bin and {}.idx)", idx_path,
+              prefix, prefix);
   idx_ = MappedFile(idx_path);
   bin_ = MappedFile(prefix + ".bin");
 
@@ -151,24 +146,15 @@ void TokenFile::open_megatron(const std::string& prefix) {
 }
 
 void TokenFile::check_sequences() {
-  const int64_t bin_bytes = bin_.size_bytes();
   const int64_t width = token_size_bytes(dtype_);
   int64_t end_of_last = 0;
   for (int64_t s = 0; s < num_sequences_; ++s) {
-    const int64_t length = sequence_length(s), offset = sequence_offset_bytes(s);
-    CHECK_INPUT(length >= 0 && offset >= 0,
-                "{}: sequence {} has length {} and byte offset {}, expected no negative value", idx_.path(), s, length,
-                offset);
-    CHECK_INPUT(
-        offset <= bin_bytes && length * width <= bin_bytes - offset,
-        "{}: is {} bytes, but sequence {} of {} lies at byte {} and is {} tokens of {} bytes long: truncated or "
-        "foreign",
-        bin_.path(), bin_bytes, s, idx_.path(), offset, length, width);
-    end_of_last = std::max(end_of_last, offset + length * width);
+    const int64_t length = sequence_length(s);
+    end_of_last = std::max(end_of_last, sequence_offset_bytes(s, length) + length * width);
     num_tokens_ += length;
   }
-  CHECK_INPUT(end_of_last == bin_bytes, "{}: is {} bytes, but {} describes {}: the two do not belong together",
-              bin_.path(), bin_bytes, idx_.path(), end_of_last);
+  CHECK_INPUT(end_of_last == bin_.size_bytes(), "{}: is {} bytes, but {} describes {}: the two do not belong together",
+              bin_.path(), bin_.size_bytes(), idx_.path(), end_of_last);
 }
 
 void TokenFile::check_document_index() const {
@@ -225,18 +211,44 @@ void TokenFile::find_llm_c_documents(T leading_token) {
 }
 
 int64_t TokenFile::first_sequence(int64_t document) const {
-  return one_sequence_each_ ? document : load<int64_t>(document_index_, document);
+  if (one_sequence_each_) return document;
+  const auto first = load<int64_t>(document_index_, document);
+  CHECK_INPUT(first >= 0 && first <= num_sequences_,
+              "{}: document {} begins with sequence {}, expected one of {}: the index has been changed", idx_.path(),
+              document, first, num_sequences_);
+  return first;
 }
 
 int64_t TokenFile::sequence_length(int64_t sequence) const {
-  if (lengths_ != nullptr) return load<int32_t>(lengths_, sequence);
+  if (lengths_ != nullptr) {
+    const auto length = load<int32_t>(lengths_, sequence);
+    CHECK_INPUT(length >= 0, "{}: sequence {} has length {}, expected no negative value", idx_.path(), sequence,
+                length);
+    return length;
+  }
   const auto s = static_cast<size_t>(sequence);
   return starts_[s + 1] - starts_[s];
 }
 
-int64_t TokenFile::sequence_offset_bytes(int64_t sequence) const {
-  if (offsets_ != nullptr) return load<int64_t>(offsets_, sequence);
-  return kLlmCHeaderBytes + starts_[static_cast<size_t>(sequence)] * token_size_bytes(dtype_);
+int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const {
+  const int64_t width = token_size_bytes(dtype_);
+  if (offsets_ == nullptr) return kLlmCHeaderBytes + starts_[static_cast<size_t>(sequence)] * width;
+  const auto offset = load<int64_t>(offsets_, sequence);
+  CHECK_INPUT(offset >= 0, "{}: sequence {} has byte offset {}, expected no negative value", idx_.path(), sequence,
+              offset);
+  const int64_t bin_bytes = bin_.size_bytes();
+  CHECK_INPUT(offset <= bin_bytes && length * width <= bin_bytes - offset,
+              "{}: is {} bytes, but sequence {} of {} lies at byte {} and is {} tokens of {} bytes long: truncated or "
+              "foreign",
+              bin_.path(), bin_bytes, sequence, idx_.path(), offset, length, width);
+  return offset;
+}
+
+void TokenFile::check_lengths() const {
+  int64_t tokens = 0;
+  for (int64_t s = 0; s < num_sequences_; ++s) tokens += sequence_length(s);
+  CHECK_INPUT(tokens == num_tokens_, "{}: describes {} tokens, but it was {} when it was opened: it has been changed",
+              idx_.path(), tokens, num_tokens_);
 }
 
 int64_t TokenFile::document_length(int64_t document) const {
@@ -259,7 +271,7 @@ void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) co
       continue;
     }
     const auto count = std::min(static_cast<size_t>(length - begin), out.size());
-    const std::byte* tokens = bin_.data() + sequence_offset_bytes(s) + begin * width;
+    const std::byte* tokens = bin_.data() + sequence_offset_bytes(s, length) + begin * width;
     switch (dtype_) {
       case TokenDtype::kU8:
         widen<uint8_t>(tokens, out.first(count));

@@ -44,7 +44,9 @@ std::string token_file_prefix(const std::string& path);
 // Position in `ids` of the first one outside [0, vocab_size), or -1. One pass at memory speed when there is none.
 int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size);
 
-// Move-only. All functions are const and safe to call from several threads.
+// Move-only. All functions are const and safe to call from several threads. The files are mapped, so whoever writes
+// into them writes into what is read here: each look-up in the index is checked against the bounds again (InputError),
+// and tokens are read as they are now. A truncated file ends the process (data/mapping_faults.h).
 class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
@@ -64,6 +66,9 @@ class TokenFile {
 
   // Tokens in a document; O(its sequences). No range check: 0 <= document < num_documents().
   int64_t document_length(int64_t document) const;
+
+  // InputError when the lengths in the index no longer sum up to num_tokens(). O(sequences).
+  void check_lengths() const;
 
   // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes
   // negative, which no vocabulary contains). Error when the range does not lie inside the document.
@@ -86,7 +91,8 @@ class TokenFile {
 
   int64_t first_sequence(int64_t document) const;
   int64_t sequence_length(int64_t sequence) const;
-  int64_t sequence_offset_bytes(int64_t sequence) const;
+  // Of a sequence of that length, which must lie inside the tokens.
+  int64_t sequence_offset_bytes(int64_t sequence, int64_t length) const;
 
   MappedFile idx_;  // not mapped for llm.c shards
   MappedFile bin_;

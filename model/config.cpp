@@ -1,6 +1,7 @@
 #include "model/config.h"
 
 #include <array>
+#include <cmath>
 
 #include "kernels/core/error.h"
 
@@ -28,8 +29,51 @@ const std::array<Preset, 6>& presets() {
   return all;
 }
 
-void check_positive(int64_t value, const char* field) {
+constexpr double kMaxRopeFactor = 1e6;
+constexpr int64_t kMaxPositions = int64_t{1} << 32;
+
+void check_size(int64_t value, int64_t most, const char* field) {
   CHECK_INPUT(value > 0, "model.{} is {}, expected a positive number", field, value);
+  CHECK_INPUT(value <= most, "model.{} is {}, expected at most {}", field, value, most);
+}
+
+void check_rope(const ModelConfig& model) {
+  CHECK_INPUT(model.rope_theta > 0 && std::isfinite(model.rope_theta),
+              "model.rope_theta is {}, expected a positive number", model.rope_theta);
+  if (!model.rope_scaling) return;
+  const RopeScaling& scaling = *model.rope_scaling;
+  CHECK_INPUT(scaling.factor >= 1 && scaling.factor <= kMaxRopeFactor,
+              "model.rope_scaling.factor is {}, expected from 1 to {}", scaling.factor, kMaxRopeFactor);
+  CHECK_INPUT(scaling.high_freq_factor > scaling.low_freq_factor && scaling.low_freq_factor > 0 &&
+                  std::isfinite(scaling.high_freq_factor),
+              "model.rope_scaling.high_freq_factor is {} and low_freq_factor {}, expected high > low > 0",
+              scaling.high_freq_factor, scaling.low_freq_factor);
+  check_size(scaling.original_max_position_embeddings, kMaxPositions, "rope_scaling.original_max_position_embeddings");
+}
+
+// The same on every device, so that what trains on a CPU trains on a GPU.
+void check_attention(const ModelConfig& model) {
+  CHECK_INPUT(model.num_heads % model.num_kv_heads == 0,
+              "model.num_heads is {}, which model.num_kv_heads {} does not divide", model.num_heads,
+              model.num_kv_heads);
+  CHECK_INPUT(model.head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", model.head_dim);
+  CHECK_INPUT(model.hidden_size % model.num_heads == 0,
+              "model.hidden_size is {}, expected a multiple of model.num_heads {}", model.hidden_size, model.num_heads);
+  CHECK_INPUT(model.head_dim == 32 || model.head_dim == 64 || model.head_dim == 128,
+              "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
+              model.head_dim);
+}
+
+void check_shape(const ModelConfig& model) {
+  check_size(model.hidden_size, kMaxHidden, "hidden_size");
+  check_size(model.intermediate_size, kMaxIntermediate, "intermediate_size");
+  check_size(model.num_layers, kMaxLayers, "num_layers");
+  check_size(model.num_heads, kMaxHeads, "num_heads");
+  check_size(model.num_kv_heads, kMaxHeads, "num_kv_heads");
+  check_size(model.head_dim, kMaxHeadDim, "head_dim");
+  check_size(model.vocab_size, kMaxVocab, "vocab_size");
+  CHECK_INPUT(model.num_parameters() <= kMaxParameters, "the model has {} parameters, expected at most {}",
+              model.num_parameters(), kMaxParameters);
 }
 
 }  // namespace
@@ -49,28 +93,15 @@ double ModelConfig::flops_per_token(int64_t seq_len) const {
          12.0 * static_cast<double>(num_layers * attention_width() * seq_len);
 }
 
-void ModelConfig::validate() const {
-  check_positive(hidden_size, "hidden_size");
-  check_positive(intermediate_size, "intermediate_size");
-  check_positive(num_layers, "num_layers");
-  check_positive(num_heads, "num_heads");
-  check_positive(num_kv_heads, "num_kv_heads");
-  check_positive(head_dim, "head_dim");
-  check_positive(vocab_size, "vocab_size");
-  CHECK_INPUT(num_heads % num_kv_heads == 0, "model.num_heads is {}, which model.num_kv_heads {} does not divide",
-              num_heads, num_kv_heads);
-  CHECK_INPUT(head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", head_dim);
-  CHECK_INPUT(rope_theta > 0, "model.rope_theta is {}, expected a positive number", rope_theta);
-  CHECK_INPUT(rms_norm_eps > 0, "model.rms_norm_eps is {}, expected a positive number", rms_norm_eps);
-  if (rope_scaling) {
-    CHECK_INPUT(rope_scaling->factor >= 1, "model.rope_scaling.factor is {}, expected at least 1",
-                rope_scaling->factor);
-    CHECK_INPUT(rope_scaling->high_freq_factor > rope_scaling->low_freq_factor && rope_scaling->low_freq_factor > 0,
-                "model.rope_scaling.high_freq_factor is {} and low_freq_factor {}, expected high > low > 0",
-                rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
-    CHECK_INPUT(rope_scaling->original_max_position_embeddings > 0,
-                "model.rope_scaling.original_max_position_embeddings is {}, expected a positive number",
-                rope_scaling->original_max_position_embeddings);
+void ModelConfig::validate(const std::string& where) const {
+  try {
+    check_shape(*this);
+    check_attention(*this);
+    check_rope(*this);
+    CHECK_INPUT(rms_norm_eps > 0 && std::isfinite(rms_norm_eps), "model.rms_norm_eps is {}, expected a positive number",
+                rms_norm_eps);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}{}{}", where, where.empty() ? "" : ": ", error.what()));
   }
 }
 

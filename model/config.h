@@ -10,6 +10,16 @@
 
 namespace octavo {
 
+// The largest sizes of a model. They and kMaxParameters keep every product of sizes (elements, bytes, FLOPs) inside 64
+// bits, and a layout of all parameters within some megabytes.
+inline constexpr int64_t kMaxHidden = 1 << 20;
+inline constexpr int64_t kMaxIntermediate = 1 << 24;
+inline constexpr int64_t kMaxLayers = 1 << 14;
+inline constexpr int64_t kMaxHeads = 1 << 12;
+inline constexpr int64_t kMaxHeadDim = 1 << 12;
+inline constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kMaxParameters = int64_t{1} << 50;
+
 struct ModelConfig {
   int64_t hidden_size = 0;        // width of the residual stream
   int64_t intermediate_size = 0;  // width of the SwiGLU
@@ -33,8 +43,10 @@ struct ModelConfig {
   // Training FLOPs a token as `mfu` counts them: 6 N + 12 L H Q T, N = num_matmul_parameters().
   double flops_per_token(int64_t seq_len) const;
 
-  // Throws InputError naming the field and the numbers when the shape cannot exist.
-  void validate() const;
+  // The one check of a shape, wherever it was read. Throws InputError naming the field and the numbers when the shape
+  // cannot exist, is beyond the limits above, or is none that attention has kernels for; with `where` before the
+  // sentence unless it is empty.
+  void validate(const std::string& where = "") const;
 
   bool operator==(const ModelConfig& other) const;
 };

@@ -4,7 +4,9 @@
     tokenize_hf.py --tokenizer tokenizer.json --input PATH... --output PREFIX [--hold-out-every N] [--workers N]
 
 A PATH is a text file (one document), a .jsonl file (one document a line, in its field "text"), or a directory of such files
-(one document a file, in the bytewise order of their paths). No bos or eos is added: the loader inserts them around each
+(in the bytewise order of their paths). What a directory holds besides (binary and compressed files, such as .parquet and
+.jsonl.gz, links, what cannot be read) is left out and counted by kind; where that is more than what is taken, nothing is
+written, unless --allow-skipped says that it is meant. No bos or eos is added: the loader inserts them around each
 document when data.bos_id and data.eos_id are set.
 
 Writes PREFIX.bin, PREFIX.idx and PREFIX.json (the Megatron indexed dataset: unsigned 16-bit tokens for vocabularies under
@@ -15,14 +17,18 @@ Documents are streamed through a pool of processes in order; memory grows by 4 b
 
 import argparse
 import array
+import collections
 import json
 import multiprocessing
 import os
+import re
 import struct
 import sys
 from pathlib import Path
 
 MAGIC = b"MMIDIDX\x00\x00"
+COMPRESSIONS = {".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip"}
+CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")  # but not tabs, ends of lines and pages, and escape
 BATCH_BYTES = 1 << 20  # text that travels to a worker at once
 
 _tokenizer = None  # a worker process's own
@@ -30,6 +36,21 @@ _tokenizer = None  # a worker process's own
 
 class InputError(Exception):
     """What the user gave is wrong; one sentence that names the file."""
+
+
+class Sources:
+    """What became of the files of the inputs."""
+
+    def __init__(self):
+        self.taken = 0
+        self.left_out = collections.Counter()  # by kind
+
+    def num_left_out(self):
+        return sum(self.left_out.values())
+
+    def describe_left_out(self):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_out.most_common())
+        return f"left out {self.num_left_out()} files: {kinds}"
 
 
 class TokenFileWriter:
@@ -77,31 +98,66 @@ class TokenFileWriter:
             Path(self.prefix + suffix + ".tmp").unlink(missing_ok=True)
 
 
-def list_files(paths):
+def kind_of(path):
+    """What a file that is left out is counted as: its suffix, with the one before a compression's."""
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    inner = os.path.splitext(stem)[1] if suffix.lower() in COMPRESSIONS else ""
+    return (inner + suffix).lower() or "without a suffix"
+
+
+def list_files(paths, sources):
     """(path, named): every regular file of the inputs; `named` when the user gave this very file."""
+    def unreadable(_):
+        sources.left_out["unreadable directory"] += 1
+
     for path in paths:
         if os.path.isdir(path):
-            found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-            regular = [name for name in found if os.path.isfile(name) and not os.path.islink(name)]
-            for name in sorted(regular, key=os.fsencode):
-                yield name, False
+            found = [os.path.join(folder, name) for folder, _, names in os.walk(path, onerror=unreadable) for name in names]
+            for name in sorted(found, key=os.fsencode):
+                if os.path.islink(name):
+                    sources.left_out["symbolic link"] += 1
+                elif os.path.isfile(name):
+                    yield name, False
+                else:
+                    sources.left_out["special file"] += 1
         elif os.path.isfile(path):
             yield path, True
         else:
             raise InputError(f"{path}: no such file or directory")
 
 
-def read_documents(paths):
-    for path, named in list_files(paths):
-        if path.endswith(".jsonl"):
-            yield from read_jsonl(path)
+def text_of(data):
+    """The text of a file, or nothing when it is none: it has a NUL, or other control characters and is no UTF-8."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None if CONTROLS.search(data) else data.decode("utf-8", errors="replace")
+
+
+def read_documents(paths, sources=None):
+    sources = sources or Sources()
+    for path, named in list_files(paths, sources):
+        try:
+            if path.endswith(".jsonl"):
+                yield from read_jsonl(path)
+                sources.taken += 1
+                continue
+            with open(path, "rb") as file:
+                text = text_of(file.read())
+        except OSError as error:
+            if named:
+                raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            sources.left_out["unreadable"] += 1
             continue
-        with open(path, "rb") as file:
-            data = file.read()
-        if b"\0" not in data:
-            yield data.decode("utf-8", errors="replace")
+        if text is not None:
+            sources.taken += 1
+            yield text
         elif named:
-            raise InputError(f"{path}: has a NUL byte at offset {data.index(0)}, expected text")
+            raise InputError(f"{path}: is not text: it has a NUL byte, or control characters and is no UTF-8")
+        else:
+            sources.left_out[kind_of(path)] += 1
 
 
 def read_jsonl(path):
@@ -196,13 +252,19 @@ def tokenize(arguments):
     writers = [TokenFileWriter(prefix, vocab_size) for prefix in prefixes]
     try:
         count = 0
-        work = ((batch, writers[0].typecode) for batch in batches(read_documents(arguments.input)))
+        sources = Sources()
+        work = ((batch, writers[0].typecode) for batch in batches(read_documents(arguments.input, sources)))
         with multiprocessing.Pool(arguments.workers, start_worker, (str(arguments.tokenizer),)) as pool:
             for encoded in bounded(pool, work, 4 * arguments.workers):
                 for packed in encoded:
                     count += 1
                     held_out = hold_out_every and count % hold_out_every == 0
                     writers[1 if held_out else 0].add_document(packed)
+        if sources.left_out:
+            print(sources.describe_left_out(), file=sys.stderr)
+        if sources.num_left_out() > sources.taken and not arguments.allow_skipped:
+            raise InputError(f"more files are left out ({sources.num_left_out()}) than taken ({sources.taken}); "
+                             "--allow-skipped takes them nevertheless")
         if any(not writer.lengths for writer in writers):
             raise InputError(f"the inputs hold {count} documents, too few")
         for writer in writers:
@@ -221,6 +283,7 @@ def main():
     parser.add_argument("--output", required=True, metavar="PREFIX", help="writes PREFIX.bin, .idx and .json")
     parser.add_argument("--hold-out-every", type=int, default=0, metavar="N", help="every N-th document goes to the held-out file")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="the held-out file; OUTPUT_held_out by default")
+    parser.add_argument("--allow-skipped", action="store_true", help="also when more files are left out than taken")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes; the number of cores by default")
     arguments = parser.parse_args()
     if arguments.workers < 1 or arguments.hold_out_every < 0:

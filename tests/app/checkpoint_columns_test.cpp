@@ -262,7 +262,7 @@ TEST_F(CheckpointColumns, RefusesManifestsOfImpossibleColumns) {
     EXPECT_NE(message.find("the manifest: is not a valid manifest"), std::string::npos) << columns << ": " << message;
     EXPECT_NE(message.find(why), std::string::npos) << columns << ": " << message;
   };
-  expect_refused({-1, 2}, "[7, 5]: columns -1 to 2");
+  expect_refused({-1, 2}, "a column of piece a.weight[:, 0:2][0:14] is -1, expected an integer from 0");
   expect_refused({2, 6}, "[7, 5]: columns 2 to 6, expected some of its columns 0 to 5");
   expect_refused({2, 2}, "[7, 5]: columns 2 to 2");
   expect_refused({0, 0}, "[0,0]");

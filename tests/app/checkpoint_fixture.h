@@ -24,7 +24,7 @@ inline ModelConfig small_model() {
   config.intermediate_size = 12;
   config.num_layers = 1;
   config.num_heads = config.num_kv_heads = 1;
-  config.head_dim = 8;
+  config.head_dim = 32;
   config.vocab_size = 10;
   return config;
 }

@@ -19,7 +19,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"model.num_kv_heads=3"}, "model.num_kv_heads 3");
   expect_invalid({"model.num_heads=3", "model.head_dim=64"}, "expected a multiple of model.num_heads 3");
   expect_invalid({"model.head_dim=48"}, "model.head_dim is 48, expected 32, 64 or 128");
-  expect_invalid({"model.intermediate_size="}, "does not give model.intermediate_size");
+  expect_invalid({"model.intermediate_size="}, "model.intermediate_size is empty");
   expect_invalid({"parallel.data_parallel_shard=2"}, "this run has 1 ranks");
 }
 

@@ -132,7 +132,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
 }
 
 TEST_F(ConfigTest, DefaultsAreTheDesigns) {
-  const Config config = load("model:\n  init_from:\ndata: ~\ntraining:\noptimizer: {lr: }\n");
+  const Config config = load("model:\n  init_from:\ndata: ~\ntraining:\noptimizer: {}\n");
   EXPECT_FALSE(config.model_given());
   EXPECT_EQ(config.init_from, "");
   EXPECT_EQ(config.data.seq_len, 8192);
@@ -173,6 +173,18 @@ TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
   EXPECT_EQ(config.logging.dir, "a=b");
   EXPECT_FALSE(config.data.bos_id.has_value());
   EXPECT_EQ(config.init_from, "");
+}
+
+TEST_F(ConfigTest, AKeyWithoutAValueMeansNoDefault) {
+  for (const char* key : {"training.steps", "training.seed", "training.deterministic", "optimizer.lr",
+                          "optimizer.betas", "optimizer.schedule", "data.tokenizer", "model.num_layers"}) {
+    for (const char* value : {"", " ", "null", "~"}) {
+      expect_error(kEveryKey, {key, "is empty, expected"}, {fmt::format("{}={}", key, value)});
+    }
+  }
+  expect_error("optimizer: {lr: }\n", {"small.yaml:1", "optimizer.lr is empty"});
+  expect_error(kEveryKey, {"'training='", "is empty"}, {"training="});
+  expect_error(kEveryKey, {"'device='", "is empty"}, {"device="});
 }
 
 TEST_F(ConfigTest, OverridesMakeSectionsThatTheFileLacks) {

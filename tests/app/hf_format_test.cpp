@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 
 namespace octavo {
 namespace {

@@ -17,6 +17,7 @@
 #include "app/weight_source.h"
 #include "app/weights.h"
 #include "kernels/core/error.h"
+#include "kernels/core/json_input.h"
 #include "model/parameters.h"
 #include "tests/data/test_files.h"
 

@@ -55,7 +55,7 @@ TEST(Pack, TextJsonlAndTrees) {
   EXPECT_EQ(summary.tokens, 5 + 4 + 1 + 3 + 4 + 1);
   EXPECT_EQ(summary.binary_files, 1);
   EXPECT_EQ(summary.empty_documents, 1);
-  EXPECT_EQ(summary.unreadable_files, 0);
+  EXPECT_EQ(summary.unreadable.size(), 0);
   EXPECT_EQ(TokenFile(dir / "out/p").dtype(), TokenDtype::kU16);
   const auto sidecar = nlohmann::json::parse(read_whole_file(dir / "out/p.json"));
   EXPECT_EQ(sidecar, nlohmann::json::parse(
@@ -102,7 +102,7 @@ TEST(Pack, BadInputIsRefusedByName) {
   write_file(dir / "nul", std::string_view("ab\0", 3));
   write_file(dir / "empty", "");
   std::filesystem::create_directory(dir / "no_files");
-  refuse({.inputs = {dir / "bad.jsonl"}, .output = dir / "p"}, {"bad.jsonl:2", "not valid JSON"});
+  refuse({.inputs = {dir / "bad.jsonl"}, .output = dir / "p"}, {"bad.jsonl:2", "is not JSON"});
   refuse({.inputs = {dir / "none.jsonl"}, .output = dir / "p"}, {"none.jsonl:1", "no field 'text'"});
   refuse({.inputs = {dir / "type.jsonl"}, .output = dir / "p"}, {"type.jsonl:1", "number", "string"});
   refuse({.inputs = {dir / "nul"}, .output = dir / "p"}, {"nul", "NUL byte at offset 2"});
@@ -127,7 +127,7 @@ TEST(Pack, UnreadableFilesOfATreeAreCounted) {
   write_file(dir / "tree/a", "a");
   write_file(dir / "tree/b", "b");
   std::filesystem::permissions(dir / "tree/b", std::filesystem::perms::none);
-  EXPECT_EQ(pack({.inputs = {dir / "tree"}, .output = dir / "p"}).unreadable_files, 1);
+  EXPECT_EQ(pack({.inputs = {dir / "tree"}, .output = dir / "p"}).unreadable.size(), 1);
   EXPECT_EQ(texts_of(dir / "p"), Texts{"a"});
 }
 

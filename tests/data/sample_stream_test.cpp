@@ -257,8 +257,8 @@ TEST_P(OneOrSeveral, StatesOfOtherStreamsAreRefused) {
   refuse([](auto& json) { json["position"].push_back(0); }, {"'position'"});
   refuse([](auto& json) { json["position"][0] = 1; }, {"position 1"});
   refuse([](auto& json) { json["offset"][0] = 1000000; }, {"token 1000000 of document"});
-  refuse([](auto& json) { json["next_sample"] = -1; }, {"next_sample -1"});
-  refuse([](auto& json) { json["next_sample"] = "x"; }, {"malformed"});
+  refuse([](auto& json) { json["next_sample"] = -1; }, {"next_sample is -1"});
+  refuse([](auto& json) { json["next_sample"] = "x"; }, {"next_sample is \"x\""});
   refuse([](auto& json) { json.erase("consumed"); }, {"malformed", "consumed"});
   refuse([](auto& json) { json = nlohmann::json::array(); }, {"malformed"});
   EXPECT_EQ(stream.state_json(), good);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "tests/kernels/op_fixture.h"
@@ -55,6 +56,17 @@ TEST(ModelConfig, ValidateNamesTheFieldAndTheNumbers) {
   expect_invalid([](auto& c) { c.vocab_size = 0; }, "model.vocab_size is 0");
   expect_invalid([](auto& c) { c.num_kv_heads = 5; }, "model.num_heads is 32, which model.num_kv_heads 5 does not");
   expect_invalid([](auto& c) { c.head_dim = 63; }, "model.head_dim is 63, rope needs an even number");
+  expect_invalid([](auto& c) { c.head_dim = 48; }, "model.head_dim is 48, expected 32, 64 or 128");
+  expect_invalid([](auto& c) { c.hidden_size = 2049; },
+                 "model.hidden_size is 2049, expected a multiple of model.num_heads");
+  expect_invalid([](auto& c) { c.num_layers = 1'000'000; }, "model.num_layers is 1000000, expected at most 16384");
+  expect_invalid([](auto& c) { c.vocab_size = int64_t{1} << 40; },
+                 "model.vocab_size is 1099511627776, expected at most");
+  expect_invalid(
+      [](auto& c) { c.hidden_size = kMaxHidden, c.intermediate_size = kMaxIntermediate, c.num_layers = kMaxLayers; },
+      "the model has 864779258232307712 parameters, expected at most 1125899906842624");
+  expect_invalid([](auto& c) { c.rope_theta = std::numeric_limits<double>::infinity(); }, "model.rope_theta is inf");
+  expect_invalid([](auto& c) { c.rope_scaling->factor = 1e300; }, "model.rope_scaling.factor is 1e+300");
   expect_invalid([](auto& c) { c.rope_theta = 0; }, "model.rope_theta is 0");
   expect_invalid([](auto& c) { c.rms_norm_eps = 0; }, "model.rms_norm_eps is 0");
   expect_invalid([](auto& c) { c.rope_scaling->factor = 0.5; }, "model.rope_scaling.factor is 0.5");

@@ -4,6 +4,7 @@ import array
 import contextlib
 import io
 import json
+import os
 import struct
 import sys
 import tempfile
@@ -126,12 +127,28 @@ class ReadDocumentsTest(ScratchTest):
             ("x.jsonl", '{"text": "a"}\n{"body": "b"}\n', "x.jsonl:2: "),
             ("y.jsonl", '{"text": 5}\n', "y.jsonl:1: "),
             ("z.jsonl", "not json\n", "z.jsonl:1: "),
-            ("n.txt", b"ab\x00c", "NUL byte at offset 2"),
+            ("n.txt", b"ab\x00c", "n.txt: is not text"),
         ]:
             with self.subTest(name), self.assertRaisesRegex(tokenize_hf.InputError, message):
                 self.read(self.write(name, content))
         with self.assertRaisesRegex(tokenize_hf.InputError, "missing.txt: no such file"):
             self.read(str(self.root / "missing.txt"))
+
+    def test_what_is_left_out_is_counted_by_kind(self):
+        self.write("d/a.txt", "text")
+        self.write("d/latin1.txt", "caf\xe9".encode("latin-1"))
+        self.write("d/b.parquet", b"PAR1\x00\x01")
+        self.write("d/c.jsonl.gz", bytes([0x1F, 0x8B, 8, 1, 255]))  # no NUL
+        self.write("d/more/d.JSONL.gz", bytes([0x1F, 0x8B, 8, 1, 255]))
+        self.write("d/core", b"\x00")
+        os.mkfifo(self.root / "d/fifo")
+        os.symlink("a.txt", self.root / "d/link")
+        sources = tokenize_hf.Sources()
+        self.assertEqual(list(tokenize_hf.read_documents([str(self.root / "d")], sources)), ["text", "caf\ufffd"])
+        self.assertEqual(sources.taken, 2)
+        self.assertEqual(sources.left_out, {".parquet": 1, ".jsonl.gz": 2, "without a suffix": 1, "special file": 1,
+                                            "symbolic link": 1})
+        self.assertRegex(sources.describe_left_out(), r"left out 6 files: 2 \.jsonl\.gz, .*1 \.parquet")
 
     def test_batches_keep_order_and_leave_out_empty_documents(self):
         texts = ["x" * 600_000, "", "y" * 600_000, "z"]

@@ -73,6 +73,23 @@ def check_bad_input(scratch):
     assert not list(scratch.glob("bad*"))
 
 
+def check_what_is_left_out(scratch):
+    """A folder of other formats is not taken for an empty corpus."""
+    folder = scratch / "mixed"
+    folder.mkdir()
+    (folder / "readme.txt").write_text("some text")
+    for name in ("a.parquet", "b.parquet", "c.jsonl.gz"):
+        (folder / name).write_bytes(b"PAR1\0")
+    command = [sys.executable, SCRIPTS / "tokenize_hf.py", "--tokenizer", scratch / "tokenizer.json"]
+    command += ["--input", folder, "--output", scratch / "mixed_out"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "--allow-skipped" in result.stderr, result
+    assert "left out 3 files: 2 .parquet, 1 .jsonl.gz" in result.stderr, result
+    assert not list(scratch.glob("mixed_out*"))
+    result = subprocess.run([*command, "--allow-skipped"], capture_output=True, text=True, check=True)
+    assert "1 documents" in result.stdout and "left out 3 files" in result.stderr, result
+
+
 def check_child_process(scratch, tokenizer):
     requests = [{"encode": TEXTS[3]}, {"decode": tokenizer.encode(TEXTS[3]).ids}, {"decode": [5000, -1]}, {"encode": "é"}]
     result = subprocess.run(
@@ -95,6 +112,7 @@ def main():
         tokenizer = make_tokenizer(scratch / "tokenizer.json")
         check_tokenize(scratch, tokenizer)
         check_bad_input(scratch)
+        check_what_is_left_out(scratch)
         check_child_process(scratch, tokenizer)
 
 

@@ -1,0 +1,34 @@
+// JSON from outside (files and lines that users or other programs wrote), read safely: in time and memory proportional
+// to the text, without recursion, and no number converted to a type that it does not fit.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace octavo {
+
+// Lists and objects within one another; every format that Octavo reads stays far below.
+inline constexpr int kMaxJsonDepth = 64;
+
+// InputError naming `where`: not JSON (with the place), or nested more than kMaxJsonDepth deep. A deeper tree would be
+// of no use: nlohmann copies, compares and prints trees by recursion.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
+
+// The same of a file; also InputError when it cannot be read.
+nlohmann::json read_json_file(const std::string& path);
+
+// What an exception of the library says, without its label: "type must be number, but is string".
+std::string reason_of(const nlohmann::json::exception& error);
+
+// A value as an integer; InputError beginning with `name` when it is none or not from `least` to `most`.
+int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t least = 0,
+                   int64_t most = std::numeric_limits<int64_t>::max());
+// The same of json[key], which must be there; `where` names the object.
+int64_t integer_at(const nlohmann::json& json, const char* key, const std::string& where, int64_t least = 0,
+                   int64_t most = std::numeric_limits<int64_t>::max());
+
+}  // namespace octavo

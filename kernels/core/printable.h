@@ -1,0 +1,18 @@
+// Text of unknown origin (a path, a name in a file, a library's message) as it may stand in one line of a terminal or
+// log.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace octavo {
+
+// The most bytes of a sentence that says what went wrong.
+inline constexpr size_t kMaxSentenceBytes = 600;
+
+// `text` with control characters and bytes that are no UTF-8 as \n, \t or \x1b. What is then longer than `max_bytes`
+// loses its middle, so that both the name at its beginning and what was expected at its end are kept.
+std::string printable(std::string_view text, size_t max_bytes = kMaxSentenceBytes);
+
+}  // namespace octavo
