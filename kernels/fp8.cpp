@@ -1,7 +1,5 @@
 #include "kernels/fp8.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 
 #include "build_config.h"
@@ -11,6 +9,7 @@
 #include "kernels/fp8_cast.h"
 #include "kernels/fp8_cpu.h"
 #include "kernels/product_workspace.h"
+#include "kernels/sgemm.h"
 
 namespace octavo {
 
@@ -216,9 +215,8 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   if (!direct && args.accumulate) {
     for (int64_t i = 0; i < m * n; ++i) d[i] = static_cast<float>(args.d.data<BFloat16>()[i]);
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), 1.0f, a, static_cast<blasint>(k), b, static_cast<blasint>(k),
-              args.accumulate ? 1.0f : 0.0f, d, static_cast<blasint>(n));
+  sgemm({.m = m, .n = n, .k = k, .transpose_b = true, .accumulate = args.accumulate, .lda = k, .ldb = k, .ldd = n}, d,
+        a, b);
   if (direct) return;
   for (int64_t i = 0; i < m * n; ++i) args.d.data<BFloat16>()[i] = BFloat16(d[i]);
 }

@@ -1,12 +1,11 @@
 #include "kernels/matmul.h"
 
-#include <cblas.h>
-
 #include "build_config.h"
 #include "kernels/core/error.h"
 #include "kernels/core/profiler.h"
 #include "kernels/cpu_math.h"
 #include "kernels/product_workspace.h"
+#include "kernels/sgemm.h"
 
 namespace octavo {
 
@@ -44,12 +43,17 @@ Sizes check_sizes(const Matmul& args) {
 
 namespace cpu {
 
-void sgemm(const Matmul& args, const Sizes& s, float* d, const float* a, const float* b, bool accumulate) {
-  const auto lda = static_cast<blasint>(args.transpose_a ? s.m : s.k);
-  const auto ldb = static_cast<blasint>(args.transpose_b ? s.k : s.n);
-  cblas_sgemm(CblasRowMajor, args.transpose_a ? CblasTrans : CblasNoTrans, args.transpose_b ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(s.m), static_cast<blasint>(s.n), static_cast<blasint>(s.k), 1.0f, a, lda, b, ldb,
-              accumulate ? 1.0f : 0.0f, d, static_cast<blasint>(s.n));
+void matmul_float32(const Matmul& args, const Sizes& s, float* d, const float* a, const float* b) {
+  sgemm({.m = s.m,
+         .n = s.n,
+         .k = s.k,
+         .transpose_a = args.transpose_a,
+         .transpose_b = args.transpose_b,
+         .accumulate = args.accumulate,
+         .lda = args.transpose_a ? s.m : s.k,
+         .ldb = args.transpose_b ? s.k : s.n,
+         .ldd = s.n},
+        d, a, b);
 }
 
 void widen(float* out, const Tensor& x) {
@@ -65,9 +69,9 @@ void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
   float* product = b + s.k * s.n;
   widen(a, args.a);
   widen(b, args.b);
-  if (args.d.dtype() == DType::kFloat32) return sgemm(args, s, args.d.data<float>(), a, b, args.accumulate);
+  if (args.d.dtype() == DType::kFloat32) return matmul_float32(args, s, args.d.data<float>(), a, b);
   if (args.accumulate) widen(product, args.d);
-  sgemm(args, s, product, a, b, args.accumulate);
+  matmul_float32(args, s, product, a, b);
   BFloat16* d = args.d.data<BFloat16>();
 #pragma omp parallel for simd
   for (int64_t i = 0; i < s.m * s.n; ++i) d[i] = BFloat16(product[i]);
@@ -84,7 +88,7 @@ void matmul(const Matmul& args, Stream& stream) {
     if (stream.is_cuda()) return cuda::matmul(args, stream);
   }
   if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
-  cpu::sgemm(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>(), args.accumulate);
+  cpu::matmul_float32(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>());
 }
 
 int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {

@@ -12,7 +12,7 @@
 // On GPUs cuBLASLt runs it: on the first call with a shape, candidate algorithms are timed on scratch operands and the
 // fastest is kept (a deterministic stream takes the first candidate without split-K instead), so make one call of every
 // shape before the first step. Dimensions and pointers are best multiples of 16 bytes; any are allowed.
-// On the CPU OpenBLAS computes in float32 (bfloat16 operands are widened in the workspace). Queued on `stream`.
+// On the CPU kernels/sgemm.h computes in float32 (bfloat16 operands are widened in the workspace). Queued on `stream`.
 #pragma once
 
 #include "kernels/core/stream.h"

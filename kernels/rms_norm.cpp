@@ -46,52 +46,52 @@ void rms_norm_forward(const RmsNormForward& args) {
   }
 }
 
-// d_weight first, as d_h may overwrite d_out; threads split its columns, so the sums do not depend on their number.
+// Slices of the tokens whose sums of d_weight are added in order, so that these do not depend on the number of threads.
+constexpr int64_t kSlices = 32;
+
+// Of one token; `d_weight` += its share.
 template <typename T>
-void rms_norm_backward_weight(const RmsNormBackward& args) {
-  const int64_t tokens = args.h.dim(0);
+void rms_norm_backward_row(const RmsNormBackward& args, int64_t t, float* d_weight) {
   const int64_t hidden = args.h.dim(1);
-  const T* h = args.h.data<T>();
-  const T* d_out = args.d_out.data<T>();
-  const float* rstd = args.rstd.data<float>();
-  float* d_weight = args.d_weight.data<float>();
-  constexpr int64_t kColumns = 64;
-#pragma omp parallel for
-  for (int64_t begin = 0; begin < hidden; begin += kColumns) {
-    const int64_t end = std::min(begin + kColumns, hidden);
-    for (int64_t t = 0; t < tokens; ++t) {
+  const T* weight = args.weight.data<T>();
+  const T* h = args.h.data<T>() + t * hidden;
+  const T* d_out = args.d_out.data<T>() + t * hidden;
+  const T* d_residual = args.d_residual.defined() ? args.d_residual.data<T>() + t * hidden : nullptr;
+  T* d_h = args.d_h.data<T>() + t * hidden;
+  const float rstd = args.rstd.data<float>()[t];
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t c = 0; c < hidden; ++c) {
+    const float product = static_cast<float>(d_out[c]) * static_cast<float>(h[c]);
+    d_weight[c] += product * rstd;
+    dot += product * static_cast<float>(weight[c]);
+  }
+  const float projection = rstd * rstd * dot / static_cast<float>(hidden);
 #pragma omp simd
-      for (int64_t c = begin; c < end; ++c) {
-        d_weight[c] += static_cast<float>(d_out[t * hidden + c]) * static_cast<float>(h[t * hidden + c]) * rstd[t];
-      }
-    }
+  for (int64_t c = 0; c < hidden; ++c) {
+    const float normed = static_cast<float>(d_out[c]) * static_cast<float>(weight[c]);
+    const float d = rstd * (normed - static_cast<float>(h[c]) * projection);
+    d_h[c] = T(d_residual != nullptr ? d + static_cast<float>(d_residual[c]) : d);
   }
 }
 
+// `partial`: [kSlices, hidden].
 template <typename T>
-void rms_norm_backward_input(const RmsNormBackward& args) {
+void rms_norm_backward(const RmsNormBackward& args, float* partial) {
   const int64_t tokens = args.h.dim(0);
   const int64_t hidden = args.h.dim(1);
-  const T* weight = args.weight.data<T>();
 #pragma omp parallel for
-  for (int64_t t = 0; t < tokens; ++t) {
-    const T* h = args.h.data<T>() + t * hidden;
-    const T* d_out = args.d_out.data<T>() + t * hidden;
-    const T* d_residual = args.d_residual.defined() ? args.d_residual.data<T>() + t * hidden : nullptr;
-    T* d_h = args.d_h.data<T>() + t * hidden;
-    const float rstd = args.rstd.data<float>()[t];
-    float dot = 0;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < hidden; ++c) {
-      dot += static_cast<float>(d_out[c]) * static_cast<float>(weight[c]) * static_cast<float>(h[c]);
+  for (int64_t s = 0; s < kSlices; ++s) {
+    float* sums = partial + s * hidden;
+    std::fill_n(sums, hidden, 0.0f);
+    for (int64_t t = tokens * s / kSlices; t < tokens * (s + 1) / kSlices; ++t) {
+      rms_norm_backward_row<T>(args, t, sums);
     }
-    const float projection = rstd * rstd * dot / static_cast<float>(hidden);
+  }
+  float* d_weight = args.d_weight.data<float>();
+  for (int64_t s = 0; s < kSlices; ++s) {
 #pragma omp simd
-    for (int64_t c = 0; c < hidden; ++c) {
-      const float normed = static_cast<float>(d_out[c]) * static_cast<float>(weight[c]);
-      const float d = rstd * (normed - static_cast<float>(h[c]) * projection);
-      d_h[c] = T(d_residual != nullptr ? d + static_cast<float>(d_residual[c]) : d);
-    }
+    for (int64_t c = 0; c < hidden; ++c) d_weight[c] += partial[s * hidden + c];
   }
 }
 
@@ -143,9 +143,9 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_backward(args, stream);
   }
+  auto* partial = static_cast<float*>(stream.workspace(rms_norm_backward_workspace_bytes(hidden, stream)));
   cpu::with_compute_dtype(compute, [&]<typename T>() {
-    cpu::rms_norm_backward_weight<T>(args);
-    cpu::rms_norm_backward_input<T>(args);
+    cpu::rms_norm_backward<T>(args, partial);
     cpu::update_amax<T>(args.amax, args.d_h);
   });
 }
@@ -154,8 +154,7 @@ int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) 
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_backward_workspace_bytes(hidden, stream);
   }
-  static_cast<void>(hidden);
-  return 0;
+  return cpu::kSlices * hidden * dtype_bytes(DType::kFloat32);
 }
 
 }  // namespace octavo

@@ -68,7 +68,7 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream);
   }
-  return cpu::sdpa_workspace_bytes(shape);
+  return cpu::sdpa_workspace_bytes(shape, dtype);
 }
 
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device) {

@@ -1,15 +1,17 @@
-// Attention on the CPU: one task a (sequence, kv head), its heads widened to contiguous float32, blocks of query rows
-// whose scores fit in the cache, OpenBLAS for the products (single-threaded inside a task).
+// Attention on the CPU: one task a (sequence, kv head), blocks of query rows whose scores fit in the cache,
+// kernels/sgemm.h for the products (single-threaded inside a task). Heads in float32 are multiplied where they lie, as
+// columns of the packed rows; others are widened into scratch and back.
 #include "kernels/sdpa_cpu.h"
 
-#include <cblas.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu_math.h"
+#include "kernels/sgemm.h"
 
 namespace octavo::cpu {
 
@@ -17,60 +19,73 @@ namespace {
 
 constexpr int64_t kBlockRows = 64;
 
-// Scratch of one thread. Heads are [seq_len, head_dim]; scores are [kBlockRows, seq_len].
-struct Scratch {
-  static constexpr int kHeads = 8;
-  static constexpr int kScores = 2;
-  static int64_t floats(const SdpaShape& s) {
-    return kHeads * s.seq_len * s.head_dim + kScores * kBlockRows * s.seq_len;
-  }
+// One head as float32: [seq_len, head_dim], rows `stride` apart.
+struct Head {
+  float* row(int64_t i) const { return data + i * stride; }
 
-  float* head(int i) const { return base + i * seq_len * head_dim; }
-  float* scores(int i) const { return head(kHeads) + i * kBlockRows * seq_len; }
-
-  float* base;
-  int64_t seq_len;
-  int64_t head_dim;
+  float* data = nullptr;
+  int64_t stride = 0;
 };
 
-enum Head { kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV };
+// What a task works on; forward has the first four.
+struct Heads {
+  Head q, k, v, out;
+  Head d_out, d_q, d_k, d_v;
+};
+constexpr int kNumHeads = 8;
 
-Scratch thread_scratch(void* workspace, const SdpaShape& s) {
-  return {static_cast<float*>(workspace) + omp_get_thread_num() * Scratch::floats(s), s.seq_len, s.head_dim};
-}
-
-// One head's columns of packed rows, to contiguous float32 and back.
-template <typename T>
-void load_head(float* head, const T* rows, int64_t row_width, int64_t column, const SdpaShape& s) {
-  for (int64_t i = 0; i < s.seq_len; ++i) {
-    const T* row = rows + i * row_width + column;
-#pragma omp simd
-    for (int64_t c = 0; c < s.head_dim; ++c) head[i * s.head_dim + c] = static_cast<float>(row[c]);
+// Scratch of one thread: scores of two kinds, [kBlockRows, seq_len] each, and the heads that are widened.
+class Scratch {
+ public:
+  static int64_t floats(const SdpaShape& s, DType dtype) {
+    const int64_t heads = dtype == DType::kFloat32 ? 0 : kNumHeads * s.seq_len * s.head_dim;
+    return 2 * kBlockRows * s.seq_len + heads;
   }
-}
 
-template <typename T>
-void store_head(T* rows, const float* head, int64_t row_width, int64_t column, const SdpaShape& s) {
-  for (int64_t i = 0; i < s.seq_len; ++i) {
-    T* row = rows + i * row_width + column;
-#pragma omp simd
-    for (int64_t c = 0; c < s.head_dim; ++c) row[c] = T(head[i * s.head_dim + c]);
-  }
-}
+  Scratch(void* workspace, const SdpaShape& s, DType dtype)
+      : base_(static_cast<float*>(workspace) + omp_get_thread_num() * floats(s, dtype)), shape_(s) {}
 
-struct Product {
-  int64_t m, n, k;
-  bool transpose_a = false;
-  bool transpose_b = false;
-  bool accumulate = false;
-  int64_t lda, ldb, ldd;
+  float* scores(int i) const { return base_ + i * kBlockRows * shape_.seq_len; }
+  Head head(int i) const { return {scores(2) + i * shape_.seq_len * shape_.head_dim, shape_.head_dim}; }
+
+ private:
+  float* base_;
+  const SdpaShape& shape_;
 };
 
-void gemm(const Product& p, float* d, const float* a, const float* b, float alpha = 1.0f) {
-  cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(p.m), static_cast<blasint>(p.n), static_cast<blasint>(p.k), alpha, a,
-              static_cast<blasint>(p.lda), b, static_cast<blasint>(p.ldb), p.accumulate ? 1.0f : 0.0f, d,
-              static_cast<blasint>(p.ldd));
+// The heads of one sequence: columns of packed rows.
+template <typename T>
+struct PackedHeads {
+  // Where this head is read or written as float32: in place, or head `i` of the scratch.
+  Head place(int64_t column, const Scratch& scratch, int i) const {
+    if constexpr (std::is_same_v<T, float>) return {rows + column, width};
+    return scratch.head(i);
+  }
+  Head load(int64_t column, const Scratch& scratch, int i, const SdpaShape& s) const {
+    const Head head = place(column, scratch, i);
+    if constexpr (std::is_same_v<T, float>) return head;
+    for (int64_t r = 0; r < s.seq_len; ++r) {
+      const T* row = rows + r * width + column;
+#pragma omp simd
+      for (int64_t c = 0; c < s.head_dim; ++c) head.row(r)[c] = static_cast<float>(row[c]);
+    }
+    return head;
+  }
+  void store(int64_t column, const Head& head, const SdpaShape& s) const {
+    if constexpr (std::is_same_v<T, float>) return;
+    for (int64_t r = 0; r < s.seq_len; ++r) {
+      T* row = rows + r * width + column;
+#pragma omp simd
+      for (int64_t c = 0; c < s.head_dim; ++c) row[c] = T(head.row(r)[c]);
+    }
+  }
+
+  T* rows;
+  int64_t width;
+};
+
+void zero(const Head& head, const SdpaShape& s) {
+  for (int64_t r = 0; r < s.seq_len; ++r) std::fill_n(head.row(r), s.head_dim, 0.0f);
 }
 
 int64_t first_key(const int32_t* document_start, int64_t i) {
@@ -96,43 +111,53 @@ float softmax_row(float* row, int64_t begin, int64_t end, int64_t keys) {
   return max + std::log(total);
 }
 
-// The head of `out` and `lse` of one query head, from kQ, kK, kV into kOut.
-void forward_head(const SdpaShape& s, const Scratch& scratch, const int32_t* document_start, float* lse) {
+// The head of `out` and `lse` of one query head.
+void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const int32_t* document_start,
+                  float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-  float* scores = scratch.scores(0);
+  float* p = scratch.scores(0);
   for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
     const int64_t keys = begin + rows;
-    gemm({.m = rows, .n = keys, .k = d, .transpose_b = true, .lda = d, .ldb = d, .ldd = keys}, scores,
-         scratch.head(kQ) + begin * d, scratch.head(kK), scale);
+    sgemm({.m = rows,
+           .n = keys,
+           .k = d,
+           .transpose_b = true,
+           .lda = h.q.stride,
+           .ldb = h.k.stride,
+           .ldd = keys,
+           .alpha = scale},
+          p, h.q.row(begin), h.k.data);
     for (int64_t i = 0; i < rows; ++i) {
-      lse[begin + i] = softmax_row(scores + i * keys, first_key(document_start, begin + i), begin + i + 1, keys);
+      lse[begin + i] = softmax_row(p + i * keys, first_key(document_start, begin + i), begin + i + 1, keys);
     }
-    gemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = d, .ldd = d}, scratch.head(kOut) + begin * d, scores,
-         scratch.head(kV));
+    sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.v.stride, .ldd = h.out.stride}, h.out.row(begin), p,
+          h.v.data);
   }
 }
 
 template <typename T>
 void forward(const SdpaForward& args, void* workspace) {
   const SdpaShape& s = args.shape;
+  const int64_t d = s.head_dim;
   const int64_t group = s.num_heads / s.num_kv_heads;
-  const int64_t width = s.qkv_width();
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) {
-      const Scratch scratch = thread_scratch(workspace, s);
-      const T* qkv = args.qkv.data<T>() + b * s.seq_len * width;
+      const Scratch scratch(workspace, s, args.qkv.dtype());
+      const PackedHeads<T> qkv{args.qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> out{args.out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
       const int32_t* start =
           args.document_start.defined() ? args.document_start.data<int32_t>() + b * s.seq_len : nullptr;
-      load_head(scratch.head(kK), qkv, width, (s.num_heads + kv) * s.head_dim, s);
-      load_head(scratch.head(kV), qkv, width, (s.num_heads + s.num_kv_heads + kv) * s.head_dim, s);
+      Heads h;
+      h.k = qkv.load((s.num_heads + kv) * d, scratch, 0, s);
+      h.v = qkv.load((s.num_heads + s.num_kv_heads + kv) * d, scratch, 1, s);
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        load_head(scratch.head(kQ), qkv, width, head * s.head_dim, s);
-        forward_head(s, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
-        store_head(args.out.data<T>() + b * s.seq_len * s.out_width(), scratch.head(kOut), s.out_width(),
-                   head * s.head_dim, s);
+        h.q = qkv.load(head * d, scratch, 2, s);
+        h.out = out.place(head * d, scratch, 3);
+        forward_head(s, h, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
+        out.store(head * d, h.out, s);
       }
     }
   }
@@ -151,8 +176,9 @@ void backward_row(float* p, float* ds, int64_t begin, int64_t end, int64_t keys,
   }
 }
 
-// kDQ = gradient of one query head; kDK and kDV += its share. From kQ, kK, kV, kOut, kDOut.
-void backward_head(const SdpaShape& s, const Scratch& scratch, const int32_t* document_start, const float* lse) {
+// d_q = the gradient of one query head; d_k and d_v += its share.
+void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const int32_t* document_start,
+                   const float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
@@ -160,56 +186,72 @@ void backward_head(const SdpaShape& s, const Scratch& scratch, const int32_t* do
   for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
     const int64_t keys = begin + rows;
-    const float* q = scratch.head(kQ) + begin * d;
-    const float* out = scratch.head(kOut) + begin * d;
-    const float* d_out = scratch.head(kDOut) + begin * d;
-    const Product scores{.m = rows, .n = keys, .k = d, .transpose_b = true, .lda = d, .ldb = d, .ldd = keys};
-    gemm(scores, p, q, scratch.head(kK), scale);
-    gemm(scores, ds, d_out, scratch.head(kV));
+    const Sgemm scores{.m = rows, .n = keys, .k = d, .transpose_b = true, .lda = 0, .ldb = 0, .ldd = keys};
+    Sgemm of_k = scores;
+    of_k.lda = h.q.stride;
+    of_k.ldb = h.k.stride;
+    of_k.alpha = scale;
+    sgemm(of_k, p, h.q.row(begin), h.k.data);
+    Sgemm of_v = scores;
+    of_v.lda = h.d_out.stride;
+    of_v.ldb = h.v.stride;
+    sgemm(of_v, ds, h.d_out.row(begin), h.v.data);
     for (int64_t i = 0; i < rows; ++i) {
+      const float* out = h.out.row(begin + i);
+      const float* d_out = h.d_out.row(begin + i);
       float delta = 0;
 #pragma omp simd reduction(+ : delta)
-      for (int64_t c = 0; c < d; ++c) delta += out[i * d + c] * d_out[i * d + c];
+      for (int64_t c = 0; c < d; ++c) delta += out[c] * d_out[c];
       backward_row(p + i * keys, ds + i * keys, first_key(document_start, begin + i), begin + i + 1, keys,
                    lse[begin + i], delta, scale);
     }
-    gemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = d, .ldd = d}, scratch.head(kDQ) + begin * d, ds,
-         scratch.head(kK));
-    const Product keys_gradient{
-        .m = keys, .n = d, .k = rows, .transpose_a = true, .accumulate = true, .lda = keys, .ldb = d, .ldd = d};
-    gemm(keys_gradient, scratch.head(kDK), ds, q);
-    gemm(keys_gradient, scratch.head(kDV), p, d_out);
+    sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.k.stride, .ldd = h.d_q.stride}, h.d_q.row(begin), ds,
+          h.k.data);
+    Sgemm over_rows{
+        .m = keys, .n = d, .k = rows, .transpose_a = true, .accumulate = true, .lda = keys, .ldb = 0, .ldd = 0};
+    over_rows.ldb = h.q.stride;
+    over_rows.ldd = h.d_k.stride;
+    sgemm(over_rows, h.d_k.data, ds, h.q.row(begin));
+    over_rows.ldb = h.d_out.stride;
+    over_rows.ldd = h.d_v.stride;
+    sgemm(over_rows, h.d_v.data, p, h.d_out.row(begin));
   }
 }
 
 template <typename T>
 void backward(const SdpaBackward& args, void* workspace) {
   const SdpaShape& s = args.shape;
+  const int64_t d = s.head_dim;
   const int64_t group = s.num_heads / s.num_kv_heads;
-  const int64_t width = s.qkv_width();
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) {
-      const Scratch scratch = thread_scratch(workspace, s);
-      const T* qkv = args.qkv.data<T>() + b * s.seq_len * width;
-      T* d_qkv = args.d_qkv.data<T>() + b * s.seq_len * width;
-      const int64_t out_offset = b * s.seq_len * s.out_width();
+      const Scratch scratch(workspace, s, args.qkv.dtype());
+      const PackedHeads<T> qkv{args.qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> out{args.out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
+      const PackedHeads<T> d_out{args.d_out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
       const int32_t* start =
           args.document_start.defined() ? args.document_start.data<int32_t>() + b * s.seq_len : nullptr;
-      const int64_t k_column = (s.num_heads + kv) * s.head_dim;
-      const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * s.head_dim;
-      load_head(scratch.head(kK), qkv, width, k_column, s);
-      load_head(scratch.head(kV), qkv, width, v_column, s);
-      std::fill(scratch.head(kDK), scratch.head(kDK) + 2 * s.seq_len * s.head_dim, 0.0f);  // kDK and kDV
+      const int64_t k_column = (s.num_heads + kv) * d;
+      const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * d;
+      Heads h;
+      h.k = qkv.load(k_column, scratch, 0, s);
+      h.v = qkv.load(v_column, scratch, 1, s);
+      h.d_k = d_qkv.place(k_column, scratch, 2);
+      h.d_v = d_qkv.place(v_column, scratch, 3);
+      zero(h.d_k, s);
+      zero(h.d_v, s);
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        load_head(scratch.head(kQ), qkv, width, head * s.head_dim, s);
-        load_head(scratch.head(kOut), args.out.data<T>() + out_offset, s.out_width(), head * s.head_dim, s);
-        load_head(scratch.head(kDOut), args.d_out.data<T>() + out_offset, s.out_width(), head * s.head_dim, s);
-        backward_head(s, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
-        store_head(d_qkv, scratch.head(kDQ), width, head * s.head_dim, s);
+        h.q = qkv.load(head * d, scratch, 4, s);
+        h.out = out.load(head * d, scratch, 5, s);
+        h.d_out = d_out.load(head * d, scratch, 6, s);
+        h.d_q = d_qkv.place(head * d, scratch, 7);
+        backward_head(s, h, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
+        d_qkv.store(head * d, h.d_q, s);
       }
-      store_head(d_qkv, scratch.head(kDK), width, k_column, s);
-      store_head(d_qkv, scratch.head(kDV), width, v_column, s);
+      d_qkv.store(k_column, h.d_k, s);
+      d_qkv.store(v_column, h.d_v, s);
     }
   }
 }
@@ -217,17 +259,17 @@ void backward(const SdpaBackward& args, void* workspace) {
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
-  void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape));
+  void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
   with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { forward<T>(args, workspace); });
 }
 
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
-  void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape));
+  void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
   with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { backward<T>(args, workspace); });
 }
 
-int64_t sdpa_workspace_bytes(const SdpaShape& shape) {
-  return omp_get_max_threads() * Scratch::floats(shape) * dtype_bytes(DType::kFloat32);
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype) {
+  return omp_get_max_threads() * Scratch::floats(shape, dtype) * dtype_bytes(DType::kFloat32);
 }
 
 }  // namespace octavo::cpu

@@ -4,7 +4,7 @@
     app -> model -> parallel -> kernels -> kernels/core        data -> kernels/core
 
   * an include from the repository root names a file of the same folder or of one below it;
-  * CUDA, NCCL and MPI headers are included only by files whose name says so;
+  * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
   * every header begins with #pragma once.
@@ -36,6 +36,8 @@ VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
     (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu|h)$"), "an NCCL header"),
     (re.compile(r"^mpi(\.h|/|-ext)"), MPI_FILES, "an MPI header"),
+    (re.compile(r"^(oneapi/dnnl/|dnnl)"), re.compile(r"_onednn\.cpp$"), "a oneDNN header"),
+    (re.compile(r"^(cblas|openblas_config)\.h$"), re.compile(r"_openblas\.cpp$"), "an OpenBLAS header"),
 ]
 
 # Our own headers that include those, so that only the same kind of file may include them.
@@ -106,6 +108,9 @@ def self_test():
         "kernels/core/cuda_check.h": ("#pragma once\n#include <cuda_runtime_api.h>\n", 0),
         "kernels/matmul.h": ('#pragma once\n#include "kernels/core/tensor.h"\n#include "build_config.h"\n', 0),
         "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
+        "kernels/sgemm_onednn.cpp": ("#include <oneapi/dnnl/dnnl.h>\n", 0),
+        "kernels/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
+        "kernels/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
         "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
         "kernels/plan_cublaslt.h": ("#pragma once\n#include <cublasLt.h>\n", 0),
         "kernels/plan.cpp": ('#include "kernels/plan_cublaslt.h"\n#include "kernels/core/cuda_launch.cuh"\n', 2),

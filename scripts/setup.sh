@@ -29,10 +29,16 @@ hdr fmt/format.h|libfmt-dev
 hdr spdlog/spdlog.h|libspdlog-dev
 hdr CLI/CLI.hpp|libcli11-dev
 hdr nlohmann/json.hpp|nlohmann-json3-dev
-hdr openblas-openmp/cblas.h|libopenblas-openmp-dev
 hdr xxhash.h|libxxhash-dev
 hdr gtest/gtest.h|libgtest-dev
 "
+# Products on the CPU (cmake/Dependencies.cmake).
+case "$(uname -m)" in
+  x86_64) required+="hdr oneapi/dnnl/dnnl.h|libdnnl-dev
+" ;;
+  *) required+="hdr openblas-openmp/cblas.h|libopenblas-openmp-dev
+" ;;
+esac
 # Octavo trains without these: the plot, the format check and the lint are skipped where they are missing.
 optional="
 cmd clang-format|clang-format
