@@ -267,14 +267,14 @@ TEST(WeightSource, UntiesAHeadOfItsOwn) {
 
   Config config;
   config.init_from = hf.path();
-  expect_contains(adopt_initial_model(config), "tie_word_embeddings");
+  expect_contains(adopt_initial_model(config, *open_weights(config.init_from)), "tie_word_embeddings");
   EXPECT_FALSE(config.model.tie_word_embeddings);
   Config tied;
   tied.init_from = hf.path();
   tied.model = open_weights(golden("tied_ropescaled"))->model_config();
   tied.model_fields = {"tie_word_embeddings"};
   try {
-    adopt_initial_model(tied);
+    adopt_initial_model(tied, *open_weights(tied.init_from));
     FAIL();
   } catch (const InputError& error) {
     expect_contains(error.what(), "but the config's model.tie_word_embeddings is true");

@@ -11,8 +11,8 @@
 //
 // r = 2^-8 is the rounding to bfloat16 and u = 2^-24 that to float32; |x_j| is the 2-norm over j: the roundings of many
 // terms are independent, 3 r of their norm is about 7 times its standard deviation, and more than their worst case
-// where there are fewer than 9 terms. e_i = 8 u (1 + max_j c sum |q k|) is the error of a score and so the relative one
-// of a probability, c = 1/sqrt(head_dim); G_ij = sum |do_i v_j| + sum |do_i out_i|. The last terms are there where
+// where there are fewer than 9 terms. e_i = 12 u (1 + max_j c sum |q k|) is the error of a score and so the relative
+// one of a probability, c = 1/sqrt(head_dim); G_ij = sum |do_i v_j| + sum |do_i out_i|. The last terms are there where
 // several query heads share d_k and d_v, which may be rounded for each of them. Backward takes out and lse as they are
 // given.
 #pragma once
@@ -170,7 +170,7 @@ class ExactSdpaHead {
       at(p, j) = sum * scale_;
       largest = std::max(largest, magnitude * scale_);
     }
-    return 8 * kFloat32Rounding * (1 + largest);
+    return 12 * kFloat32Rounding * (1 + largest);
   }
 
   SdpaShape s_;

@@ -23,6 +23,7 @@ class Head {
         d_h_(arena_.allocate("d_h", DType::kFloat32, {kShape.tokens(), config_.hidden_size})),
         zero_(arena_.allocate("zero", DType::kFloat32, {kShape.tokens(), config_.hidden_size})) {
     activations_.logits = activations_.logits.rows(0, chunk);
+    stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {workspace_.bytes()}));
     fill(parameters_.master());
     fill(h_);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
@@ -60,6 +61,7 @@ class Head {
   std::mt19937_64 generator_{5};
   ModelConfig config_ = tiny_config();
   Stream stream_ = Stream::cpu();
+  Buffer workspace_ = Buffer::host(Device::kCpu, head_workspace_bytes(config_, kShape, DType::kFloat32, stream_));
   TensorGroup alone_{{}, kShape.tokens(), stream_};
   ParameterLayout layout_;
   Arena arena_;
