@@ -121,6 +121,7 @@ TEST_P(ExactTest, EmbeddingBackward) {
 
 TEST_P(ExactTest, RmsNorm) {
   for (const int64_t hidden : {7, 1000}) {
+    reserve(rms_norm_backward_workspace_bytes(hidden, stream_));
     const Array h = random({37, hidden}, 2.0);
     const Array weight = random({hidden}, 0.2, 1.0);
     const Array out(dtype(), {37, hidden});

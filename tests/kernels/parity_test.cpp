@@ -197,7 +197,7 @@ TEST_P(ComputeDtypeParity, RmsNormForward) {
 
 TEST_P(ComputeDtypeParity, RmsNormBackward) {
   for (const auto& [tokens, hidden] : kNormSizes) {
-    reserve(0, rms_norm_backward_workspace_bytes(hidden, gpu()));
+    reserve(rms_norm_backward_workspace_bytes(hidden, cpu()), rms_norm_backward_workspace_bytes(hidden, gpu()));
     Twin d_h(dtype(), {tokens, hidden});
     Twin d_weight(DType::kFloat32, {hidden});
     Twin d_out(dtype(), {tokens, hidden});
