@@ -224,6 +224,7 @@ int main(int argc, char** argv) {
     if (!asked && group.is_root()) fmt::print(stderr, "octavo: {} (see octavo --help)\n", error.what());
     return asked ? kExitDone : kExitBadInput;
   }
+  if (line.bench.json || line.doctor.json || line.plan.json) spdlog::set_level(spdlog::level::off);  // nothing but JSON
   return run_command(command, group);
 }
 
