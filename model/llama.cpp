@@ -182,7 +182,12 @@ size_t Llama::unit_after(size_t layer) const {
 void Llama::forward_embedding(const MicroBatch& batch) {
   const Tensor& h0 = activations(0).h0;
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
-  embedding_forward({.out = rows, .ids = batch.inputs, .table = embedding_, .vocab_begin = vocab_begin()}, *stream_);
+  embedding_forward({.out = rows,
+                     .ids = batch.inputs,
+                     .table = embedding_,
+                     .vocab_begin = vocab_begin(),
+                     .share = 1.0 / tensor_.size()},
+                    *stream_);
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
@@ -318,7 +323,8 @@ void Llama::backward_embedding(const MicroBatch& batch) {
                       .d_out = d_out,
                       .ids = batch.inputs,
                       .order = batch.order,
-                      .vocab_begin = vocab_begin()},
+                      .vocab_begin = vocab_begin(),
+                      .share = 1.0 / tensor_.size()},
                      *stream_);
   fsdp_->reduce(kUnit);
 }
