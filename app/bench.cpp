@@ -12,14 +12,18 @@ namespace octavo {
 namespace {
 
 void print_throughput(const nlohmann::ordered_json& r) {
-  std::cout << fmt::format("{}, {} parameters, {} linears, micro-batch {} x {} tokens, {} sequences a step\n",
-                           r["device"].get<std::string>(), with_thousands_separators(r["parameters"]),
-                           r["linear"].get<std::string>(), r["micro_batch_size"].get<int64_t>(),
-                           r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
-  std::cout << fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}  mfu {:.1f}%  {:.1f} TFLOP/s  mem {:.1f} GiB\n\n",
+  const auto linear = r["linear"].get<std::string>();
+  const auto compute = r["compute"].get<std::string>();
+  std::cout << fmt::format(
+      "{}, {} parameters, {}, micro-batch {} x {} tokens, {} sequences a step\n", r["device"].get<std::string>(),
+      with_thousands_separators(r["parameters"]),
+      linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
+      r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
+  std::cout << fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB\n\n",
                            r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
                            with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
-                           100 * r["mfu"].get<double>(), r["tflops"].get<double>(), r["memory_gib"].get<double>());
+                           r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
+                           r["tflops"].get<double>(), r["memory_gib"].get<double>());
 }
 
 }  // namespace

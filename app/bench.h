@@ -45,8 +45,9 @@ class Bench {
 
 double median(std::vector<double> values);
 
-// Throughput of a run whose steps took `step_times`, in milliseconds: parameters, seq_len, micro_batch_size,
-// global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, mfu, tflops, memory_gib.
+// Throughput of a run whose steps took `step_times`, in milliseconds: parameters, compute (the dtype), seq_len,
+// micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
+// GPUs mfu.
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
 
 // The memory of a run of `config` on this rank, whether it fits or not. A collective.

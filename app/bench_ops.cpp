@@ -87,18 +87,18 @@ void add_floors(Json& result, const std::map<std::string, Profiler::Total>& tota
 }
 
 void print_short_table(const Json& r) {
-  std::cout << fmt::format("{:<20} {:>6} {:>10} {:>7} {:>9} {:>8}\n", "op", "calls", "ms", "share", "TFLOP/s", "GB/s");
+  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>9} {:>8}\n", "op", "calls", "ms", "share", "TFLOP/s", "GB/s");
   const double step_ms = r["step_ms"];
   double sum = 0;
   for (const Json& op : r["ops"]) {
     const double ms = op["ms"];
     sum += ms;
-    std::cout << fmt::format("{:<20} {:>6} {:>10.3f} {:>6.1f}% {:>9} {:>8}\n", op["op"].get<std::string>(),
+    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>9} {:>8}\n", op["op"].get<std::string>(),
                              op["calls"].get<int64_t>(), ms, 100 * ms / step_ms,
                              op["tflops"] > 0 ? format_tflops(op["tflops"]) : "-",
                              op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) : "-");
   }
-  std::cout << fmt::format("{:<20} {:>6} {:>10.3f} {:>6.1f}%\n", "all ops", "", sum, 100 * sum / step_ms);
+  std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}%\n", "all ops", "", sum, 100 * sum / step_ms);
 }
 
 void print_floor_table(const Json& r) {
@@ -112,12 +112,12 @@ void print_floor_table(const Json& r) {
   const double step_ms = r["step_ms"];
   const auto row = [&](const std::string& name, const std::string& calls, double ms, const std::string& rate,
                        const Json& floor) {
-    std::cout << fmt::format("{:<20} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}\n", name, calls, ms,
+    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}\n", name, calls, ms,
                              100 * ms / step_ms, rate,
                              floor.is_null() ? "-" : fmt::format("{:.3f}", floor.get<double>()),
                              floor.is_null() ? "-" : fmt::format("{:.2f}", ms / floor.get<double>()));
   };
-  std::cout << fmt::format("{:<20} {:>6} {:>10} {:>7} {:>14} {:>10} {:>6}\n", "op", "calls", "ms", "share", "rate",
+  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>14} {:>10} {:>6}\n", "op", "calls", "ms", "share", "rate",
                            "floor ms", "ratio");
   for (const Json& op : r["ops"]) {
     const std::string name = op["op"].get<std::string>() + (op["fp8"] ? " (fp8)" : "");

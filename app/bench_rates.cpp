@@ -7,6 +7,7 @@
 #include "app/bench.h"
 #include "kernels/core/arena.h"
 #include "kernels/matmul.h"
+#include "kernels/multiply_adds.h"
 
 namespace octavo {
 
@@ -123,6 +124,15 @@ double measure_product(const ProductShape& shape, const PrecisionConfig& precisi
   const double seconds = time_runs(product_runs(shape.flops(), stream), product, stream);
   stream.set_workspace({});
   return shape.flops() / seconds;
+}
+
+double measure_multiply_adds(Stream& stream) {
+  constexpr int64_t kRounds = 1'000'000;  // milliseconds
+  constexpr int64_t kRuns = 20;
+  double flops = 0;
+  const double seconds = time_runs(
+      kRuns, [&] { flops = cpu::run_multiply_adds(kRounds); }, stream);
+  return flops / seconds;
 }
 
 double measure_bandwidth(Stream& stream) {

@@ -30,6 +30,8 @@ struct ProductShape {
 // operands, with fast accumulation unless the config or the recipe has none. m, n and k multiples of 128. Takes the
 // stream's workspace away.
 double measure_product(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream);
+// FLOP/s of this process's threads that multiply and add in registers; on the CPU.
+double measure_multiply_adds(Stream& stream);
 // Bytes/s, read and written together, of a large copy.
 double measure_bandwidth(Stream& stream);
 

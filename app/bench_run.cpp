@@ -112,17 +112,19 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
   const double wps = tokens / runtime.group().size() / step_ms * 1e3;
   const double flops = wps * config.model.flops_per_token(config.data.seq_len);
   const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
-  return {{"parameters", config.model.num_parameters()},
-          {"seq_len", config.data.seq_len},
-          {"micro_batch_size", config.training.micro_batch_size},
-          {"global_batch_size", config.training.global_batch_size},
-          {"step_ms", step_ms},
-          {"step_ms_min", *fastest},
-          {"step_ms_max", *slowest},
-          {"wps", wps},
-          {"mfu", flops / kPeakFlops},
-          {"tflops", flops / 1e12},
-          {"memory_gib", runtime.memory_gib()}};
+  nlohmann::ordered_json json = {{"parameters", config.model.num_parameters()},
+                                 {"compute", dtype_name(config.precision.compute)},
+                                 {"seq_len", config.data.seq_len},
+                                 {"micro_batch_size", config.training.micro_batch_size},
+                                 {"global_batch_size", config.training.global_batch_size},
+                                 {"step_ms", step_ms},
+                                 {"step_ms_min", *fastest},
+                                 {"step_ms_max", *slowest},
+                                 {"wps", wps},
+                                 {"tflops", flops / 1e12},
+                                 {"memory_gib", runtime.memory_gib()}};
+  if (runtime.stream().is_cuda()) json["mfu"] = flops / kPeakFlops;
+  return json;
 }
 
 MemoryPlan planned_memory(const Config& config, Runtime& runtime) {

@@ -135,7 +135,8 @@ std::string cell(const std::string& text) { return fmt::format(" {:>16}", text);
 void print_header(const std::vector<SweepAxis>& axes) {
   std::string line;
   for (const SweepAxis& axis : axes) line += cell(axis.name);
-  std::cout << line << fmt::format(" {:>10} {:>10} {:>7} {:>8}", "wps", "step ms", "mfu", "mem GiB") << std::endl;
+  std::cout << line << fmt::format(" {:>10} {:>10} {:>10} {:>7} {:>8}", "computing", "wps", "step ms", "mfu", "mem GiB")
+            << std::endl;
 }
 
 void print_run(const std::vector<std::string>& values, const Json& run) {
@@ -144,9 +145,11 @@ void print_run(const std::vector<std::string>& values, const Json& run) {
   if (run["status"] != "ok") {
     line += fmt::format("  {}: {}", run["status"].get<std::string>(), run["reason"].get<std::string>());
   } else {
-    line += fmt::format(" {:>10} {:>10.2f} {:>6.1f}% {:>8.1f}",
+    line += fmt::format(" {:>10} {:>10} {:>10.2f} {:>7} {:>8.1f}", run["compute"].get<std::string>(),
                         with_thousands_separators(static_cast<int64_t>(run["wps"].get<double>())),
-                        run["step_ms"].get<double>(), 100 * run["mfu"].get<double>(), run["memory_gib"].get<double>());
+                        run["step_ms"].get<double>(),
+                        run.contains("mfu") ? fmt::format("{:.1f}%", 100 * run["mfu"].get<double>()) : "-",
+                        run["memory_gib"].get<double>());
   }
   std::cout << line << std::endl;
 }

@@ -50,6 +50,8 @@ std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::v
 void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGroup& group) {
   try {
     report.rates = measure(arguments, report.ranks, group);
+    const std::vector<Finding> slow = find_slow_products(report.ranks, report.rates);
+    report.findings.insert(report.findings.end(), slow.begin(), slow.end());
   } catch (const InputError&) {
     throw;
   } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "app/machine_rates.h"
 #include "kernels/core/stream.h"
 
 namespace octavo {
@@ -25,6 +26,7 @@ struct RankFacts {
   int cores = 1;          // of the host
   int threads = 1;        // of this rank's CPU work
   bool omp_num_threads_is_set = false;
+  std::string product_kernels;  // of the CPU, as kernels/sgemm.h names them
   int64_t memory_bytes = 0;
   int64_t memory_available_bytes = 0;
   int64_t shared_memory_bytes = kUnlimited;  // size of /dev/shm; kUnlimited where there is none
@@ -47,6 +49,11 @@ struct Finding {
 
 // In the order of `ranks`, which is every rank of the run in rank order; what holds for a host is said once.
 std::vector<Finding> find_problems(std::span<const RankFacts> ranks);
+
+// Ranks on CPUs whose products come to less than this share of what their cores multiply and add in registers. Good
+// kernels come to 70% to 95%; those for another processor, or cores that others use, to half and less.
+inline constexpr double kLeastProductShare = 0.6;
+std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates);
 
 // Every rank has a GPU that this program has kernels for: what the rates are measured on.
 bool all_have_gpus(std::span<const RankFacts> ranks);

@@ -15,6 +15,7 @@
 #include "build_config.h"
 #include "kernels/core/error.h"
 #include "kernels/library_versions.h"
+#include "kernels/sgemm.h"
 #include "parallel/library_versions.h"
 
 namespace octavo {
@@ -110,6 +111,7 @@ RankFacts facts_of(const ProcessGroup& group, int threads) {
   facts.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.threads = threads;
   facts.omp_num_threads_is_set = std::getenv("OMP_NUM_THREADS") != nullptr;
+  facts.product_kernels = cpu::sgemm_kernels();
   facts.memory_bytes = memory_bytes("MemTotal");
   facts.memory_available_bytes = memory_bytes("MemAvailable");
   facts.shared_memory_bytes = shared_memory_bytes();

@@ -16,8 +16,8 @@ std::vector<RankFacts> gather_facts(ProcessGroup& group);
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,
                                    free_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, local_rank, local_size, host, processor, cores, threads,
-                                   omp_num_threads_is_set, memory_bytes, memory_available_bytes, shared_memory_bytes,
-                                   open_files_limit, locked_memory_limit, has_cuda, driver_cuda, runtime_cuda,
-                                   gpus_visible, gpus, gpu_settings, pairs_without_peer_access, versions)
+                                   omp_num_threads_is_set, product_kernels, memory_bytes, memory_available_bytes,
+                                   shared_memory_bytes, open_files_limit, locked_memory_limit, has_cuda, driver_cuda,
+                                   runtime_cuda, gpus_visible, gpus, gpu_settings, pairs_without_peer_access, versions)
 
 }  // namespace octavo

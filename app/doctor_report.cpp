@@ -29,7 +29,8 @@ void print_rank(const RankFacts& r) {
                              gib(r.memory_available_bytes));
   }
   if (r.gpus.empty()) {
-    std::cout << fmt::format("  rank {}: {} CPU thread{}\n", r.rank, r.threads, r.threads == 1 ? "" : "s");
+    std::cout << fmt::format("  rank {}: {} CPU thread{}, products by {}\n", r.rank, r.threads,
+                             r.threads == 1 ? "" : "s", r.product_kernels);
   }
   for (size_t i = 0; i < r.gpus.size(); ++i) {
     const GpuInfo& gpu = r.gpus[i];

@@ -137,6 +137,7 @@ OrderedJson to_json(const MachineRates& rates) {
             {"head_dim", a.head_dim}}},
           {"attention_forward_flops", a.forward_flops},
           {"attention_backward_flops", a.backward_flops},
+          {"multiply_add_flops", rates.multiply_add_flops > 0 ? OrderedJson(rates.multiply_add_flops) : OrderedJson()},
           {"memory_bytes_per_s", rates.memory_bytes_per_s},
           {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
           {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
@@ -156,6 +157,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                      .product_flops = {},
                      .products = {},
                      .attention = read_attention(r),
+                     .multiply_add_flops = 0,
                      .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
                      .collectives = std::nullopt,
                      .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
@@ -166,6 +168,9 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   }
   CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
   for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
+  if (json.contains("multiply_add_flops") && !r.at("multiply_add_flops").is_null()) {
+    rates.multiply_add_flops = r.rate("multiply_add_flops");
+  }
   if (!r.at("collectives").is_null()) rates.collectives = read_collectives(r.object("collectives"));
   const Reader versions = r.object("versions");
   for (const auto& item : versions.json().items()) rates.versions[item.key()] = versions.text(item.key());
@@ -180,6 +185,7 @@ void visit_rates(MachineRates& rates, const RateVisitor& visit) {
     visit(fmt::format("{}{} {} x {} x {}", p.precision, p.fast_accumulation ? " fast" : "", p.m, p.n, p.k), "FLOP/s",
           p.flops);
   }
+  if (rates.multiply_add_flops > 0) visit("float32 multiply-adds in registers", "FLOP/s", rates.multiply_add_flops);
   visit("attention forward", "FLOP/s", rates.attention.forward_flops);
   visit("attention backward", "FLOP/s", rates.attention.backward_flops);
   visit("memory", "B/s", rates.memory_bytes_per_s);

@@ -71,7 +71,10 @@ struct MachineRates {
   std::map<std::string, double> product_flops;
   std::vector<ProductRate> products;  // every shape that was measured, the squares too
   AttentionRates attention;           // in the file its rates are attention_forward_flops, attention_backward_flops
-  double memory_bytes_per_s = 0;      // of the device, read and written together
+  // On the CPU: FLOP/s of the rank's threads that multiply and add in registers, which bounds products; 0 on a GPU, and
+  // null or left out in the file.
+  double multiply_add_flops = 0;
+  double memory_bytes_per_s = 0;               // of the device, read and written together
   std::optional<CollectiveRates> collectives;  // with several ranks
   double disk_write_bytes_per_s = 0;           // of one rank while all write, down to the device
   std::map<std::string, std::string> versions;

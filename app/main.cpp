@@ -251,6 +251,7 @@ int main(int argc, char** argv) {
     if (!asked && group.is_root()) print_error(fmt::format("{} (see octavo --help)", error.what()));
     return asked ? kExitDone : kExitBadInput;
   }
+  if (line.bench.json || line.doctor.json || line.plan.json) spdlog::set_level(spdlog::level::off);  // nothing but JSON
   return run_command(command, group);
 }
 

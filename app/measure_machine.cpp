@@ -262,6 +262,7 @@ MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGr
   MachineRates rates;
   rates.multiprocessors = stream.multiprocessors();
   together(group, [&] { measure_products(rates, sizes, stream); });
+  if (!stream.is_cuda()) together(group, [&] { rates.multiply_add_flops = measure_multiply_adds(stream); });
   together(group, [&] { rates.attention = measure_attention(sizes, stream); });
   together(group, [&] { rates.memory_bytes_per_s = measure_bandwidth(stream); });
   if (options.collectives && group.size() > 1) {

@@ -27,29 +27,66 @@ std::string format_rate(double rate) {
 // Whole milliseconds, and a decimal where a whole one would say little.
 std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
 
-// json[key] = value, or null where there is no such JSON, and what it was in `nonfinite`.
-void add_number(Json& json, Json& nonfinite, const char* key, double value) {
-  json[key] = nullptr;
-  if (std::isfinite(value))
-    json[key] = value;
-  else
-    nonfinite[key] = nonfinite_name(value);
+// visit(key, value) with each number of a step but its own, in the order of metrics.jsonl.
+template <typename Visit>
+void visit_numbers(const StepMetrics& m, Visit visit) {
+  visit("loss", m.loss);
+  visit("grad_norm", m.grad_norm);
+  visit("lr", m.lr);
+  visit("tokens", m.tokens);
+  visit("wps", m.wps);
+  if (m.mfu) visit("mfu", *m.mfu);
+  visit("tflops", m.tflops);
+  visit("step_ms", m.step_ms);
+  visit("data_ms", m.data_ms);
+  visit("memory_gib", m.memory_gib);
+  if (m.validation_loss) visit("validation_loss", *m.validation_loss);
+}
+
+template <typename Visit>
+void visit_numbers(const Fp8TensorReport& report, Visit visit) {
+  visit("amax", report.stats.amax);
+  if (report.per_tensor) {
+    visit("scale", report.stats.smallest_scale);
+  } else {
+    visit("scale_min", report.stats.smallest_scale);
+    visit("scale_max", report.stats.largest_scale);
+  }
+  visit("saturated", report.saturated_share());
+  visit("flushed", report.flushed_share());
+}
+
+// json[key] of each number, or null where there is no such JSON, and what it was in json["nonfinite"], last of all.
+template <typename Numbers>
+void add_numbers(Json& json, Json& nonfinite, const Numbers& numbers) {
+  visit_numbers(numbers, [&](const char* key, auto value) {
+    if (std::isfinite(static_cast<double>(value))) {
+      json[key] = value;
+    } else {
+      json[key] = nullptr;
+      nonfinite[key] = nonfinite_name(static_cast<double>(value));
+    }
+  });
 }
 
 Json fp8_json(const Fp8TensorReport& report) {
   Json json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
   Json nonfinite;
-  add_number(json, nonfinite, "amax", report.stats.amax);
-  if (report.per_tensor) {
-    add_number(json, nonfinite, "scale", report.stats.smallest_scale);
-  } else {
-    add_number(json, nonfinite, "scale_min", report.stats.smallest_scale);
-    add_number(json, nonfinite, "scale_max", report.stats.largest_scale);
-  }
-  json["saturated"] = report.saturated_share();
-  json["flushed"] = report.flushed_share();
+  add_numbers(json, nonfinite, report);
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json;
+}
+
+std::vector<Scalar> scalars(const StepMetrics& metrics) {
+  std::vector<Scalar> all;
+  visit_numbers(metrics, [&](const char* key, auto value) { all.push_back({key, static_cast<double>(value)}); });
+  for (const Fp8TensorReport& report : metrics.fp8) {
+    visit_numbers(report, [&](const char* key, auto value) {
+      all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
+                     static_cast<double>(value)});
+    });
+  }
+  return all;
 }
 
 }  // namespace
@@ -72,32 +109,20 @@ std::string format_duration(double seconds) {
 }
 
 std::string console_line(const StepMetrics& metrics, double eta_seconds) {
-  std::string line = fmt::format(
-      "step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}  mfu {}  mem {:.1f} GiB  step {} ms  eta {}",
-      metrics.step, metrics.total_steps, metrics.loss, metrics.grad_norm, metrics.lr, format_rate(metrics.wps),
-      metrics.mfu ? fmt::format("{:.1f}%", 100 * *metrics.mfu) : "-", metrics.memory_gib, format_ms(metrics.step_ms),
-      format_duration(eta_seconds));
+  std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", metrics.step, metrics.total_steps,
+                  metrics.loss, metrics.grad_norm, metrics.lr, format_rate(metrics.wps));
+  if (metrics.mfu) line += fmt::format("  mfu {:.1f}%", 100 * *metrics.mfu);
+  line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
+                      format_duration(eta_seconds));
   if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
   return line;
 }
 
 std::string metrics_json(const StepMetrics& metrics) {
-  Json json;
+  Json json{{"step", metrics.step}};
   Json nonfinite;
-  const auto add = [&](const char* key, double value) { add_number(json, nonfinite, key, value); };
-  json["step"] = metrics.step;
-  add("loss", metrics.loss);
-  add("grad_norm", metrics.grad_norm);
-  add("lr", metrics.lr);
-  json["tokens"] = metrics.tokens;
-  add("wps", metrics.wps);
-  json["mfu"] = nullptr;
-  if (metrics.mfu) add("mfu", *metrics.mfu);
-  add("tflops", metrics.tflops);
-  add("step_ms", metrics.step_ms);
-  add("data_ms", metrics.data_ms);
-  add("memory_gib", metrics.memory_gib);
-  if (metrics.validation_loss) add("validation_loss", *metrics.validation_loss);
+  add_numbers(json, nonfinite, metrics);
   for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();
@@ -110,12 +135,7 @@ MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard) : file_(d
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   file_.write(metrics_json(metrics) + "\n");
-  if (!tensorboard_) return;
-  std::vector<Scalar> scalars{
-      {"loss", metrics.loss}, {"grad_norm", metrics.grad_norm}, {"lr", metrics.lr}, {"wps", metrics.wps}};
-  if (metrics.mfu) scalars.push_back({"mfu", *metrics.mfu});
-  if (metrics.validation_loss) scalars.push_back({"validation_loss", *metrics.validation_loss});
-  tensorboard_->write(metrics.step, scalars);
+  if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
 }
 
 }  // namespace octavo

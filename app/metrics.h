@@ -21,7 +21,7 @@ struct StepMetrics {
   double lr = 0;
   int64_t tokens = 0;         // seen so far by all ranks
   double wps = 0;             // tokens a second and GPU (or rank, on the CPU)
-  std::optional<double> mfu;  // as a fraction; none where the device's peak rate is not known (a CPU)
+  std::optional<double> mfu;  // as a fraction; none on a CPU, whose peak rate is not known
   double tflops = 0;          // achieved, a GPU
   double step_ms = 0;
   double data_ms = 0;     // of step_ms, waiting for the loader
@@ -31,7 +31,7 @@ struct StepMetrics {
 };
 
 // "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
-// 31m", and "  validation_loss 3.1234" where there is one. An unknown mfu is "-".
+// 31m", and "  validation_loss 3.1234" where there is one; without mfu where there is none.
 std::string console_line(const StepMetrics& metrics, double eta_seconds);
 
 // 16432 -> "16,432".
@@ -40,8 +40,8 @@ std::string with_thousands_separators(int64_t value);
 // 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
 std::string format_duration(double seconds);
 
-// The step as one line of JSON without the newline. JSON has no NaN or infinity: such a value is written as null, and
-// an object `nonfinite` beside it says what each of them was, as in
+// The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
+// value is written as null, and an object `nonfinite` beside it says what each of them was, as in
 // {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}.
 std::string metrics_json(const StepMetrics& metrics);
 
@@ -50,7 +50,8 @@ std::string metrics_json(const StepMetrics& metrics);
 class MetricsWriter {
  public:
   // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers
-  // skip it. With `tensorboard` an event file is written beside it: loss, grad_norm, lr, wps, mfu and validation_loss.
+  // skip it. With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
+  // under its key, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
   // Throws InputError naming the file that cannot be opened.
   MetricsWriter(const std::string& dir, bool tensorboard);
 

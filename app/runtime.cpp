@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/cores.h"
 #include "kernels/core/error.h"
 #include "parallel/start_checks.h"
 
@@ -65,6 +66,11 @@ std::string settings(const Config& config) {
 }  // namespace
 
 int choose_threads(ProcessGroup& group) {
+  const std::optional<Widening> wider = widen_to_share(group.local_rank(), group.local_size());
+  if (wider && group.is_root()) {
+    spdlog::info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
+                 wider->from_cores, wider->machine_cores, wider->to_cores);
+  }
   int cores = 1;
   const std::string mine = core_set(cores);
   const std::vector<std::string> all = group.all_gather(mine);

@@ -22,7 +22,7 @@ namespace octavo {
 uint32_t crc32c(std::string_view bytes);
 
 struct Scalar {
-  std::string_view tag;
+  std::string tag;
   double value;
 };
 

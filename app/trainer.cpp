@@ -299,7 +299,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   m.tokens = tokens_seen(result.step);
   m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.group().size();
   const double flops = m.wps * config_.model.flops_per_token(config_.data.seq_len);
-  m.mfu = flops / kPeakFlops;
+  if (runtime_.stream().is_cuda()) m.mfu = flops / kPeakFlops;
   m.tflops = flops / 1e12;
   m.step_ms = 1e3 * seconds / steps;
   m.data_ms = interval_.data_ms / steps;

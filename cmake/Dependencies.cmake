@@ -14,8 +14,10 @@ find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 # has plain loops alone. The OpenMP builds of both share their threads with our loops; others would fight them for the
 # cores.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(octavo_processor x86)
   set(octavo_default_products onednn)
 else()
+  set(octavo_processor other)
   set(octavo_default_products openblas)
 endif()
 set(OCTAVO_CPU_PRODUCTS ${octavo_default_products} CACHE STRING "Library of the products on the CPU: onednn or openblas")

@@ -16,6 +16,7 @@ struct EmbeddingForward {
   Tensor ids;    // [tokens] int32, each in the whole vocabulary
   Tensor table;  // [rows, hidden], compute dtype
   int64_t vocab_begin = 0;
+  double share = 1;  // of the tokens that have a row here, about; for the profile, which calls a part embedding_part_*
 };
 void embedding_forward(const EmbeddingForward& args, Stream& stream);
 
@@ -26,6 +27,7 @@ struct EmbeddingBackward {
   Tensor ids;      // [tokens] int32
   Tensor order;    // [tokens] int32: the positions 0..tokens-1 sorted by id, equal ids in rising order
   int64_t vocab_begin = 0;
+  double share = 1;  // as in forward
 };
 void embedding_backward(const EmbeddingBackward& args, Stream& stream);
 

@@ -184,7 +184,12 @@ BlockContext Llama::context(const Tensor& document_start) {
 void Llama::forward_embedding(const MicroBatch& batch) {
   const Tensor& h0 = activations(0).h0;
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
-  embedding_forward({.out = rows, .ids = batch.inputs, .table = embedding_, .vocab_begin = vocab_begin()}, *stream_);
+  embedding_forward({.out = rows,
+                     .ids = batch.inputs,
+                     .table = embedding_,
+                     .vocab_begin = vocab_begin(),
+                     .share = 1.0 / tensor_.size()},
+                    *stream_);
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
@@ -345,7 +350,8 @@ void Llama::backward_embedding(const MicroBatch& batch) {
                       .d_out = d_out,
                       .ids = batch.inputs,
                       .order = batch.order,
-                      .vocab_begin = vocab_begin()},
+                      .vocab_begin = vocab_begin(),
+                      .share = 1.0 / tensor_.size()},
                      *stream_);
   fsdp_->reduce(kUnit);
 }

@@ -164,6 +164,25 @@ TEST(DoctorChecks, RanksThatDiffer) {
   EXPECT_EQ(count_hosts(ranks), 2);
 }
 
+TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
+  auto ranks = healthy_ranks(2);
+  std::vector<MachineRates> rates(2);
+  EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // on GPUs
+  for (size_t i = 0; i < 2; ++i) {
+    ranks[i].product_kernels = "OpenBLAS 0.3.21 for Prescott";
+    rates[i].product_flops["float32"] = 60e9;
+    rates[i].multiply_add_flops = 100e9;
+  }
+  EXPECT_TRUE(find_slow_products(ranks, rates).empty());
+  for (MachineRates& r : rates) r.product_flops["float32"] = 25e9;
+  const std::vector<Finding> findings = find_slow_products(ranks, rates);
+  ASSERT_EQ(findings.size(), 1u);  // of one host
+  EXPECT_FALSE(findings[0].hinders);
+  for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
+    expect_part(findings[0].text, part);
+  }
+}
+
 TEST(DoctorFacts, JsonComesBack) {
   RankFacts facts = healthy_ranks(2)[1];
   facts.pairs_without_peer_access = {"0 and 1"};

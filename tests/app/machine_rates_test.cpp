@@ -57,6 +57,18 @@ TEST(MachineRates, JsonComesBack) {
   EXPECT_EQ(to_json(read).dump(), written.dump());
 }
 
+TEST(MachineRates, MultiplyAddsAreOfACpu) {
+  MachineRates rates = example();
+  EXPECT_TRUE(to_json(rates)["multiply_add_flops"].is_null());
+  rates.multiply_add_flops = 1.2e11;
+  json file = json::parse(to_json(rates).dump());
+  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 1.2e11);
+  file.erase("multiply_add_flops");  // as in files of before
+  EXPECT_EQ(machine_rates_from_json(file, "m.json").multiply_add_flops, 0);
+  file["multiply_add_flops"] = -1;
+  expect_part(refusal(file), "multiply_add_flops is -1, expected a positive number");
+}
+
 TEST(MachineRates, OneRankHasNoCollectives) {
   MachineRates rates = example();
   rates.collectives.reset();
@@ -66,7 +78,8 @@ TEST(MachineRates, OneRankHasNoCollectives) {
 }
 
 TEST(MachineRates, RefusesWhatIsWrong) {
-  const json good = json::parse(to_json(example()).dump());
+  json good = json::parse(to_json(example()).dump());
+  good.erase("multiply_add_flops");  // the one key that may be missing
   expect_part(refusal(json::array()), "expected an object");
   const auto with = [&](const char* pointer, const json& value) {
     json file = good;

@@ -66,7 +66,7 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
   metrics.validation_loss = 2.5;
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(console_line(metrics, 0),
-            "step 100/2000  loss nan  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu -  mem 71.3 GiB  step 12,346 ms  "
+            "step 100/2000  loss nan  grad_norm 0.812  lr 3.00e-04  wps 16,432  mem 71.3 GiB  step 12,346 ms  "
             "eta 0s  validation_loss 2.5000");
 }
 
@@ -98,17 +98,17 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   EXPECT_EQ(json["loss"].get<double>(), 3.21449);
   EXPECT_EQ(json["validation_loss"].get<double>(), 3.5);
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("validation_loss"));
+  metrics.mfu.reset();
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(metrics)).contains("mfu"));  // of a CPU
 }
 
 TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
   StepMetrics metrics = example();
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.grad_norm = std::numeric_limits<double>::infinity();
-  metrics.mfu.reset();
   const nlohmann::json json = nlohmann::json::parse(metrics_json(metrics));
   EXPECT_TRUE(json["loss"].is_null());
   EXPECT_TRUE(json["grad_norm"].is_null());
-  EXPECT_TRUE(json["mfu"].is_null());
   EXPECT_EQ(json["nonfinite"], (nlohmann::json{{"loss", "nan"}, {"grad_norm", "inf"}}));
 }
 
@@ -241,6 +241,16 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
     MetricsWriter writer(dir_.string(), true);
     writer.write(metrics);
     metrics.validation_loss = 2.25;
+    metrics.fp8 = {{.layer = 3,
+                    .linear = "qkv",
+                    .tensor = "input",
+                    .per_tensor = true,
+                    .stats = {.elements = 10, .non_zero = 10, .amax = 7.5f, .smallest_scale = 64, .largest_scale = 64}},
+                   {.layer = 3,
+                    .linear = "o",
+                    .tensor = "weight",
+                    .per_tensor = false,
+                    .stats = {.elements = 10, .non_zero = 10, .amax = 1.5f, .smallest_scale = 2, .largest_scale = 8}}};
     writer.write(metrics);
   }
   std::vector<fs::path> events;
@@ -256,9 +266,26 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
   std::string step = event.find(2)->second;
   EXPECT_NEAR(take<double>(wall_time), static_cast<double>(std::time(nullptr)), 60);
   EXPECT_EQ(take<int64_t>(step), 1'000'000);
-  const std::map<std::string, float> expected = {{"loss", 3.21449f}, {"grad_norm", 0.8121f},
-                                                 {"lr", 3e-4f},      {"wps", 16431.6f},
-                                                 {"mfu", 0.9623f},   {"validation_loss", 2.25f}};
+  const std::map<std::string, float> expected = {{"loss", 3.21449f},
+                                                 {"grad_norm", 0.8121f},
+                                                 {"lr", 3e-4f},
+                                                 {"tokens", 104857600.0f},
+                                                 {"wps", 16431.6f},
+                                                 {"mfu", 0.9623f},
+                                                 {"tflops", 951.7f},
+                                                 {"step_ms", 997.2f},
+                                                 {"data_ms", 0.4f},
+                                                 {"memory_gib", 71.28f},
+                                                 {"validation_loss", 2.25f},
+                                                 {"fp8/3/qkv/input/amax", 7.5f},
+                                                 {"fp8/3/qkv/input/scale", 64.0f},
+                                                 {"fp8/3/qkv/input/saturated", 0.0f},
+                                                 {"fp8/3/qkv/input/flushed", 0.0f},
+                                                 {"fp8/3/o/weight/amax", 1.5f},
+                                                 {"fp8/3/o/weight/scale_min", 2.0f},
+                                                 {"fp8/3/o/weight/scale_max", 8.0f},
+                                                 {"fp8/3/o/weight/saturated", 0.0f},
+                                                 {"fp8/3/o/weight/flushed", 0.0f}};
   EXPECT_EQ(decode_scalars(event.find(5)->second), expected);
   EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation_loss"), 0u);
 }

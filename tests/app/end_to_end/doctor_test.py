@@ -62,6 +62,7 @@ class DoctorTest(Scratch):
         for rank in report["ranks"]:
             self.assertGreater(min(rank[key] for key in ("cores", "threads", "memory_bytes", "open_files_limit")), 0)
             self.assertTrue(rank["host"])
+            self.assertRegex(rank["product_kernels"], "^(oneDNN|OpenBLAS) [0-9.]+ ")
         for rate in report["rates"]:
             self.assertGreater(rate["slowest"], 0, rate)
             self.assertLessEqual(rate["slowest"], rate["fastest"], rate)
@@ -79,7 +80,7 @@ class DoctorTest(Scratch):
     def test_text(self):
         (self.dir / "scratch").mkdir()
         result = self.doctor("--disk", "scratch")
-        for text in ("octavo ", "cores", "product", "attention backward", "disk write", "nothing hinders training"):
+        for text in ("octavo ", "cores", "products by ", "multiply-adds in registers", "attention backward", "disk write", "nothing hinders training"):
             self.assertIn(text, result.out)
         self.assertEqual(list(self.dir.rglob("*")), [self.dir / "scratch"])
 

@@ -1,0 +1,63 @@
+"""octavo bench: what it names and times, and the cores that it runs on."""
+
+import json
+import os
+import subprocess
+
+from support import DONE, Scratch, environment
+
+
+class BenchTest(Scratch):
+    def bench(self, *arguments, ranks=1):
+        config = self.config("nowhere")
+        return self.run_octavo("bench", config, "--steps", 1, "--warmup", 0, *arguments, ranks=ranks)
+
+    def test_headline(self):
+        for linear, named in (("bfloat16", "computing in float32"), ("fp8_tensorwise", "fp8_tensorwise linears, the rest in float32")):
+            result = self.bench(f"precision.linear={linear}")
+            self.assertIn(f" parameters, {named}, micro-batch", result.out)
+            self.assertNotIn("mfu", result.out)
+        self.assertRegex(self.bench("--sweep", "linear=bfloat16").out, r"bfloat16 +float32 ")
+
+    def test_json(self):
+        result = json.loads(self.bench("--json").out)
+        self.assertEqual((result["linear"], result["compute"]), ("float32", "float32"))
+        self.assertNotIn("mfu", result)
+
+    def test_ops_of_tensor_parallel_ranks(self):
+        whole, parts = (
+            {op["op"] for op in json.loads(self.bench("--json", *overrides, ranks=2).out)["ops"]}
+            for overrides in ((), ("parallel.tensor_parallel=2",))
+        )
+        for name in ("cross_entropy", "embedding_forward", "embedding_backward"):
+            self.assertIn(name, whole)
+            self.assertNotIn(name, parts)
+        for name in ("cross_entropy_stats", "cross_entropy_parallel", "embedding_part_forward", "embedding_part_backward"):
+            self.assertIn(name, parts)
+            self.assertNotIn(name, whole)
+
+
+class CoresTest(Scratch):
+    """Plain mpirun binds one rank to one core."""
+
+    def threads(self, *options, **variables):
+        config = self.config("nowhere")
+        line = ["mpirun", "-n", "1", *options, os.environ["OCTAVO"], "bench", config, "--steps", "1", "--warmup", "0"]
+        chosen = {key: value for key, value in environment().items() if not key.startswith(("OMP_", "OMPI_MCA_"))} | variables
+        result = subprocess.run(line, cwd=self.dir, env=chosen, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, DONE, result.stderr)
+        self.assertIn("1 rank on cpu, ", result.stdout)
+        return int(result.stdout.split("1 rank on cpu, ")[1].split()[0]), "its share" in result.stdout
+
+    def test_a_rank_uses_its_share(self):
+        cores = len(os.sched_getaffinity(0))
+        if cores < 2 or cores < os.cpu_count():
+            self.skipTest("needs a machine of two cores to itself")
+        self.assertEqual(self.threads(), (cores, True))
+        self.assertEqual(self.threads("--bind-to", "core"), (1, False))
+        self.assertEqual(self.threads("--bind-to", "none"), (cores, False))
+        self.assertEqual(self.threads(OMP_NUM_THREADS="1"), (1, False))
+        allowed = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, allowed)
+        os.sched_setaffinity(0, {min(allowed)})  # as the launcher's: nothing beyond it
+        self.assertEqual(self.threads(), (1, False))
