@@ -89,6 +89,14 @@ void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*,
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
+// For the calling thread.
+void mask(int how) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCONT}) sigaddset(&signals, signal);
+  pthread_sigmask(how, &signals, nullptr);
+}
+
 std::string name_of(int signal) {
   switch (signal) {
     case SIGTERM:
@@ -111,15 +119,14 @@ StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
   tick_ms = now_ms();
   wake_up = ends[1];
   launcher = find_launcher();
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are not for the thread
+  // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
+  // Threads that are made from now on block them as this one does.
+  mask(SIG_BLOCK);
   thread_ = std::thread([this, pipe = ends[0]] {
-    if (wait_for_word(pipe) == kRequest) acknowledge();
+    mask(SIG_UNBLOCK);
+    while (wait_for_word(pipe) == kRequest) acknowledge();
     ::close(pipe);
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);
   if (launcher != 0) handle({SIGCONT}, on_signal);
   for (const int signal : {SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
@@ -128,9 +135,10 @@ StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
 StopSignals::~StopSignals() {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_IGN);
   std::signal(SIGCONT, SIG_DFL);
-  [[maybe_unused]] const ssize_t written = ::write(wake_up, &kEnd, 1);  // to nobody, after a request
+  [[maybe_unused]] const ssize_t written = ::write(wake_up, &kEnd, 1);
   thread_.join();
   ::close(wake_up);
+  mask(SIG_UNBLOCK);
 }
 
 bool StopSignals::requested() const { return received != 0; }

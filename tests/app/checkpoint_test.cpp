@@ -389,7 +389,9 @@ TEST_F(CheckpointTest, CarriesFiles) {
 }
 
 TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
-  CheckpointManifest manifest{1, small_model(), 1, nlohmann::json::object(), {}, {}, {{"../key", 1, "0"}}};
+  const CheckpointTensorInfo tensor{"a", {1}, DType::kFloat32, {{"shard", "a", 0, 1, "0"}}};
+  CheckpointManifest manifest{1,        small_model(),       1, nlohmann::json::object(), {{"shard", 4, "0"}},
+                              {tensor}, {{"../key", 1, "0"}}};
   EXPECT_THROW(manifest_from_json(manifest_to_json(manifest), "manifest.json"), InputError);
   manifest.files.front().name = "key";
   EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "manifest.json").files.front().name, "key");

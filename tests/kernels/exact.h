@@ -27,7 +27,7 @@
 //   fp8_matmul           d           2^-12 A, fast 2^-11 A    as matmul
 //
 // Tensor cores truncate partial sums, those of FP8 to about 14 bits. cuBLASLt rounds a product before it adds it to
-// bfloat16: 2^-9 of the product more. Attention is in exact_sdpa.h.
+// bfloat16: 2^-8 of the product more. Attention is in exact_sdpa.h.
 //
 // The CPU's ops are held to these in exact_test.cpp, where there is no GPU, and it is shown that one wrong element is
 // seen; the GPU's in parity_*.cpp.
@@ -385,7 +385,7 @@ inline Exact exact_product(const std::vector<double>& a, const std::vector<doubl
       }
       // cuBLASLt rounds a product before it adds it to bfloat16.
       const double rounded =
-          before.defined() && before.dtype() == DType::kBFloat16 ? 0x1p-9 * std::abs(sum - start) : 0;
+          before.defined() && before.dtype() == DType::kBFloat16 ? 0x1p-8 * std::abs(sum - start) : 0;
       exact.set(i * n + j, sum, units * magnitude + rounded);
     }
   }
