@@ -10,8 +10,8 @@ namespace {
 
 // Two packages of four cores with two hyper-threads each, numbered as Linux does: first threads, then second ones.
 std::vector<Core> two_packages() {
-  std::vector<Core> cores;
-  for (int i = 0; i < 16; ++i) cores.push_back({i, i % 8 / 4, i % 4});
+  std::vector<Core> cores(16);
+  for (int i = 0; i < 16; ++i) cores[static_cast<size_t>(i)] = {i, i % 8 / 4, i % 4};
   return cores;
 }
 
