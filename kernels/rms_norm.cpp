@@ -35,10 +35,14 @@ void rms_norm_forward(const RmsNormForward& args) {
       for (int64_t c = 0; c < hidden; ++c) sum[c] = T(static_cast<float>(h[c]) + static_cast<float>(residual[c]));
       h = sum;
     }
-    float squares = 0;
+    // Squares of bfloat16 values end in bits that float32 mostly rounds down: a long sum in it would come out too
+    // small.
+    double squares = 0;
 #pragma omp simd reduction(+ : squares)
-    for (int64_t c = 0; c < hidden; ++c) squares += static_cast<float>(h[c]) * static_cast<float>(h[c]);
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + args.eps);
+    for (int64_t c = 0; c < hidden; ++c)
+      squares += static_cast<double>(static_cast<float>(h[c]) * static_cast<float>(h[c]));
+    const auto mean = static_cast<float>(squares / static_cast<double>(hidden));
+    const float scale = 1.0f / std::sqrt(mean + args.eps);
     rstd[t] = scale;
     T* out = args.out.data<T>() + t * hidden;
 #pragma omp simd

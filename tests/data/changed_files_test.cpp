@@ -1,6 +1,7 @@
 // Files that change while they are mapped.
 #include <unistd.h>
 
+#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -46,6 +47,7 @@ TEST(ChangedFilesDeathTest, OtherBusErrorsStayWhatTheyWere) {
   const TempDir dir;
   write_file(dir / "file", "x");
   const auto raise_bus_error = [&] {
+    std::signal(SIGBUS, SIG_DFL);  // AddressSanitizer has its own
     const MappedFile file(dir / "file");
     ::kill(::getpid(), SIGBUS);
     ::sleep(10);
