@@ -13,17 +13,6 @@ namespace octavo {
 
 namespace {
 
-std::pair<Scaling, Scaling> operand_scalings(LinearPrecision recipe) {
-  switch (recipe) {
-    case LinearPrecision::kFp8Rowwise:
-      return {Scaling::kRow, Scaling::kRow};
-    case LinearPrecision::kFp8Blockwise:
-      return {Scaling::kBlock1x128, Scaling::kBlock128x128};
-    default:
-      return {Scaling::kTensor, Scaling::kTensor};
-  }
-}
-
 struct ProductBuffers {
   ProductBuffers(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
     const auto [m, n, k] = shape;
@@ -32,9 +21,8 @@ struct ProductBuffers {
     d = arena.allocate("d", precision.compute, {m, n});
     int64_t workspace_bytes = matmul_workspace_bytes(m, n, k, precision.compute, stream);
     if (is_fp8(precision.linear)) {
-      const auto [a_scaling, b_scaling] = operand_scalings(precision.linear);
-      fp8_a = operand(a_scaling, m, k, arena);
-      fp8_b = operand(b_scaling, n, k, arena);
+      fp8_a = operand(traits(precision.linear).activations, m, k, arena);
+      fp8_b = operand(traits(precision.linear).weights, n, k, arena);
       amax = arena.allocate("amax", DType::kFloat32, {1});
       workspace_bytes = std::max(workspace_bytes, fp8_matmul_workspace_bytes(m, n, k, stream));
     }
@@ -117,8 +105,7 @@ double measure_product(const ProductShape& shape, const PrecisionConfig& precisi
   if (is_fp8(precision.linear)) {
     quantize_rows(p.fp8_a, p.a, p.amax, stream);
     quantize_rows(p.fp8_b, p.b, p.amax, stream);
-    const bool fast =
-        precision.linear != LinearPrecision::kFp8Blockwise && precision.fast_accumulation != FastAccumulation::kNone;
+    const bool fast = accumulates_fast(precision.linear, precision.fast_accumulation, true);
     product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
   const double seconds = time_runs(product_runs(shape.flops(), stream), product, stream);

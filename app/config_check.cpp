@@ -65,7 +65,7 @@ void check_division(const Config& config) {
 void check_linear_shapes(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   if (!is_fp8(precision.linear)) return;
-  const int64_t unit = precision.linear == LinearPrecision::kFp8Blockwise ? 128 : 16;
+  const int64_t unit = traits(precision.linear).alignment;
   const ModelConfig model = local_config(config.model, {.rank = 0, .size = config.parallel.tensor_parallel});
   const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
   const std::string of_rank =

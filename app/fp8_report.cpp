@@ -59,7 +59,7 @@ bool reports_fp8(const Config& config) {
 
 Fp8Reporter::Fp8Reporter(const Config& config, Fp8StatsTable& table, Device device)
     : every_(config.logging.fp8_stats_every),
-      per_tensor_(is_per_tensor(config.precision.linear)),
+      per_tensor_(needs_amax(config.precision.linear)),
       table_(table),
       host_(Buffer::host(device, kSlots * table.values().bytes())) {}
 

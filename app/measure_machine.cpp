@@ -77,11 +77,11 @@ std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) 
   std::vector<PrecisionConfig> kinds(1);
   kinds[0].compute = compute;
   if (!stream.is_cuda()) return kinds;
-  for (const LinearPrecision recipe :
-       {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise}) {
+  for (const RecipeTraits& recipe : kRecipes) {
+    if (!recipe.fp8 || std::string_view(recipe.product) != recipe.name) continue;
     for (const FastAccumulation fast : {FastAccumulation::kAll, FastAccumulation::kNone}) {
-      if (recipe == LinearPrecision::kFp8Blockwise && fast != FastAccumulation::kNone) continue;
-      kinds.push_back({.compute = compute, .linear = recipe, .fast_accumulation = fast});
+      if (fast != FastAccumulation::kNone && !recipe.fast_accumulation) continue;
+      kinds.push_back({.compute = compute, .linear = recipe.recipe, .fast_accumulation = fast});
     }
   }
   return kinds;
@@ -89,8 +89,7 @@ std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) 
 
 void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& stream) {
   for (const PrecisionConfig& kind : product_kinds(sizes.compute, stream)) {
-    const std::string precision =
-        is_fp8(kind.linear) ? config_names::name_of(config_names::kLinear, kind.linear) : dtype_name(kind.compute);
+    const std::string precision = precision_name(kind.linear, kind.compute);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
     const bool is_first = !rates.product_flops.contains(precision);  // with fast accumulation where there is
     for (const ProductShape& shape : sizes.products) {

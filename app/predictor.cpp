@@ -51,18 +51,10 @@ class Ledger {
 // anyway. Delayed and blockwise casts are fused into that kernel, at a lower rate, as are those of tensors whose scales
 // the first run has found; rows need their amaxes first.
 double cast_bytes(LinearPrecision recipe, ForwardPass pass) {
-  switch (recipe) {
-    case LinearPrecision::kBFloat16:
-      return 0;
-    case LinearPrecision::kFp8Tensorwise:
-      return pass == ForwardPass::kFirst ? 4 : 3;
-    case LinearPrecision::kFp8Delayed:
-    case LinearPrecision::kFp8Blockwise:
-      return 3;
-    case LinearPrecision::kFp8Rowwise:
-      return 7;
-  }
-  return 0;
+  if (!is_fp8(recipe)) return 0;
+  if (!traits(recipe).casts_in_one_pass) return 7;
+  const bool measures_first = needs_amax(recipe) && !traits(recipe).uses_history && pass == ForwardPass::kFirst;
+  return measures_first ? 4 : 3;
 }
 
 class StepModel {
@@ -121,7 +113,7 @@ class StepModel {
 
   // Bytes of a weight as it travels between ranks.
   double weight_bytes(LinearPrecision recipe) const {
-    return is_per_tensor(recipe) ? (config_.precision.fp8_all_gather ? 1 : 4) : element_;
+    return needs_amax(recipe) ? (config_.precision.fp8_all_gather ? 1 : 4) : element_;
   }
   // Of a block's gradient.
   double gradient_bytes() const {
@@ -179,9 +171,7 @@ constexpr std::array<const char*, kLinearsPerBlock> kWeightGradientNames = {"qkv
                                                                             "down_d_w"};
 
 bool StepModel::fast(LinearPrecision recipe, bool forward) const {
-  if (!is_fp8(recipe) || recipe == LinearPrecision::kFp8Blockwise) return false;
-  const FastAccumulation fast = config_.precision.fast_accumulation;
-  return fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward);
+  return accumulates_fast(recipe, config_.precision.fast_accumulation, forward);
 }
 
 double StepModel::product(const char* name, const ProductSize& size, LinearPrecision recipe, bool forward) {
@@ -206,9 +196,9 @@ double StepModel::linear_forward(size_t i, LinearPrecision recipe) {
   double seconds = product(kForwardNames[i], {s.tokens, s.out, s.in}, recipe, true);
   if (mesh_.tensor == 1) return seconds;
   const bool gathers = s.divided == Divided::kOutputs;
-  const bool splits = gathers ? !is_fp8(recipe) || is_per_tensor(recipe) : recipe != LinearPrecision::kFp8Blockwise;
+  const bool splits = gathers ? !is_fp8(recipe) || needs_amax(recipe) : splits_tokens(traits(recipe).activations);
   const double chunks = splits ? as_double(config_.parallel.tensor_parallel_chunks) : 1;
-  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && is_per_tensor(recipe) ? 1 : element_);
+  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && needs_amax(recipe) ? 1 : element_);
   const double travel = tensor_seconds(bytes);
   const double covered = std::min(seconds, travel) * (chunks - 1) / chunks;
   return seconds + exposed("tensor-parallel collectives, forward", travel - covered, bytes);
@@ -221,7 +211,7 @@ double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
   const double d_w = product(kWeightGradientNames[i], {s.out, s.in, s.tokens}, recipe, false);
   if (mesh_.tensor == 1) return d_x + d_w;
   const bool gathers = s.divided == Divided::kInputs;
-  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && is_per_tensor(recipe) ? 1 : element_);
+  const double bytes = tokens() * as_double(s.whole_width()) * (gathers && needs_amax(recipe) ? 1 : element_);
   const double travel = tensor_seconds(bytes);
   return d_x + d_w + exposed("tensor-parallel collectives, backward", std::max(travel - d_w, 0.0), bytes);
 }
@@ -237,11 +227,11 @@ double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) 
     if (rows_alone && !makes_rows(i, pass)) continue;
     const double of_element = cast_bytes(recipe, pass) - (rows_alone ? 1 : 0);
     const bool travels = mesh_.tensor > 1 && (forward ? s.divided == Divided::kOutputs : s.divided == Divided::kInputs);
-    if (!travels || !is_per_tensor(recipe)) bytes += tokens() * width * of_element;
-    if (travels && is_per_tensor(recipe)) bytes += share() * width * (of_element - 1) + tokens() * width * 2;
+    if (!travels || !needs_amax(recipe)) bytes += tokens() * width * of_element;
+    if (travels && needs_amax(recipe)) bytes += share() * width * (of_element - 1) + tokens() * width * 2;
   }
   double seconds = memory("casts", bytes);
-  if (mesh_.tensor > 1 && recipe == LinearPrecision::kFp8Tensorwise && pass == ForwardPass::kFirst) {
+  if (mesh_.tensor > 1 && needs_amax(recipe) && !traits(recipe).uses_history && pass == ForwardPass::kFirst) {
     const double amaxes = kLinearsPerBlock * all_reduce_seconds(machine_, cluster_, tensor_, 4) / 2;
     seconds += exposed("amaxes over tensor-parallel ranks", communicate(amaxes), 4 * kLinearsPerBlock);
   }
@@ -295,7 +285,7 @@ double StepModel::gathers_again(LinearPrecision recipe) {
   double seconds = 0;
   for (const LinearShape& s : linears_) {
     if (s.divided != Divided::kOutputs) continue;
-    const double gathered = tokens() * as_double(s.in) * (is_per_tensor(recipe) ? 1 : element_);
+    const double gathered = tokens() * as_double(s.in) * (needs_amax(recipe) ? 1 : element_);
     bytes += gathered;
     seconds += tensor_seconds(gathered);
   }
@@ -320,7 +310,7 @@ void StepModel::weight_casts(const Blocks& kind, double layers) {
   if (!is_fp8(kind.recipe)) return;
   const bool anew = sharding_.reshard_after_forward && mesh_.shard > 1;
   double bytes = 2;
-  if (!is_per_tensor(kind.recipe)) {
+  if (!needs_amax(kind.recipe)) {
     const double rows_again = kind.again == Recompute::kBlock ? 1 : 0;
     bytes = anew ? 2 * (element_ + 1) + rows_again : element_ + 2;
   }
@@ -415,7 +405,7 @@ void StepModel::end_of_step() {
   const double layers = as_double(m.num_layers);
   double fp8_layers = 0;
   for (int64_t i = 0; i < m.num_layers; ++i) {
-    if (is_per_tensor(config_.precision.of_layer(i, m.num_layers))) fp8_layers += 1;
+    if (needs_amax(config_.precision.of_layer(i, m.num_layers))) fp8_layers += 1;
   }
   const double tables = table_parameters() * (config_.model.tie_word_embeddings ? 1 : 2);
   const double shards = as_double(mesh_.shard);

@@ -59,18 +59,7 @@ double ring_seconds(const MachineRates& machine, const Cluster& cluster, const R
 }  // namespace
 
 std::string precision_name(LinearPrecision linear, DType compute) {
-  switch (linear) {
-    case LinearPrecision::kBFloat16:
-      return compute == DType::kFloat32 ? "float32" : "bfloat16";
-    case LinearPrecision::kFp8Tensorwise:
-    case LinearPrecision::kFp8Delayed:
-      return "fp8_tensorwise";
-    case LinearPrecision::kFp8Rowwise:
-      return "fp8_rowwise";
-    case LinearPrecision::kFp8Blockwise:
-      return "fp8_blockwise";
-  }
-  return "?";
+  return is_fp8(linear) ? traits(linear).product : dtype_name(compute);
 }
 
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,

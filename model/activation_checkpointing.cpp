@@ -41,7 +41,7 @@ std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape&
     int64_t bytes = s.tokens * s.in * value;
     if (is_fp8(recipe)) {
       bytes =
-          s.tokens * s.in + fp8_scale_count(activation_scaling(recipe), s.in, s.tokens) * dtype_bytes(DType::kFloat32);
+          s.tokens * s.in + fp8_scale_count(traits(recipe).activations, s.in, s.tokens) * dtype_bytes(DType::kFloat32);
     } else if (linear == kAttentionOut) {
       bytes = 0;  // attention, as it is
     }

@@ -52,7 +52,7 @@ enum class Activation : uint8_t {
 enum BlockLinear : size_t { kQkv, kAttentionOut, kGateUp, kDown };
 // The input of one of them under a recipe. Casting swiglu by rows takes two passes of its own.
 constexpr Activation linear_input_kind(size_t linear, LinearPrecision recipe) {
-  const bool made_again = linear == kAttentionOut || (linear == kDown && recipe != LinearPrecision::kFp8Rowwise);
+  const bool made_again = linear == kAttentionOut || (linear == kDown && traits(recipe).casts_in_one_pass);
   return made_again ? Activation::kMadeAgain : Activation::kLinearInput;
 }
 constexpr bool keeps(Recompute recompute, Activation activation) {

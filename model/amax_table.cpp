@@ -13,7 +13,7 @@ AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& aren
       weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
       weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears, kScaleStride})),
       factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
-  if (config.linear != LinearPrecision::kFp8Delayed) return;
+  if (!traits(config.linear).uses_history) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
   history_ = arena.allocate("fp8 amax history", DType::kFloat32, {config.amax_history, linears * kKinds});
 }

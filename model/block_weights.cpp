@@ -8,7 +8,7 @@ namespace octavo {
 BlockWeightMemory::BlockWeightMemory(const std::array<LinearShape, kLinearsPerBlock>& shapes, LinearPrecision recipe,
                                      bool with_rows, bool with_columns, Arena& arena) {
   constexpr DType kFormat = DType::kFloat8E4M3;
-  const Scaling scaling = weight_scaling(recipe);
+  const Scaling scaling = traits(recipe).weights;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const int64_t in = shapes[i].in;
     const int64_t out = shapes[i].out;
@@ -46,7 +46,7 @@ BlockWeights::BlockWeights(const Options& o, Arena& arena)
     w.rows = rows_are_gathered_ ? Fp8Operand{.data = gathered_[i], .scale_inv = {}, .scaling = Scaling::kTensor}
                                 : memory.rows[i];
     w.columns = memory.columns[i];
-    if (!is_per_tensor(recipe)) continue;
+    if (!needs_amax(recipe)) continue;
     const int64_t linear = first_linear_ + static_cast<int64_t>(i);
     scaling_[i] = o.amaxes->weight_scaling(linear);
     if (!rows_are_gathered_) continue;

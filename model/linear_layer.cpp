@@ -10,21 +10,6 @@
 
 namespace octavo {
 
-Scaling activation_scaling(LinearPrecision recipe) {
-  switch (recipe) {
-    case LinearPrecision::kFp8Rowwise:
-      return Scaling::kRow;
-    case LinearPrecision::kFp8Blockwise:
-      return Scaling::kBlock1x128;
-    default:
-      return Scaling::kTensor;
-  }
-}
-
-Scaling weight_scaling(LinearPrecision recipe) {
-  return recipe == LinearPrecision::kFp8Blockwise ? Scaling::kBlock128x128 : activation_scaling(recipe);
-}
-
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena) {
   return {.data = arena.allocate(name, format, {rows, k}),
@@ -45,7 +30,7 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
 // Some of the tokens of an operand [tokens, k]; all of them where scales of a token are not neighbours.
 Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
   if (begin == 0 && end == rows.data.dim(0)) return rows;
-  CHECK(rows.scaling == Scaling::kTensor || rows.scaling == Scaling::kRow, "tokens {} to {} of a blockwise operand",
+  CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand",
         begin, end);
   return {.data = rows.data.rows(begin, end),
           .scale_inv = rows.scaling == Scaling::kRow ? rows.scale_inv.rows(begin, end) : rows.scale_inv,
@@ -56,7 +41,7 @@ Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
 
 LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const PrecisionConfig& precision,
                              const TensorGroup& tensor, Arena& arena) {
-  const Scaling scaling = activation_scaling(precision.linear);
+  const Scaling scaling = traits(precision.linear).activations;
   int64_t elements = 0;
   int64_t scale_count = 0;
   int64_t exchanged = 0;
@@ -86,7 +71,7 @@ LinearScratch::LinearScratch(std::span<const LinearShape> shapes, const Precisio
   }
   if (tensor.alone()) return;
   exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged});
-  if (is_per_tensor(precision.linear)) {
+  if (needs_amax(precision.linear)) {
     share_bytes = arena.allocate("fp8 tokens of one rank", DType::kUInt8, {exchanged / tensor.size()});
   }
 }
@@ -110,7 +95,7 @@ LinearInput LinearLayer::allocate_input(Arena& arena) const {
   LinearInput input;
   if (is_fp8(o.recipe)) {
     input.columns =
-        allocate_operand(name, DType::kFloat8E4M3, activation_scaling(o.recipe), o.shape.in, o.shape.tokens, arena);
+        allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens, arena);
   } else if (divides(Divided::kOutputs)) {
     input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in});
   }
@@ -125,11 +110,11 @@ Tensor LinearLayer::exchange() const {
 }
 
 Tensor LinearLayer::amax_slot(AmaxTable::Kind kind) const {
-  return is_per_tensor(options_.recipe) ? options_.amaxes->current(options_.index, kind) : Tensor();
+  return needs_amax(options_.recipe) ? options_.amaxes->current(options_.index, kind) : Tensor();
 }
 
 Tensor LinearLayer::scale_amax(AmaxTable::Kind kind) const {
-  return is_per_tensor(options_.recipe) ? options_.amaxes->scaling(options_.index, kind) : Tensor();
+  return needs_amax(options_.recipe) ? options_.amaxes->scaling(options_.index, kind) : Tensor();
 }
 
 // Whether a rank has only its share of the tokens of a tensor.
@@ -142,8 +127,8 @@ bool LinearLayer::is_share(Kind kind) const {
 bool LinearLayer::casts_early(Kind kind, ForwardPass pass) const {
   const bool again = pass != ForwardPass::kFirst;
   if (!again && options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (is_per_tensor(options_.recipe)) return again || options_.amaxes->uses_history();
-  return options_.recipe == LinearPrecision::kFp8Blockwise && !is_share(kind);
+  if (needs_amax(options_.recipe)) return again || options_.amaxes->uses_history();
+  return traits(options_.recipe).scales_locally && !is_share(kind);
 }
 
 Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const {
@@ -172,9 +157,9 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
 Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
   const LinearOptions& o = options_;
   // Rows are for the product, and what columns are made of where bytes are gathered.
-  const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && is_per_tensor(o.recipe));
+  const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
-                                       activation_scaling(o.recipe), o.shape.tokens, o.shape.in);
+                                       traits(o.recipe).activations, o.shape.tokens, o.shape.in);
   return {.rows = wants_rows ? rows : Fp8Operand{},
           .columns = pass == o.input_pass ? kept_.columns : Fp8Operand{},
           .amax = scale_amax(AmaxTable::kInput)};
@@ -182,7 +167,7 @@ Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
 
 Fp8Cast LinearLayer::gradient_operands() const {
   const LinearOptions& o = options_;
-  const Scaling scaling = activation_scaling(o.recipe);
+  const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
   const auto turn = static_cast<size_t>(o.index % 2);
   return {
@@ -193,16 +178,7 @@ Fp8Cast LinearLayer::gradient_operands() const {
 }
 
 bool LinearLayer::fast(bool forward) const {
-  if (options_.recipe == LinearPrecision::kFp8Blockwise) return false;
-  switch (options_.precision.fast_accumulation) {
-    case FastAccumulation::kAll:
-      return true;
-    case FastAccumulation::kNone:
-      return false;
-    case FastAccumulation::kForward:
-      return forward;
-  }
-  return false;
+  return accumulates_fast(options_.recipe, options_.precision.fast_accumulation, forward);
 }
 
 const char* LinearLayer::name_of(Kind kind) const {
@@ -212,7 +188,7 @@ const char* LinearLayer::name_of(Kind kind) const {
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
 // what this returns.
 Tensor LinearLayer::measure(const Source& source, Stream& stream) {
-  if (!is_per_tensor(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
+  if (!needs_amax(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
   const Tensor current = amax_slot(source.kind);
   const bool measured = source.made != Made::kPlain;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
@@ -250,7 +226,7 @@ void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source,
                                   const TensorGroup::Work& work) {
   const auto& [x, kind, made, pass] = source;
   TensorGroup& group = *options_.tensor;
-  if (!is_per_tensor(options_.recipe)) {
+  if (!needs_amax(options_.recipe)) {
     group.gather(exchange(), x, name_of(kind));
     cast(operands.rows, operands.columns, {.x = exchange(), .kind = kind, .made = made, .pass = pass}, stream);
     if (work) work(0, options_.shape.tokens);
@@ -290,7 +266,7 @@ void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& s
 void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) {
   TensorGroup& group = *options_.tensor;
   const char* name = options_.names.forward;
-  if (options_.recipe != LinearPrecision::kFp8Blockwise) return group.reduce_scatter(y, exchange(), name, work);
+  if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
   work(0, options_.shape.tokens);
   group.reduce_scatter(y, exchange(), name);
 }

@@ -78,10 +78,6 @@ struct LinearWeight {
   Fp8Operand columns;  // [in, out] in FP8, valid in backward
 };
 
-// What an activation of a recipe shares one scale over, and what a weight does.
-Scaling activation_scaling(LinearPrecision recipe);
-Scaling weight_scaling(LinearPrecision recipe);
-
 // Memory for an operand [rows, k].
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena);

@@ -53,7 +53,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
     }
   }
-  if (is_per_tensor(options.precision.linear)) {
+  if (needs_amax(options.precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
   }
   if (is_fp8(options.precision.linear) && options.fp8_stats) {

@@ -8,6 +8,7 @@
 //   fp8_blockwise   1x128 for activations and gradients, 128x128 for weights (DeepSeek-V3)
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "kernels/core/dtype.h"
@@ -17,8 +18,98 @@ namespace octavo {
 
 enum class LinearPrecision : uint8_t { kBFloat16, kFp8Tensorwise, kFp8Delayed, kFp8Rowwise, kFp8Blockwise };
 
+// What a recipe asks of casts, products and collectives. One that differs from the others in these alone is a row here,
+// and nothing else.
+struct RecipeTraits {
+  LinearPrecision recipe;
+  const char* name;        // in configs
+  const char* product;     // of the recipe whose products run at the same rate, in machine files
+  bool fp8;                // else the linears multiply in the compute dtype, and what follows has no meaning
+  Scaling activations;     // what an input, or an output gradient, shares one scale over
+  Scaling weights;         // what a weight does
+  bool needs_amax;         // a scale is made of one amax a tensor (model/amax_table.h); so a weight's shard can be cast
+  bool uses_history;       // of earlier steps, so that it is known before the tensor is
+  bool scales_locally;     // a scale is made of values that one kernel has at once
+  bool casts_in_one_pass;  // over the values, once the amax is known
+  bool fast_accumulation;  // there are products with it
+  int64_t alignment;       // every dimension that a product contracts is a multiple of this
+};
+
+inline constexpr std::array<RecipeTraits, 5> kRecipes = {
+    {{.recipe = LinearPrecision::kBFloat16,
+      .name = "bfloat16",
+      .product = "bfloat16",
+      .fp8 = false,
+      .activations = Scaling::kTensor,
+      .weights = Scaling::kTensor,
+      .needs_amax = false,
+      .uses_history = false,
+      .scales_locally = false,
+      .casts_in_one_pass = true,
+      .fast_accumulation = false,
+      .alignment = 1},
+     {.recipe = LinearPrecision::kFp8Tensorwise,
+      .name = "fp8_tensorwise",
+      .product = "fp8_tensorwise",
+      .fp8 = true,
+      .activations = Scaling::kTensor,
+      .weights = Scaling::kTensor,
+      .needs_amax = true,
+      .uses_history = false,
+      .scales_locally = false,
+      .casts_in_one_pass = true,
+      .fast_accumulation = true,
+      .alignment = 16},
+     {.recipe = LinearPrecision::kFp8Delayed,
+      .name = "fp8_delayed",
+      .product = "fp8_tensorwise",
+      .fp8 = true,
+      .activations = Scaling::kTensor,
+      .weights = Scaling::kTensor,
+      .needs_amax = true,
+      .uses_history = true,
+      .scales_locally = false,
+      .casts_in_one_pass = true,
+      .fast_accumulation = true,
+      .alignment = 16},
+     {.recipe = LinearPrecision::kFp8Rowwise,
+      .name = "fp8_rowwise",
+      .product = "fp8_rowwise",
+      .fp8 = true,
+      .activations = Scaling::kRow,
+      .weights = Scaling::kRow,
+      .needs_amax = false,
+      .uses_history = false,
+      .scales_locally = false,
+      .casts_in_one_pass = false,
+      .fast_accumulation = true,
+      .alignment = 16},
+     {.recipe = LinearPrecision::kFp8Blockwise,
+      .name = "fp8_blockwise",
+      .product = "fp8_blockwise",
+      .fp8 = true,
+      .activations = Scaling::kBlock1x128,
+      .weights = Scaling::kBlock128x128,
+      .needs_amax = false,
+      .uses_history = false,
+      .scales_locally = true,
+      .casts_in_one_pass = true,
+      .fast_accumulation = false,
+      .alignment = 128}}};
+
+constexpr const RecipeTraits& traits(LinearPrecision recipe) { return kRecipes[static_cast<size_t>(recipe)]; }
+
+// Whether products may take some of an operand's tokens by themselves: where the scales of a token are neighbours.
+constexpr bool splits_tokens(Scaling activations) {
+  return activations == Scaling::kTensor || activations == Scaling::kRow;
+}
+
 // Which products use the tensor cores' fast accumulation; blockwise products never do.
 enum class FastAccumulation : uint8_t { kForward, kAll, kNone };
+constexpr bool accumulates_fast(LinearPrecision recipe, FastAccumulation fast, bool forward) {
+  return traits(recipe).fast_accumulation &&
+         (fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward));
+}
 
 struct PrecisionConfig {
   DType compute = DType::kBFloat16;  // activations and the weights that products read: bfloat16, or float32 on the CPU
@@ -39,10 +130,7 @@ struct PrecisionConfig {
   }
 };
 
-inline bool is_fp8(LinearPrecision precision) { return precision != LinearPrecision::kBFloat16; }
-// Whether scales come from one amax a tensor.
-inline bool is_per_tensor(LinearPrecision precision) {
-  return precision == LinearPrecision::kFp8Tensorwise || precision == LinearPrecision::kFp8Delayed;
-}
+constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
+constexpr bool needs_amax(LinearPrecision recipe) { return traits(recipe).needs_amax; }
 
 }  // namespace octavo

@@ -86,7 +86,7 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
 // Per-tensor recipes need one number to cast a shard, so their blocks travel in FP8; or in float32, which gives the
 // same bytes after a cast at the other end. The other recipes scale rows and blocks, which shards cut.
 DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
-  if (unit.layer < 0 || !is_per_tensor(precision_.of_layer(unit.layer, num_layers_))) return precision_.compute;
+  if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers_))) return precision_.compute;
   return precision_.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
 }
 
