@@ -10,7 +10,7 @@
 // some columns of a 2-dimensional one, flattened row by row (app/tensor_slice.h), each stored under a key of a shard.
 // The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So a
 // reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
-// weights, kExpAvg + name and kExpAvgSq + name for the moments of AdamW.
+// weights, and OptimizerState::name + "." + name for what the optimizer keeps of each.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,6 @@
 
 namespace octavo {
 
-inline constexpr const char* kExpAvg = "exp_avg.";
-inline constexpr const char* kExpAvgSq = "exp_avg_sq.";
 inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
 
 struct CheckpointPiece {

@@ -38,8 +38,7 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
     }
   };
   add("", state.parameters.master());
-  add(kExpAvg, state.optimizer.exp_avg());
-  add(kExpAvgSq, state.optimizer.exp_avg_sq());
+  for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept.shards);
   if (const Tensor history = amax_history(state); with_history && history.defined()) {
     tensors.push_back(
         {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
@@ -110,7 +109,7 @@ void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
   load_weights(checkpoint, state_.parameters, stream);
-  load_moments(checkpoint, state_.parameters, state_.optimizer, stream);
+  load_optimizer(checkpoint, state_.parameters, state_.optimizer, stream);
   load_amax_history(checkpoint, state_.model.amaxes(), stream);
   carry_tokenizer(&checkpoint);
   start_step_ = checkpoint.step();
@@ -320,10 +319,8 @@ std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
 }
 
 void Trainer::save(int64_t step) {
-  const nlohmann::json meta = {{"config", to_json(config_)},
-                               {"loader", loader_->state_json()},
-                               {"random", {{"seed", config_.training.seed}}},
-                               {"tokens", tokens_seen(step)}};
+  const nlohmann::json meta = {
+      {"config", to_json(config_)}, {"loader", loader_->state_json()}, {"tokens", tokens_seen(step)}};
   writer_.save(step, config_.model, meta, checkpoint_pieces());
 }
 

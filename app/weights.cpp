@@ -81,12 +81,12 @@ void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, S
   fill_from(checkpoint, "", parameters.master(), parameters, stream);
 }
 
-void load_moments(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
-                  Stream& stream) {
-  for (const auto& [prefix, moment] :
-       {std::pair{kExpAvg, optimizer.exp_avg()}, std::pair{kExpAvgSq, optimizer.exp_avg_sq()}}) {
+void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
+                    Stream& stream) {
+  for (const OptimizerState& state : optimizer.states()) {
+    const std::string prefix = fmt::format("{}.", state.name);
     if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) continue;
-    fill_from(checkpoint, prefix, moment, parameters, stream);
+    fill_from(checkpoint, prefix, state.shards, parameters, stream);
   }
 }
 

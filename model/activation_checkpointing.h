@@ -69,22 +69,6 @@ constexpr bool keeps(Recompute recompute, Activation activation) {
   return true;
 }
 
-// One tensor that a block makes for its backward, and what making it again costs.
-struct KeptTensor {
-  std::string name;  // as in the plan
-  Activation kind = Activation::kOutput;
-  int64_t bytes = 0;       // of one rank
-  double flops = 0;        // of the product or of attention that makes it
-  double moved_bytes = 0;  // read and written by the other ops that make it
-};
-
-// All of them, in the order in which forward makes them, for a block whose linears are under `recipe`. `local`: this
-// rank's part of the model.
-std::vector<KeptTensor> kept_tensors(const ModelConfig& local, const BatchShape& shape, DType compute,
-                                     LinearPrecision recipe);
-// Those that a block keeps.
-int64_t kept_bytes(const std::vector<KeptTensor>& tensors, Recompute recompute);
-
 // Activations that all blocks share, as none of them needs them for long. By name; made by the first who asks.
 class SharedActivations {
  public:

@@ -5,8 +5,8 @@
 #include "kernels/core/error.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cross_entropy_parallel.h"
+#include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
-#include "model/linear.h"
 
 namespace octavo {
 
@@ -96,6 +96,10 @@ void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss
                          c.stream);
 }
 
+void lm_head_forward(const Tensor& logits, const Tensor& x, const HeadParameters& w, Stream& stream) {
+  matmul({.d = logits, .a = x, .b = w.lm_head, .transpose_b = true, .name = "lm_head"}, stream);
+}
+
 // Calls work(begin, end, logits) for the tokens chunk by chunk, their logits made.
 template <typename Work>
 void for_each_chunk(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, Work work) {
@@ -104,7 +108,7 @@ void for_each_chunk(const BlockContext& c, const HeadParameters& w, const HeadAc
   for (int64_t begin = 0; begin < tokens; begin += a.logits.dim(0)) {
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Tensor logits = a.logits.rows(0, end - begin);
-    linear_forward({.y = logits, .x = a.all_norm.rows(begin, end), .w = w.lm_head, .name = "lm_head"}, c.stream);
+    lm_head_forward(logits, a.all_norm.rows(begin, end), w, c.stream);
     work(begin, end, logits);
   }
 }
@@ -120,7 +124,7 @@ void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& tar
 Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t token) {
   CHECK(c.tensor.alone(), "logits of a single token on {} tensor-parallel ranks", c.tensor.size());
   const Tensor logits = a.logits.rows(0, 1);
-  linear_forward({.y = logits, .x = a.norm.rows(token, token + 1), .w = w.lm_head, .name = "lm_head"}, c.stream);
+  lm_head_forward(logits, a.norm.rows(token, token + 1), w, c.stream);
   return logits.view({logits.dim(1)});
 }
 
@@ -131,15 +135,15 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
         c, a,
         {.logits = logits, .targets = args.targets, .begin = begin, .end = end, .scale = args.scale, .backward = true});
     const Tensor norm = a.all_norm.rows(begin, end);
-    linear_backward({.d_x = norm,
-                     .d_w = args.gradients.lm_head,
-                     .d_y = logits,
-                     .x = norm,
-                     .w = args.weights.lm_head,
-                     .accumulate = args.accumulate || begin > 0,
-                     .input_name = "lm_head_d_x",
-                     .weight_name = "lm_head_d_w"},
-                    c.stream);
+    // The gradient of norm goes in its place, so the weight's comes first.
+    matmul({.d = args.gradients.lm_head,
+            .a = logits,
+            .b = norm,
+            .transpose_a = true,
+            .accumulate = args.accumulate || begin > 0,
+            .name = "lm_head_d_w"},
+           c.stream);
+    matmul({.d = norm, .a = logits, .b = args.weights.lm_head, .name = "lm_head_d_x"}, c.stream);
   });
   const Tensor& d_norm = a.norm;
   if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
@@ -156,7 +160,8 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
 
 int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
   const int64_t chunk = chunk_tokens(config, shape, compute);
-  return std::max(linear_workspace_bytes(chunk, config.hidden_size, config.vocab_size, compute, stream),
+  const LinearShape lm_head{.tokens = chunk, .in = config.hidden_size, .out = config.vocab_size};
+  return std::max(LinearLayer::workspace_bytes(LinearPrecision::kBFloat16, lm_head, compute, stream),
                   rms_norm_backward_workspace_bytes(config.hidden_size, stream));
 }
 

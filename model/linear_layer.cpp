@@ -5,7 +5,7 @@
 
 #include "kernels/core/error.h"
 #include "kernels/fp8_shard.h"
-#include "model/linear.h"
+#include "kernels/matmul.h"
 #include "model/quantize_part.h"
 
 namespace octavo {
@@ -30,8 +30,7 @@ Fp8Operand view_operand(const Tensor& bytes, const Tensor& scales, DType format,
 // Some of the tokens of an operand [tokens, k]; all of them where scales of a token are not neighbours.
 Fp8Operand token_rows(const Fp8Operand& rows, int64_t begin, int64_t end) {
   if (begin == 0 && end == rows.data.dim(0)) return rows;
-  CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand",
-        begin, end);
+  CHECK(splits_tokens(rows.scaling), "tokens {} to {} of a blockwise operand", begin, end);
   return {.data = rows.data.rows(begin, end),
           .scale_inv = rows.scaling == Scaling::kRow ? rows.scale_inv.rows(begin, end) : rows.scale_inv,
           .scaling = rows.scaling};
@@ -310,8 +309,12 @@ void LinearLayer::make_weight_gradient(std::function<void()> product) {
 void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream) {
   const LinearOptions& o = options_;
   const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
-    linear_forward({.y = out.rows(begin, end), .x = in.rows(begin, end), .w = o.weight.value, .name = o.names.forward},
-                   stream);
+    matmul({.d = out.rows(begin, end),
+            .a = in.rows(begin, end),
+            .b = o.weight.value,
+            .transpose_b = true,
+            .name = o.names.forward},
+           stream);
   };
   const bool gathers = divides(Divided::kOutputs);
   input_ = gathers ? kept_.gathered : x;
@@ -338,13 +341,8 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
   const Tensor d_input = sums ? exchange() : d_x;
   const Tensor d_output = gathers ? exchange() : d_y;
   const auto product = [&](int64_t begin, int64_t end) {
-    linear_backward({.d_x = d_input.rows(begin, end),
-                     .d_w = {},
-                     .d_y = d_output.rows(begin, end),
-                     .x = {},
-                     .w = o.weight.value,
-                     .input_name = o.names.d_x},
-                    stream);
+    matmul({.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.names.d_x},
+           stream);
   };
   if (gathers) {
     o.tensor->gather(d_output, d_y, o.names.d_x, product);
@@ -352,14 +350,13 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
     product(0, d_output.dim(0));
   }
   const auto weight_gradient = [this, d_output, accumulate, &stream] {
-    linear_backward({.d_x = {},
-                     .d_w = options_.gradient,
-                     .d_y = d_output,
-                     .x = input_,
-                     .w = {},
-                     .accumulate = accumulate,
-                     .weight_name = options_.names.d_w},
-                    stream);
+    matmul({.d = options_.gradient,
+            .a = d_output,
+            .b = input_,
+            .transpose_a = true,
+            .accumulate = accumulate,
+            .name = options_.names.d_w},
+           stream);
   };
   if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
   if (between) between();
@@ -375,7 +372,9 @@ int64_t LinearLayer::workspace_bytes(LinearPrecision recipe, const LinearShape& 
                      fp8_matmul_workspace_bytes(s.tokens, s.in, s.out, stream),
                      fp8_matmul_workspace_bytes(s.out, s.in, s.tokens, stream)});
   }
-  return linear_workspace_bytes(s.tokens, s.in, s.out, compute, stream);
+  return std::max({matmul_workspace_bytes(s.tokens, s.out, s.in, compute, stream),
+                   matmul_workspace_bytes(s.tokens, s.in, s.out, compute, stream),
+                   matmul_workspace_bytes(s.out, s.in, s.tokens, compute, stream)});
 }
 
 }  // namespace octavo

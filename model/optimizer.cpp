@@ -10,9 +10,10 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
       parameters_(&parameters),
       amaxes_(amaxes),
       counted_gradients_(parameters.counted_gradients()),
-      exp_avg_(arena.allocate("exp_avg", config.state_dtype, {parameters.master().numel()})),
-      exp_avg_sq_(arena.allocate("exp_avg_sq", config.state_dtype, {parameters.master().numel()})),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
+  for (const char* name : {"exp_avg", "exp_avg_sq"}) {
+    states_.push_back({name, arena.allocate(name, config.state_dtype, {parameters.master().numel()})});
+  }
   find_segments();
 }
 
@@ -56,8 +57,8 @@ void Optimizer::step(int64_t step, double lr, const ParameterRanks& ranks, Strea
   for (const Segment& segment : segments_) {
     const auto slice = [&](const Tensor& flat) { return flat.rows(segment.begin, segment.end); };
     adamw({.master = slice(p.master()),
-           .exp_avg = slice(exp_avg_),
-           .exp_avg_sq = slice(exp_avg_sq_),
+           .exp_avg = slice(states_[kExpAvg].shards),
+           .exp_avg_sq = slice(states_[kExpAvgSq].shards),
            .grad = slice(p.gradients()),
            .weight = segment.weight,
            .amax = segment.amax,

@@ -15,6 +15,12 @@ struct ParameterRanks {
   Communicator* tensor = nullptr;
 };
 
+// What is kept of every parameter from step to step, besides the parameter.
+struct OptimizerState {
+  const char* name;  // in plans, and in checkpoints before the parameter's
+  Tensor shards;     // [elements of all shards] state_dtype, in the order of shard buffers
+};
+
 class Optimizer {
  public:
   // `parameters` and `amaxes` must outlive the optimizer; amaxes is null without FP8. Moments start at zero.
@@ -25,12 +31,14 @@ class Optimizer {
   // (but those in FP8, see ShardedParameters::publish) and the weights' amaxes of per-tensor recipes.
   void step(int64_t step, double lr, const ParameterRanks& ranks, Stream& stream);
 
-  const Tensor& exp_avg() const { return exp_avg_; }        // [elements of all shards], state_dtype
-  const Tensor& exp_avg_sq() const { return exp_avg_sq_; }  // [elements of all shards], state_dtype
+  // All that is to be saved and restored.
+  const std::vector<OptimizerState>& states() const { return states_; }
   // [1] float32 on the device: of the last step's gradients, before clipping.
   const Tensor& grad_sum_of_squares() const { return grad_sum_of_squares_; }
 
  private:
+  enum State : size_t { kExpAvg, kExpAvgSq };
+
   // Neighbours in shard buffers, padding included.
   struct Segment {
     int64_t begin;
@@ -47,8 +55,7 @@ class Optimizer {
   AmaxTable* amaxes_;
   std::vector<Segment> segments_;
   std::vector<Tensor> counted_gradients_;  // of the norm
-  Tensor exp_avg_;
-  Tensor exp_avg_sq_;
+  std::vector<OptimizerState> states_;     // in the order of State
   Tensor grad_sum_of_squares_;
 };
 

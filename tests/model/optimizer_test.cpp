@@ -100,7 +100,8 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
     EXPECT_LT(relative_error(update, expected_update), tolerance) << spec.name;
   }
 
-  EXPECT_EQ(optimizer.exp_avg().dtype(), config.state_dtype);
+  for (const OptimizerState& state : optimizer.states())
+    EXPECT_EQ(state.shards.dtype(), config.state_dtype) << state.name;
   for (int64_t i = 0; i < layout.total_elements(); ++i) {
     const float weight = parameters.master().data<float>()[i];
     ASSERT_EQ(static_cast<double>(weight), master[static_cast<size_t>(i)]) << "padding stays zero";
