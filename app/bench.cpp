@@ -1,11 +1,11 @@
-#include "app/bench.h"
+#include "app/measure/bench.h"
 
 #include <iostream>
 
-#include "app/bench_ops.h"
-#include "app/evaluation.h"
-#include "app/metrics.h"
-#include "kernels/core/error.h"
+#include "app/measure/bench_ops.h"
+#include "app/memory/inference.h"
+#include "core/error.h"
+#include "core/format.h"
 
 namespace octavo {
 

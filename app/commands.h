@@ -1,5 +1,5 @@
 // The subcommands of octavo; main() parses the command line and calls one. Each returns the process's exit code or
-// throws; docs: the Command line section of the design.
+// throws.
 #pragma once
 
 #include <cstdint>
@@ -7,39 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "app/startup_timer.h"
+#include "app/measure/bench_sweep.h"
+#include "app/run/exit_codes.h"
+#include "app/run/run_config.h"
+#include "app/run/startup_timer.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
-
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitBadInput = 2;
-inline constexpr int kExitStopped = 3;
-
-struct ConfigArguments {
-  std::string path;                    // CONFIG.yaml
-  std::vector<std::string> overrides;  // key=value
-};
 
 // `timer` runs since the launch.
 int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer);
 int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group);
 
-struct BenchArguments {
-  ConfigArguments config;
-  int64_t warmup = 3;  // steps before the clock starts
-  int64_t steps = 10;  // timed steps; the median counts
-  bool ops = false;    // every op beside its floor
-  // KEY=V1,V2,...: runs every combination. KEY is micro_batch_size, seq_len, linear or a config key section.key.
-  std::vector<std::string> sweep;
-  bool json = false;
-};
 int bench_command(const BenchArguments& arguments, ProcessGroup& group);
 
 struct DoctorArguments {
   bool json = false;
-  std::string save;        // machine file to write (app/machine_rates.h); empty: none
+  std::string save;        // machine file to write (app/plan/machine_rates.h); empty: none
   std::string disk = ".";  // directory whose write speed is measured
 };
 int doctor_command(const DoctorArguments& arguments, ProcessGroup& group);

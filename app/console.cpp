@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <string>
 
-#include "app/launcher.h"
+#include "app/run/launcher.h"
 
 namespace octavo {
 

@@ -6,12 +6,12 @@
 #include <optional>
 
 #include "app/commands.h"
-#include "app/doctor_facts.h"
-#include "app/doctor_report.h"
-#include "app/measure_machine.h"
-#include "app/runtime.h"
-#include "data/output_file.h"
-#include "kernels/core/error.h"
+#include "app/measure/doctor_facts.h"
+#include "app/measure/doctor_report.h"
+#include "app/measure/measure_machine.h"
+#include "app/run/runtime.h"
+#include "core/output_file.h"
+#include "core/error.h"
 #include "parallel/config.h"
 
 namespace octavo {

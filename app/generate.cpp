@@ -5,10 +5,10 @@
 #include <optional>
 #include <random>
 
-#include "app/evaluation.h"
-#include "app/same_files.h"
-#include "app/tokenizer.h"
-#include "kernels/core/error.h"
+#include "app/memory/inference.h"
+#include "app/run/same_files.h"
+#include "app/run/tokenizer.h"
+#include "core/error.h"
 
 namespace octavo {
 

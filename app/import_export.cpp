@@ -9,17 +9,17 @@
 #include <system_error>
 #include <utility>
 
-#include "app/checkpoint.h"
-#include "app/checkpoint_format.h"
-#include "app/hf_format.h"
-#include "app/safetensors.h"
-#include "app/tokenizer.h"
-#include "app/weight_source.h"
-#include "data/output_file.h"
-#include "kernels/core/arena.h"
-#include "kernels/core/error.h"
-#include "kernels/core/input_file.h"
-#include "kernels/core/json_input.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/hf_format.h"
+#include "checkpoint/safetensors.h"
+#include "app/run/tokenizer.h"
+#include "checkpoint/weight_source.h"
+#include "core/output_file.h"
+#include "core/arena.h"
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_input.h"
 #include "model/parameters.h"
 
 namespace octavo {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/dtype.h"
+#include "core/dtype.h"
 
 namespace octavo {
 

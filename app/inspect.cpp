@@ -3,11 +3,11 @@
 #include <charconv>
 #include <iostream>
 
-#include "app/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "app/commands.h"
-#include "app/config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/input_file.h"
+#include "app/config/config.h"
+#include "core/error.h"
+#include "core/input_file.h"
 
 namespace octavo {
 

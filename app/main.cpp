@@ -16,8 +16,8 @@
 #include "app/import_export.h"
 #include "build_config.h"
 #include "data/pack.h"
-#include "kernels/core/error.h"
-#include "kernels/core/printable.h"
+#include "core/error.h"
+#include "core/printable.h"
 
 namespace octavo {
 

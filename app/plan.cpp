@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "app/machine_files.h"
-#include "app/memory_advice.h"
-#include "app/plan_report.h"
-#include "app/plan_search.h"
-#include "app/runtime.h"
-#include "kernels/core/error.h"
+#include "app/plan/machine_files.h"
+#include "app/memory/memory_advice.h"
+#include "app/plan/plan_report.h"
+#include "app/plan/plan_search.h"
+#include "app/run/runtime.h"
+#include "core/error.h"
 
 namespace octavo {
 

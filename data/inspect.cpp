@@ -11,9 +11,9 @@
 
 #include "data/sample_stream.h"
 #include "data/token_file.h"
-#include "kernels/core/error.h"
-#include "kernels/core/input_file.h"
-#include "kernels/core/json_input.h"
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_input.h"
 
 namespace octavo {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "data/sample_batch.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 namespace {

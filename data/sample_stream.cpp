@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 namespace {

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "data/sample_stream.h"
-#include "kernels/core/error.h"
-#include "kernels/core/json_input.h"
+#include "core/error.h"
+#include "core/json_input.h"
 
 namespace octavo {
 namespace {

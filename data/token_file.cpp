@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/core/error.h"
-#include "kernels/core/input_file.h"
+#include "core/error.h"
+#include "core/input_file.h"
 
 namespace octavo {
 namespace {

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/mapped_file.h"
+#include "core/mapped_file.h"
 
 namespace octavo {
 
@@ -46,7 +46,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 
 // Move-only. All functions are const and safe to call from several threads. The files are mapped, so whoever writes
 // into them writes into what is read here: each look-up in the index is checked against the bounds again (InputError),
-// and tokens are read as they are now. A truncated file ends the process (data/mapping_faults.h).
+// and tokens are read as they are now. A truncated file ends the process (core/mapping_faults.h).
 class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that

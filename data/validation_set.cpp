@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/sample_batch.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 namespace {

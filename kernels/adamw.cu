@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
-#include "kernels/core/cuda_amax.cuh"
-#include "kernels/core/cuda_flat.cuh"
+#include "core/cuda_amax.cuh"
+#include "core/cuda_flat.cuh"
 
 namespace octavo::cuda {
 

@@ -11,7 +11,7 @@
 // elements away from a multiple of 8. One fused kernel; queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -1,5 +1,5 @@
 #include "kernels/add.h"
-#include "kernels/core/cuda_flat.cuh"
+#include "core/cuda_flat.cuh"
 
 namespace octavo::cuda {
 

@@ -2,7 +2,7 @@
 // element. Queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -1,5 +1,5 @@
 #include "kernels/amax_history.h"
-#include "kernels/core/cuda_launch.cuh"
+#include "core/cuda_launch.cuh"
 
 namespace octavo::cuda {
 

@@ -5,7 +5,7 @@
 // element by element; NaN and infinity win, as in kernels/fp8.h. Queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -2,7 +2,7 @@
 // starting at any element; fastest where both are as many elements away from a multiple of 8. Queued; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

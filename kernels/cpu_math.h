@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/core/error.h"
-#include "kernels/core/tensor.h"
+#include "core/error.h"
+#include "core/tensor.h"
 
 namespace octavo::cpu {
 

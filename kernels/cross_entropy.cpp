@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/cross_entropy_cpu.h"
 
 namespace octavo {

@@ -1,7 +1,7 @@
 // What the cross entropy kernels share: the softmax of a row of logits, put together from its parts.
 #pragma once
 
-#include "kernels/core/cuda_launch.cuh"
+#include "core/cuda_launch.cuh"
 
 #ifdef __CUDACC__
 

@@ -7,7 +7,7 @@
 // not exist (no padding). A NaN or +infinity among the logits gives a NaN loss. Queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -1,8 +1,8 @@
 #include "kernels/embedding.h"
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/cpu_math.h"
 
 namespace octavo {

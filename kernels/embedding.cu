@@ -1,4 +1,4 @@
-#include "kernels/core/cuda_launch.cuh"
+#include "core/cuda_launch.cuh"
 #include "kernels/embedding.h"
 
 namespace octavo::cuda {

@@ -7,7 +7,7 @@
 // Compute dtype is float32 or bfloat16. All work is queued on `stream`; both directions are bitwise deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

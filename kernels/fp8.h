@@ -10,7 +10,7 @@
 // amax is a maximum over |x| in which NaN and infinity win, and they make q NaN: a broken tensor surfaces.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -1,7 +1,7 @@
 // What the host side of the FP8 ops shares: the scale of an amax as the CPU reference computes it, dispatch on formats.
 #pragma once
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 
 namespace octavo::cpu {

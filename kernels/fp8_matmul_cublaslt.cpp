@@ -4,7 +4,7 @@
 #include <compare>
 #include <map>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "kernels/product_cublaslt.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/core/cuda_flat.cuh"
+#include "core/cuda_flat.cuh"
 #include "kernels/fp8_shard.h"
 #include "kernels/fp8_tile.cuh"
 

@@ -7,7 +7,7 @@
 // Queued on `stream`; deterministic; wrong shapes and dtypes throw.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

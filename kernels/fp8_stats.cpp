@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/cpu_math.h"
 #include "kernels/fp8_cpu.h"
 

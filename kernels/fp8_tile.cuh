@@ -5,7 +5,7 @@
 
 #include <cuda_fp8.h>
 
-#include "kernels/core/cuda_amax.cuh"
+#include "core/cuda_amax.cuh"
 
 #ifdef __CUDACC__
 

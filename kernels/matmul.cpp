@@ -1,8 +1,8 @@
 #include "kernels/matmul.h"
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/cpu_math.h"
 #include "kernels/product_workspace.h"
 #include "kernels/sgemm.h"

@@ -15,7 +15,7 @@
 // On the CPU kernels/sgemm.h computes in float32 (bfloat16 operands are widened in the workspace). Queued on `stream`.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #include <compare>
 #include <map>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/matmul.h"
 #include "kernels/product_cublaslt.h"
 

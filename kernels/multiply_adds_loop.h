@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo::cpu {
 

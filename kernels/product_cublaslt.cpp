@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/core/cuda_check.h"
-#include "kernels/core/error.h"
+#include "core/cuda_check.h"
+#include "core/error.h"
 
 namespace octavo::cuda {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "kernels/product_workspace.h"
 
 namespace octavo::cuda {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/random_numbers.h"
 
 namespace octavo {

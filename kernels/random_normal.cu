@@ -1,4 +1,4 @@
-#include "kernels/core/cuda_flat.cuh"
+#include "core/cuda_flat.cuh"
 #include "kernels/random_normal.h"
 #include "kernels/random_numbers.h"
 

@@ -11,7 +11,7 @@
 // the same bits on every device, for any number of threads, and from run to run.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

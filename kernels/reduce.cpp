@@ -4,8 +4,8 @@
 #include <array>
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 
 namespace octavo {
 

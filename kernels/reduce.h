@@ -1,7 +1,7 @@
 // Reductions to one number on the device. Queued on `stream`; bitwise deterministic (a fixed tree, no atomics).
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

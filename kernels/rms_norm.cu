@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/cuda_amax.cuh"
+#include "core/cuda_amax.cuh"
 #include "kernels/fp8_cast.cuh"
 #include "kernels/rms_norm.h"
 

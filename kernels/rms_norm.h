@@ -12,7 +12,7 @@
 // columns wanted). Queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "kernels/fp8.h"
 
 namespace octavo {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/core/cuda_amax.cuh"
+#include "core/cuda_amax.cuh"
 #include "kernels/fp8_cast.cuh"
 #include "kernels/rope.h"
 

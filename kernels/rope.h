@@ -9,7 +9,7 @@
 
 #include <optional>
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "kernels/fp8.h"
 
 namespace octavo {

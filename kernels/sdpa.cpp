@@ -1,8 +1,8 @@
 #include "kernels/sdpa.h"
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/sdpa_cpu.h"
 
 namespace octavo {

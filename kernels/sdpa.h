@@ -15,7 +15,7 @@
 // (which costs a larger workspace).
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 
 namespace octavo {
 

@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/cuda_check.h"
-#include "kernels/core/error.h"
+#include "core/arena.h"
+#include "core/cuda_check.h"
+#include "core/error.h"
 #include "kernels/sdpa.h"
 
 namespace octavo::cuda {

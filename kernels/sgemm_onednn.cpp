@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/sgemm.h"
 
 namespace octavo::cpu {

@@ -1,4 +1,4 @@
-#include "kernels/core/cuda_amax.cuh"
+#include "core/cuda_amax.cuh"
 #include "kernels/fp8_cast.cuh"
 #include "kernels/swiglu.h"
 

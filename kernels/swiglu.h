@@ -11,7 +11,7 @@
 // it, and what the tensor for the result then holds is undefined. Queued on `stream`; deterministic.
 #pragma once
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "kernels/fp8.h"
 
 namespace octavo {

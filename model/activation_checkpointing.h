@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "core/arena.h"
 #include "model/config.h"
 #include "model/precision.h"
 
@@ -30,7 +30,7 @@ struct BatchShape;
 // The activation_checkpointing section of the config.
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
-  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/training_state.h)
+  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/run/training_state.h)
   double ratio = 1.0;       // block mode: share of the blocks recomputed whole; no effect in the other modes
 };
 

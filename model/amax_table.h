@@ -9,8 +9,8 @@
 // are one op each.
 #pragma once
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "model/precision.h"
 #include "parallel/communicator.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"

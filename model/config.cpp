@@ -3,7 +3,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

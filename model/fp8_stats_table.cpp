@@ -1,6 +1,6 @@
 #include "model/fp8_stats_table.h"
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8_stats.h"
 
 namespace octavo {

@@ -10,8 +10,8 @@
 
 #include <span>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "model/amax_table.h"
 #include "parallel/communicator.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cross_entropy_parallel.h"
 #include "kernels/matmul.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "core/arena.h"
 #include "model/tensor_parallel.h"
 #include "parallel/tensor_group.h"
 

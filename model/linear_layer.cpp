@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8_shard.h"
 #include "kernels/matmul.h"
 #include "model/quantize_part.h"

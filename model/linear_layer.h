@@ -35,8 +35,8 @@
 #include <span>
 #include <string>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "model/amax_table.h"
 #include "model/fp8_stats_table.h"
 #include "model/precision.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/embedding.h"
 #include "kernels/fp8_stats.h"
 #include "kernels/reduce.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/random_normal.h"
 #include "kernels/random_numbers.h"
 

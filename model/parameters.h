@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "model/column_range.h"
 #include "model/config.h"
 #include "model/tensor_parallel.h"

@@ -11,7 +11,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/core/dtype.h"
+#include "core/dtype.h"
 #include "kernels/fp8.h"
 
 namespace octavo {

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/core/dtype.h"
+#include "core/dtype.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cast.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "kernels/fp8_shard.h"
 

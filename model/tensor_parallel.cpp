@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "build_config.h"
-#include "kernels/core/error.h"
-#include "kernels/core/profiler.h"
+#include "core/error.h"
+#include "core/profiler.h"
 #include "parallel/communicator_backends.h"
 
 namespace octavo {

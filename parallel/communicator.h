@@ -20,8 +20,8 @@
 #include <string>
 #include <utility>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "parallel/config.h"
 #include "parallel/process_group.h"
 

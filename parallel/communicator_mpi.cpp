@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "parallel/communicator_backends.h"
 #include "parallel/handles_mpi.h"
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/core/cuda_backend.h"
-#include "kernels/core/cuda_check.h"
-#include "kernels/core/error.h"
+#include "core/cuda_backend.h"
+#include "core/cuda_check.h"
+#include "core/error.h"
 #include "parallel/communicator_backends.h"
 
 // Windows and the zero-CTA policy, which put gathers on the copy engines, came with it.

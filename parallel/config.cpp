@@ -1,6 +1,6 @@
 #include "parallel/config.h"
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

@@ -5,7 +5,7 @@
 
 #include "kernels/add.h"
 #include "kernels/cast.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

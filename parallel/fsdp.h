@@ -25,8 +25,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "parallel/communicator.h"
 
 namespace octavo {

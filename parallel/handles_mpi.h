@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo::mpi {
 

@@ -1,6 +1,6 @@
 #include <nccl.h>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "parallel/library_versions.h"
 
 namespace octavo {

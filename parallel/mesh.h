@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/config.h"
 #include "parallel/process_group.h"

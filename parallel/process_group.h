@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "parallel/watchdog.h"
 
 namespace octavo {

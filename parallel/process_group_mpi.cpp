@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "parallel/handles_mpi.h"
 #include "parallel/process_group.h"
 

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

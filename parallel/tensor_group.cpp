@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

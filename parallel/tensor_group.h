@@ -21,7 +21,7 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/core/stream.h"
+#include "core/stream.h"
 #include "parallel/communicator.h"
 
 namespace octavo {

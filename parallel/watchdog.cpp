@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 

@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "app/checkpoint.h"
-#include "app/checkpoint_writer.h"
-#include "app/hf_format.h"
-#include "app/safetensors.h"
-#include "app/weight_source.h"
-#include "app/weights.h"
-#include "kernels/core/error.h"
-#include "kernels/core/json_input.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/hf_format.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weight_source.h"
+#include "app/run/weights.h"
+#include "core/error.h"
+#include "core/json_input.h"
 #include "model/parameters.h"
 #include "tests/data/test_files.h"
 

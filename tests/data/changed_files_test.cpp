@@ -5,10 +5,10 @@
 #include <fstream>
 #include <thread>
 
-#include "data/mapped_file.h"
+#include "core/mapped_file.h"
 #include "data/sample_stream.h"
 #include "data/token_file.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "data/validation_set.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -8,7 +8,7 @@
 
 #include "data/byte_tokenizer.h"
 #include "data/inspect.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 
 namespace octavo {
 namespace {

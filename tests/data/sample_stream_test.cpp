@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

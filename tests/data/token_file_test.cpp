@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

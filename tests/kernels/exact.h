@@ -40,7 +40,7 @@
 #include <vector>
 
 #include "kernels/adamw.h"
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "kernels/matmul.h"
 

@@ -2,7 +2,7 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"

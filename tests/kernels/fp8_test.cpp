@@ -15,7 +15,7 @@ float bfloat16_of(uint32_t pattern) { return std::bit_cast<float>(pattern << 16)
 
 // ---- The formats
 
-// A format by its parameters, apart from kernels/core/float8.h.
+// A format by its parameters, apart from core/float8.h.
 struct FormatDefinition {
   DType dtype;
   int mantissa_bits;

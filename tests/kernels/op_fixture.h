@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/error.h"
-#include "kernels/core/stream.h"
+#include "core/error.h"
+#include "core/stream.h"
 
 namespace octavo {
 

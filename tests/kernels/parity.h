@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/arena.h"
-#include "kernels/core/stream.h"
+#include "core/arena.h"
+#include "core/stream.h"
 #include "tests/kernels/exact.h"
 
 namespace octavo {

@@ -3,7 +3,7 @@
 // holds quantize itself against the CPU.)
 #include <functional>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"

@@ -1,5 +1,5 @@
 // Statistics of FP8 casts on the GPU against the CPU: equal bits.
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8_stats.h"
 #include "tests/kernels/parity.h"
 

@@ -1,5 +1,5 @@
 // FP8 on the GPU against the CPU: quantized bytes, scales and amaxes have equal bits; products agree to rounding.
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/fp8.h"
 #include "tests/kernels/parity.h"
 

@@ -1,5 +1,5 @@
 // The ops that cuBLASLt and cuDNN run on the GPU against the same ops on the CPU.
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/matmul.h"
 #include "kernels/sdpa.h"
 #include "tests/kernels/exact_sdpa.h"

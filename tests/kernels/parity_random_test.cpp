@@ -1,5 +1,5 @@
 // Random numbers on the GPU against the CPU: equal bits wherever a piece starts and ends.
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "kernels/random_normal.h"
 #include "tests/kernels/parity.h"
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "model/llama.h"
 
 namespace octavo {

@@ -1,5 +1,5 @@
 // Forward and backward of the whole model, at a size where its own loss can be differentiated numerically.
-#include "kernels/core/profiler.h"
+#include "core/profiler.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/error.h"
+#include "core/error.h"
 #include "model/parameters.h"
 
 namespace octavo {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/arena.h"
+#include "core/arena.h"
 #include "parallel/communicator.h"
 #include "parallel/process_group.h"
 

@@ -1,0 +1,149 @@
+// What holds between keys, and what the device can do.
+#include <numeric>
+#include <utility>
+
+#include "app/config/config.h"
+#include "app/config/config_names.h"
+#include "core/error.h"
+#include "model/tensor_parallel.h"
+
+namespace octavo {
+
+namespace {
+
+using namespace config_names;
+
+void check_batch(const Config& config, int64_t ranks) {
+  const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
+  const int64_t unit = config.training.micro_batch_size * data_ranks;
+  CHECK_INPUT(config.training.global_batch_size % unit == 0,
+              "training.global_batch_size is {}, expected a multiple of training.micro_batch_size {} times {} "
+              "data-parallel ranks = {}",
+              config.training.global_batch_size, config.training.micro_batch_size, data_ranks, unit);
+}
+
+void check_schedule(const Config& config) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.schedule == Schedule::kWsd,
+              "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay "
+              "phase",
+              optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
+  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
+              "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed training.steps {}",
+              optimizer.warmup_steps, optimizer.decay_steps, config.training.steps);
+}
+
+void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t vocab_size) {
+  CHECK_INPUT(!id || *id < vocab_size, "{} is {}, expected a token below model.vocab_size {}", key, *id, vocab_size);
+}
+
+void check_model(const Config& config) {
+  if (!config.model_complete() && !config.init_from.empty()) return;
+  CHECK_INPUT(config.model_given(),
+              "{} has no model, expected model.preset, the fields of its shape, or model.init_from", config.source);
+  const nlohmann::ordered_json shape = model_to_json(config.model);
+  for (const auto& [field, value] : shape.items())
+    CHECK_INPUT(!value.is_number() || value != 0,
+                "{} does not give model.{}, expected it beside the others, or a preset", config.source, field);
+  config.model.validate();
+  check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
+  check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
+}
+
+// The ranks of a tensor-parallel group divide the layers, and the tokens between them.
+void check_division(const Config& config) {
+  const int64_t ranks = config.parallel.tensor_parallel;
+  check_tensor_parallel(config.model, ranks);
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  CHECK_INPUT(tokens % ranks == 0,
+              "parallel.tensor_parallel is {}, which does not divide the {} tokens of a micro-batch "
+              "(training.micro_batch_size {} times data.seq_len {})",
+              ranks, tokens, config.training.micro_batch_size, config.data.seq_len);
+}
+
+// Hopper's FP8 products want the contracted dimension in whole units, and every dimension is contracted once.
+void check_linear_shapes(const Config& config) {
+  const PrecisionConfig& precision = config.precision;
+  if (!is_fp8(precision.linear)) return;
+  const int64_t unit = traits(precision.linear).alignment;
+  const ModelConfig model = local_config(config.model, {.rank = 0, .size = config.parallel.tensor_parallel});
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const std::string of_rank =
+      config.parallel.tensor_parallel == 1
+          ? ""
+          : fmt::format(" on each of parallel.tensor_parallel {} ranks", config.parallel.tensor_parallel);
+  const std::pair<const char*, int64_t> dimensions[] = {
+      {"qkv input: model.hidden_size", model.hidden_size},
+      {"qkv output: (heads + 2 kv heads) * head_dim", model.qkv_width()},
+      {"o input: num_heads * head_dim", model.attention_width()},
+      {"down input: model.intermediate_size", model.intermediate_size},
+      {"tokens of a micro-batch", tokens}};
+  for (const auto& [name, size] : dimensions) {
+    CHECK_INPUT(
+        size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {}{} is {}; {}",
+        name_of(kLinear, precision.linear), unit, name, of_rank, size,
+        size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
+  }
+}
+
+void check_datasets(const std::vector<DatasetSource>& sources, const char* key, bool needed) {
+  CHECK_INPUT(!needed || !sources.empty(), "{} names no dataset, expected at least one {{path: PREFIX}}", key);
+  const double total = std::accumulate(sources.begin(), sources.end(), 0.0,
+                                       [](double sum, const DatasetSource& source) { return sum + source.weight; });
+  CHECK_INPUT(sources.empty() || total > 0, "the weights of {} are all 0, expected at least one above 0", key);
+}
+
+}  // namespace
+
+void validate(const Config& config, int64_t ranks, Purpose purpose) {
+  check_model(config);
+  check_datasets(config.data.train, "data.train", purpose == Purpose::kTrain);
+  check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
+  check_schedule(config);
+  check_batch(config, ranks);
+  if (!config.model_complete()) return;
+  check_division(config);
+  check_linear_shapes(config);
+}
+
+void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {
+  if (has_kernels_for(gpu)) return;
+  const bool has_fp8 = gpu.compute_major > 8 || (gpu.compute_major == 8 && gpu.compute_minor >= 9);
+  const std::string lacks =
+      is_fp8(linear) && !has_fp8
+          ? fmt::format(", which has no FP8 for the linears of precision.linear {}", name_of(kLinear, linear))
+          : "";
+  throw InputError(
+      fmt::format("the GPU is {} of compute capability {}.{}{}; this program has kernels for 9.0 alone "
+                  "(H100, H200), so use one of those, or device: cpu, which runs bfloat16 and every FP8 "
+                  "recipe",
+                  gpu.name, gpu.compute_major, gpu.compute_minor, lacks));
+}
+
+void adopt_model(Config& config, const ModelConfig& from_weights) {
+  const nlohmann::ordered_json stated = model_to_json(config.model);
+  const nlohmann::ordered_json found = model_to_json(from_weights);
+  for (const std::string& field : config.model_fields) {
+    CHECK_INPUT(stated.at(field) == found.at(field), "{} has {} {}, but the config's model.{} is {}, expected the same",
+                config.init_from, field, found.at(field).dump(), field, stated.at(field).dump());
+  }
+  config.model = from_weights;
+  config.model_fields.clear();
+  for (const auto& field : found.items()) config.model_fields.push_back(field.key());
+}
+
+void resolve_device(Config& config, Device device) {
+  const bool is_cuda = device == Device::kCuda;
+  if (!config.compute_given) config.precision.compute = is_cuda ? DType::kBFloat16 : DType::kFloat32;
+  CHECK_INPUT(!is_cuda || config.precision.compute == DType::kBFloat16,
+              "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
+              "runs with device: cpu)",
+              name_of(kFloatType, config.precision.compute));
+  CHECK_INPUT(!is_cuda || !config.data.document_mask,
+              "data.document_mask is true, which attention has no kernels for on GPUs in this version, expected false "
+              "there");
+  config.compute_given = true;
+  config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+}
+
+}  // namespace octavo

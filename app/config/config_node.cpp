@@ -1,0 +1,207 @@
+#include "app/config/config_node.h"
+
+#include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/printable.h"
+
+namespace octavo {
+
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr size_t kMaxDescribedText = 80;
+// An anchor that contains itself makes a YAML tree endless; no config is nested deeper than this.
+constexpr int kMaxDepth = 16;
+// What a config may hold: tens of thousands of datasets, and parsed in less than a second and some 300 MB at worst.
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMaxNodes = 100'000;
+constexpr size_t kMaxKeyBytes = 200;
+constexpr const char* kCommandLine = "command line";
+
+// Where a piece of YAML came from: a file, with lines, or a command-line argument, without.
+struct Origin {
+  std::string name;      // of the place of a key
+  std::string document;  // of the whole
+  bool has_lines = true;
+
+  std::string at(const YAML::Mark& mark) const {
+    return has_lines && mark.line >= 0 ? fmt::format("{}:{}", name, mark.line + 1) : name;
+  }
+};
+
+void check_key_length(std::string_view key, const std::string& where) {
+  CHECK_INPUT(key.size() <= kMaxKeyBytes, "{}: the key '{}' is {} bytes long, expected at most {}", where,
+              printable(key, kMaxDescribedText), key.size(), size_t{kMaxKeyBytes});
+}
+
+// The tree of a YAML document. Aliases are copies in it, so a few bytes can stand for any number of nodes.
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(const Origin& origin) : origin_(origin) {}
+
+  ConfigNode build(const YAML::Node& yaml, int depth = 0) {
+    ConfigNode node;
+    node.where = origin_.at(yaml.Mark());
+    CHECK_INPUT(depth <= kMaxDepth, "{}: lists and maps are nested more than {} deep", node.where, int{kMaxDepth});
+    CHECK_INPUT(++nodes_ <= kMaxNodes, "{} stands for more than {} lists, maps and values, expected a config of fewer",
+                origin_.document, int64_t{kMaxNodes});
+    if (yaml.IsScalar()) {
+      node.kind = Kind::kScalar;
+      node.text = yaml.Scalar();
+      node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
+    } else if (yaml.IsSequence()) {
+      node.kind = Kind::kList;
+      for (const auto& item : yaml) node.children.push_back(build(item, depth + 1));
+    } else if (yaml.IsMap()) {
+      node.kind = Kind::kMap;
+      add_map_entries(yaml, depth, node);
+    }
+    return node;
+  }
+
+ private:
+  void add_map_entries(const YAML::Node& yaml, int depth, ConfigNode& node) {
+    std::unordered_set<std::string_view> known;
+    for (const auto& entry : yaml) {
+      const std::string where = origin_.at(entry.first.Mark());
+      CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
+      const std::string& key = entry.first.Scalar();
+      check_key_length(key, where);
+      CHECK_INPUT(known.insert(key).second, "{}: the key '{}' is given twice", where, key);
+      node.children.push_back(build(entry.second, depth + 1));
+      node.keys.push_back(key);
+    }
+  }
+
+  const Origin& origin_;
+  int64_t nodes_ = 0;
+};
+
+ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.document, documents.size());
+    return TreeBuilder(origin).build(documents.empty() ? YAML::Node() : documents.front());
+  } catch (const YAML::DeepRecursion&) {  // the library's own limit, of some hundreds
+    throw InputError(fmt::format("{}: lists and maps are nested more than {} deep", origin.document, int{kMaxDepth}));
+  } catch (const YAML::Exception& error) {
+    const bool has_place = origin.has_lines && error.mark.line >= 0;
+    const std::string place =
+        has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
+    throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.document, place, error.msg));
+  }
+}
+
+void merge(ConfigNode& target, ConfigNode value) {
+  if (target.kind != Kind::kMap || value.kind != Kind::kMap) {
+    target = std::move(value);
+    return;
+  }
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const auto found = std::find(target.keys.begin(), target.keys.end(), value.keys[i]);
+    if (found != target.keys.end()) {
+      merge(target.children[static_cast<size_t>(found - target.keys.begin())], std::move(value.children[i]));
+    } else {
+      target.keys.push_back(value.keys[i]);
+      target.children.push_back(std::move(value.children[i]));
+    }
+  }
+}
+
+// `value` as the innermost of maps nested along the dotted `key`.
+ConfigNode wrap_in_maps(const std::string& key, ConfigNode value) {
+  const size_t dot = key.rfind('.');
+  const std::string last = dot == std::string::npos ? key : key.substr(dot + 1);
+  ConfigNode map;
+  map.kind = Kind::kMap;
+  map.where = kCommandLine;
+  map.keys.push_back(last);
+  map.children.push_back(std::move(value));
+  return dot == std::string::npos ? map : wrap_in_maps(key.substr(0, dot), std::move(map));
+}
+
+void check_path_is_open(const ConfigNode& root, const std::string& key, const std::string& override_text) {
+  const ConfigNode* node = &root;
+  for (size_t dot = key.find('.'), begin = 0; dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin)) {
+    node = node->find(key.substr(begin, dot - begin));
+    // `rope_scaling: none` is a map left out, so its keys can be set as if it were empty.
+    if (node == nullptr || node->kind == Kind::kNull || node->text == "none") return;
+    CHECK_INPUT(node->kind == Kind::kMap, "the argument '{}' sets a key below {}, which is {} ({}), not a section",
+                override_text, key.substr(0, dot), node->describe(), node->where);
+  }
+}
+
+}  // namespace
+
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  const auto found = std::find(keys.begin(), keys.end(), key);
+  return found == keys.end() ? nullptr : &children[static_cast<size_t>(found - keys.begin())];
+}
+
+std::string ConfigNode::describe() const {
+  switch (kind) {
+    case Kind::kNull:
+      return "empty";
+    case Kind::kList:
+      return "a list";
+    case Kind::kMap:
+      return "a map";
+    case Kind::kScalar:
+      break;
+  }
+  const std::string shown = printable(text, kMaxDescribedText);
+  return is_string ? fmt::format("the string \"{}\"", shown) : fmt::format("'{}'", shown);
+}
+
+ConfigNode node_from_file(const std::string& path) {
+  ConfigNode root = parse_yaml(read_input_file(path, kMaxConfigBytes), Origin{path, path});
+  CHECK_INPUT(root.kind != Kind::kNull, "{} is empty, expected a YAML map of sections", path);
+  CHECK_INPUT(root.kind == Kind::kMap, "{} holds {}, expected a YAML map of sections", path, root.describe());
+  return root;
+}
+
+ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string& where) {
+  ConfigNode node;
+  node.where = where;
+  if (json.is_object()) {
+    node.kind = Kind::kMap;
+    for (const auto& [key, value] : json.items()) {
+      node.keys.push_back(key);
+      node.children.push_back(node_from_json(value, where));
+    }
+  } else if (json.is_array()) {
+    node.kind = Kind::kList;
+    for (const auto& item : json) node.children.push_back(node_from_json(item, where));
+  } else if (!json.is_null()) {
+    node.kind = Kind::kScalar;
+    node.is_string = json.is_string();
+    node.text = json.is_string() ? json.get<std::string>() : json.dump();
+  }
+  return node;
+}
+
+void apply_override(ConfigNode& root, const std::string& override_text) {
+  const size_t equals = override_text.find('=');
+  CHECK_INPUT(equals != std::string::npos, "the argument '{}' has no '=', expected section.key=value", override_text);
+  const std::string key = override_text.substr(0, equals);
+  const bool has_empty_part =
+      key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string::npos;
+  CHECK_INPUT(!has_empty_part, "the argument '{}' has an empty key, expected section.key=value", override_text);
+  check_key_length(key, kCommandLine);
+  check_path_is_open(root, key, override_text);
+  const Origin origin{kCommandLine, fmt::format("the argument '{}'", override_text), false};
+  ConfigNode value = parse_yaml(override_text.substr(equals + 1), origin);
+  // An empty section would take back all that the file says in it; an empty key is its reader's to judge.
+  CHECK_INPUT(value.kind != Kind::kNull || key.find('.') != std::string::npos,
+              "the argument '{}' is empty, expected a value", override_text);
+  merge(root, wrap_in_maps(key, std::move(value)));
+}
+
+}  // namespace octavo

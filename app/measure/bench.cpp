@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "app/measure/bench.h"
+#include "app/run/weights.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kLearningRate = 1e-5;
+constexpr int64_t kProfiledSteps = 3;
+
+// Random tokens: real work for the embedding and the loss, no data files.
+Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
+  std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(rank));
+  std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));
+  Batch batch;
+  const auto count = static_cast<size_t>(rows * config.data.seq_len);
+  for (size_t i = 0; i < count; ++i) {
+    batch.inputs.push_back(token(random));
+    batch.targets.push_back(token(random));
+  }
+  batch.document_start.assign(count, 0);
+  return batch;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+Bench::Bench(const Config& config, Runtime& runtime)
+    : config_(config),
+      runtime_(runtime),
+      layout_(config.model, runtime.tensor_rank()),
+      options_(training_options(config, layout_, runtime)),
+      memory_(runtime.allocate([&] { return plan_training(options_, training_rank(runtime)).used(); })),
+      state_(options_, training_rank(runtime), memory_.arena) {
+  Stream& stream = runtime.stream();
+  runtime.group().agree_on_files("making the weights", [&] {
+    load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
+  });
+  publish_weights(state_, training_rank(runtime));
+  state_.batch.upload(synthetic_batch(config, options_.local_batch, runtime.mesh().data().rank()));
+}
+
+void Bench::step() { training_step(state_, ++step_, kLearningRate, training_rank(runtime_)); }
+
+std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
+  Stream& stream = runtime_.stream();
+  std::vector<Event> events;
+  for (int64_t i = 0; i <= repetitions; ++i) events.emplace_back(stream.device(), true);
+  runtime_.group().barrier();
+  events[0].record(stream);
+  for (size_t i = 1; i < events.size(); ++i) {
+    work();
+    events[i].record(stream);
+  }
+  stream.synchronize();
+  std::vector<double> times;
+  for (size_t i = 1; i < events.size(); ++i) {
+    const double ms = events[i].milliseconds_since(events[i - 1]);
+    times.push_back(static_cast<double>(runtime_.group().all_reduce_max(static_cast<int64_t>(ms * 1e6))) / 1e6);
+  }
+  return times;
+}
+
+std::vector<double> Bench::time_steps(int64_t steps) {
+  return time(steps, [&] { step(); });
+}
+
+std::vector<double> Bench::time_forward_backward(int64_t steps) {
+  const int64_t micro_batches = state_.batch.num_micro_batches();
+  const auto tokens = static_cast<float>(micro_batches * state_.model.shape().tokens());
+  return time(steps, [&] {
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      state_.model.forward_backward(state_.batch.micro_batch(i), 1 / tokens, i == 0, i + 1 == micro_batches);
+    }
+  });
+}
+
+std::map<std::string, Profiler::Total> Bench::profile_step() {
+  Stream& stream = runtime_.stream();
+  Profiler profiler(stream.device());
+  stream.set_profiler(&profiler);
+  for (int64_t i = 0; i <= kProfiledSteps; ++i) {
+    if (i == 1) profiler.clear();  // the events of the first step were created in it
+    step();
+    stream.synchronize();
+  }
+  stream.set_profiler(nullptr);
+  auto totals = profiler.totals();
+  for (auto& [name, total] : totals) {
+    total.calls /= kProfiledSteps;
+    total.milliseconds /= kProfiledSteps;
+    total.flops /= kProfiledSteps;
+    total.fp8_flops /= kProfiledSteps;
+    total.bytes /= kProfiledSteps;
+  }
+  return totals;
+}
+
+nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times) {
+  const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
+  const double step_ms = median(step_times);
+  const double wps = tokens / runtime.group().size() / step_ms * 1e3;
+  const double flops = wps * config.model.flops_per_token(config.data.seq_len);
+  const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
+  nlohmann::ordered_json json = {{"parameters", config.model.num_parameters()},
+                                 {"compute", dtype_name(config.precision.compute)},
+                                 {"seq_len", config.data.seq_len},
+                                 {"micro_batch_size", config.training.micro_batch_size},
+                                 {"global_batch_size", config.training.global_batch_size},
+                                 {"step_ms", step_ms},
+                                 {"step_ms_min", *fastest},
+                                 {"step_ms_max", *slowest},
+                                 {"wps", wps},
+                                 {"tflops", flops / 1e12},
+                                 {"memory_gib", runtime.memory_gib()}};
+  if (runtime.stream().is_cuda()) json["mfu"] = flops / kPeakFlops;
+  return json;
+}
+
+MemoryPlan planned_memory(const Config& config, Runtime& runtime) {
+  const ParameterLayout layout(config.model, runtime.tensor_rank());
+  const TrainingOptions options = choose_training_options(config, layout, runtime);
+  MemoryPlan plan;
+  runtime.group().agree([&] { plan = plan_memory(options, training_rank(runtime), memory_room(config, runtime)); });
+  return plan;
+}
+
+}  // namespace octavo

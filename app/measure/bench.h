@@ -1,0 +1,55 @@
+// Bench: training steps of a config on synthetic tokens, timed. What `octavo bench` and its sweep are made of.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/memory/plan_memory.h"
+#include "app/run/runtime.h"
+#include "app/run/training_state.h"
+#include "core/profiler.h"
+
+namespace octavo {
+
+class Bench {
+ public:
+  // Allocates what training allocates, with weights from model.init_from, or random ones. A collective. `config` and
+  // `runtime` must outlive the bench.
+  Bench(const Config& config, Runtime& runtime);
+
+  // Of the arena, on this rank.
+  int64_t allocated_bytes() const { return memory_.arena.used(); }
+  // Milliseconds of each of `steps` steps, the slowest rank's. A collective.
+  std::vector<double> time_steps(int64_t steps);
+  // The same of the forward and backward passes of a step alone.
+  std::vector<double> time_forward_backward(int64_t steps);
+  // Sums by op over one step, the mean of a few. A collective.
+  std::map<std::string, Profiler::Total> profile_step();
+
+ private:
+  std::vector<double> time(int64_t repetitions, const std::function<void()>& work);
+  void step();
+
+  const Config& config_;
+  Runtime& runtime_;
+  ParameterLayout layout_;
+  TrainingOptions options_;
+  RunMemory memory_;
+  TrainingState state_;
+  int64_t step_ = 0;
+};
+
+double median(std::vector<double> values);
+
+// Throughput of a run whose steps took `step_times`, in milliseconds: parameters, compute (the dtype), seq_len,
+// micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
+// GPUs mfu.
+nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
+
+// The memory of a run of `config` on this rank, whether it fits or not. A collective.
+MemoryPlan planned_memory(const Config& config, Runtime& runtime);
+
+}  // namespace octavo

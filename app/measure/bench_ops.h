@@ -1,0 +1,30 @@
+// The tables of `octavo bench`: what each op of a step takes, alone or beside its floor.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/measure/bench_rates.h"
+
+namespace octavo {
+
+// [{op, calls, ms, tflops, gb_s}], the longest first.
+nlohmann::ordered_json ops_json(const std::map<std::string, Profiler::Total>& totals);
+
+// What --ops adds to the result of a bench, step_ms, ops and totals: rates; to each op floor_ms and ratio (null without
+// a floor); then ops_ms, floor_ms, unexplained_ms (of the step, outside of ops), forward_backward_ms,
+// products_and_attention_ms, products_and_attention_floor_ms and forward_backward_ratio (to that floor).
+void add_floors(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals,
+                const DeviceRates& rates, const std::vector<double>& forward_backward_times);
+
+// Adds exposed_communication_ms: the step without its ops other than collectives, so with the gaps between ops.
+void add_exposed_communication(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals);
+
+// To standard output.
+void print_exposed_communication(const nlohmann::ordered_json& result);
+void print_short_table(const nlohmann::ordered_json& result);
+void print_floor_table(const nlohmann::ordered_json& result);
+
+}  // namespace octavo

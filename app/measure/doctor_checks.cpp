@@ -1,0 +1,202 @@
+#include "app/measure/doctor_checks.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "app/config/config.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+// A CUDA context takes about half a GiB, and the process that looks has one.
+constexpr int64_t kOwnContextBytes = kGiB / 2;
+constexpr int64_t kForeignBytes = kGiB;
+constexpr int64_t kSharedMemoryBytes = 64 * kMiB;
+constexpr int64_t kLockedMemoryBytes = kGiB;
+constexpr int64_t kOpenFiles = 4096;
+
+class Findings {
+ public:
+  template <typename... Args>
+  void hindrance(fmt::format_string<Args...> format, Args&&... args) {
+    all.push_back({true, fmt::format(format, std::forward<Args>(args)...)});
+  }
+  template <typename... Args>
+  void warning(fmt::format_string<Args...> format, Args&&... args) {
+    all.push_back({false, fmt::format(format, std::forward<Args>(args)...)});
+  }
+
+  std::vector<Finding> all;
+};
+
+std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+// Minor versions of one major version work together, whichever is newer.
+bool is_driver_too_old(const RankFacts& r) {
+  return r.has_cuda && r.driver_cuda > 0 && r.driver_cuda / 1000 < r.runtime_cuda / 1000;
+}
+
+void check_driver(const RankFacts& r, Findings& findings) {
+  if (is_driver_too_old(r)) {
+    findings.hindrance(
+        "{}: the driver can do CUDA {}, but this program uses CUDA {}; install a newer driver, or build "
+        "with a CUDA toolkit that it knows",
+        r.host, cuda_version(r.driver_cuda), cuda_version(r.runtime_cuda));
+  } else if (r.has_cuda && r.gpus_visible == 0) {
+    findings.warning(
+        "{}: no GPU was found ({}), so training runs on the CPU; look at nvidia-smi, at "
+        "CUDA_VISIBLE_DEVICES and at what the container or the job was given",
+        r.host, r.driver_cuda == 0 ? "no driver is there" : "the driver shows none");
+  }
+}
+
+void check_peers(const RankFacts& r, Findings& findings) {
+  if (r.pairs_without_peer_access.empty()) return;
+  findings.warning(
+      "{}: GPUs {} cannot reach each other's memory, so NCCL copies through the host; look at nvidia-smi "
+      "topo -p2p r, and switch the IOMMU and PCI access control off in a machine without NVLink",
+      r.host, fmt::join(r.pairs_without_peer_access, ", "));
+}
+
+void check_limits(const RankFacts& r, size_t num_ranks, Findings& findings) {
+  if (r.open_files_limit < kOpenFiles) {
+    findings.warning("{}: a process may open {} files, expected at least {}; raise it with ulimit -n {}", r.host,
+                     r.open_files_limit, kOpenFiles, 16 * kOpenFiles);
+  }
+  if (!r.gpus.empty() && num_ranks > 1 && r.locked_memory_limit < kLockedMemoryBytes) {
+    findings.warning(
+        "{}: a process may lock {} KiB of memory, which InfiniBand needs more of; raise it with ulimit -l "
+        "unlimited, in a container with --ulimit memlock=-1",
+        r.host, r.locked_memory_limit / 1024);
+  }
+  if (r.shared_memory_bytes < kSharedMemoryBytes) {
+    const bool needs_it = !r.gpus.empty() && r.local_size > 1;
+    findings.all.push_back(
+        {needs_it, fmt::format("{}: /dev/shm has {:.0f} MiB, and ranks of one machine exchange data there; give it at "
+                               "least {} MiB, in a container with --shm-size=1g",
+                               r.host, static_cast<double>(r.shared_memory_bytes) / kMiB, kSharedMemoryBytes / kMiB)});
+  }
+}
+
+void check_threads(const RankFacts& r, Findings& findings) {
+  if (!r.omp_num_threads_is_set || r.threads * r.local_size <= r.cores) return;
+  findings.warning("{}: OMP_NUM_THREADS={} on each of {} ranks is more than its {} cores; set it to {} at most", r.host,
+                   r.threads, r.local_size, r.cores, std::max(1, r.cores / r.local_size));
+}
+
+void check_host(const RankFacts& r, size_t num_ranks, Findings& findings) {
+  check_driver(r, findings);
+  check_peers(r, findings);
+  check_limits(r, num_ranks, findings);
+  check_threads(r, findings);
+}
+
+void check_gpus(const RankFacts& r, Findings& findings) {
+  for (const GpuInfo& gpu : r.gpus) {
+    const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
+    if (!has_kernels_for(gpu)) {
+      const bool is_used = &gpu == &r.gpus.front();
+      findings.all.push_back(
+          {is_used, fmt::format("{} has compute capability {}.{}, and this program has kernels for 9.0 alone; use an "
+                                "H100 or H200{}",
+                                where, gpu.compute_major, gpu.compute_minor,
+                                is_used ? ", or device: cpu" : ", and hide this one with CUDA_VISIBLE_DEVICES")});
+    }
+    const int64_t used_bytes = gpu.total_bytes - gpu.free_bytes - kOwnContextBytes;
+    if (used_bytes > kForeignBytes) {
+      findings.warning(
+          "{} has {:.1f} of {:.1f} GiB in use already; see nvidia-smi for the processes that hold it, and "
+          "end them",
+          where, gib(used_bytes), gib(gpu.total_bytes));
+    }
+  }
+}
+
+void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {
+  std::map<std::string, const RankFacts*> users;
+  for (const RankFacts& r : ranks) {
+    if (r.gpus.empty()) continue;
+    const GpuInfo& gpu = r.gpus.front();
+    const auto [first, is_new] = users.emplace(gpu.uuid, &r);
+    if (is_new) continue;
+    findings.hindrance(
+        "{}: ranks {} and {} both use GPU {} ({}); start one rank a GPU (this machine shows {} and has "
+        "{} ranks)",
+        r.host, first->second->rank, r.rank, gpu.pci_bus_id, gpu.name, r.gpus_visible, r.local_size);
+  }
+}
+
+// All ranks must compute on the same kind of device, with the same libraries.
+void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
+  const RankFacts& first = ranks.front();
+  for (const RankFacts& r : ranks) {
+    if (r.gpus.empty() != first.gpus.empty()) {
+      findings.hindrance("rank {} on {} has {} GPU, but rank {} on {} has {}; give all ranks one, or use device: cpu",
+                         first.rank, first.host, first.gpus.empty() ? "no" : "a", r.rank, r.host,
+                         r.gpus.empty() ? "none" : "one");
+      break;
+    }
+  }
+  for (const RankFacts& r : ranks) {
+    for (const auto& [name, version] : r.versions) {
+      const auto other = first.versions.find(name);
+      if (r.local_rank > 0 || (other != first.versions.end() && other->second == version)) continue;
+      findings.warning("{}: {} is {}, but {} on {}; install the same on every machine", r.host, name, version,
+                       other == first.versions.end() ? "not there" : other->second, first.host);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> find_problems(std::span<const RankFacts> ranks) {
+  Findings findings;
+  for (const RankFacts& r : ranks) {
+    if (r.local_rank == 0) check_host(r, ranks.size(), findings);
+    check_gpus(r, findings);
+  }
+  check_own_gpus(ranks, findings);
+  if (!ranks.empty()) check_alike(ranks, findings);
+  return std::move(findings.all);
+}
+
+std::vector<Finding> find_slow_products(std::span<const RankFacts> ranks, std::span<const MachineRates> rates) {
+  Findings findings;
+  std::set<std::string> hosts;  // each is told once
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const double most = rates[i].multiply_add_flops;
+    const auto product = rates[i].product_flops.find("float32");
+    if (most <= 0 || product == rates[i].product_flops.end()) continue;
+    const RankFacts& r = ranks[i];
+    if (product->second >= kLeastProductShare * most || !hosts.insert(r.host).second) continue;
+    findings.warning(
+        "{}: products run at {:.0f} GFLOP/s on the {} of rank {}, {:.0f}% of the {:.0f} that they multiply and add in "
+        "registers, with {}; look for other processes on them, and at what limits the kernels (ONEDNN_MAX_CPU_ISA, "
+        "OPENBLAS_CORETYPE)",
+        r.host, product->second / 1e9, r.threads == 1 ? "1 thread" : fmt::format("{} threads", r.threads), r.rank,
+        100 * product->second / most, most / 1e9, r.product_kernels);
+  }
+  return std::move(findings.all);
+}
+
+bool all_have_gpus(std::span<const RankFacts> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankFacts& r) { return !r.gpus.empty() && has_kernels_for(r.gpus.front()); });
+}
+
+bool any_share_a_gpu(std::span<const RankFacts> ranks) {
+  std::set<std::string> uuids;
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](const RankFacts& r) { return !r.gpus.empty() && !uuids.insert(r.gpus.front().uuid).second; });
+}
+
+int count_hosts(std::span<const RankFacts> ranks) {
+  return static_cast<int>(
+      std::count_if(ranks.begin(), ranks.end(), [](const RankFacts& r) { return r.local_rank == 0; }));
+}
+
+}  // namespace octavo

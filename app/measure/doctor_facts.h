@@ -1,0 +1,23 @@
+// The facts of each rank that `octavo doctor` reports and checks, as the system tells them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "app/measure/doctor_checks.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+// Every rank's, on every rank, in rank order. A collective; makes a CUDA context on the GPUs it looks at.
+std::vector<RankFacts> gather_facts(ProcessGroup& group);
+
+// As JSON, keys are the members' names.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,
+                                   free_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, local_rank, local_size, host, processor, cores, threads,
+                                   omp_num_threads_is_set, product_kernels, memory_bytes, memory_available_bytes,
+                                   shared_memory_bytes, open_files_limit, locked_memory_limit, has_cuda, driver_cuda,
+                                   runtime_cuda, gpus_visible, gpus, gpu_settings, pairs_without_peer_access, versions)
+
+}  // namespace octavo

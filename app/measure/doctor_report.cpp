@@ -1,0 +1,125 @@
+#include "app/measure/doctor_report.h"
+
+#include <algorithm>
+#include <iostream>
+#include <tuple>
+
+#include "app/measure/doctor_facts.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+
+std::string rate_text(double value, const std::string& unit) {
+  const bool is_flops = unit == "FLOP/s";
+  return fmt::format("{:.4g} {}", value / (is_flops ? 1e12 : 1e9), is_flops ? "TFLOP/s" : "GB/s");
+}
+
+void print_rank(const RankFacts& r) {
+  if (r.local_rank == 0) {
+    std::cout << fmt::format("{}: {} cores{}, {:.1f} GiB of memory ({:.1f} available)\n", r.host, r.cores,
+                             r.processor.empty() ? "" : " (" + r.processor + ")", gib(r.memory_bytes),
+                             gib(r.memory_available_bytes));
+  }
+  if (r.gpus.empty()) {
+    std::cout << fmt::format("  rank {}: {} CPU thread{}, products by {}\n", r.rank, r.threads,
+                             r.threads == 1 ? "" : "s", r.product_kernels);
+  }
+  for (size_t i = 0; i < r.gpus.size(); ++i) {
+    const GpuInfo& gpu = r.gpus[i];
+    std::cout << fmt::format("  {}: GPU {} {}, compute capability {}.{}, {:.1f} GiB ({:.1f} free){}\n",
+                             i == 0 ? fmt::format("rank {}", r.rank) : "no rank", gpu.pci_bus_id, gpu.name,
+                             gpu.compute_major, gpu.compute_minor, gib(gpu.total_bytes), gib(gpu.free_bytes),
+                             r.gpu_settings[i].empty() ? "" : ", " + r.gpu_settings[i]);
+  }
+}
+
+void print_rates(std::span<const MachineRates> ranks) {
+  std::cout << fmt::format("\n{:<48} {:>16}\n", "on " + ranks.front().device,
+                           ranks.size() > 1 ? "slowest rank" : "rate");
+  for (const RateSpread& s : spreads(ranks)) {
+    std::cout << fmt::format("{:<48} {:>16}", s.name, rate_text(s.slowest, s.unit));
+    if (ranks.size() > 1) {
+      std::cout << fmt::format("  (rank {}; fastest {}, rank {})", s.slowest_rank, rate_text(s.fastest, s.unit),
+                               s.fastest_rank);
+    }
+    std::cout << "\n";
+  }
+}
+
+void print_collectives(const CollectiveRates& collectives) {
+  std::cout << fmt::format("\n{:<16} {:>12} {:>12} {:>12}\n", fmt::format("{} ranks", collectives.ranks), "MiB", "us",
+                           "bus GB/s");
+  for (const CollectiveRate& c : collectives.sizes) {
+    std::cout << fmt::format("{:<16} {:>12.3f} {:>12.1f} {:>12.4g}\n", c.op, static_cast<double>(c.bytes) / (1 << 20),
+                             c.seconds * 1e6, c.bus_bytes_per_s / 1e9);
+  }
+  std::cout << fmt::format("{:<16} {:>12} {:>12.1f}\n", "latency", "", collectives.latency_s * 1e6);
+}
+
+}  // namespace
+
+std::vector<RateSpread> spreads(std::span<const MachineRates> ranks) {
+  std::vector<RateSpread> all;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int number = static_cast<int>(rank);
+    MachineRates rates = ranks[rank];
+    size_t i = 0;
+    visit_rates(rates, [&](const std::string& name, const std::string& unit, double value) {
+      if (rank == 0) all.push_back({name, unit, value, value, number, number});
+      RateSpread& s = all.at(i++);
+      if (value < s.slowest) std::tie(s.slowest, s.slowest_rank) = std::pair(value, number);
+      if (value > s.fastest) std::tie(s.fastest, s.fastest_rank) = std::pair(value, number);
+    });
+  }
+  return all;
+}
+
+bool DoctorReport::is_ok() const {
+  return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.hinders; });
+}
+
+Json to_json(const DoctorReport& report) {
+  Json findings = Json::array();
+  for (const Finding& f : report.findings) findings.push_back({{"hinders", f.hinders}, {"text", f.text}});
+  Json ranks = Json::array();
+  for (const RankFacts& facts : report.ranks) ranks.push_back(Json(nlohmann::json(facts)));
+  Json rates = Json::array();
+  for (const RateSpread& s : spreads(report.rates)) {
+    rates.push_back({{"name", s.name},
+                     {"unit", s.unit},
+                     {"slowest", s.slowest},
+                     {"slowest_rank", s.slowest_rank},
+                     {"fastest", s.fastest},
+                     {"fastest_rank", s.fastest_rank}});
+  }
+  return {{"ok", report.is_ok()},
+          {"findings", findings},
+          {"ranks", ranks},
+          {"rates", rates},
+          {"machine", report.rates.empty() ? Json() : to_json(slowest_of(report.rates))}};
+}
+
+void print_report(const DoctorReport& report) {
+  const RankFacts& first = report.ranks.front();
+  std::string versions;
+  for (const auto& [name, version] : first.versions) {
+    versions += fmt::format("{}{} {}", versions.empty() ? "" : ", ", name, version);
+  }
+  std::cout << versions << "\n\n";
+  for (const RankFacts& facts : report.ranks) print_rank(facts);
+  if (!report.rates.empty()) {
+    print_rates(report.rates);
+    if (report.rates.front().collectives) print_collectives(*report.rates.front().collectives);
+  }
+  std::cout << "\n";
+  for (const Finding& f : report.findings) std::cout << (f.hinders ? "PROBLEM  " : "warning  ") << f.text << "\n";
+  std::cout << (report.is_ok() ? "nothing hinders training\n" : "training is hindered\n");
+}
+
+}  // namespace octavo

@@ -1,0 +1,42 @@
+// The report of `octavo doctor`.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/measure/doctor_checks.h"
+#include "app/plan/machine_rates.h"
+
+namespace octavo {
+
+// One rate over all ranks.
+struct RateSpread {
+  std::string name;
+  std::string unit;  // FLOP/s or B/s
+  double slowest = 0;
+  double fastest = 0;
+  int slowest_rank = 0;
+  int fastest_rank = 0;
+};
+// Each rate of ranks that measured the same, given in rank order.
+std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
+
+struct DoctorReport {
+  std::vector<RankFacts> ranks;
+  std::vector<Finding> findings;
+  std::vector<MachineRates> rates;  // of each rank; none where measuring failed
+
+  // Whether nothing hinders training.
+  bool is_ok() const;
+};
+
+// {ok, findings: [{hinders, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank, fastest,
+// fastest_rank}], machine: the machine file, or null}.
+nlohmann::ordered_json to_json(const DoctorReport& report);
+
+// To standard output.
+void print_report(const DoctorReport& report);
+
+}  // namespace octavo

@@ -1,0 +1,275 @@
+#include "app/measure/measure_machine.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "app/measure/bench_rates.h"
+#include "app/config/config_names.h"
+#include "core/arena.h"
+#include "core/error.h"
+#include "kernels/sdpa.h"
+#include "parallel/communicator.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+struct MeasureSizes {
+  DType compute;
+  std::vector<ProductShape> products;  // the last square is the largest
+  SdpaShape attention;
+  int64_t attention_runs;
+  std::vector<int64_t> collective_bytes;  // the largest last
+  int64_t collective_runs;
+  int64_t disk_bytes;
+};
+
+// On a GPU squares, then the products of a Llama-3 8B's block on 16,384 tokens, then two of a 70B's on 8,192 tokens
+// divided over 8 tensor-parallel ranks.
+MeasureSizes gpu_sizes() {
+  return {.compute = DType::kBFloat16,
+          .products = {{4096, 4096, 4096},
+                       {8192, 8192, 8192},
+                       {16384, 6144, 4096},
+                       {16384, 4096, 4096},
+                       {16384, 28672, 4096},
+                       {16384, 4096, 14336},
+                       {8192, 1280, 8192},
+                       {8192, 8192, 1024}},
+          .attention = {.batch = 1, .seq_len = 8192, .num_heads = 32, .num_kv_heads = 8, .head_dim = 128},
+          .attention_runs = 50,
+          .collective_bytes = {kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB},
+          .collective_runs = 20,
+          .disk_bytes = 256 * kMiB};
+}
+
+MeasureSizes cpu_sizes() {
+  return {.compute = DType::kFloat32,
+          .products = {{512, 512, 512}, {1024, 1024, 1024}, {2048, 768, 256}, {2048, 256, 768}},
+          .attention = {.batch = 1, .seq_len = 256, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64},
+          .attention_runs = 5,
+          .collective_bytes = {64 * kKiB, 1024 * kKiB, 4096 * kKiB},
+          .collective_runs = 10,
+          .disk_bytes = 65536 * kKiB};
+}
+
+constexpr int64_t kSmallBytes = 16;  // a rank, of a collective that measures latency
+constexpr int64_t kSmallRuns = 100;
+
+// All ranks do `work` at the same time, and all fail when one does.
+template <typename Work>
+void together(ProcessGroup& group, Work work) {
+  group.barrier();
+  group.agree(work);
+}
+
+// The kinds of product that a config can ask of the device; on the CPU FP8 is emulated, which says nothing of a rate.
+std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) {
+  std::vector<PrecisionConfig> kinds(1);
+  kinds[0].compute = compute;
+  if (!stream.is_cuda()) return kinds;
+  for (const RecipeTraits& recipe : kRecipes) {
+    if (!recipe.fp8 || std::string_view(recipe.product) != recipe.name) continue;
+    for (const FastAccumulation fast : {FastAccumulation::kAll, FastAccumulation::kNone}) {
+      if (fast != FastAccumulation::kNone && !recipe.fast_accumulation) continue;
+      kinds.push_back({.compute = compute, .linear = recipe.recipe, .fast_accumulation = fast});
+    }
+  }
+  return kinds;
+}
+
+void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& stream) {
+  for (const PrecisionConfig& kind : product_kinds(sizes.compute, stream)) {
+    const std::string precision = precision_name(kind.linear, kind.compute);
+    const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
+    const bool is_first = !rates.product_flops.contains(precision);  // with fast accumulation where there is
+    for (const ProductShape& shape : sizes.products) {
+      const double flops = measure_product(shape, kind, stream);
+      rates.products.push_back({precision, fast, shape.m, shape.n, shape.k, flops});
+      if (is_first && shape.m == shape.n && shape.n == shape.k) rates.product_flops[precision] = flops;
+    }
+  }
+}
+
+struct AttentionBuffers {
+  AttentionBuffers(const SdpaShape& shape, DType dtype, Stream& stream, Arena& arena) {
+    const int64_t tokens = shape.batch * shape.seq_len;
+    qkv = arena.allocate("qkv", dtype, {tokens, shape.qkv_width()});
+    d_qkv = arena.allocate("d_qkv", dtype, {tokens, shape.qkv_width()});
+    out = arena.allocate("out", dtype, {tokens, shape.out_width()});
+    d_out = arena.allocate("d_out", dtype, {tokens, shape.out_width()});
+    lse = arena.allocate("lse", DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+    workspace = arena.allocate("workspace", DType::kUInt8, {sdpa_workspace_bytes(shape, dtype, stream)});
+  }
+
+  Tensor qkv, d_qkv, out, d_out, lse;
+  Tensor workspace;
+};
+
+AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
+  const SdpaShape& s = sizes.attention;
+  Arena plan(stream.device());
+  const AttentionBuffers planned(s, sizes.compute, stream, plan);
+  Arena arena(stream.device(), plan.used());
+  const AttentionBuffers b(s, sizes.compute, stream, arena);
+  stream.set_workspace(b.workspace);
+  fill_random(b.qkv, 1, stream);
+  fill_random(b.d_out, 2, stream);
+
+  const auto forward = [&] {
+    sdpa_forward({.shape = s, .out = b.out, .lse = b.lse, .qkv = b.qkv, .document_start = {}}, stream);
+  };
+  const auto backward = [&] {
+    sdpa_backward({.shape = s,
+                   .d_qkv = b.d_qkv,
+                   .d_out = b.d_out,
+                   .out = b.out,
+                   .lse = b.lse,
+                   .qkv = b.qkv,
+                   .document_start = {}},
+                  stream);
+  };
+  const double side = static_cast<double>(s.seq_len);
+  const double flops = 2 * static_cast<double>(s.batch * s.num_heads * s.head_dim) * side * side;
+  AttentionRates rates{s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim};
+  rates.forward_flops = flops / time_runs(sizes.attention_runs, forward, stream);
+  rates.backward_flops = 2.5 * flops / time_runs(sizes.attention_runs, backward, stream);
+  stream.set_workspace({});
+  return rates;
+}
+
+// Times collectives of the world on parts of one tensor.
+class CollectiveMeasure {
+ public:
+  CollectiveMeasure(const MeasureSizes& sizes, ProcessGroup& group, Stream& stream)
+      : sizes_(sizes), group_(group), stream_(stream), arena_(stream.device()) {
+    group.agree([&] {
+      const int64_t elements = per_rank(sizes.collective_bytes.back()) * group.size();
+      const int64_t bytes = elements * dtype_bytes(sizes.compute);
+      arena_ = Arena(stream.device(), bytes + 256);
+      tensor_ = arena_.allocate("collective", sizes.compute, {elements});
+    });
+    world_ = make_communicator(group, stream);
+  }
+
+  CollectiveRates measure() {
+    CollectiveRates rates;
+    rates.ranks = group_.size();
+    const int64_t small_bytes = kSmallBytes * group_.size();
+    rates.latency_s = rate("all_reduce", small_bytes, kSmallRuns).seconds;
+    for (const char* op : {"all_gather", "reduce_scatter", "all_reduce"}) {
+      for (const int64_t bytes : sizes_.collective_bytes) {
+        rates.sizes.push_back(rate(op, bytes, sizes_.collective_runs));
+      }
+    }
+    const auto largest = [&](size_t op) { return rates.sizes[(op + 1) * sizes_.collective_bytes.size() - 1]; };
+    rates.bus_bytes_per_s = std::min(largest(0).bus_bytes_per_s, largest(1).bus_bytes_per_s);
+    return rates;
+  }
+
+ private:
+  // Elements of each rank of a tensor of about `bytes`, in units of 16 bytes.
+  int64_t per_rank(int64_t bytes) const {
+    const int64_t unit = 16 / dtype_bytes(sizes_.compute);
+    return std::max<int64_t>(1, bytes / group_.size() / 16) * unit;
+  }
+
+  CollectiveRate rate(const std::string& op, int64_t about_bytes, int64_t runs) {
+    const int64_t part = per_rank(about_bytes);
+    const Tensor whole = tensor_.rows(0, part * world_->size());
+    const Tensor mine = whole.rows(part * world_->rank(), part * (world_->rank() + 1));
+    const auto work = [&] {
+      if (op == "all_gather") return world_->all_gather(whole, mine, stream_);
+      if (op == "reduce_scatter") return world_->reduce_scatter_sum(mine, whole, stream_);
+      world_->all_reduce_sum(whole, stream_);
+    };
+    group_.barrier();
+    const double mine_s = time_runs(runs, work, stream_);
+    const auto slowest_ns = std::max<int64_t>(1, group_.all_reduce_max(static_cast<int64_t>(mine_s * 1e9)));
+    const double seconds = static_cast<double>(slowest_ns) / 1e9;
+    const double sent = static_cast<double>((op == "all_reduce" ? 2 : 1) * (whole.bytes() - mine.bytes()));
+    return {op, whole.bytes(), seconds, sent / seconds};
+  }
+
+  const MeasureSizes& sizes_;
+  ProcessGroup& group_;
+  Stream& stream_;
+  Arena arena_;
+  Tensor tensor_;
+  std::unique_ptr<Communicator> world_;
+};
+
+// A file that is gone when this ends.
+class ScratchFile {
+ public:
+  explicit ScratchFile(std::filesystem::path path)
+      : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
+    CHECK_INPUT(descriptor_ >= 0, "{}: cannot be created: {}", path_.string(), std::strerror(errno));
+  }
+  ~ScratchFile() {
+    ::close(descriptor_);
+    ::unlink(path_.c_str());
+  }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  void write(const char* bytes, size_t size_bytes) {
+    while (size_bytes > 0) {
+      const ssize_t written = ::write(descriptor_, bytes, size_bytes);
+      if (written < 0 && errno == EINTR) continue;
+      CHECK(written > 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
+      bytes += written;
+      size_bytes -= static_cast<size_t>(written);
+    }
+  }
+  void sync() { CHECK(::fsync(descriptor_) == 0, "{}: cannot be synced: {}", path_.string(), std::strerror(errno)); }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+// Random bytes, which no file system can make smaller.
+double measure_disk(const std::string& dir, int64_t bytes, int rank) {
+  constexpr int64_t kBlockBytes = 4 << 20;
+  std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
+  std::mt19937_64 random(static_cast<uint64_t>(rank) + 1);
+  std::generate(block.begin(), block.end(), std::ref(random));
+  ScratchFile file(std::filesystem::path(dir) / fmt::format(".octavo_doctor_{}_{}.tmp", rank, ::getpid()));
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t written = 0; written < bytes; written += kBlockBytes) {
+    file.write(reinterpret_cast<const char*>(block.data()), kBlockBytes);
+  }
+  file.sync();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(bytes) / seconds.count();
+}
+
+}  // namespace
+
+MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream) {
+  const MeasureSizes sizes = stream.is_cuda() ? gpu_sizes() : cpu_sizes();
+  MachineRates rates;
+  rates.multiprocessors = stream.multiprocessors();
+  together(group, [&] { measure_products(rates, sizes, stream); });
+  if (!stream.is_cuda()) together(group, [&] { rates.multiply_add_flops = measure_multiply_adds(stream); });
+  together(group, [&] { rates.attention = measure_attention(sizes, stream); });
+  together(group, [&] { rates.memory_bytes_per_s = measure_bandwidth(stream); });
+  if (options.collectives && group.size() > 1) {
+    rates.collectives = CollectiveMeasure(sizes, group, stream).measure();
+    rates.collectives->hosts = hosts;
+  }
+  together(group,
+           [&] { rates.disk_write_bytes_per_s = measure_disk(options.disk_dir, sizes.disk_bytes, group.rank()); });
+  return rates;
+}
+
+}  // namespace octavo

@@ -1,0 +1,136 @@
+#include "app/memory/memory_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "app/memory/memory_choice.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+using Mode = ActivationCheckpointing::Mode;
+
+struct Change {
+  std::string words;
+  std::function<void(Config&)> apply;
+};
+
+// Single changes, the least costly first.
+std::vector<Change> changes_to_try(const Config& config) {
+  std::vector<Change> changes;
+  if (config.parallel.reshard_after_forward == Reshard::kFalse) {
+    changes.push_back(
+        {"parallel.reshard_after_forward=true", [](Config& c) { c.parallel.reshard_after_forward = Reshard::kTrue; }});
+  }
+  for (int64_t size = config.training.micro_batch_size / 2; size >= 1; size /= 2) {
+    changes.push_back(
+        {fmt::format("training.micro_batch_size={}", size), [size](Config& c) { c.training.micro_batch_size = size; }});
+  }
+  if (config.activation_checkpointing.mode != Mode::kAuto) {
+    changes.push_back(
+        {"activation_checkpointing.mode=auto", [](Config& c) { c.activation_checkpointing.mode = Mode::kAuto; }});
+  }
+  if (config.optimizer.state_dtype != DType::kBFloat16) {
+    changes.push_back(
+        {"optimizer.state_dtype=bfloat16", [](Config& c) { c.optimizer.state_dtype = DType::kBFloat16; }});
+  }
+  constexpr int64_t kMostTensorParallel = 8;
+  for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMostTensorParallel; ranks *= 2) {
+    changes.push_back({fmt::format("parallel.tensor_parallel={}", ranks),
+                       [ranks](Config& c) { c.parallel.tensor_parallel = ranks; }});
+  }
+  return changes;
+}
+
+class Search {
+ public:
+  Search(const PlannedDevice& device, ProcessGroup& group) : device_(device), group_(group) {}
+
+  bool fits(const Config& config, int64_t ranks) const {
+    try {
+      validate(config, ranks, Purpose::kSynthetic);
+      return plan_memory(config, config.parallel.mesh_shape(ranks), device_, group_).fits();
+    } catch (const InputError&) {
+      return false;
+    }
+  }
+
+  bool fits_with(Config config, int64_t ranks, std::initializer_list<const Change*> changes) const {
+    for (const Change* change : changes) change->apply(config);
+    return fits(config, ranks);
+  }
+
+ private:
+  const PlannedDevice& device_;
+  ProcessGroup& group_;
+};
+
+// The least number of ranks to shard over, `change` (or null) made too.
+FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change* change, const Search& search) {
+  constexpr int64_t kMostRanks = 1 << 14;
+  for (int64_t factor = 2; factor * ranks <= kMostRanks; factor *= 2) {
+    Config more = config;
+    if (change != nullptr) change->apply(more);
+    more.training.global_batch_size *= factor;
+    std::string words = fmt::format("training.global_batch_size={}", more.training.global_batch_size);
+    if (config.parallel.data_parallel_shard != -1) {
+      more.parallel.data_parallel_shard *= factor;
+      words += fmt::format(" parallel.data_parallel_shard={}", more.parallel.data_parallel_shard);
+    }
+    if (change != nullptr) words += " " + change->words;
+    if (search.fits(more, factor * ranks)) return {words, factor * ranks};
+  }
+  return {};
+}
+
+std::string largest_items(const MemoryPlan& plan) {
+  constexpr size_t kLargest = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(kLargest, plan.items.size()); ++i) {
+    const MemoryItem& item = plan.items[i];
+    text += fmt::format("{}{} {:.1f} GiB", i == 0 ? "" : ", ", item.name, gib(item.bytes));
+  }
+  return text;
+}
+
+}  // namespace
+
+FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
+                                  ProcessGroup& group) {
+  const Search search(device, group);
+  const std::vector<Change> changes = changes_to_try(config);
+  for (const Change& change : changes) {
+    if (search.fits_with(config, ranks, {&change})) return {change.words, ranks};
+  }
+  for (size_t i = 0; i < changes.size(); ++i) {
+    for (size_t j = i + 1; j < changes.size(); ++j) {
+      if (search.fits_with(config, ranks, {&changes[i], &changes[j]})) {
+        return {changes[i].words + " " + changes[j].words, ranks};
+      }
+    }
+  }
+  FittingChange found = find_fitting_ranks(config, ranks, nullptr, search);
+  for (size_t i = 0; i < changes.size() && found.ranks == 0; ++i) {
+    found = find_fitting_ranks(config, ranks, &changes[i], search);
+  }
+  return found;
+}
+
+std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice) {
+  const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward};
+  return fmt::format(
+      "training needs {:.1f} GiB of memory a rank, {:.1f} of them for libraries or to be left free, but {:.1f} GiB are "
+      "available, with activation_checkpointing.mode {}; the largest items are {}; {}",
+      gib(plan.room.needed(plan.arena_bytes)), gib(plan.room.needed(0)), gib(plan.room.available),
+      describe(choice, num_layers), largest_items(plan),
+      advice.empty() ? "nothing was found that fits: no one or two keys, and no number of ranks"
+                     : "it would fit with " + advice);
+}
+
+}  // namespace octavo

@@ -1,0 +1,70 @@
+#include "app/memory/memory_room.h"
+#include "core/format.h"
+
+#include <algorithm>
+
+namespace octavo {
+
+namespace {
+
+
+// A run that was planned to take 98% of a GPU of 139.8 GiB ran out of memory inside NCCL.
+constexpr int64_t kGpuMargin = 1536 * kMiB;
+constexpr int64_t kCpuMarginShare = 20;
+
+// What a GPU's memory holds besides the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN; from
+// the second rank on, NCCL with its buffers, and what it takes to have memory registered.
+struct OutsideArena {
+  int64_t early = 0;  // by the time a run decides, at most
+  int64_t later = 0;
+  int64_t bytes() const { return early + later; }
+};
+
+// Of the ranks of the first axis. NCCL's own buffers depend on how it connects the GPUs: on two of them 1.4 GiB were
+// measured, on four 0.9; with registered memory 0.4 to 0.9, and 2.3.
+OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
+  if (!registered) return {900 * kMiB, 250 * kMiB};
+  return ranks == 2 ? OutsideArena{450 * kMiB, 450 * kMiB} : OutsideArena{500 * kMiB, 1900 * kMiB};
+}
+
+// The sums are measured, what of them is early is assumed.
+OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
+  constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};       // of one GPU
+  constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // of each axis but the first
+  OutsideArena sum = kContext;
+  const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
+  const int64_t axes = (mesh.replicate > 1 ? 1 : 0) + (mesh.shard > 1 ? 1 : 0) + (mesh.tensor > 1 ? 1 : 0);
+  if (axes > 0) add(outside_of_nccl(mesh.ranks(), registered));
+  for (int64_t axis = 1; axis < axes; ++axis) add(kCommunicator);
+  return sum;
+}
+
+}  // namespace
+
+PlannedDevice own_device(const Runtime& runtime) {
+  const Stream& stream = runtime.stream();
+  return {.device = stream.device(),
+          .multiprocessors = stream.multiprocessors(),
+          .memory_bytes = stream.is_cuda() ? gpu_info(runtime.gpu()).total_bytes : 0,
+          .free_bytes = runtime.available_bytes(),
+          .gpus_per_node = runtime.group().local_size()};
+}
+
+MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device) {
+  if (device.device == Device::kCpu) {
+    const int64_t available = device.free_bytes.value_or(device.memory_bytes);
+    return {.available = available, .outside = 0, .margin = available / kCpuMarginShare};
+  }
+  const bool one_node = mesh.ranks() <= device.gpus_per_node;
+  const OutsideArena outside = outside_arena(mesh, config.parallel.registers_memory(mesh, one_node));
+  if (!device.free_bytes) return {.available = device.memory_bytes, .outside = outside.bytes(), .margin = kGpuMargin};
+  // Less than a plan assumes may be taken early; then it is taken later.
+  const int64_t available = std::min(*device.free_bytes, device.memory_bytes - outside.early);
+  return {.available = available, .outside = outside.later, .margin = kGpuMargin};
+}
+
+MemoryRoom memory_room(const Config& config, const Runtime& runtime) {
+  return memory_room(config, runtime.mesh().shape(), own_device(runtime));
+}
+
+}  // namespace octavo

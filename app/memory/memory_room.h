@@ -1,0 +1,49 @@
+// How much of a device's memory a run may allocate: the one rule by which mode auto chooses and by which runs are
+// refused, in a run as in a plan of it.
+//
+//   arena + outside + margin <= available
+//
+//              when a run decides                              in a plan
+//   available  what is free: the CUDA context and the          what the device has
+//              communicators have taken theirs already
+//   outside    what libraries still take after that            all that they take
+//   margin     1.5 GiB of a GPU; of the CPU's memory a twentieth
+//
+// A run that has its GPUs to itself decides exactly as a plan for as many of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "app/config/config.h"
+#include "app/run/runtime.h"
+
+namespace octavo {
+
+// The device of a rank.
+struct PlannedDevice {
+  Device device = Device::kCuda;
+  int multiprocessors = 132;
+  int64_t memory_bytes = 0;  // all of a GPU's; 0: unknown, then everything fits
+  // Of it when a run decides; none in a plan.
+  std::optional<int64_t> free_bytes = std::nullopt;
+  int64_t gpus_per_node = 8;
+};
+
+// This rank's in a run, with what is free now.
+PlannedDevice own_device(const Runtime& runtime);
+
+struct MemoryRoom {
+  int64_t available = 0;  // 0: unknown, then everything fits
+  int64_t outside = 0;
+  int64_t margin = 0;
+  int64_t needed(int64_t arena_bytes) const { return arena_bytes + outside + margin; }
+  bool fits(int64_t arena_bytes) const { return available == 0 || needed(arena_bytes) <= available; }
+};
+
+// Of a run of `config` on the mesh, each rank on such a device.
+MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device);
+// Of a run under way.
+MemoryRoom memory_room(const Config& config, const Runtime& runtime);
+
+}  // namespace octavo

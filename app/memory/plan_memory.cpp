@@ -1,0 +1,156 @@
+#include "app/memory/plan_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+#include "app/run/validation.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// Rank 0 of a mesh that is not there.
+class PlannedRank {
+ public:
+  PlannedRank(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group)
+      : stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
+        shard_(axis(group, "shard", mesh.shard)),
+        replicate_(axis(group, "replicate", mesh.replicate)),
+        tensor_(axis(group, "tensor", mesh.tensor)),
+        data_(axis(group, "data", mesh.data())),
+        world_(axis(group, "world", mesh.ranks())) {
+    stream_.set_deterministic(config.training.deterministic);
+  }
+
+  TrainingRank rank() {
+    return {.stream = stream_,
+            .data_parallel = {shard_.get(), replicate_.get()},
+            .tensor = *tensor_,
+            .data = *data_,
+            .world = *world_};
+  }
+
+ private:
+  static std::unique_ptr<Communicator> axis(ProcessGroup& group, const char* name, int64_t size) {
+    return make_planned_communicator(group, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
+  }
+
+  Stream stream_;
+  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
+};
+
+struct NamedLifetime {
+  std::string_view prefix;
+  Lifetime lifetime;
+};
+
+// By the beginning of a tensor's name; the first that fits. All else lasts.
+constexpr auto kLifetimes = std::to_array<NamedLifetime>({
+    {"activations", Lifetime::kStep},
+    {"gradients of copied", Lifetime::kBlock},
+    {"gradients", Lifetime::kStep},
+    {"losses", Lifetime::kStep},
+    {"loss", Lifetime::kStep},
+    {"residual delta", Lifetime::kStep},
+    {"token batch", Lifetime::kStep},
+    {"shared activations", Lifetime::kBlock},
+    {"head ", Lifetime::kBlock},
+    {"logit", Lifetime::kBlock},
+    {"swiglu", Lifetime::kBlock},
+    {"gradient of ", Lifetime::kBlock},
+    {"full gradients of ", Lifetime::kBlock},
+    {"reduced gradient", Lifetime::kBlock},
+    {"fp8 rows", Lifetime::kBlock},
+    {"fp8 row scales", Lifetime::kBlock},
+    {"fp8 column", Lifetime::kBlock},
+    {"fp8 tokens", Lifetime::kBlock},
+    {"tokens of all ranks", Lifetime::kBlock},
+    {"workspace", Lifetime::kBlock},
+});
+
+Lifetime lifetime_of(std::string_view name, const TrainingOptions& options) {
+  const bool of_full_weights =
+      name == "gathered blocks" || name == "gathered tables" || name.starts_with("fp8 weights");
+  if (of_full_weights) return options.sharding.reshard_after_forward ? Lifetime::kBlock : Lifetime::kRun;
+  if (name.starts_with("full gradients") && options.sharding.accumulate_unsharded) return Lifetime::kStep;
+  for (const NamedLifetime& known : kLifetimes) {
+    if (name.starts_with(known.prefix)) return known.lifetime;
+  }
+  return Lifetime::kRun;
+}
+
+// The largest first.
+std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& options, bool overlaid) {
+  std::map<std::string, MemoryItem> by_name;
+  for (const Arena::Item& item : arena.items()) {
+    if (item.overlaid != overlaid) continue;
+    MemoryItem& group = by_name[item.name];
+    group.name = item.name;
+    ++group.count;
+    group.bytes += item.bytes;
+    group.lifetime = lifetime_of(item.name, options);
+  }
+  std::vector<MemoryItem> items;
+  items.reserve(by_name.size());
+  for (auto& [name, item] : by_name) items.push_back(std::move(item));
+  std::stable_sort(items.begin(), items.end(),
+                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });
+  return items;
+}
+
+MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) {
+  int64_t bytes = arena.used();
+  for (const MemoryItem& item : items) bytes -= item.bytes;
+  return {.name = "padding", .count = 1, .bytes = bytes, .lifetime = Lifetime::kRun};
+}
+
+Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
+  Arena arena = plan_training(options, rank);
+  if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, arena, rank.stream);
+  return arena;
+}
+
+}  // namespace
+
+const char* lifetime_name(Lifetime lifetime) {
+  switch (lifetime) {
+    case Lifetime::kRun:
+      return "whole run";
+    case Lifetime::kStep:
+      return "one step";
+    case Lifetime::kBlock:
+      return "one block";
+  }
+  return "?";
+}
+
+int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank) {
+  return plan_arena(options, rank).used();
+}
+
+MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room) {
+  const Arena arena = plan_arena(options, rank);
+  MemoryPlan plan{.sharding = options.sharding,
+                  .checkpointing = options.checkpointing,
+                  .items = group_items(arena, options, false),
+                  .overlaid = group_items(arena, options, true),
+                  .arena_bytes = arena.used(),
+                  .room = room};
+  plan.items.push_back(padding_of(arena, plan.items));
+  return plan;
+}
+
+MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
+  PlannedRank planned(config, mesh, device, group);
+  const TrainingRank rank = planned.rank();
+  const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
+  const MemoryRoom room = memory_room(config, mesh, device);
+  const TrainingOptions options = choose_training_options(
+      config, layout, rank, [&](const TrainingOptions& some) { return room.fits(planned_bytes(some, rank)); });
+  return plan_memory(options, rank, room);
+}
+
+}  // namespace octavo

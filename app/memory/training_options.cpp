@@ -1,0 +1,90 @@
+#include "app/memory/training_options.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "app/memory/memory_advice.h"
+#include "app/memory/memory_choice.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+TrainingOptions options_of(const Config& config, const ParameterLayout& layout, int64_t local_batch,
+                           const MemoryChoice& choice) {
+  return {.config = config,
+          .layout = layout,
+          .local_batch = local_batch,
+          .sharding = {.reshard_after_forward = choice.reshard_after_forward,
+                       .accumulate_unsharded = config.parallel.accumulate_unsharded},
+          .checkpointing = choice.checkpointing};
+}
+
+// A collective.
+PlannedDevice agreed_device(Runtime& runtime) {
+  PlannedDevice device;
+  runtime.group().agree([&] { device = own_device(runtime); });
+  return device;
+}
+
+MemoryRoom room_on(const Config& config, const Runtime& runtime, const PlannedDevice& device) {
+  return memory_room(config, runtime.mesh().shape(), device);
+}
+
+TrainingOptions choose_for(const PlannedDevice& device, const Config& config, const ParameterLayout& layout,
+                           Runtime& runtime) {
+  const TrainingRank rank = training_rank(runtime);
+  const MemoryRoom room = room_on(config, runtime, device);
+  return choose_training_options(config, layout, rank, [&](const TrainingOptions& options) {
+    bool fits = true;
+    runtime.group().agree([&] { fits = room.fits(planned_bytes(options, rank)); });
+    return runtime.group().all_reduce_max(fits ? 0 : 1) == 0;
+  });
+}
+
+void check_fits(const PlannedDevice& device, const TrainingOptions& options, Runtime& runtime) {
+  const Config& config = options.config;
+  const MemoryPlan plan = plan_memory(options, training_rank(runtime), room_on(config, runtime, device));
+  if (plan.fits()) return;
+  const int64_t ranks = runtime.group().size();
+  const FittingChange change = find_fitting_change(config, ranks, device, runtime.group());
+  const std::string advice =
+      change.ranks > ranks ? fmt::format("{} ranks and {}", change.ranks, change.overrides) : change.overrides;
+  throw InputError(unfitting_message(plan, config.model.num_layers, advice));
+}
+
+}  // namespace
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+                                        const FitsTraining& fits) {
+  const std::vector<MemoryChoice> choices = memory_choices(config, rank.data_parallel.size() > 1);
+  const int64_t local_batch = config.training.global_batch_size / rank.data.size();
+  const auto options = [&](const MemoryChoice& choice) { return options_of(config, layout, local_batch, choice); };
+  if (choices.size() == 1) return options(choices.front());
+  const size_t chosen = first_fitting(choices, [&](const MemoryChoice& choice) { return fits(options(choice)); });
+  return options(choices[std::min(chosen, choices.size() - 1)]);
+}
+
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  return choose_for(agreed_device(runtime), config, layout, runtime);
+}
+
+TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime) {
+  const PlannedDevice device = agreed_device(runtime);
+  TrainingOptions options = choose_for(device, config, layout, runtime);
+  runtime.group().agree([&] { check_fits(device, options, runtime); });
+  return options;
+}
+
+void log_decisions(const TrainingOptions& options, int64_t bytes) {
+  const Config& config = options.config;
+  if (config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto) return;
+  const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
+  spdlog::info("activation checkpointing: {}; {:.1f} GiB a rank", describe(choice, config.model.num_layers),
+               gib(bytes));
+}
+
+}  // namespace octavo

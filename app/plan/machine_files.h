@@ -1,0 +1,20 @@
+// The machine files that come with the program (machines/*.json), compiled in, so that plans need no files.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "app/plan/machine_rates.h"
+
+namespace octavo {
+
+struct MachineFile {
+  const char* name;  // "h200"
+  const char* json;
+};
+std::span<const MachineFile> machine_files();
+
+// The rates of the machine file of that name, or else of the file at that path. Throws InputError.
+MachineRates find_machine(const std::string& name_or_path);
+
+}  // namespace octavo

@@ -1,0 +1,213 @@
+#include "app/plan/machine_rates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/json_input.h"
+
+namespace octavo {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "octavo machine";
+constexpr int kVersion = 1;
+
+OrderedJson collectives_json(const CollectiveRates& collectives) {
+  OrderedJson sizes = OrderedJson::array();
+  for (const CollectiveRate& c : collectives.sizes) {
+    sizes.push_back({{"op", c.op}, {"bytes", c.bytes}, {"seconds", c.seconds}, {"bus_bytes_per_s", c.bus_bytes_per_s}});
+  }
+  return {{"ranks", collectives.ranks},
+          {"hosts", collectives.hosts},
+          {"bus_bytes_per_s", collectives.bus_bytes_per_s},
+          {"latency_s", collectives.latency_s},
+          {"sizes", sizes}};
+}
+
+// An object of a machine file, read key by key.
+class Reader {
+ public:
+  Reader(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
+    CHECK_INPUT(json.is_object(), "{} is {}, expected an object", where_, json.dump());
+  }
+
+  const Json& at(const std::string& key) const {
+    CHECK_INPUT(json_.contains(key), "{} has no {}", where_, key);
+    return json_[key];
+  }
+  Reader object(const std::string& key) const { return {at(key), name(key)}; }
+  std::vector<Reader> list(const std::string& key) const {
+    const Json& items = at(key);
+    expect(items.is_array(), key, "a list");
+    std::vector<Reader> readers;
+    for (size_t i = 0; i < items.size(); ++i) readers.emplace_back(items[i], fmt::format("{}[{}]", name(key), i));
+    return readers;
+  }
+  std::string text(const std::string& key) const {
+    expect(at(key).is_string(), key, "text");
+    return at(key).get<std::string>();
+  }
+  bool flag(const std::string& key) const {
+    expect(at(key).is_boolean(), key, "true or false");
+    return at(key).get<bool>();
+  }
+  int64_t count(const std::string& key, int64_t least) const { return as_integer(at(key), name(key), least); }
+  double rate(const std::string& key) const {
+    expect(at(key).is_number() && std::isfinite(at(key).get<double>()) && at(key).get<double>() > 0, key,
+           "a positive number");
+    return at(key).get<double>();
+  }
+  const Json& json() const { return json_; }
+
+ private:
+  std::string name(const std::string& key) const { return fmt::format("{}: {}", where_, key); }
+  void expect(bool is_right, const std::string& key, const std::string& expected) const {
+    CHECK_INPUT(is_right, "{} is {}, expected {}", name(key), at(key).dump(), expected);
+  }
+
+  const Json& json_;
+  std::string where_;
+};
+
+ProductRate read_product(const Reader& r) {
+  return {.precision = r.text("precision"),
+          .fast_accumulation = r.flag("fast_accumulation"),
+          .m = r.count("m", 1),
+          .n = r.count("n", 1),
+          .k = r.count("k", 1),
+          .flops = r.rate("flops")};
+}
+
+CollectiveRates read_collectives(const Reader& r) {
+  CollectiveRates collectives{.ranks = r.count("ranks", 2),
+                              .hosts = r.count("hosts", 1),
+                              .bus_bytes_per_s = r.rate("bus_bytes_per_s"),
+                              .latency_s = r.rate("latency_s"),
+                              .sizes = {}};
+  for (const Reader& size : r.list("sizes")) {
+    collectives.sizes.push_back({.op = size.text("op"),
+                                 .bytes = size.count("bytes", 1),
+                                 .seconds = size.rate("seconds"),
+                                 .bus_bytes_per_s = size.rate("bus_bytes_per_s")});
+  }
+  return collectives;
+}
+
+AttentionRates read_attention(const Reader& r) {
+  const Reader shape = r.object("attention_shape");
+  return {.batch = shape.count("batch", 1),
+          .seq_len = shape.count("seq_len", 1),
+          .num_heads = shape.count("num_heads", 1),
+          .num_kv_heads = shape.count("num_kv_heads", 1),
+          .head_dim = shape.count("head_dim", 1),
+          .forward_flops = r.rate("attention_forward_flops"),
+          .backward_flops = r.rate("attention_backward_flops")};
+}
+
+}  // namespace
+
+OrderedJson to_json(const MachineRates& rates) {
+  const AttentionRates& a = rates.attention;
+  OrderedJson products = OrderedJson::array();
+  for (const ProductRate& p : rates.products) {
+    products.push_back({{"precision", p.precision},
+                        {"fast_accumulation", p.fast_accumulation},
+                        {"m", p.m},
+                        {"n", p.n},
+                        {"k", p.k},
+                        {"flops", p.flops}});
+  }
+  return {{"format", kFormat},
+          {"version", kVersion},
+          {"name", rates.name},
+          {"device", rates.device},
+          {"gpu_memory_bytes", rates.gpu_memory_bytes},
+          {"multiprocessors", rates.multiprocessors},
+          {"product_flops", rates.product_flops},
+          {"products", products},
+          {"attention_shape",
+           {{"batch", a.batch},
+            {"seq_len", a.seq_len},
+            {"num_heads", a.num_heads},
+            {"num_kv_heads", a.num_kv_heads},
+            {"head_dim", a.head_dim}}},
+          {"attention_forward_flops", a.forward_flops},
+          {"attention_backward_flops", a.backward_flops},
+          {"multiply_add_flops", rates.multiply_add_flops > 0 ? OrderedJson(rates.multiply_add_flops) : OrderedJson()},
+          {"memory_bytes_per_s", rates.memory_bytes_per_s},
+          {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
+          {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
+          {"versions", rates.versions}};
+}
+
+MachineRates machine_rates_from_json(const Json& json, const std::string& where) {
+  const Reader r(json, where);
+  CHECK_INPUT(r.text("format") == kFormat, "{}: format is \"{}\", expected \"{}\", as octavo doctor --save writes",
+              where, r.text("format"), kFormat);
+  CHECK_INPUT(r.count("version", 1) == kVersion, "{}: version is {}, this program reads {}", where,
+              r.count("version", 1), kVersion);
+  MachineRates rates{.name = r.text("name"),
+                     .device = r.text("device"),
+                     .gpu_memory_bytes = r.count("gpu_memory_bytes", 0),
+                     .multiprocessors = r.count("multiprocessors", 0),
+                     .product_flops = {},
+                     .products = {},
+                     .attention = read_attention(r),
+                     .multiply_add_flops = 0,
+                     .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
+                     .collectives = std::nullopt,
+                     .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
+                     .versions = {}};
+  const Reader product_flops = r.object("product_flops");
+  for (const auto& item : product_flops.json().items()) {
+    rates.product_flops[item.key()] = product_flops.rate(item.key());
+  }
+  CHECK_INPUT(!rates.product_flops.empty(), "{}: product_flops is empty, expected a rate by precision", where);
+  for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
+  if (json.contains("multiply_add_flops") && !r.at("multiply_add_flops").is_null()) {
+    rates.multiply_add_flops = r.rate("multiply_add_flops");
+  }
+  if (!r.at("collectives").is_null()) rates.collectives = read_collectives(r.object("collectives"));
+  const Reader versions = r.object("versions");
+  for (const auto& item : versions.json().items()) rates.versions[item.key()] = versions.text(item.key());
+  return rates;
+}
+
+MachineRates load_machine_rates(const std::string& path) { return machine_rates_from_json(read_json_file(path), path); }
+
+void visit_rates(MachineRates& rates, const RateVisitor& visit) {
+  for (auto& [precision, flops] : rates.product_flops) visit(precision + " product", "FLOP/s", flops);
+  for (ProductRate& p : rates.products) {
+    visit(fmt::format("{}{} {} x {} x {}", p.precision, p.fast_accumulation ? " fast" : "", p.m, p.n, p.k), "FLOP/s",
+          p.flops);
+  }
+  if (rates.multiply_add_flops > 0) visit("float32 multiply-adds in registers", "FLOP/s", rates.multiply_add_flops);
+  visit("attention forward", "FLOP/s", rates.attention.forward_flops);
+  visit("attention backward", "FLOP/s", rates.attention.backward_flops);
+  visit("memory", "B/s", rates.memory_bytes_per_s);
+  visit("disk write", "B/s", rates.disk_write_bytes_per_s);
+}
+
+MachineRates slowest_of(std::span<const MachineRates> ranks) {
+  CHECK(!ranks.empty(), "there are no ranks to compare");
+  MachineRates slowest = ranks.front();
+  std::vector<std::pair<std::string, double*>> lowest;
+  visit_rates(slowest,
+              [&](const std::string& name, const std::string&, double& value) { lowest.emplace_back(name, &value); });
+  for (MachineRates rank : ranks) {
+    size_t i = 0;
+    visit_rates(rank, [&](const std::string& name, const std::string&, double& value) {
+      CHECK(i < lowest.size() && lowest[i].first == name, "the ranks have not measured the same: {}", name);
+      *lowest[i].second = std::min(*lowest[i].second, value);
+      ++i;
+    });
+    slowest.gpu_memory_bytes = std::min(slowest.gpu_memory_bytes, rank.gpu_memory_bytes);
+  }
+  return slowest;
+}
+
+}  // namespace octavo

@@ -1,0 +1,45 @@
+// Plans of one config: as it stands, and with other meshes, micro-batches and checkpointing modes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/memory/plan_memory.h"
+#include "app/plan/predictor.h"
+#include "app/run/run_config.h"
+
+namespace octavo {
+
+// What a plan is made for.
+struct PlanTarget {
+  int64_t gpus = 1;
+  PlannedDevice device;
+  std::optional<MachineRates> machine;  // none: memory alone
+  Cluster cluster;
+};
+
+struct Plan {
+  Config config;  // resolved
+  MeshShape mesh;
+  MemoryPlan memory;
+  std::optional<StepPrediction> prediction;
+};
+
+// Reads the config as a run on target.gpus ranks would, without its datasets. Throws InputError.
+Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target);
+
+Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
+
+// The fastest plans that fit, at most `count`, over all meshes with 1, 2, 4 or 8 tensor-parallel ranks, micro-batches
+// of powers of two, the checkpointing modes there are (of block mode, the fewest blocks that fit), full weights kept or
+// gathered anew, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
+// rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Needs
+// target.machine.
+std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group);
+
+// The keys by which a plan of a search differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
+std::string differences(const Plan& plan, const Plan& found);
+
+}  // namespace octavo

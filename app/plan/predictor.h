@@ -1,0 +1,75 @@
+// How long a training step takes on a machine whose rates are known (app/plan/machine_rates.h), before it runs.
+//
+// A step is taken apart into what it does: products (each linear forward, input and weight gradient, 2 m n k FLOPs at
+// the rate of the nearest shapes measured), causal attention, ops bound by memory (the bytes they must move), and
+// collectives. A collective of n ranks takes the latency and bytes (n-1)/n over the bus bandwidth (ring), twice that
+// for an all-reduce; between nodes it is bound by the network cards of the group's GPUs on a node. Sharding travels
+// beside the blocks as parallel/fsdp.cpp queues it: the gather of the next block beside a block's forward, that and the
+// reduction of the block before beside its backward; what does not fit is exposed. Tensor-parallel collectives are
+// exposed but for what the split of the tokens and, in backward, the weight gradients cover (parallel/tensor_group.h).
+//
+// The constants that the measurements do not say are in predictor_rates.cpp, with where they come from. Against the
+// benchmarks (docs/benchmarks) predictions are within 8%.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/plan/machine_rates.h"
+#include "model/sharded_parameters.h"
+#include "parallel/config.h"
+
+namespace octavo {
+
+// How GPUs are connected beyond the machine that was measured.
+struct Cluster {
+  int64_t gpus_per_node = 8;
+  double network_gbps = 400;       // Gbit/s of each GPU to other nodes
+  double network_latency_us = 10;  // of one hop between nodes
+};
+
+enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
+const char* cost_kind_name(CostKind kind);  // "products", ..., "exposed communication"
+
+// A part of a step on one rank.
+struct StepCost {
+  std::string name;
+  CostKind kind = CostKind::kProduct;
+  double seconds = 0;  // that it adds to the step; of a collective, the exposed part
+  double flops = 0;
+  double bytes = 0;  // moved in memory, or sent and received
+};
+
+struct StepPrediction {
+  std::vector<StepCost> costs;  // the longest first
+  double floor_s = 0;           // products and attention alone
+  double communication_s = 0;   // all collectives, hidden or not
+  double step_s = 0;
+  double tokens_per_step = 0;  // of all ranks
+  double wps = 0;              // tokens a second and GPU
+  double mfu = 0;              // as in training
+  double flops_per_token = 0;  // of all ranks, as mfu counts them
+  CostKind bound = CostKind::kProduct;
+  double seconds(CostKind kind) const;
+};
+
+// FLOPs of training on one token, by part; attention counted causal.
+struct TokenFlops {
+  std::string part;
+  double flops = 0;
+};
+std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len);
+
+struct PredictedRun {
+  const Config& config;  // valid for the mesh
+  MeshShape mesh;
+  ShardingOptions sharding;
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // auto counts as none
+};
+
+// Throws InputError when the machine's rates lack the config's products.
+StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
+
+}  // namespace octavo

@@ -1,0 +1,125 @@
+#include "app/plan/predictor_rates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// Launch, first and last wave of a kernel. Products and attention from the 1.8B at 1 x 1024 tokens
+// (docs/benchmarks/2026-11-20-one-gpu.md); the others assumed.
+constexpr double kProductOverhead_s = 5e-6;
+constexpr double kMemoryOverhead_s = 3e-6;
+constexpr double kAttentionForwardOverhead_s = 12e-6;
+constexpr double kAttentionBackwardOverhead_s = 40e-6;
+// Attention in a step to attention alone, on the H200: 496 to 533 of 642 TFLOP/s and 394 to 422 of 479.
+constexpr double kAttentionForwardInStep = 0.79;
+constexpr double kAttentionBackwardInStep = 0.85;
+// What ops reach of a large copy's bandwidth: 3,500 to 4,060 GB/s of 4,250.
+constexpr double kMemoryShare = 0.88;
+// A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
+// layers of 70B and 405B over 4 GPUs.
+constexpr double kBesideCompute = 1.5;
+// What NCCL reaches of the network cards; assumed.
+constexpr double kNetworkShare = 0.9;
+
+double squared_distance(const ProductRate& p, const ProductSize& size) {
+  const auto octaves = [](int64_t a, int64_t b) { return std::log2(static_cast<double>(a) / static_cast<double>(b)); };
+  const double m = octaves(p.m, size.m);
+  const double n = octaves(p.n, size.n);
+  const double k = octaves(p.k, size.k);
+  return m * m + n * n + k * k;
+}
+
+const CollectiveRates& collectives_of(const MachineRates& machine) {
+  CHECK_INPUT(machine.collectives.has_value(),
+              "the machine file of {} has no collectives, expected them for a plan of several ranks; octavo doctor "
+              "--save measures them under mpirun",
+              machine.name);
+  return *machine.collectives;
+}
+
+double ring_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
+                    Beside beside) {
+  if (group.ranks == 1) return 0;
+  const CollectiveRates& rates = collectives_of(machine);
+  double bus = rates.bus_bytes_per_s / (beside == Beside::kCompute ? kBesideCompute : 1);
+  double latency = rates.latency_s;
+  if (group.nodes() > 1) {
+    bus = std::min(bus, static_cast<double>(group.per_node) * cluster.network_gbps * 1e9 / 8 * kNetworkShare);
+    latency += static_cast<double>(group.nodes() - 1) * cluster.network_latency_us * 1e-6;
+  }
+  const double share = static_cast<double>(group.ranks - 1) / static_cast<double>(group.ranks);
+  return latency + bytes * share / bus;
+}
+
+}  // namespace
+
+std::string precision_name(LinearPrecision linear, DType compute) {
+  return is_fp8(linear) ? traits(linear).product : dtype_name(compute);
+}
+
+double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                    const ProductSize& size) {
+  const auto known = machine.product_flops.find(precision);
+  CHECK_INPUT(known != machine.product_flops.end(), "the machine file of {} has no rate of {} products", machine.name,
+              precision);
+  constexpr double kSame = 1e-6;  // keeps sizes measured twice finite
+  double weights = 0;
+  double sum = 0;
+  for (const ProductRate& p : machine.products) {
+    if (p.precision != precision || p.fast_accumulation != fast_accumulation) continue;
+    const double distance = squared_distance(p, size) + kSame;
+    const double weight = 1 / (distance * distance);
+    weights += weight;
+    sum += weight * p.flops;
+  }
+  return weights > 0 ? sum / weights : known->second;
+}
+
+double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                       const ProductSize& size) {
+  const double overhead = machine.multiprocessors > 0 ? kProductOverhead_s : 0;
+  return size.flops() / product_rate(machine, precision, fast_accumulation, size) + overhead;
+}
+
+double attention_forward_flops(const SdpaShape& s) {
+  const auto of = [](int64_t value) { return static_cast<double>(value); };
+  return 2 * of(s.batch) * of(s.num_heads) * of(s.seq_len) * of(s.seq_len) * of(s.head_dim);
+}
+
+double attention_forward_seconds(const MachineRates& machine, const SdpaShape& shape) {
+  const bool gpu = machine.multiprocessors > 0;
+  const double rate = machine.attention.forward_flops * (gpu ? kAttentionForwardInStep : 1);
+  return attention_forward_flops(shape) / rate + (gpu ? kAttentionForwardOverhead_s : 0);
+}
+
+double attention_backward_seconds(const MachineRates& machine, const SdpaShape& shape) {
+  const bool gpu = machine.multiprocessors > 0;
+  const double rate = machine.attention.backward_flops * (gpu ? kAttentionBackwardInStep : 1);
+  return attention_backward_flops(shape) / rate + (gpu ? kAttentionBackwardOverhead_s : 0);
+}
+
+double memory_seconds(const MachineRates& machine, double bytes) {
+  return bytes / (machine.memory_bytes_per_s * kMemoryShare) + (bytes > 0 ? kMemoryOverhead_s : 0);
+}
+
+RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
+  const int64_t per_node = std::max<int64_t>(cluster.gpus_per_node / stride, 1);
+  return {ranks, std::min(ranks, per_node)};
+}
+
+double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
+                          Beside beside) {
+  return ring_seconds(machine, cluster, group, bytes, beside);
+}
+
+double all_reduce_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
+                          Beside beside) {
+  return 2 * ring_seconds(machine, cluster, group, bytes, beside);
+}
+
+}  // namespace octavo

@@ -1,0 +1,57 @@
+// What single operations take on a machine, from its measured rates: the parts that predict_step adds up.
+#pragma once
+
+#include "app/plan/machine_rates.h"
+#include "app/plan/predictor.h"
+#include "kernels/sdpa.h"
+#include "model/precision.h"
+
+namespace octavo {
+
+// d [m, n] = a b^T over k.
+struct ProductSize {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
+// FLOP/s of a product of any size: those of the sizes measured in that precision (and kind of accumulation, where there
+// are any), weighted by the inverse fourth power of their distance in log2 of m, n and k. Throws InputError when the
+// machine has no rate of the precision.
+double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                    const ProductSize& size);
+double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
+                       const ProductSize& size);
+// What machine files call the precision of a linear's products.
+std::string precision_name(LinearPrecision linear, DType compute);
+
+// Of the causal half.
+double attention_forward_flops(const SdpaShape& shape);
+inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
+// Inside a step, where the machine is warmer than in a measurement of attention alone.
+double attention_forward_seconds(const MachineRates& machine, const SdpaShape& shape);
+double attention_backward_seconds(const MachineRates& machine, const SdpaShape& shape);
+
+double memory_seconds(const MachineRates& machine, double bytes);
+
+// Ranks of a collective, and how many of them share a node.
+struct RankSpread {
+  int64_t ranks = 1;
+  int64_t per_node = 1;
+  int64_t nodes() const { return (ranks + per_node - 1) / per_node; }
+};
+// The ranks of an axis whose neighbours are `stride` ranks apart.
+RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster);
+
+// A collective either has the machine to itself, or shares its multiprocessors and memory with products.
+enum class Beside : uint8_t { kNothing, kCompute };
+
+// An all-gather or reduce-scatter of `bytes`, the whole tensor's. Throws InputError when the machine has no
+// collectives.
+double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
+                          Beside beside);
+double all_reduce_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
+                          Beside beside = Beside::kNothing);
+
+}  // namespace octavo

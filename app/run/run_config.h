@@ -1,0 +1,20 @@
+// The config of a command that runs a model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+struct ConfigArguments {
+  std::string path;                    // CONFIG.yaml
+  std::vector<std::string> overrides;  // key=value
+};
+
+// Loads, checks and completes a config on every rank alike: the shape comes from model.init_from where none is given.
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose);
+
+}  // namespace octavo

@@ -1,0 +1,131 @@
+#include "app/run/same_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "core/file_identity.h"
+#include "core/error.h"
+#include "parallel/start_checks.h"
+
+namespace octavo {
+
+namespace {
+
+// What `look` finds, or what is in its way.
+std::string found_by(const std::function<std::string()>& look) {
+  try {
+    return look();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+// What a rank may choose and all open.
+struct Choice {
+  std::string what;                                     // for messages
+  std::function<std::string()> choose;                  // a path, of those this rank sees; empty: none
+  std::function<std::string(const std::string&)> open;  // opens that path and tells what identifies it
+};
+
+// Opens rank 0's choice on every rank; where it is none, it is none on all.
+void open_choice(const Choice& choice, ProcessGroup& group) {
+  std::string path, found;
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (!group.is_root()) return;
+    path = choice.choose();
+    if (!path.empty()) found = choice.open(path);
+  });
+  path = group.broadcast(path);
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (group.is_root()) return;
+    found = found_by([&] { return path.empty() ? choice.choose() : choice.open(path); });
+  });
+  check_same_settings(group, fmt::format("{} {}\n", choice.what, found.empty() ? "none" : found));
+}
+
+std::optional<Checkpoint> open_checkpoint(const std::function<std::string()>& choose, ProcessGroup& group) {
+  std::optional<Checkpoint> checkpoint;
+  const auto open = [&](const std::string& path) {
+    checkpoint.emplace(path, ReaderRank{group.rank(), group.size()});
+    return checkpoint->identity();
+  };
+  open_choice({"the checkpoint", choose, open}, group);
+  return checkpoint;
+}
+
+// A file of a name of its own, as long as the object lives.
+class ProbeFile {
+ public:
+  ProbeFile(const char* key, const std::string& dir) : path_(std::filesystem::path(dir) / ".seen_by_all_ranks_XXXXXX") {
+    const int file = ::mkstemp(path_.data());
+    CHECK_INPUT(file >= 0, "{} {}: no file can be made in it: {}", key, dir, std::strerror(errno));
+    ::close(file);
+  }
+  ~ProbeFile() { ::unlink(path_.c_str()); }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
+  const auto choose = [&]() -> std::string {
+    if (config.resume == "never") return "";
+    if (config.resume != "auto") return Checkpoint::resolve(config.resume).string();
+    return Checkpoint::newest(config.dir).value_or("").string();
+  };
+  return open_checkpoint(choose, group);
+}
+
+Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {
+  return *open_checkpoint([&] { return Checkpoint::resolve(path).string(); }, group);
+}
+
+std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group) {
+  std::unique_ptr<WeightSource> source;
+  const auto choose = [&] { return path.empty() ? "" : open_weights(path)->path().string(); };
+  const auto open = [&](const std::string& chosen) {
+    source = open_weights(chosen, {group.rank(), group.size()});
+    return source->identity();
+  };
+  open_choice({"model.init_from", choose, open}, group);
+  return source;
+}
+
+void check_shared_directory(const char* key, const std::string& dir, ProcessGroup& group) {
+  if (group.size() == 1) return;
+  std::optional<ProbeFile> probe;
+  group.agree_on_files("making a file in a directory", [&] {
+    if (group.is_root()) probe.emplace(key, dir);
+  });
+  const std::string path = group.broadcast(probe ? probe->path() : "");
+  group.agree_on_files("looking for a file in a directory", [&] {
+    CHECK_INPUT(is_there(path),
+                "{} {} of rank {} is not that of rank 0, whose file {} is not in it; expected a directory on a file "
+                "system that all ranks share",
+                key, dir, group.rank(), path);
+  });
+}
+
+void check_same_data(const char* key, const std::vector<DatasetSource>& sources, ProcessGroup& group) {
+  std::string lines;
+  group.agree_on_files("looking at the data", [&] {
+    for (const DatasetSource& source : sources) {
+      lines += fmt::format("{} {}\n", key, found_by([&] { return token_file_identity(source.path); }));
+    }
+  });
+  check_same_settings(group, lines);
+}
+
+}  // namespace octavo

@@ -1,0 +1,33 @@
+// Text to token ids and back, for `octavo generate`: the byte tokenizer, or a Hugging Face tokenizer.json through
+// scripts/hf_tokenizer.py (Python with the `tokenizers` package), run as a child process.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint_format.h"
+
+namespace octavo {
+
+class TextTokenizer {
+ public:
+  virtual ~TextTokenizer() = default;
+  virtual std::vector<int32_t> encode(const std::string& text) = 0;
+  virtual std::string decode(const std::vector<int32_t>& ids) = 0;
+};
+
+inline constexpr const char* kTokenizerName = "tokenizer.json";
+
+// The files of a Hugging Face tokenizer, as checkpoints carry them: `path`, under kTokenizerName, and what stands
+// beside it of tokenizer_config.json, special_tokens_map.json and chat_template.jinja. None when `path` is not a file.
+std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
+bool is_tokenizer_file(std::string_view name);
+
+// `name`: "byte" or the path of a tokenizer.json. InputError when that file is missing or cannot be used.
+std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name);
+
+}  // namespace octavo

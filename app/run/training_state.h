@@ -1,0 +1,55 @@
+// Everything a training run keeps on the device, laid out in one arena, and the step that uses it.
+#pragma once
+
+#include "app/run/batch_buffers.h"
+#include "app/run/runtime.h"
+#include "model/llama.h"
+#include "model/optimizer.h"
+
+namespace octavo {
+
+// What a rank trains: everything that decides on its memory.
+struct TrainingOptions {
+  const Config& config;
+  const ParameterLayout& layout;
+  int64_t local_batch;  // this rank's sequences a step
+  ShardingOptions sharding;
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
+};
+
+// Where a rank stands, as far as its memory goes. A run has this from its Runtime; a plan makes it up, with a planned
+// stream and planned communicators (app/memory/plan_memory.h).
+struct TrainingRank {
+  Stream& stream;
+  DataParallelGroups data_parallel;
+  Communicator& tensor;  // the ranks that divide each layer
+  Communicator& data;    // those that work on different samples
+  Communicator& world;   // all
+};
+TrainingRank training_rank(Runtime& runtime);
+
+class TrainingState {
+ public:
+  TrainingState(const TrainingOptions& options, const TrainingRank& rank, Arena& arena);
+  // The model refers to the parameters by address.
+  TrainingState(const TrainingState&) = delete;
+  TrainingState& operator=(const TrainingState&) = delete;
+
+  ShardedParameters parameters;
+  Llama model;
+  Optimizer optimizer;
+  BatchBuffers batch;
+  Tensor loss;  // [1] float32: sum over the step's tokens of all ranks
+};
+
+// The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
+Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
+
+// One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients summed
+// over the ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
+void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
+
+// Makes the weights that products read from the master weights, after those were set. A collective.
+void publish_weights(TrainingState& state, const TrainingRank& rank);
+
+}  // namespace octavo

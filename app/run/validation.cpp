@@ -1,0 +1,53 @@
+#include "app/run/validation.h"
+
+#include "kernels/reduce.h"
+
+namespace octavo {
+
+ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
+    : batch({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
+            config.model.vocab_size, config.data.document_mask, arena, stream),
+      sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
+
+Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
+    : runtime_(&runtime),
+      samples_(config.data, {.batches = config.validation.batches,
+                             .global_batch_size = config.training.global_batch_size,
+                             .micro_batch_size = config.training.micro_batch_size,
+                             .rank = runtime.mesh().data().rank(),
+                             .num_ranks = runtime.mesh().data().size(),
+                             .vocab_size = config.model.vocab_size}),
+      seq_len_(config.data.seq_len),
+      buffers_(config, arena, runtime.stream()) {}
+
+// A bad token in the data of one rank ends all of them.
+const Batch* Validator::next_batch() {
+  const Batch* batch = nullptr;
+  runtime_->group().agree([&] { batch = samples_.next(); });
+  return batch;
+}
+
+double Validator::loss(Llama& model) {
+  return *loss(model, [] { return false; });
+}
+
+std::optional<double> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
+  Stream& stream = runtime_->stream();
+  double total = 0;
+  while (const Batch* batch = next_batch()) {
+    if (should_stop()) return std::nullopt;
+    buffers_.batch.upload(*batch);
+    model.forward(buffers_.batch.micro_batch(0));
+    stream.zero(buffers_.sum);
+    sum({.out = buffers_.sum, .x = model.losses()}, stream);
+    float value = 0;
+    stream.copy(&value, buffers_.sum.raw(), sizeof(value));
+    stream.synchronize();
+    total += static_cast<double>(value);
+  }
+  const bool counts = runtime_->mesh().tensor_rank() == 0;  // the tensor-parallel ranks have the same losses
+  total = runtime_->group().all_reduce_sum(counts ? total : 0);
+  return total / static_cast<double>(num_tokens());
+}
+
+}  // namespace octavo

@@ -1,0 +1,46 @@
+// The validation loss: the mean cross entropy of a model over the samples of data.validation, the same samples at every
+// call and for any number of ranks.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "app/run/batch_buffers.h"
+#include "app/config/config.h"
+#include "app/run/runtime.h"
+#include "data/validation_set.h"
+#include "model/llama.h"
+
+namespace octavo {
+
+// What it keeps on the device: two micro-batches of tokens and a sum.
+struct ValidationBuffers {
+  ValidationBuffers(const Config& config, Arena& arena, Stream& stream);
+
+  BatchBuffers batch;
+  Tensor sum;  // [1] float32
+};
+
+class Validator {
+ public:
+  // Opens data.validation; takes its buffers from `arena`.
+  Validator(const Config& config, Runtime& runtime, Arena& arena);
+
+  // A collective. In nats a token.
+  double loss(Llama& model);
+  // The same, or nothing once `should_stop` is true, which is asked before every micro-batch and a collective of the
+  // ranks too. After that nothing but the destructor may be called.
+  std::optional<double> loss(Llama& model, const std::function<bool()>& should_stop);
+  // That the loss is the mean of.
+  int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
+
+ private:
+  const Batch* next_batch();
+
+  Runtime* runtime_;
+  ValidationSet samples_;
+  int64_t seq_len_;
+  ValidationBuffers buffers_;
+};
+
+}  // namespace octavo

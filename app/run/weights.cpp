@@ -1,0 +1,106 @@
+#include "app/run/weights.h"
+
+#include <algorithm>
+
+#include "checkpoint/weight_source.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t kStagingElements = int64_t{1} << 24;
+
+}  // namespace
+
+void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
+                     Stream& stream) {
+  const int64_t elements = std::min(kStagingElements, std::max<int64_t>(shards.numel(), 1));
+  const Buffer buffer = Buffer::host(stream.device(), elements * dtype_bytes(shards.dtype()));
+  const Tensor staging(buffer.data(), shards.dtype(), {elements});
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    for (int64_t begin = piece.begin; begin < piece.end; begin += elements) {
+      const int64_t end = std::min(begin + elements, piece.end);
+      const int64_t offset = piece.offset + begin - piece.begin;
+      const Tensor part = staging.rows(0, end - begin);
+      read(*piece.spec, begin, end, part);
+      stream.copy(shards.rows(offset, offset + end - begin), part);
+      stream.synchronize();  // the staging memory is used again
+    }
+  }
+}
+
+std::string adopt_initial_model(Config& config, const WeightSource& source) {
+  const std::vector<std::string>& stated = config.model_fields;
+  const bool states_tied = config.model.tie_word_embeddings &&
+                           std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
+  CHECK_INPUT(source.note().empty() || !states_tied,
+              "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
+  adopt_model(config, source.model_config());
+  return source.note();
+}
+
+void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    initialize_parameter(*piece.spec, seed, piece.begin, parameters.master(piece), stream);
+  }
+}
+
+void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
+                          ReaderRank reader) {
+  if (!config.init_from.empty()) {
+    const std::unique_ptr<WeightSource> source = open_weights(config.init_from, reader);
+    source->verify();
+    const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+      const int64_t offset = spec.column_offset();
+      source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
+    };
+    return fill_parameters(parameters.master(), parameters, read, stream);
+  }
+  initialize_parameters(parameters, config.training.seed, stream);
+}
+
+namespace {
+
+// Fills `shards` with all parameters as saved under `prefix`.
+void fill_from(Checkpoint& checkpoint, const std::string& prefix, const Tensor& shards,
+               const ShardedParameters& parameters, Stream& stream) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : parameters.layout().specs()) names.push_back(prefix + spec.name);
+  checkpoint.verify(names);
+  const auto read = [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+    const int64_t offset = spec.column_offset();
+    checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
+  };
+  fill_parameters(shards, parameters, read, stream);
+}
+
+}  // namespace
+
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream) {
+  fill_from(checkpoint, "", parameters.master(), parameters, stream);
+}
+
+void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
+                    Stream& stream) {
+  for (const OptimizerState& state : optimizer.states()) {
+    const std::string prefix = fmt::format("{}.", state.name);
+    if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) continue;
+    fill_from(checkpoint, prefix, state.shards, parameters, stream);
+  }
+}
+
+void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream) {
+  if (amaxes == nullptr || !amaxes->delayed()) return;
+  amaxes->set_steps_done(checkpoint.step());
+  const Tensor& history = amaxes->history();
+  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
+  if (found == nullptr || found->numel() != history.numel()) return;
+  std::vector<float> host(static_cast<size_t>(history.numel()));
+  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+  stream.copy(history.raw(), host.data(), history.bytes());
+  stream.synchronize();  // the host copy ends here
+  amaxes->restore(stream);
+}
+
+}  // namespace octavo

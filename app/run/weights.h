@@ -1,0 +1,46 @@
+// Sets parameters and moments on the device: from a file through a small staging buffer, or by numbers made there.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "app/config/config.h"
+#include "app/run/training_state.h"
+#include "checkpoint/weight_source.h"
+
+namespace octavo {
+
+// Writes elements [begin, end) of a parameter (or of its moment) to `out`, host memory of flat's dtype.
+using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
+
+// Fills `shards` (master weights or moments, on the stream's device) with this rank's pieces of all parameters from
+// `read`. Waits for the copies.
+void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
+                     Stream& stream);
+
+// Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
+// (WeightSource::note); InputError where the config states the opposite.
+std::string adopt_initial_model(Config& config, const WeightSource& source);
+
+// The master weights = a random initialization, made on the stream's device. Queued.
+void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
+
+// What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree): they compare
+// checksums in turn.
+
+// The master weights from config.model.init_from, when given; else a random initialization from training.seed.
+void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
+                          ReaderRank reader = {});
+
+// From a checkpoint: the master weights.
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream);
+// The optimizer's states; left at zero where the checkpoint has none of them (an imported model).
+void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
+                    Stream& stream);
+// The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,
+// or one of another shape (of another recipe), scaling begins anew. Null without per-tensor scales: nothing happens.
+// Before the weights are cast. Waits for the copy.
+void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
+
+}  // namespace octavo

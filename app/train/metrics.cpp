@@ -1,0 +1,135 @@
+#include "app/train/metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMinute = 60;
+constexpr int64_t kHour = 60 * kMinute;
+constexpr int64_t kDay = 24 * kHour;
+
+std::string nonfinite_name(double value) {
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
+}
+
+std::string format_rate(double rate) {
+  return std::isfinite(rate) ? with_thousands_separators(std::llround(rate)) : "-";
+}
+
+// Whole milliseconds, and a decimal where a whole one would say little.
+std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
+
+// visit(key, value) with each number of a step but its own, in the order of metrics.jsonl.
+template <typename Visit>
+void visit_numbers(const StepMetrics& m, Visit visit) {
+  visit("loss", m.loss);
+  visit("grad_norm", m.grad_norm);
+  visit("lr", m.lr);
+  visit("tokens", m.tokens);
+  visit("wps", m.wps);
+  if (m.mfu) visit("mfu", *m.mfu);
+  visit("tflops", m.tflops);
+  visit("step_ms", m.step_ms);
+  visit("data_ms", m.data_ms);
+  visit("memory_gib", m.memory_gib);
+  if (m.validation_loss) visit("validation_loss", *m.validation_loss);
+}
+
+template <typename Visit>
+void visit_numbers(const Fp8TensorReport& report, Visit visit) {
+  visit("amax", report.stats.amax);
+  if (report.per_tensor) {
+    visit("scale", report.stats.smallest_scale);
+  } else {
+    visit("scale_min", report.stats.smallest_scale);
+    visit("scale_max", report.stats.largest_scale);
+  }
+  visit("saturated", report.saturated_share());
+  visit("flushed", report.flushed_share());
+}
+
+// json[key] of each number, or null where there is no such JSON, and what it was in json["nonfinite"], last of all.
+template <typename Numbers>
+void add_numbers(Json& json, Json& nonfinite, const Numbers& numbers) {
+  visit_numbers(numbers, [&](const char* key, auto value) {
+    if (std::isfinite(static_cast<double>(value))) {
+      json[key] = value;
+    } else {
+      json[key] = nullptr;
+      nonfinite[key] = nonfinite_name(static_cast<double>(value));
+    }
+  });
+}
+
+Json fp8_json(const Fp8TensorReport& report) {
+  Json json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
+  Json nonfinite;
+  add_numbers(json, nonfinite, report);
+  if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
+  return json;
+}
+
+std::vector<Scalar> scalars(const StepMetrics& metrics) {
+  std::vector<Scalar> all;
+  visit_numbers(metrics, [&](const char* key, auto value) { all.push_back({key, static_cast<double>(value)}); });
+  for (const Fp8TensorReport& report : metrics.fp8) {
+    visit_numbers(report, [&](const char* key, auto value) {
+      all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
+                     static_cast<double>(value)});
+    });
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  constexpr double kLongest = 1e15;
+  if (!(seconds >= 0 && seconds < kLongest)) return "-";
+  const int64_t whole = std::llround(seconds);
+  if (whole < kMinute) return fmt::format("{}s", whole);
+  if (whole < kHour) return fmt::format("{}m", whole / kMinute);
+  if (whole < kDay) return fmt::format("{}h {}m", whole / kHour, whole % kHour / kMinute);
+  return fmt::format("{}d {}h", whole / kDay, whole % kDay / kHour);
+}
+
+std::string console_line(const StepMetrics& metrics, double eta_seconds) {
+  std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", metrics.step, metrics.total_steps,
+                  metrics.loss, metrics.grad_norm, metrics.lr, format_rate(metrics.wps));
+  if (metrics.mfu) line += fmt::format("  mfu {:.1f}%", 100 * *metrics.mfu);
+  line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
+                      format_duration(eta_seconds));
+  if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  return line;
+}
+
+std::string metrics_json(const StepMetrics& metrics) {
+  Json json{{"step", metrics.step}};
+  Json nonfinite;
+  add_numbers(json, nonfinite, metrics);
+  for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
+  if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
+  return json.dump();
+}
+
+MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard) : file_(dir + "/metrics.jsonl") {
+  if (!file_.ends_a_line()) file_.write("\n");
+  if (tensorboard) tensorboard_.emplace(dir);
+}
+
+void MetricsWriter::write(const StepMetrics& metrics) {
+  file_.write(metrics_json(metrics) + "\n");
+  if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
+}
+
+}  // namespace octavo

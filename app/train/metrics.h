@@ -1,0 +1,63 @@
+// What a run reports: the console line, metrics.jsonl, and TensorBoard events.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/train/append_file.h"
+#include "app/run/fp8_report.h"
+#include "app/train/tensorboard.h"
+
+namespace octavo {
+
+// One logged step. Rates and times are means over the interval since the last logged step.
+struct StepMetrics {
+  int64_t step = 0;         // from 1
+  int64_t total_steps = 0;  // training.steps
+  double loss = 0;          // mean cross entropy of the step, in nats a token, over all ranks
+  double grad_norm = 0;     // global, before clipping
+  double lr = 0;
+  int64_t tokens = 0;         // seen so far by all ranks
+  double wps = 0;             // tokens a second and GPU (or rank, on the CPU)
+  std::optional<double> mfu;  // as a fraction; none on a CPU, whose peak rate is not known
+  double tflops = 0;          // achieved, a GPU
+  double step_ms = 0;
+  double data_ms = 0;     // of step_ms, waiting for the loader
+  double memory_gib = 0;  // reserved, a GPU
+  std::optional<double> validation_loss;
+  std::vector<Fp8TensorReport> fp8;  // where statistics were due
+};
+
+// "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
+// 31m", and "  validation_loss 3.1234" where there is one; without mfu where there is none.
+std::string console_line(const StepMetrics& metrics, double eta_seconds);
+
+// 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
+std::string format_duration(double seconds);
+
+// The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
+// value is written as null, and an object `nonfinite` beside it says what each of them was, as in
+// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}.
+std::string metrics_json(const StepMetrics& metrics);
+
+// Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
+// that resumes appends the steps it repeats again; the last line of a step counts. Used by one thread, on one rank.
+class MetricsWriter {
+ public:
+  // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers
+  // skip it. With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
+  // under its key, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
+  // Throws InputError naming the file that cannot be opened.
+  MetricsWriter(const std::string& dir, bool tensorboard);
+
+  // Throws Error naming the file that cannot be written.
+  void write(const StepMetrics& metrics);
+
+ private:
+  AppendFile file_;
+  std::optional<TensorBoardWriter> tensorboard_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,157 @@
+#include "app/train/signals.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <initializer_list>
+#include <string>
+
+#include "app/run/exit_codes.h"
+#include "app/run/launcher.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// A signal handler can reach nothing but globals. Several threads may run it at once; what it does twice then is
+// harmless.
+volatile std::sig_atomic_t received = 0;  // the first request's signal
+std::atomic<int64_t> received_ms{0};      // when; of the monotonic clock, as all of these
+std::atomic<int64_t> tick_ms{0};          // when the thread last looked
+std::atomic<int64_t> resumed_ms{0};       // when the thread saw that it had not for long
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+pid_t launcher = 0;
+int wake_up = -1;  // the writing end of the pipe to the thread
+
+constexpr char kRequest = 'r';
+constexpr char kEnd = 'e';
+constexpr int kTickMs = 100;
+constexpr int64_t kSuspendedMs = 500;  // without a tick
+constexpr int64_t kSameEventMs = 1000;
+
+int64_t now_ms() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1'000'000;
+}
+
+// A process cannot see that it was suspended but by a clock.
+bool was_suspended() {
+  const int64_t now = now_ms();
+  return now - tick_ms > kSuspendedMs || now - resumed_ms < kSameEventMs;
+}
+
+bool is_request(int signal, const siginfo_t& info) {
+  return signal != SIGCONT || (info.si_code == SI_USER && info.si_pid == launcher && !was_suspended());
+}
+
+void on_signal(int signal, siginfo_t* info, void*) {
+  const int saved_errno = errno;
+  if (is_request(signal, *info)) {
+    if (received == 0) {
+      received_ms = now_ms();
+      received = signal;
+      [[maybe_unused]] const ssize_t written = ::write(wake_up, &kRequest, 1);
+    } else if (signal == SIGINT && now_ms() - received_ms > kSameEventMs) {
+      std::signal(SIGINT, SIG_DFL);
+      std::raise(SIGINT);
+    }
+  }
+  errno = saved_errno;
+}
+
+// Waits for what on_signal() or the destructor writes.
+char wait_for_word(int pipe) {
+  char word = kEnd;
+  pollfd ready{pipe, POLLIN, 0};
+  while (::poll(&ready, 1, kTickMs) <= 0) {
+    const int64_t now = now_ms();
+    if (now - tick_ms > kSuspendedMs) resumed_ms = now;
+    tick_ms = now;
+  }
+  while (::read(pipe, &word, 1) < 0 && errno == EINTR) {
+  }
+  return word;
+}
+
+void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*, void*)) {
+  struct sigaction action {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (const int signal : signals) ::sigaction(signal, &action, nullptr);
+}
+
+// For the calling thread.
+void mask(int how) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCONT}) sigaddset(&signals, signal);
+  pthread_sigmask(how, &signals, nullptr);
+}
+
+std::string name_of(int signal) {
+  switch (signal) {
+    case SIGTERM:
+      return "SIGTERM received";
+    case SIGINT:
+      return "SIGINT received";
+    case SIGUSR1:
+      return "SIGUSR1 received";
+    default:
+      return "mpirun is ending this run";
+  }
+}
+
+}  // namespace
+
+StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
+  int ends[2];
+  CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be made: {}", std::strerror(errno));
+  received = 0;
+  tick_ms = now_ms();
+  wake_up = ends[1];
+  launcher = find_launcher();
+  // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
+  // Threads that are made from now on block them as this one does.
+  mask(SIG_BLOCK);
+  thread_ = std::thread([this, pipe = ends[0]] {
+    mask(SIG_UNBLOCK);
+    while (wait_for_word(pipe) == kRequest) acknowledge();
+    ::close(pipe);
+  });
+  handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);
+  if (launcher != 0) handle({SIGCONT}, on_signal);
+  for (const int signal : {SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
+}
+
+StopSignals::~StopSignals() {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_IGN);
+  std::signal(SIGCONT, SIG_DFL);
+  [[maybe_unused]] const ssize_t written = ::write(wake_up, &kEnd, 1);
+  thread_.join();
+  ::close(wake_up);
+  mask(SIG_UNBLOCK);
+}
+
+bool StopSignals::requested() const { return received != 0; }
+
+void StopSignals::acknowledge() {
+  const int64_t step = step_.load(std::memory_order_relaxed);
+  const std::string what = name_of(received);
+  if (step > 0) {
+    if (speaks_) spdlog::info("{}: saving a checkpoint at the end of step {}, then ending", what, step);
+    return;
+  }
+  if (speaks_) spdlog::info("{} before the first step: nothing is to be saved", what);
+  ::_exit(kExitStopped);
+}
+
+}  // namespace octavo

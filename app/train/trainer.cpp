@@ -1,0 +1,328 @@
+#include "app/train/trainer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+#include <utility>
+
+#include "app/memory/memory_room.h"
+#include "app/memory/plan_memory.h"
+#include "app/run/same_files.h"
+#include "app/run/tokenizer.h"
+#include "app/run/weights.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+// The amaxes of delayed FP8 scaling; undefined without it.
+Tensor amax_history(TrainingState& state) {
+  AmaxTable* amaxes = state.model.amaxes();
+  return amaxes != nullptr ? amaxes->history() : Tensor();
+}
+
+// What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
+std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
+  std::vector<CheckpointTensor> tensors;
+  const auto add = [&](const std::string& prefix, const Tensor& shards) {
+    for (const ParameterPiece& piece : state.parameters.pieces()) {
+      const ParameterSpec& spec = *piece.spec;
+      if (!spec.counts) continue;
+      tensors.push_back({.name = prefix + spec.name,
+                         .shape = spec.whole_shape,
+                         .begin = spec.column_offset() + piece.begin,
+                         .end = spec.column_offset() + piece.end,
+                         .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
+                         .columns = spec.columns()});
+    }
+  };
+  add("", state.parameters.master());
+  for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept.shards);
+  if (const Tensor history = amax_history(state); with_history && history.defined()) {
+    tensors.push_back(
+        {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
+    : config_(config),
+      runtime_(runtime),
+      timer_(timer),
+      layout_(config.model, runtime.tensor_rank()),
+      options_(training_options(config_, layout_, runtime)),
+      memory_(runtime.allocate([&] { return planned_bytes(options_, training_rank(runtime)); })),
+      state_(options_, training_rank(runtime), memory_.arena),
+      results_(runtime.stream().device()),
+      writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
+              runtime.stream()) {
+  if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
+  timer_.mark("memory");
+  runtime.group().agree_on_files("opening the data", [&] {
+    if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+  });
+  prepare_fp8_reports();
+  std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
+  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(found); });
+  publish_weights(state_, training_rank(runtime));
+  runtime.stream().synchronize();
+  timer_.mark("weights");
+  reserve_staging();
+  runtime.group().agree([&] {
+    if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
+  });
+  timer_.mark("memory");
+}
+
+void Trainer::prepare_fp8_reports() {
+  if (Fp8StatsTable* table = state_.model.fp8_stats()) {
+    fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
+  } else if (config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
+    spdlog::warn("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
+                 config_.logging.fp8_stats_every);
+  }
+}
+
+void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
+  Stream& stream = runtime_.stream();
+  const ReaderRank reader{runtime_.group().rank(), runtime_.group().size()};
+  const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
+                              .rank = runtime_.mesh().data().rank(),
+                              .num_ranks = runtime_.mesh().data().size(),
+                              .vocab_size = config_.model.vocab_size};
+  if (!found) {
+    carry_tokenizer(nullptr);
+    loader_ = std::make_unique<Loader>(config_.data, options);
+    timer_.mark("data");
+    load_initial_weights(config_, state_.parameters, stream, reader);
+    if (!config_.init_from.empty()) timer_.mark("reading");
+    return;
+  }
+  Checkpoint& checkpoint = *found;
+  check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
+  const nlohmann::json& meta = checkpoint.meta();
+  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
+  loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
+  timer_.mark("data");
+  load_weights(checkpoint, state_.parameters, stream);
+  load_optimizer(checkpoint, state_.parameters, state_.optimizer, stream);
+  load_amax_history(checkpoint, state_.model.amaxes(), stream);
+  carry_tokenizer(&checkpoint);
+  start_step_ = checkpoint.step();
+  start_tokens_ = meta.value("tokens", int64_t{0});
+  resumed_ = checkpoint.path();
+  timer_.mark("reading");
+  if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+}
+
+// Checkpoints carry their tokenizer; where the one that the config names is not at hand, that of the resumed one.
+void Trainer::carry_tokenizer(const Checkpoint* resumed) {
+  const std::string& name = config_.data.tokenizer;
+  if (!runtime_.group().is_root() || name == "byte") return;
+  std::vector<CarriedFile> files = read_tokenizer_files(name);
+  if (files.empty() && resumed != nullptr) {
+    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
+  }
+  if (files.empty()) spdlog::warn("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  writer_.carry(std::move(files));
+}
+
+// Pages that the system cannot hand out would end the process when they are first written, long after the start.
+void Trainer::reserve_staging() {
+  if (!writer_.stages()) return;
+  const int64_t bytes = CheckpointWriter::staging_bytes(checkpoint_pieces());
+  runtime_.group().agree([&] {
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(bytes <= available,
+                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available; {} takes less",
+                gib(bytes), gib(available),
+                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
+  });
+  runtime_.group().agree([&] { writer_.reserve(bytes); });
+}
+
+// So that algorithms are timed, plans built and modules loaded before the first step.
+void Trainer::warm_up() {
+  if (!runtime_.stream().is_cuda()) return;
+  state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
+  runtime_.stream().synchronize();
+  timer_.mark("plans and tuning");
+}
+
+int64_t Trainer::tokens_per_step() const { return config_.training.global_batch_size * config_.data.seq_len; }
+
+Trainer::Outcome Trainer::run(StopSignals& signals) {
+  try {
+    return train(signals);
+  } catch (const std::exception& error) {
+    if (runtime_.group().shares(error)) complete_pending_save();
+    throw;
+  }
+}
+
+Trainer::Outcome Trainer::train(StopSignals& signals) {
+  warm_up();
+  Stream& stream = runtime_.stream();
+  const int64_t total_steps = config_.training.steps;
+  if (runtime_.group().is_root()) {
+    if (start_step_ >= total_steps) {
+      spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
+    } else {
+      spdlog::info("started in {}", timer_.report());
+    }
+  }
+  results_.start(stream);
+  for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
+    const Batch& batch = next_batch();
+    signals.at_step(step);
+    interval_.data_ms += loader_->data_ms();
+    state_.batch.upload(batch);
+    train_step(step);
+
+    const bool last = step == total_steps;
+    bool stopping = should_stop(signals);
+    const bool validating =
+        validator_ && !stopping && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
+    bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
+    // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
+    const bool first = step == start_step_ + 1;
+    const int64_t in_flight = stream.is_cuda() && !validating && !saving && !first ? 1 : 0;
+    while (results_.pending() > in_flight) {
+      const bool current = results_.pending() == 1;
+      finish_step(current && (last || stopping), current && validating, signals);
+    }
+    if (validating && should_stop(signals)) stopping = saving = true;
+    if (writer_.pending()) writer_.poll();
+    if (saving) save(step);
+    if (saving || validating) results_.start(stream);
+    if (stopping) {
+      end_run();
+      return Outcome::kStopped;
+    }
+  }
+  end_run();
+  return Outcome::kDone;
+}
+
+void Trainer::end_run() {
+  writer_.finish();
+  runtime_.group().agree([&] { rethrow_kept_failure(); });
+}
+
+// Where all ranks learn of what one of them has met since the step before, a bad token among it.
+const Batch& Trainer::next_batch() {
+  const Batch* batch = nullptr;
+  runtime_.group().agree([&] {
+    rethrow_kept_failure();
+    batch = &loader_->next();
+  });
+  return *batch;
+}
+
+void Trainer::keep_failure(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception&) {
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+void Trainer::rethrow_kept_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// After a failure that all ranks share, which matters more than that of a save.
+void Trainer::complete_pending_save() {
+  try {
+    writer_.finish();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) spdlog::warn("the checkpoint on its way is lost: {}", error.what());
+  }
+}
+
+std::string Trainer::last_checkpoint() const {
+  if (writer_.last_saved()) return writer_.last_saved()->string();
+  return resumed_ ? resumed_->string() : "none";
+}
+
+// Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
+// when the step's result is popped.
+void Trainer::train_step(int64_t step) {
+  Stream& stream = runtime_.stream();
+  const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
+  if (fp8_due(step)) fp8_reporter_->begin(stream);
+  training_step(state_, step, lr, training_rank(runtime_));
+  if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
+  results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+}
+
+// All ranks stop at the same step, whichever of them got the signal.
+bool Trainer::should_stop(const StopSignals& signals) {
+  return runtime_.group().all_reduce_max(signals.requested() ? 1 : 0) != 0;
+}
+
+void Trainer::finish_step(bool always, bool validating, const StopSignals& signals) {
+  const std::optional<StepResult> result = results_.pop();
+  if (!result) return;
+  ++interval_.steps;
+  interval_.milliseconds += result->step_ms;
+  const bool finite = std::isfinite(result->loss_sum) && std::isfinite(result->grad_norm);
+  std::optional<double> validation_loss;
+  if (validating && finite) validation_loss = validator_->loss(state_.model, [&] { return should_stop(signals); });
+  const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
+  const bool first = result->step == start_step_ + 1;
+  if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);
+  if (finite) return;
+  complete_pending_save();  // so that the one that is named is there
+  runtime_.group().agree([&] {
+    throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
+                            result->step, last_checkpoint()));
+  });
+}
+
+void Trainer::report(const StepResult& result, std::optional<double> validation_loss) {
+  const double seconds = interval_.milliseconds / 1e3;
+  const double steps = static_cast<double>(interval_.steps);
+  StepMetrics m;
+  m.step = result.step;
+  m.total_steps = config_.training.steps;
+  m.loss = result.loss_sum / static_cast<double>(tokens_per_step());
+  m.grad_norm = result.grad_norm;
+  m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
+  m.tokens = tokens_seen(result.step);
+  m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.group().size();
+  const double flops = m.wps * config_.model.flops_per_token(config_.data.seq_len);
+  if (runtime_.stream().is_cuda()) m.mfu = flops / kPeakFlops;
+  m.tflops = flops / 1e12;
+  m.step_ms = 1e3 * seconds / steps;
+  m.data_ms = interval_.data_ms / steps;
+  m.memory_gib = runtime_.memory_gib();
+  m.validation_loss = validation_loss;
+  if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();
+  interval_ = {};
+  if (!metrics_) return;
+  spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
+  keep_failure([&] { metrics_->write(m); });
+  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) spdlog::warn(*warning);
+}
+
+std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
+  const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
+  const bool with_history = runtime_.mesh().shard().rank() == 0 && runtime_.mesh().tensor().rank() == 0;
+  return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
+}
+
+void Trainer::save(int64_t step) {
+  const nlohmann::json meta = {
+      {"config", to_json(config_)}, {"loader", loader_->state_json()}, {"tokens", tokens_seen(step)}};
+  writer_.save(step, config_.model, meta, checkpoint_pieces());
+}
+
+}  // namespace octavo

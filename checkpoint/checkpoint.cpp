@@ -1,0 +1,213 @@
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "core/mapped_file.h"
+#include "core/error.h"
+#include "core/json_input.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+CheckpointManifest read_manifest(const fs::path& dir) {
+  const std::string path = (dir / kManifestName).string();
+  return manifest_from_json(read_json_file(path), path);
+}
+
+bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
+
+// `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
+void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
+                   const std::string& where) {
+  if (out.dtype() == dtype) {
+    const int64_t size = dtype_bytes(dtype);
+    std::memcpy(static_cast<char*>(out.raw()) + out_begin * size, source, static_cast<size_t>(count * size));
+    return;
+  }
+  if (out.dtype() == DType::kFloat32) {
+    return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
+  }
+  CHECK(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32, "{} is stored as {} and cannot be read as {}",
+        where, dtype_name(dtype), dtype_name(out.dtype()));
+  for (int64_t i = 0; i < count; ++i) {
+    float value;
+    std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(float)), sizeof(float));
+    out.data<BFloat16>()[out_begin + i] = BFloat16(value);
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader)
+    : path_(resolve(path)), reader_(reader), manifest_(read_manifest(path_)) {
+  for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
+}
+
+std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
+  const std::vector<FoundCheckpoint> found = find_checkpoints(dir);
+  return found.empty() ? std::nullopt : std::optional(found.back().path);
+}
+
+fs::path Checkpoint::resolve(const fs::path& path) {
+  if (has_manifest(path)) return path;
+  CHECK_INPUT(is_there(path), "{}: there is no such checkpoint", path.string());
+  CHECK_INPUT(fs::is_directory(path), "{}: is a file, expected the directory of a checkpoint", path.string());
+  const std::optional<fs::path> newest = Checkpoint::newest(path);
+  CHECK_INPUT(newest.has_value(), "{}: has neither a {} nor a complete checkpoint step_N in it", path.string(),
+              kManifestName);
+  return *newest;
+}
+
+std::string Checkpoint::identity() const {
+  return fmt::format("{} of step {}, manifest {}", path_.string(), step(), manifest_.checksum);
+}
+
+bool Checkpoint::exists(const fs::path& path) {
+  std::error_code error;
+  return has_manifest(path) || (fs::is_directory(path, error) && newest(path).has_value());
+}
+
+const CheckpointTensorInfo* Checkpoint::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &manifest_.tensors[found->second];
+}
+
+void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, float* out) {
+  read(name, {}, begin, end, out);
+}
+
+void Checkpoint::read(std::string_view name, int64_t begin, int64_t end, const Tensor& out) {
+  read(name, {}, begin, end, out);
+}
+
+void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+  read(name, columns, begin, end, Tensor(out, DType::kFloat32, {end - begin}));
+}
+
+void Checkpoint::read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out) {
+  const CheckpointTensorInfo* tensor = find(name);
+  CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", path_.string(), name);
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
+  const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
+  CHECK(out.numel() == end - begin, "{}: elements {} to {} asked for, into {}", where, begin, end, out.describe());
+  for (const CheckpointPiece& piece : tensor->pieces) read_piece(*tensor, piece, wanted, out);
+  check_finite(where, tensor->shape, columns, begin, out);
+}
+
+void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
+                            const Tensor& out) {
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
+  const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
+  const std::byte* source = nullptr;  // set where there is something to read, as the shard is opened then
+  for_each_stretch(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
+    if (source == nullptr) {
+      verify_piece(tensor, piece);
+      source = piece_bytes(tensor, piece).data();
+    }
+    copy_elements(tensor.dtype, source + from * dtype_bytes(tensor.dtype), count, out, to, where);
+  });
+}
+
+const SafetensorsFile& Checkpoint::shard(const std::string& name) {
+  if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
+  const auto listed = std::find_if(manifest_.shards.begin(), manifest_.shards.end(),
+                                   [&](const CheckpointShard& candidate) { return candidate.file == name; });
+  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
+              (path_ / kManifestName).string(), name);
+  const fs::path path = path_ / name;
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
+  CHECK_INPUT(static_cast<int64_t>(bytes) == listed->bytes, "{}: is {} bytes long, its manifest says {}", path.string(),
+              bytes, listed->bytes);
+  SafetensorsFile file(path.string());
+  const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
+  CHECK_INPUT(checksum == listed->header_checksum, "{}: its header is damaged: checksum {}, its manifest says {}",
+              path.string(), checksum, listed->header_checksum);
+  return shards_.emplace(name, std::move(file)).first->second;
+}
+
+std::span<const std::byte> Checkpoint::piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+  const SafetensorsFile& file = shard(piece.file);
+  const SafetensorsEntry* entry = file.find(piece.key);
+  CHECK_INPUT(entry != nullptr, "{}: has no tensor {}, which its manifest names", file.path(), piece.key);
+  CHECK_INPUT(entry->numel() == piece.end - piece.begin && entry->dtype == safetensors_dtype(tensor.dtype),
+              "{}: tensor {} is {} {}, its manifest says {} elements of {}", file.path(), piece.key, entry->dtype,
+              describe_shape(entry->shape), piece.end - piece.begin, dtype_name(tensor.dtype));
+  return file.bytes(*entry);
+}
+
+void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+  if (verified_.contains(&piece)) return;
+  const std::span<const std::byte> bytes = piece_bytes(tensor, piece);
+  const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
+  CHECK_INPUT(checksum == piece.checksum, "{}: tensor {} is damaged: its checksum is {}, the manifest says {}",
+              (path_ / piece.file).string(), piece.key, checksum, piece.checksum);
+  verified_.insert(&piece);
+}
+
+std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
+  const std::string path = (path_ / file.name).string();
+  std::error_code error;
+  CHECK_INPUT(fs::is_regular_file(fs::symlink_status(path, error)),
+              "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  const MappedFile mapped(path);
+  const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
+  const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
+  CHECK_INPUT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
+              "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
+              checksum, file.bytes, file.checksum);
+  return content;
+}
+
+void Checkpoint::verify(std::span<const std::string> tensor_names) {
+  int64_t turn = 0;
+  for (const std::string& name : tensor_names) {
+    const CheckpointTensorInfo* tensor = find(name);
+    if (tensor == nullptr) continue;
+    for (const CheckpointPiece& piece : tensor->pieces) {
+      if (turn++ % reader_.count == reader_.index) verify_piece(*tensor, piece);
+      verified_.insert(&piece);
+    }
+  }
+}
+
+void Checkpoint::verify() {
+  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  std::vector<std::string> names;
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
+  verify(names);
+  for (const CarriedFileInfo& file : files()) read_file(file);
+}
+
+nlohmann::json Checkpoint::describe() {
+  int64_t bytes = 0;
+  for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;
+  nlohmann::json carried = nlohmann::json::array();
+  for (const CarriedFileInfo& file : files()) carried.push_back(file.name);
+  nlohmann::json json = {{"checkpoint", path_.string()},
+                         {"step", step()},
+                         {"model", model_config_to_json(model_config())},
+                         {"parameters", model_config().num_parameters()},
+                         {"tensors", tensors().size()},
+                         {"shards", manifest_.shards.size()},
+                         {"bytes", bytes},
+                         {"files", carried},
+                         {"ranks", ranks()}};
+  if (meta().is_object() && meta().contains("tokens")) json["tokens"] = meta().at("tokens");
+  try {
+    verify();
+    json["intact"] = true;
+  } catch (const InputError& error) {
+    json["intact"] = false;
+    json["damage"] = error.what();
+  }
+  return json;
+}
+
+}  // namespace octavo

@@ -1,0 +1,94 @@
+// Reads a checkpoint (checkpoint/checkpoint_format.h): any element range of any tensor or of some of its columns, whatever
+// mesh wrote it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_slice.h"
+#include "core/tensor.h"
+
+namespace octavo {
+
+// Which of the processes that read a checkpoint together this one is. Each compares a share of the checksums.
+struct ReaderRank {
+  int index = 0;
+  int count = 1;
+};
+
+// Holds the manifest; shards are mapped when first read. Move-only, used by one thread. What is wrong with a checkpoint
+// (no such one, a damaged manifest, a missing, resized or damaged shard) is an InputError naming the file.
+class Checkpoint {
+ public:
+  // `path`: a checkpoint, or a directory of them, of which the newest complete one is taken.
+  explicit Checkpoint(const std::filesystem::path& path, ReaderRank reader = {});
+
+  // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
+  static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
+  // `path` where it is a checkpoint, or the newest complete one in it. InputError when there is none.
+  static std::filesystem::path resolve(const std::filesystem::path& path);
+  // Whether the path is a checkpoint or a directory that has one.
+  static bool exists(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return path_; }
+  int64_t step() const { return manifest_.step; }
+  int ranks() const { return manifest_.ranks; }
+  // Path, step and the manifest's checksum, and so those of all pieces: what a message tells it from another by.
+  std::string identity() const;
+  const ModelConfig& model_config() const { return manifest_.model; }
+  const nlohmann::json& meta() const { return manifest_.meta; }
+  const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
+  // The files that it carries beside its tensors.
+  const std::vector<CarriedFileInfo>& files() const { return manifest_.files; }
+  // The content of one of them, compared with its checksum. A link is refused: it could lead out of the checkpoint.
+  std::string read_file(const CarriedFileInfo& file) const;
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  const CheckpointTensorInfo* find(std::string_view name) const;  // null when there is none; borrowed
+
+  // Elements [begin, end) of the flattened tensor into host memory, converted to float32, or to `out`'s dtype (float32,
+  // bfloat16, or as stored). A piece that the range touches is compared with its checksum, whole and once, unless
+  // verify() has seen to it. InputError naming the element where one is NaN or infinite.
+  void read(std::string_view name, int64_t begin, int64_t end, float* out);
+  void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
+  // The same of some columns of a 2-dimensional tensor, flattened row by row: elements [begin, end) of `columns`, in
+  // whatever columns the tensor is stored. Where they differ, a row is copied by itself from each range of columns.
+  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
+  void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
+
+  // Compares the checksums of some tensors (those that there are), or of all and of the files; InputError for the first
+  // damage. With several readers only this one's share: all call it for the same tensors, and use what they read once
+  // all are known to have found no damage (ProcessGroup::agree).
+  void verify(std::span<const std::string> tensor_names);
+  void verify();
+  // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
+  // intact: true, or intact: false with the damage.
+  nlohmann::json describe();
+
+ private:
+  // What of `wanted`, which goes to `out`, the piece holds.
+  void read_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece, const TensorSlice& wanted,
+                  const Tensor& out);
+  const SafetensorsFile& shard(const std::string& name);
+  // The bytes of a piece as stored, its entry checked against the manifest.
+  std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+  void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+
+  std::filesystem::path path_;
+  ReaderRank reader_;
+  CheckpointManifest manifest_;
+  std::map<std::string, size_t, std::less<>> index_;  // of manifest_.tensors by name
+  std::map<std::string, SafetensorsFile> shards_;
+  std::set<const CheckpointPiece*> verified_;  // by this reader, or by another one in a verify() of all
+};
+
+}  // namespace octavo

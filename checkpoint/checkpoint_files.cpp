@@ -1,0 +1,146 @@
+// The file system's side of checkpoint_format.h: finding, installing and clearing away checkpoint directories.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "checkpoint/checkpoint_format.h"
+#include "core/output_file.h"
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The step of a directory called `prefix`step_N; nothing for other names.
+std::optional<int64_t> step_of(std::string_view name, std::string_view prefix) {
+  const std::string start = std::string(prefix) + "step_";
+  if (!name.starts_with(start)) return std::nullopt;
+  name.remove_prefix(start.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+std::vector<fs::path> list_directory(const fs::path& dir) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+    paths.push_back(it->path());
+  CHECK_INPUT(!error || error == std::errc::no_such_file_or_directory, "{}: cannot be listed: {}", dir.string(),
+              error.message());
+  return paths;
+}
+
+bool is_complete(const fs::path& checkpoint) { return is_there(checkpoint) && is_there(checkpoint / kManifestName); }
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  CHECK(std::rename(from.c_str(), to.c_str()) == 0, "{}: cannot be renamed to {}: {}", from.string(), to.string(),
+        std::strerror(errno));
+}
+
+}  // namespace
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  CHECK_INPUT(type != fs::file_type::none, "{}: cannot be looked at: {}", path.string(), error.message());
+  if (type != fs::file_type::not_found) return true;
+  CHECK_INPUT(!fs::is_symlink(fs::symlink_status(path, error)), "{}: is a link to something that is not there",
+              path.string());
+  return false;
+}
+
+void remove_directory(const fs::path& dir) {
+  std::error_code error;
+  fs::remove_all(dir, error);
+  CHECK(!error, "{}: cannot be removed: {}", dir.string(), error.message());
+}
+
+std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir) {
+  std::map<int64_t, fs::path> found;
+  for (const fs::path& path : list_directory(dir)) {
+    const std::string name = path.filename().string();
+    const std::optional<int64_t> step = step_of(name, "");
+    const std::optional<int64_t> replaced = step_of(name, kReplacedPrefix);
+    if ((!step && !replaced) || !is_complete(path)) continue;
+    if (step) found[*step] = path;
+    if (replaced) found.emplace(*replaced, path);
+  }
+  std::vector<FoundCheckpoint> checkpoints;
+  checkpoints.reserve(found.size());
+  for (const auto& [step, path] : found) checkpoints.push_back({step, path});
+  return checkpoints;
+}
+
+void sync_directory(const fs::path& dir) {
+  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  CHECK(fd >= 0, "{}: cannot be opened: {}", dir.string(), std::strerror(errno));
+  // Some network file systems cannot sync a directory and say EINVAL; their renames are synchronous.
+  const bool synced = ::fsync(fd) == 0 || errno == EINVAL;
+  const int error = errno;
+  ::close(fd);
+  CHECK(synced, "{}: cannot be synced to disk: {}", dir.string(), std::strerror(error));
+}
+
+void install_directory(const fs::path& fresh, const fs::path& final) {
+  const fs::path parent = final.parent_path().empty() ? fs::path(".") : final.parent_path();
+  if (!is_there(final)) {
+    rename_path(fresh, final);
+    return sync_directory(parent);
+  }
+  if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_directory(parent);
+    remove_directory(fresh);
+    return;
+  }
+  const fs::path aside = parent / (kReplacedPrefix + final.filename().string());
+  remove_directory(aside);
+  rename_path(final, aside);
+  rename_path(fresh, final);
+  sync_directory(parent);
+  remove_directory(aside);
+}
+
+CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file) {
+  OutputFile output((dir / file.name).string());
+  output.write(file.content);
+  output.finish();
+  output.rename();
+  const auto bytes = static_cast<int64_t>(file.content.size());
+  return {file.name, bytes, checksum_hex(file.content.data(), bytes)};
+}
+
+void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
+  OutputFile file((dir / kManifestName).string());
+  file.write(manifest_to_json(manifest).dump(1));
+  file.finish();
+  file.rename();
+  sync_directory(dir);
+}
+
+void clean_up_interrupted(const fs::path& dir) {
+  for (const fs::path& path : list_directory(dir)) {
+    const std::string name = path.filename().string();
+    if (step_of(name, kTemporaryPrefix)) remove_directory(path);
+    if (!step_of(name, kReplacedPrefix)) continue;
+    const fs::path final = dir / name.substr(std::string_view(kReplacedPrefix).size());
+    if (is_complete(path) && !is_complete(final)) {
+      install_directory(path, final);
+    } else {
+      remove_directory(path);
+    }
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,334 @@
+#include "checkpoint/checkpoint_format.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_slice.h"
+#include "core/error.h"
+#include "core/json_input.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormatName = "octavo checkpoint";
+constexpr int kFormatVersion = 1;
+
+DType dtype_from_name(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  throw InputError(fmt::format("unknown dtype {}", name));
+}
+
+Json shards_to_json(const std::vector<CheckpointShard>& shards) {
+  Json json = Json::array();
+  for (const CheckpointShard& shard : shards) {
+    json.push_back({{"file", shard.file}, {"bytes", shard.bytes}, {"header_xxh3", shard.header_checksum}});
+  }
+  return json;
+}
+
+Json piece_to_json(const CheckpointPiece& piece) {
+  Json json = {
+      {"file", piece.file}, {"key", piece.key}, {"begin", piece.begin}, {"end", piece.end}, {"xxh3", piece.checksum}};
+  if (!piece.columns.none()) json["columns"] = {piece.columns.begin, piece.columns.end};
+  return json;
+}
+
+Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
+  Json json = Json::array();
+  for (const CheckpointTensorInfo& tensor : tensors) {
+    Json pieces = Json::array();
+    for (const CheckpointPiece& piece : tensor.pieces) pieces.push_back(piece_to_json(piece));
+    json.push_back({{"name", tensor.name},
+                    {"shape", tensor.shape},
+                    {"dtype", dtype_name(tensor.dtype)},
+                    {"pieces", std::move(pieces)}});
+  }
+  return json;
+}
+
+void check_plain_name(const char* what, const std::string& name) {
+  CHECK_INPUT(!name.empty() && name.find('/') == std::string::npos, "{} '{}' is not a plain file name", what, name);
+}
+
+Json files_to_json(const std::vector<CarriedFileInfo>& files) {
+  Json json = Json::array();
+  for (const CarriedFileInfo& file : files) {
+    json.push_back({{"file", file.name}, {"bytes", file.bytes}, {"xxh3", file.checksum}});
+  }
+  return json;
+}
+
+CarriedFileInfo file_from_json(const Json& json) {
+  CarriedFileInfo file{json.at("file"), json.at("bytes"), json.at("xxh3")};
+  check_plain_name("file", file.name);
+  return file;
+}
+
+CheckpointShard shard_from_json(const Json& json) {
+  CheckpointShard shard;
+  json.at("file").get_to(shard.file);
+  shard.bytes = integer_at(json, "bytes", "shard " + shard.file);
+  json.at("header_xxh3").get_to(shard.header_checksum);
+  check_plain_name("shard", shard.file);
+  return shard;
+}
+
+CheckpointPiece piece_from_json(const Json& json) {
+  CheckpointPiece piece{.file = json.at("file"), .key = json.at("key"), .checksum = json.at("xxh3")};
+  piece.begin = integer_at(json, "begin", "piece " + piece.key);
+  piece.end = integer_at(json, "end", "piece " + piece.key);
+  if (const auto columns = json.find("columns"); columns != json.end()) {
+    CHECK(columns->is_array() && columns->size() == 2, "the columns of {} are {}, expected their begin and end",
+          piece.key, columns->dump());
+    const std::string name = "a column of piece " + piece.key;
+    piece.columns = {as_integer(columns->at(0), name), as_integer(columns->at(1), name)};
+    CHECK(!piece.columns.none(), "the columns of {} are {}, expected some", piece.key, columns->dump());
+  }
+  return piece;
+}
+
+// Sizes whose product, in bytes, fits 64 bits.
+std::vector<int64_t> shape_from_json(const Json& json, const std::string& tensor) {
+  CHECK(json.is_array(), "the shape of tensor {} is {}, expected a list", tensor, json.dump());
+  std::vector<int64_t> shape;
+  int64_t numel = 1;
+  for (const Json& size : json) {
+    shape.push_back(as_integer(size, "the shape of tensor " + tensor));
+    CHECK(!__builtin_mul_overflow(numel, shape.back(), &numel) && numel <= kMaxParameters,
+          "tensor {} has the shape {}, expected at most {} elements", tensor, json.dump(), kMaxParameters);
+  }
+  return shape;
+}
+
+CheckpointTensorInfo tensor_from_json(const Json& json) {
+  CheckpointTensorInfo tensor;
+  json.at("name").get_to(tensor.name);
+  tensor.shape = shape_from_json(json.at("shape"), tensor.name);
+  tensor.dtype = dtype_from_name(json.at("dtype").get<std::string>());
+  for (const Json& piece : json.at("pieces")) tensor.pieces.push_back(piece_from_json(piece));
+  return tensor;
+}
+
+// By columns, then elements.
+void sort_pieces(CheckpointTensorInfo& tensor) {
+  for (CheckpointPiece& piece : tensor.pieces) {
+    check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
+    piece.columns = normalized_columns(tensor.shape, piece.columns);
+  }
+  std::sort(tensor.pieces.begin(), tensor.pieces.end(), [](const CheckpointPiece& a, const CheckpointPiece& b) {
+    return std::tie(a.columns.begin, a.columns.end, a.begin) < std::tie(b.columns.begin, b.columns.end, b.begin);
+  });
+}
+
+// `pieces`: those of `columns`, in order.
+void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std::span<const CheckpointPiece> pieces) {
+  int64_t next = 0;
+  for (const CheckpointPiece& piece : pieces) {
+    CHECK(piece.begin == next && piece.end > next,
+          "tensor {} {}: a piece holds elements {} to {}, expected one from {}", tensor.name,
+          describe_slice(tensor.shape, columns), piece.begin, piece.end, next);
+    next = piece.end;
+  }
+  const int64_t numel = slice_numel(tensor.shape, columns);
+  CHECK(next == numel, "tensor {} {}: its pieces end at element {} of {}", tensor.name,
+        describe_slice(tensor.shape, columns), next, numel);
+}
+
+// `pieces` in order: those of each range of columns are next to each other, and the ranges go through all columns once.
+void check_tensor(const CheckpointTensorInfo& tensor) {
+  const std::vector<CheckpointPiece>& pieces = tensor.pieces;
+  if (pieces.empty() || pieces.back().columns.none()) return check_elements(tensor, {}, pieces);
+  int64_t next = 0;
+  for (auto first = pieces.begin(); first != pieces.end();) {
+    const ColumnRange columns = first->columns;
+    const auto last = std::find_if(first, pieces.end(), [&](const auto& piece) { return piece.columns != columns; });
+    CHECK(columns.begin == next, "tensor {} {}: a piece holds columns {} to {}, expected one from column {}",
+          tensor.name, describe_shape(tensor.shape), columns.begin, columns.end, next);
+    check_elements(tensor, columns, {first, last});
+    next = columns.none() ? tensor.shape[1] : columns.end;
+    first = last;
+  }
+  CHECK(next == tensor.shape[1], "tensor {} {}: its pieces end at column {} of {}", tensor.name,
+        describe_shape(tensor.shape), next, tensor.shape[1]);
+}
+
+Json meta_from_json(const Json& json) {
+  if (json.is_null()) return Json::object();
+  CHECK(json.is_object(), "meta is {}, expected an object", json.dump());
+  if (json.contains("tokens")) integer_at(json, "tokens", "meta");
+  return json;
+}
+
+// Readers lay out all parameters of the model, so it must not claim more of them than there are.
+void check_layers(const CheckpointManifest& manifest) {
+  const auto tensors = static_cast<int64_t>(manifest.tensors.size());
+  CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists {} tensors",
+        manifest.model.num_layers, tensors);
+}
+
+std::string checksum_of(const Json& json) {
+  const std::string text = json.dump();
+  return checksum_hex(text.data(), static_cast<int64_t>(text.size()));
+}
+
+}  // namespace
+
+int64_t CheckpointTensorInfo::numel() const { return slice_numel(shape, {}); }
+
+std::string checksum_hex(const void* bytes, int64_t count) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes, static_cast<size_t>(count)));
+}
+
+std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}", step); }
+
+std::string shard_name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
+
+Json model_config_to_json(const ModelConfig& config) {
+  Json json = {{"hidden_size", config.hidden_size},
+               {"intermediate_size", config.intermediate_size},
+               {"num_layers", config.num_layers},
+               {"num_heads", config.num_heads},
+               {"num_kv_heads", config.num_kv_heads},
+               {"head_dim", config.head_dim},
+               {"vocab_size", config.vocab_size},
+               {"rope_theta", config.rope_theta},
+               {"rope_scaling", nullptr},
+               {"rms_norm_eps", config.rms_norm_eps},
+               {"tie_word_embeddings", config.tie_word_embeddings}};
+  if (config.rope_scaling) {
+    json["rope_scaling"] = {
+        {"factor", config.rope_scaling->factor},
+        {"low_freq_factor", config.rope_scaling->low_freq_factor},
+        {"high_freq_factor", config.rope_scaling->high_freq_factor},
+        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
+  }
+  return json;
+}
+
+ModelConfig model_config_from_json(const Json& json) {
+  ModelConfig config;
+  config.hidden_size = integer_at(json, "hidden_size", "model");
+  config.intermediate_size = integer_at(json, "intermediate_size", "model");
+  config.num_layers = integer_at(json, "num_layers", "model");
+  config.num_heads = integer_at(json, "num_heads", "model");
+  config.num_kv_heads = integer_at(json, "num_kv_heads", "model");
+  config.head_dim = integer_at(json, "head_dim", "model");
+  config.vocab_size = integer_at(json, "vocab_size", "model");
+  json.at("rope_theta").get_to(config.rope_theta);
+  json.at("rms_norm_eps").get_to(config.rms_norm_eps);
+  json.at("tie_word_embeddings").get_to(config.tie_word_embeddings);
+  if (const Json& scaling = json.at("rope_scaling"); !scaling.is_null()) {
+    const char* key = "original_max_position_embeddings";
+    config.rope_scaling = RopeScaling{scaling.at("factor"), scaling.at("low_freq_factor"),
+                                      scaling.at("high_freq_factor"), integer_at(scaling, key, "rope_scaling")};
+  }
+  config.validate();
+  return config;
+}
+
+void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path) {
+  if (checkpoint == run) return;
+  const Json theirs = model_config_to_json(checkpoint);
+  const Json ours = model_config_to_json(run);
+  // In the order a reader thinks of them, not JSON's alphabetical one.
+  for (const char* field : {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
+                            "vocab_size", "tie_word_embeddings", "rope_theta", "rope_scaling", "rms_norm_eps"}) {
+    CHECK_INPUT(theirs.at(field) == ours.at(field),
+                "{}: a checkpoint of another model: its {} is {}, this run's model.{} is {}", checkpoint_path, field,
+                theirs.at(field).dump(), field, ours.at(field).dump());
+  }
+}
+
+Json manifest_part_to_json(const CheckpointManifest& part) {
+  return {{"shards", shards_to_json(part.shards)}, {"tensors", tensors_to_json(part.tensors)}};
+}
+
+void merge_manifest_part(CheckpointManifest& manifest, const Json& part) {
+  for (const Json& shard : part.at("shards")) manifest.shards.push_back(shard_from_json(shard));
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) index.emplace(manifest.tensors[i].name, i);
+  for (const Json& json : part.at("tensors")) {
+    CheckpointTensorInfo added = tensor_from_json(json);
+    const auto [position, fresh] = index.emplace(added.name, manifest.tensors.size());
+    if (fresh) {
+      manifest.tensors.push_back(std::move(added));
+      continue;
+    }
+    CheckpointTensorInfo& tensor = manifest.tensors[position->second];
+    CHECK(tensor.shape == added.shape && tensor.dtype == added.dtype,
+          "tensor {} is {} {} on one rank and {} {} on another", tensor.name, dtype_name(tensor.dtype),
+          describe_shape(tensor.shape), dtype_name(added.dtype), describe_shape(added.shape));
+    tensor.pieces.insert(tensor.pieces.end(), added.pieces.begin(), added.pieces.end());
+  }
+}
+
+void check_coverage(CheckpointManifest& manifest) {
+  for (CheckpointTensorInfo& tensor : manifest.tensors) {
+    sort_pieces(tensor);
+    check_tensor(tensor);
+  }
+}
+
+Json manifest_to_json(const CheckpointManifest& manifest) {
+  Json json = manifest_part_to_json(manifest);
+  json["format"] = kFormatName;
+  json["version"] = kFormatVersion;
+  json["step"] = manifest.step;
+  json["model"] = model_config_to_json(manifest.model);
+  json["mesh"] = {{"ranks", manifest.ranks}};
+  json["meta"] = manifest.meta;
+  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files);
+  json["xxh3"] = checksum_of(json);
+  return json;
+}
+
+bool is_checkpoint_manifest(const Json& json) {
+  return json.is_object() && json.value("format", Json()) == kFormatName;
+}
+
+CheckpointManifest manifest_from_json(const Json& json, const std::string& path) {
+  CHECK_INPUT(json.is_object() && json.value("format", Json()) == kFormatName,
+              "{}: is not the manifest of an octavo checkpoint", path);
+  CHECK_INPUT(json.value("version", Json()) == kFormatVersion,
+              "{}: has format version {}, this octavo reads version {}", path, json.value("version", Json()).dump(),
+              kFormatVersion);
+  Json content = json;
+  content.erase("xxh3");
+  CHECK_INPUT(json.value("xxh3", Json()) == checksum_of(content),
+              "{}: is damaged: its checksum is {}, its contents give \"{}\"", path, json.value("xxh3", Json()).dump(),
+              checksum_of(content));
+  CheckpointManifest manifest;
+  manifest.checksum = checksum_of(content);
+  const auto invalid = [&](const std::string& reason) {
+    return InputError(fmt::format("{}: is not a valid manifest: {}", path, reason));
+  };
+  try {
+    manifest.step = integer_at(json, "step", "the manifest");
+    manifest.ranks = static_cast<int>(integer_at(json.at("mesh"), "ranks", "mesh", 1, std::numeric_limits<int>::max()));
+    manifest.meta = meta_from_json(json.at("meta"));
+    for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
+    merge_manifest_part(manifest, json);
+    check_coverage(manifest);
+    manifest.model = model_config_from_json(json.at("model"));
+    check_layers(manifest);
+  } catch (const Json::exception& error) {
+    throw invalid(reason_of(error));
+  } catch (const Error& error) {
+    throw invalid(error.what());
+  }
+  return manifest;
+}
+
+}  // namespace octavo

@@ -1,0 +1,142 @@
+// What a checkpoint looks like on disk, for the code that writes and reads it.
+//
+//   DIR/step_00000500/manifest.json            written last: a directory with a manifest is complete
+//                     rank_00000.safetensors   the pieces that rank 0 wrote; one file a rank that wrote any
+//                     tokenizer.json           where there is one: files that the checkpoint carries (CarriedFile)
+//   DIR/.tmp_step_00000500                     being written, or left behind by a crash
+//   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
+//
+// A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, or of
+// some columns of a 2-dimensional one, flattened row by row (checkpoint/tensor_slice.h), each stored under a key of a shard.
+// The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So a
+// reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
+// weights, and OptimizerState::name + "." + name for what the optimizer keeps of each.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "model/column_range.h"
+#include "model/config.h"
+
+namespace octavo {
+
+inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
+
+struct CheckpointPiece {
+  std::string file;   // shard within the checkpoint directory
+  std::string key;    // tensor within the shard
+  int64_t begin = 0;  // elements of the flattened tensor, or of its flattened columns where there are some
+  int64_t end = 0;
+  std::string checksum;      // XXH3 64 of the piece's bytes, 16 hex digits
+  ColumnRange columns = {};  // none: all of them; "columns": [begin, end] in the manifest, only where there are some
+};
+
+struct CheckpointTensorInfo {
+  std::string name;
+  std::vector<int64_t> shape;
+  DType dtype = DType::kFloat32;
+  std::vector<CheckpointPiece> pieces;  // by columns and element, covering the tensor exactly once
+
+  int64_t numel() const;
+};
+
+struct CheckpointShard {
+  std::string file;
+  int64_t bytes = 0;            // of the file
+  std::string header_checksum;  // of the safetensors header
+};
+
+// A file that a checkpoint carries beside its tensors, so that it is whole wherever it is taken: a tokenizer's.
+struct CarriedFile {
+  std::string name;  // within the checkpoint directory
+  std::string content;
+};
+
+struct CarriedFileInfo {
+  std::string name;
+  int64_t bytes = 0;
+  std::string checksum;
+};
+
+struct CheckpointManifest {
+  int64_t step = 0;
+  ModelConfig model;
+  int ranks = 1;        // that wrote it
+  nlohmann::json meta;  // the trainer's: config, loader and random state, tokens seen
+  std::vector<CheckpointShard> shards;
+  std::vector<CheckpointTensorInfo> tensors;
+  std::vector<CarriedFileInfo> files = {};  // "files" in the JSON, only where there are some
+  std::string checksum = {};                // of the manifest that was read
+};
+
+// The manifest carries a checksum of itself, so that a damaged one is never believed.
+nlohmann::json manifest_to_json(const CheckpointManifest& manifest);
+// Whether the JSON says that it is one, damaged or not.
+bool is_checkpoint_manifest(const nlohmann::json& json);
+// InputError naming `path` and what is wrong when the JSON is no undamaged manifest of a version this build reads, its
+// pieces do not cover their tensors, or its model cannot exist or has more layers than there are tensors.
+CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::string& path);
+
+// One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
+nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
+// Adds a rank's shards and pieces to `manifest`. Throws when a tensor's shape or dtype differs between ranks.
+void merge_manifest_part(CheckpointManifest& manifest, const nlohmann::json& part);
+// Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once.
+// Columns that are all of a tensor's become none.
+void check_coverage(CheckpointManifest& manifest);
+
+// Model shape under Octavo's config keys (hidden_size, num_heads, ...).
+nlohmann::json model_config_to_json(const ModelConfig& config);
+// InputError when a field is missing or what ModelConfig::validate refuses.
+ModelConfig model_config_from_json(const nlohmann::json& json);
+
+// InputError naming the first field in which a checkpoint's model differs from the run's, with both values.
+void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path);
+
+std::string checksum_hex(const void* bytes, int64_t count);
+
+std::string step_directory_name(int64_t step);  // "step_00000500"
+std::string shard_name(int rank);               // "rank_00000.safetensors"
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kTemporaryPrefix = ".tmp_";
+inline constexpr const char* kReplacedPrefix = ".old_";
+
+// Whether there is such a path. InputError where the system cannot tell (an I/O error, no permission, a loop of links),
+// and for a link to nothing: a checkpoint that cannot be looked at is not one that is not there.
+bool is_there(const std::filesystem::path& path);
+
+// Complete checkpoints in `dir`, by step; none when it does not exist. A replaced one (kReplacedPrefix) counts only
+// where its step has no other: the crash of a replacement on a file system that cannot exchange directories. InputError
+// where one cannot be looked at.
+struct FoundCheckpoint {
+  int64_t step = 0;
+  std::filesystem::path path;
+};
+std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir);
+
+// Removes a directory and what is in it, if it exists. Error naming it when the system refuses.
+void remove_directory(const std::filesystem::path& dir);
+
+// Makes a directory's entries (files created or renamed in it) durable. Error naming it when the system refuses.
+void sync_directory(const std::filesystem::path& dir);
+
+// Puts the complete directory `fresh` at `final`, replacing what is there: exchanged in one step where the file system
+// can, else the old one is put aside first under kReplacedPrefix, so that at any moment one of both is complete. Both
+// must have the same parent, which is synced.
+void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
+
+// Writes a file into `dir` and describes it for the manifest.
+CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
+
+// Writes manifest.json into `dir` and syncs both.
+void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
+
+// Puts an interrupted replacement back and removes what crashed runs left in `dir`.
+void clean_up_interrupted(const std::filesystem::path& dir);
+
+}  // namespace octavo

@@ -1,0 +1,276 @@
+#include "checkpoint/checkpoint_writer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_slice.h"
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kStagingAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
+
+bool is_whole(const CheckpointTensor& piece) {
+  return piece.columns.none() && piece.begin == 0 && piece.end == slice_numel(piece.shape, {});
+}
+
+// A whole tensor keeps its name, so that the shards of a single rank are also plain safetensors files of the model.
+std::string piece_key(const CheckpointTensor& piece) {
+  if (is_whole(piece)) return piece.name;
+  const ColumnRange columns = piece.columns;
+  const std::string slice = columns.none() ? "" : fmt::format("[:, {}:{}]", columns.begin, columns.end);
+  return fmt::format("{}{}[{}:{}]", piece.name, slice, piece.begin, piece.end);
+}
+
+// The piece, with columns that are all of the tensor's as none.
+CheckpointTensor checked_piece(CheckpointTensor piece) {
+  const std::string where = "checkpoint piece of " + piece.name;
+  checked_slice(where, piece.shape, piece.columns, piece.begin, piece.end);
+  CHECK(piece.data.numel() == piece.end - piece.begin, "{} {}: elements {} to {} have data {}", where,
+        describe_slice(piece.shape, piece.columns), piece.begin, piece.end, piece.data.describe());
+  piece.columns = normalized_columns(piece.shape, piece.columns);
+  return piece;
+}
+
+// The pieces as this rank's part of the manifest, without checksums yet.
+std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTensor> pieces, const std::string& file) {
+  std::vector<CheckpointTensorInfo> tensors;
+  std::map<std::string, size_t> index;
+  for (const CheckpointTensor& piece : pieces) {
+    const auto [position, fresh] = index.emplace(piece.name, tensors.size());
+    if (fresh) tensors.push_back({piece.name, piece.shape, piece.data.dtype(), {}});
+    if (piece.begin == piece.end) continue;
+    tensors[position->second].pieces.push_back({file, piece_key(piece), piece.begin, piece.end, "", piece.columns});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> tensors, int index, int count) {
+  CHECK(0 <= index && index < count, "part {} of {}", index, count);
+  int64_t total_bytes = 0;
+  for (const CheckpointTensor& tensor : tensors) total_bytes += tensor.data.bytes();
+  // Splitting the division keeps the product small for petabytes too.
+  const auto boundary = [&](int64_t i) { return total_bytes / count * i + total_bytes % count * i / count; };
+  const int64_t first = boundary(index), last = boundary(index + 1);
+
+  std::vector<CheckpointTensor> part;
+  int64_t offset = 0;  // of the current tensor, in bytes
+  for (const CheckpointTensor& tensor : tensors) {
+    const int64_t size = dtype_bytes(tensor.data.dtype());
+    const int64_t elements = tensor.data.numel();
+    // The first element that starts at or after a byte: the same for the end of one part and the beginning of the next.
+    const auto element_at = [&](int64_t byte) {
+      return byte <= offset ? 0 : std::min((byte - offset + size - 1) / size, elements);
+    };
+    const int64_t begin = element_at(first), end = element_at(last);
+    offset += elements * size;
+    if (begin == end) continue;
+    char* data = static_cast<char*>(tensor.data.raw()) + begin * size;
+    part.push_back({tensor.name, tensor.shape, tensor.begin + begin, tensor.begin + end,
+                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns});
+  }
+  return part;
+}
+
+CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream)
+    : options_(std::move(options)),
+      group_(group),
+      stream_(stream),
+      staging_(stream.device()),
+      staged_(stream.device()) {
+  group_.agree_on_files("clearing checkpoint.dir", [&] {
+    std::error_code error;
+    fs::create_directories(options_.dir, error);
+    CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
+    CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
+                options_.dir, std::strerror(errno));
+    if (!group_.is_root()) return;
+    clean_up_interrupted(options_.dir);
+    find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
+  });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (thread_.joinable()) thread_.join();
+  // With several ranks others may still be writing into it; the next writer clears it away.
+  if (pending_ && group_.size() == 1) discard();
+}
+
+int64_t CheckpointWriter::staging_bytes(std::span<const CheckpointTensor> pieces) {
+  int64_t bytes = 0;
+  for (const CheckpointTensor& piece : pieces) bytes += aligned(piece.data.bytes());
+  return bytes;
+}
+
+void CheckpointWriter::reserve(int64_t bytes) {
+  CHECK(!pending_, "checkpoint staging memory cannot change while a save is pending");
+  if (stages()) staging_.reserve(bytes);
+}
+
+void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
+                            std::span<const CheckpointTensor> pieces) {
+  finish();
+  std::vector<CheckpointTensor> checked;
+  final_ = fs::path(options_.dir) / step_directory_name(step);
+  temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
+  group_.agree_on_files("preparing a checkpoint", [&] {
+    for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
+    stage(checked);
+    if (!group_.is_root()) return;
+    remove_directory(temporary_);
+    std::error_code error;
+    fs::create_directories(temporary_, error);
+    CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
+  });
+  part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
+  error_ = nullptr;
+  done_ = false;
+  pending_ = true;
+  if (options_.async) {
+    thread_ = std::thread([this] { run_write(); });
+  } else {
+    run_write();
+    commit();
+  }
+}
+
+// Fills host_pieces_: copies in staging memory, or the pieces themselves where they are written before save() returns.
+void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
+  host_pieces_.assign(pieces.begin(), pieces.end());
+  std::erase_if(host_pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
+  if (!stages()) return;
+  reserve(staging_bytes(host_pieces_));
+  char* next = static_cast<char*>(staging_.data());
+  for (CheckpointTensor& piece : host_pieces_) {
+    stream_.copy(next, piece.data.raw(), piece.data.bytes());
+    piece.data = Tensor(next, piece.data.dtype(), {piece.data.numel()});
+    next += aligned(piece.data.bytes());
+  }
+  staged_.record(stream_);
+}
+
+// The writing thread: touches only what save() prepared, and nothing of MPI.
+void CheckpointWriter::run_write() noexcept {
+  try {
+    stream_.bind_thread();
+    staged_.synchronize();
+    if (!host_pieces_.empty()) write_shard();
+  } catch (const std::exception& error) {
+    // Whatever its cause, it shows only while running.
+    error_ = std::make_exception_ptr(Error(error.what()));
+  }
+  done_.store(true, std::memory_order_release);
+}
+
+void CheckpointWriter::write_shard() {
+  std::vector<SafetensorsEntry> entries;
+  for (const CheckpointTensor& piece : host_pieces_) {
+    const std::vector<int64_t> shape = is_whole(piece) ? piece.shape : std::vector{piece.end - piece.begin};
+    entries.push_back({piece_key(piece), safetensors_dtype(piece.data.dtype()), shape, 0, 0});
+  }
+  const std::string file = shard_name(group_.rank());
+  SafetensorsWriter writer((temporary_ / file).string(), std::move(entries));
+  std::map<std::string, std::string> checksums;
+  for (const CheckpointTensor& piece : host_pieces_) {
+    checksums[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
+    writer.write(piece.data.raw(), piece.data.bytes());
+  }
+  writer.commit();
+  for (CheckpointTensorInfo& tensor : part_.tensors) {
+    for (CheckpointPiece& piece : tensor.pieces) piece.checksum = checksums.at(piece.key);
+  }
+  const std::string_view header = writer.header();
+  part_.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+}
+
+bool CheckpointWriter::poll() {
+  if (!pending_) return true;
+  if (group_.all_reduce_max(done_.load(std::memory_order_acquire) ? 0 : 1) != 0) return false;
+  commit();
+  return true;
+}
+
+void CheckpointWriter::finish() {
+  if (!pending_) return;
+  commit();
+}
+
+void CheckpointWriter::commit() {
+  if (thread_.joinable()) thread_.join();
+  try {
+    // Agreeing also waits for the other ranks' threads.
+    group_.agree_on_files("writing a checkpoint", [&] {
+      if (error_) std::rethrow_exception(error_);
+    });
+    const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
+    group_.agree_on_files("completing a checkpoint", [&] {
+      if (!group_.is_root()) return;
+      CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
+      for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
+      part_ = std::move(manifest);
+      install();
+    });
+  } catch (...) {
+    if (group_.is_root()) discard();
+    pending_ = false;
+    throw;
+  }
+  pending_ = false;
+  last_saved_ = final_;
+  group_.agree_on_files("removing old checkpoints", [&] {
+    if (group_.is_root()) prune();
+  });
+}
+
+// On rank 0, with all ranks' parts in part_: makes the temporary directory the checkpoint.
+void CheckpointWriter::install() {
+  check_coverage(part_);
+  for (const CheckpointShard& shard : part_.shards) {
+    std::error_code error;
+    const auto bytes = fs::file_size(temporary_ / shard.file, error);
+    CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
+          (temporary_ / shard.file).string(), error.message());
+    CHECK(static_cast<int64_t>(bytes) == shard.bytes, "{}: is {} bytes long, its rank wrote {}",
+          (temporary_ / shard.file).string(), bytes, shard.bytes);
+  }
+  for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
+  write_manifest(temporary_, part_);
+  install_directory(temporary_, final_);
+}
+
+// Leaves the newest `keep` checkpoints up to this step; those of later steps belong to a run that was set back, and
+// stay.
+void CheckpointWriter::prune() const {
+  if (options_.keep <= 0) return;
+  std::vector<FoundCheckpoint> found = find_checkpoints(options_.dir);
+  std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > part_.step; });
+  for (size_t i = 0; i + static_cast<size_t>(options_.keep) < found.size(); ++i) {
+    // Renamed first, so that a crash midway leaves no half checkpoint under a valid name.
+    const fs::path doomed = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(found[i].step));
+    std::error_code error;
+    fs::rename(found[i].path, doomed, error);
+    CHECK(!error, "{}: cannot be removed: {}", found[i].path.string(), error.message());
+    remove_directory(doomed);
+  }
+}
+
+void CheckpointWriter::discard() noexcept {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+}  // namespace octavo

@@ -1,0 +1,120 @@
+// Writes checkpoints (checkpoint/checkpoint_format.h), without holding up training: save() copies this rank's pieces into
+// staging memory, a thread writes them, poll() completes the checkpoint once every rank's thread is done.
+//
+//   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
+//   every step:  if (writer.pending()) writer.poll();
+//   when due:    writer.save(step, model, meta, my_pieces);
+//   at the end:  writer.finish();
+//
+// A crash at any moment leaves every complete checkpoint usable: pieces go to a temporary directory, which gets its
+// name only after everything in it is on the disk. `dir` must be on a file system that all ranks share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_format.h"
+#include "core/staging_memory.h"
+#include "core/stream.h"
+#include "model/column_range.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+struct CheckpointOptions {
+  std::string dir = "checkpoints";
+  int64_t keep = 3;   // complete checkpoints left after a save, the newest ones; 0 or less: all
+  bool async = true;  // write in the background
+};
+
+// A part of a tensor.
+struct CheckpointTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole tensor
+  int64_t begin = 0;           // range of the flattened tensor, or of its flattened columns where there are some
+  int64_t end = 0;
+  Tensor data;               // those end - begin elements, on the stream's device; borrowed
+  ColumnRange columns = {};  // of a 2-dimensional tensor; none: all of them
+};
+
+// Part `index` of `count` of the same list of tensors, cut by bytes into contiguous parts of equal size, also within a
+// tensor. Together the parts are the list; each rank that holds the same tensors writes one of them.
+std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> tensors, int index, int count);
+
+// Not movable. Every method but the accessors is a collective of `group`, called from the thread that owns it. When
+// writing fails on any rank (a full disk), the same Error is thrown on every rank, out of whichever method finds it;
+// the temporary directory is gone by then and earlier checkpoints are whole.
+class CheckpointWriter {
+ public:
+  // Creates options.dir and clears away what crashed runs left there. InputError when that is not possible. `group` and
+  // `stream` must outlive the writer. To resume, look for a checkpoint after this, which puts interrupted ones right.
+  CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
+  // Waits for a thread that is still writing; a checkpoint not completed by poll() or finish() is lost.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // The files that every checkpoint carries beside its tensors; rank 0's are written. Not a collective.
+  void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
+
+  // Begins to make staging memory for pieces of `bytes` in all, in the background. Without it, the first save() does,
+  // and waits. Nothing where save() needs none. Not a collective.
+  void reserve(int64_t bytes);
+  static int64_t staging_bytes(std::span<const CheckpointTensor> pieces);
+
+  // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
+  // pass the same step, model and meta, and each the pieces that it is to write, which together cover every tensor
+  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them. On a GPU the host
+  // does not wait. An earlier save that is still pending is completed first.
+  void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
+            std::span<const CheckpointTensor> pieces);
+  // Completes the pending checkpoint if all ranks have written their pieces. True when none is pending any more. Costs
+  // one small reduction over the ranks.
+  bool poll();
+  // Waits for the pending checkpoint, if any, and completes it.
+  void finish();
+
+  // Whether save() copies the pieces into staging memory.
+  bool stages() const { return options_.async || stream_.is_cuda(); }
+  bool pending() const { return pending_; }
+  // The newest checkpoint completed by this writer.
+  const std::optional<std::filesystem::path>& last_saved() const { return last_saved_; }
+
+ private:
+  void stage(std::span<const CheckpointTensor> pieces);
+  void run_write() noexcept;
+  void write_shard();
+  void commit();
+  void install();
+  void prune() const;
+  void discard() noexcept;
+
+  CheckpointOptions options_;
+  ProcessGroup& group_;
+  Stream& stream_;
+  StagingMemory staging_;
+  std::vector<CarriedFile> carried_;
+  Event staged_;  // reached when the pieces are in staging memory
+
+  // The save in progress. The thread writes part_.shards, checksums, error_ and done_; others wait for done_ or join.
+  bool pending_ = false;
+  CheckpointManifest part_;                    // step, model, meta and this rank's pieces
+  std::vector<CheckpointTensor> host_pieces_;  // data in host memory, ordered as written
+  std::filesystem::path temporary_;
+  std::filesystem::path final_;
+  std::exception_ptr error_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+  std::optional<std::filesystem::path> last_saved_;
+};
+
+}  // namespace octavo

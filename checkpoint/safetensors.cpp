@@ -1,0 +1,273 @@
+#include "checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json_input.h"
+
+namespace octavo {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+
+struct DTypeBytes {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr std::array<DTypeBytes, 14> kDTypes{{{"F64", 8},
+                                              {"F32", 4},
+                                              {"F16", 2},
+                                              {"BF16", 2},
+                                              {"F8_E4M3", 1},
+                                              {"F8_E5M2", 1},
+                                              {"I64", 8},
+                                              {"I32", 4},
+                                              {"I16", 2},
+                                              {"I8", 1},
+                                              {"U64", 8},
+                                              {"U32", 4},
+                                              {"U8", 1},
+                                              {"BOOL", 1}}};
+
+// 0 for a dtype the format does not have.
+int64_t element_bytes(std::string_view dtype) {
+  const auto* found =
+      std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeBytes& d) { return d.name == dtype; });
+  return found == kDTypes.end() ? 0 : found->bytes;
+}
+
+// IEEE half precision: 1 sign, 5 exponent (bias 15) and 10 mantissa bits.
+float half_to_float(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int mantissa = bits & 1023;
+  float magnitude;
+  if (exponent == 31) {
+    magnitude = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  } else if (exponent == 0) {
+    magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+  } else {
+    magnitude = std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+  }
+  return (bits & 0x8000u) != 0 ? -magnitude : magnitude;
+}
+
+template <typename T, typename Convert>
+void convert_elements(const std::byte* source, int64_t count, float* out, Convert convert) {
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    out[i] = convert(value);
+  }
+}
+
+template <typename T>
+void cast_elements(const std::byte* source, int64_t count, float* out) {
+  convert_elements<T>(source, count, out, [](T value) { return static_cast<float>(value); });
+}
+
+// The product of the dimensions; -1 when one is negative or the product does not fit.
+int64_t checked_numel(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(count, size, &count)) return -1;
+  }
+  return count;
+}
+
+SafetensorsEntry parse_entry(const std::string& path, const std::string& name, const nlohmann::json& value) {
+  SafetensorsEntry entry;
+  entry.name = name;
+  const std::string where = fmt::format("{}: tensor {}", path, name);
+  try {
+    entry.dtype = value.at("dtype").get<std::string>();
+    for (const nlohmann::json& size : value.at("shape")) entry.shape.push_back(as_integer(size, where + ": its shape"));
+    const nlohmann::json& offsets = value.at("data_offsets");
+    CHECK_INPUT(offsets.is_array() && offsets.size() == 2, "{}: data_offsets are {}, expected a list of 2", where,
+                offsets.dump());
+    entry.begin_byte = as_integer(offsets[0], where + ": a data offset");
+    entry.end_byte = as_integer(offsets[1], where + ": a data offset");
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError(fmt::format("{}: its header entry is not valid: {}", where, reason_of(error)));
+  }
+  const int64_t bytes = element_bytes(entry.dtype);
+  CHECK_INPUT(bytes > 0, "{}: tensor {} has the unknown dtype {}", path, name, entry.dtype);
+  const int64_t numel = checked_numel(entry.shape);
+  int64_t expected = 0;
+  CHECK_INPUT(numel >= 0 && !__builtin_mul_overflow(numel, bytes, &expected),
+              "{}: tensor {} has the impossible shape {}", path, name, describe_shape(entry.shape));
+  CHECK_INPUT(
+      entry.begin_byte >= 0 && entry.end_byte >= entry.begin_byte && entry.end_byte - entry.begin_byte == expected,
+      "{}: tensor {} is {} {} of {} bytes, but its data_offsets are {} to {}", path, name, entry.dtype,
+      describe_shape(entry.shape), expected, entry.begin_byte, entry.end_byte);
+  return entry;
+}
+
+// Assigns the byte ranges and makes the header, padded to a multiple of 8 bytes.
+std::string make_header(std::vector<SafetensorsEntry>& entries, int64_t& data_bytes) {
+  // Ordered by offset as other writers do, which a sorted JSON object would not keep.
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"}};
+  data_bytes = 0;
+  for (SafetensorsEntry& entry : entries) {
+    CHECK(!header.contains(entry.name), "tensor {} is written twice to one safetensors file", entry.name);
+    entry.begin_byte = data_bytes;
+    data_bytes += entry.numel() * element_bytes(entry.dtype);
+    entry.end_byte = data_bytes;
+    header[entry.name] = {
+        {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin_byte, entry.end_byte}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+int64_t SafetensorsEntry::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+const char* safetensors_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "F32";
+    case DType::kBFloat16:
+      return "BF16";
+    case DType::kInt32:
+      return "I32";
+    case DType::kUInt8:
+      return "U8";
+    case DType::kFloat8E4M3:
+      return "F8_E4M3";
+    case DType::kFloat8E5M2:
+      return "F8_E5M2";
+  }
+  throw Error("a tensor of unknown dtype cannot be written");
+}
+
+std::string describe_shape(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (const int64_t size : shape) text += fmt::format("{}{}", text.size() > 1 ? ", " : "", size);
+  return text + "]";
+}
+
+void convert_to_float32(std::string_view dtype, const std::byte* source, int64_t count, float* out,
+                        const std::string& where) {
+  if (dtype == "F32") {
+    if (count > 0) std::memcpy(out, source, static_cast<size_t>(count) * sizeof(float));
+  } else if (dtype == "BF16") {
+    cast_elements<BFloat16>(source, count, out);
+  } else if (dtype == "F16") {
+    convert_elements<uint16_t>(source, count, out, half_to_float);
+  } else if (dtype == "F64") {
+    cast_elements<double>(source, count, out);
+  } else if (dtype == "I64") {
+    cast_elements<int64_t>(source, count, out);
+  } else if (dtype == "I32") {
+    cast_elements<int32_t>(source, count, out);
+  } else if (dtype == "U8") {
+    cast_elements<uint8_t>(source, count, out);
+  } else {
+    throw InputError(
+        fmt::format("{} has the dtype {}, expected one of F64, F32, F16, BF16, I64, I32, U8", where, dtype));
+  }
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  parse_header();
+  check_ranges();
+}
+
+std::string_view SafetensorsFile::header() const {
+  return {reinterpret_cast<const char*>(file_.data()) + kLengthBytes, static_cast<size_t>(header_bytes_)};
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  return {file_.data() + kLengthBytes + header_bytes_ + entry.begin_byte,
+          static_cast<size_t>(entry.end_byte - entry.begin_byte)};
+}
+
+void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t begin, int64_t end, float* out) const {
+  CHECK(0 <= begin && begin <= end && end <= entry.numel(), "{}: elements {} to {} of tensor {} {}", path(), begin, end,
+        entry.name, describe_shape(entry.shape));
+  convert_to_float32(entry.dtype, bytes(entry).data() + begin * element_bytes(entry.dtype), end - begin, out,
+                     fmt::format("{}: tensor {}", path(), entry.name));
+}
+
+void SafetensorsFile::parse_header() {
+  CHECK_INPUT(size_bytes() >= kLengthBytes, "{}: is {} bytes long, too short for a safetensors file", path(),
+              size_bytes());
+  uint64_t length = 0;
+  std::memcpy(&length, file_.data(), sizeof(length));
+  CHECK_INPUT(length <= kMaxHeaderBytes,
+              "{}: is not a safetensors file: its first 8 bytes announce a header of {} bytes", path(), length);
+  header_bytes_ = static_cast<int64_t>(length);
+  CHECK_INPUT(kLengthBytes + header_bytes_ <= size_bytes(),
+              "{}: is truncated or not a safetensors file: {} bytes, but its header alone should have {}", path(),
+              size_bytes(), header_bytes_);
+  const nlohmann::json json = parse_json(header(), path() + ": its header");
+  CHECK_INPUT(json.is_object(), "{}: is not a safetensors file: its header is not a JSON object", path());
+  for (const auto& [name, value] : json.items()) {
+    if (name != "__metadata__") entries_.emplace(name, parse_entry(path(), name, value));
+  }
+}
+
+void SafetensorsFile::check_ranges() const {
+  std::vector<const SafetensorsEntry*> ordered;
+  for (const auto& [name, entry] : entries_) ordered.push_back(&entry);
+  std::sort(ordered.begin(), ordered.end(), [](const SafetensorsEntry* a, const SafetensorsEntry* b) {
+    return std::pair(a->begin_byte, a->end_byte) < std::pair(b->begin_byte, b->end_byte);
+  });
+  int64_t next = 0;
+  for (const SafetensorsEntry* entry : ordered) {
+    CHECK_INPUT(entry->begin_byte == next, "{}: tensor {} starts at byte {} of the data, expected {} (a {})", path(),
+                entry->name, entry->begin_byte, next, entry->begin_byte < next ? "overlap" : "gap");
+    next = entry->end_byte;
+  }
+  const int64_t data_bytes = size_bytes() - kLengthBytes - header_bytes_;
+  CHECK_INPUT(next == data_bytes, "{}: {}: its tensors take {} bytes, the file has {} for them", path(),
+              next > data_bytes ? "is truncated" : "has bytes after its last tensor", next, data_bytes);
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries)
+    : header_(make_header(entries, data_bytes_)), file_(path) {
+  const uint64_t length = header_.size();
+  file_.write(&length, sizeof(length));
+  file_.write(header_);
+}
+
+int64_t SafetensorsWriter::size_bytes() const {
+  return kLengthBytes + static_cast<int64_t>(header_.size()) + data_bytes_;
+}
+
+void SafetensorsWriter::write(const void* bytes, int64_t count) {
+  written_bytes_ += count;
+  CHECK(written_bytes_ <= data_bytes_, "{}: more bytes written than the {} announced", file_.path(), data_bytes_);
+  file_.write(bytes, static_cast<size_t>(count));
+}
+
+void SafetensorsWriter::finish() {
+  CHECK(written_bytes_ == data_bytes_, "{}: {} bytes of tensors written, {} announced", file_.path(), written_bytes_,
+        data_bytes_);
+  file_.finish();
+}
+
+}  // namespace octavo

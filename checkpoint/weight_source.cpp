@@ -1,0 +1,163 @@
+#include "checkpoint/weight_source.h"
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/tensor_slice.h"
+#include "core/file_identity.h"
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_input.h"
+#include "model/parameters.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kWeightsName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
+constexpr const char* kHeadName = "lm_head.weight";
+
+}  // namespace
+
+HfWeights::HfWeights(const fs::path& dir) : dir_(dir) {
+  const std::string path = (dir / kHfConfigName).string();
+  json_ = read_json_file(path);
+  config_ = parse_hf_config(json_, path);
+  open_files();
+  untie_other_head();
+  check_tensors();
+}
+
+void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+  const auto found = tensors_.find(name);
+  CHECK(found != tensors_.end(), "{}: has no tensor {}", dir_.string(), name);
+  const SafetensorsFile& file = *found->second;
+  const SafetensorsEntry& entry = *file.find(name);
+  const std::string where = fmt::format("{}: tensor {}", file.path(), name);
+  const TensorSlice stored = checked_slice(where, entry.shape, {}, 0, entry.numel());
+  const TensorSlice wanted = checked_slice(where, entry.shape, columns, begin, end);
+  for_each_stretch(stored, wanted,
+                   [&](int64_t from, int64_t to, int64_t count) { file.read(entry, from, from + count, out + to); });
+  check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
+}
+
+// config.json and samples of each file, which begin with the header.
+std::string HfWeights::identity() const {
+  std::string files;
+  for (const SafetensorsFile& file : files_) files += sampled_file_identity(file.path()) + "\n";
+  return fmt::format("{}, {} files of weights, xxh3 {}", file_identity((dir_ / kHfConfigName).string()), files_.size(),
+                     checksum_hex(files.data(), static_cast<int64_t>(files.size())));
+}
+
+void HfWeights::open_files() {
+  if (path_exists(dir_ / kWeightsName)) {
+    const SafetensorsFile& file = files_.emplace_back((dir_ / kWeightsName).string());
+    for (const auto& [name, entry] : file.entries()) tensors_[name] = &file;
+    return;
+  }
+  CHECK_INPUT(path_exists(dir_ / kIndexName), "{}: has neither {} nor {}", dir_.string(), kWeightsName, kIndexName);
+  open_sharded();
+}
+
+void HfWeights::open_sharded() {
+  const std::string index_path = (dir_ / kIndexName).string();
+  const Json index = read_json_file(index_path);
+  CHECK_INPUT(index.is_object() && index.value("weight_map", Json()).is_object(), "{}: has no weight_map", index_path);
+  std::map<std::string, const SafetensorsFile*> opened;
+  for (const auto& [name, value] : index.at("weight_map").items()) {
+    CHECK_INPUT(value.is_string(), "{}: the file of tensor {} is {}, expected a name", index_path, name, value.dump());
+    const auto file_name = value.get<std::string>();
+    CHECK_INPUT(!file_name.empty() && file_name.find('/') == std::string::npos,
+                "{}: the file of tensor {} is {}, expected the name of one in this directory", index_path, name,
+                value.dump());
+    const SafetensorsFile*& file = opened[file_name];
+    if (file == nullptr) file = &files_.emplace_back((dir_ / file_name).string());
+    CHECK_INPUT(file->find(name) != nullptr, "{}: has no tensor {}, which {} names", file->path(), name, index_path);
+    tensors_[name] = file;
+  }
+}
+
+// A tied config with a head of its own: where that holds other values than the embedding, they are the head.
+void HfWeights::untie_other_head() {
+  if (!config_.tie_word_embeddings || !tensors_.contains(kHeadName)) return;
+  for (const char* name : {kEmbeddingName, kHeadName}) check_shape(name, {config_.vocab_size, config_.hidden_size});
+  constexpr int64_t kStretch = 1 << 16;
+  const int64_t numel = config_.vocab_size * config_.hidden_size;
+  std::vector<float> embedding(kStretch), head(kStretch);
+  for (int64_t begin = 0; begin < numel; begin += kStretch) {
+    const int64_t end = std::min(begin + kStretch, numel);
+    read(kEmbeddingName, {}, begin, end, embedding.data());
+    read(kHeadName, {}, begin, end, head.data());
+    if (std::equal(head.begin(), head.begin() + (end - begin), embedding.begin())) continue;
+    config_.tie_word_embeddings = false;
+    note_ = fmt::format("{}: {} has tie_word_embeddings true, but {} differs from {}, so the model is not tied",
+                        dir_.string(), kHfConfigName, kHeadName, kEmbeddingName);
+    return;
+  }
+}
+
+void HfWeights::check_tensors() const {
+  CHECK_INPUT(config_.num_layers <= static_cast<int64_t>(tensors_.size()),
+              "{}: has {} tensors, too few for the {} layers in config.json", dir_.string(), tensors_.size(),
+              config_.num_layers);
+  const ParameterLayout layout(config_);
+  std::set<std::string> expected;
+  for (const ParameterSpec& spec : layout.specs()) {
+    expected.insert(spec.name);
+    check_shape(spec.name, spec.shape);
+  }
+  for (const auto& [name, file] : tensors_) {
+    if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    CHECK_INPUT(name == kHeadName && config_.tie_word_embeddings, "{}: has the tensor {}, which this model has not",
+                file->path(), name);
+    check_shape(name, {config_.vocab_size, config_.hidden_size});
+  }
+}
+
+void HfWeights::check_shape(const std::string& name, const std::vector<int64_t>& shape) const {
+  const auto found = tensors_.find(name);
+  CHECK_INPUT(found != tensors_.end(), "{}: has no tensor {}, expected one of shape {}", dir_.string(), name,
+              describe_shape(shape));
+  const SafetensorsEntry& entry = *found->second->find(name);
+  CHECK_INPUT(entry.shape == shape, "{}: tensor {} is {}, but config.json makes it {}", found->second->path(), name,
+              describe_shape(entry.shape), describe_shape(shape));
+  const std::set<std::string> floats{"F64", "F32", "F16", "BF16"};
+  CHECK_INPUT(floats.contains(entry.dtype), "{}: tensor {} is {}, expected F32, BF16, F16 or F64",
+              found->second->path(), name, entry.dtype);
+}
+
+CheckpointWeights::CheckpointWeights(const fs::path& path, ReaderRank reader) : checkpoint_(path, reader) {
+  const ParameterLayout layout(checkpoint_.model_config());
+  for (const ParameterSpec& spec : layout.specs()) {
+    const CheckpointTensorInfo* tensor = checkpoint_.find(spec.name);
+    CHECK_INPUT(tensor != nullptr, "{}: has no tensor {}", checkpoint_.path().string(), spec.name);
+    CHECK_INPUT(tensor->shape == spec.shape, "{}: tensor {} is {}, but its model makes it {}",
+                checkpoint_.path().string(), spec.name, describe_shape(tensor->shape), describe_shape(spec.shape));
+  }
+}
+
+void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64_t begin, int64_t end, float* out) {
+  checkpoint_.read(name, columns, begin, end, out);
+}
+
+void CheckpointWeights::verify() {
+  std::vector<std::string> names;
+  const ParameterLayout layout(checkpoint_.model_config());
+  for (const ParameterSpec& spec : layout.specs()) names.push_back(spec.name);
+  checkpoint_.verify(names);
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader) {
+  CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
+  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path, reader);
+  CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
+              "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
+              path, kManifestName, kHfConfigName);
+  return std::make_unique<HfWeights>(path);
+}
+
+}  // namespace octavo

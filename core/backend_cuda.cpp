@@ -1,0 +1,176 @@
+#include <cuda_runtime_api.h>
+
+#include "core/cuda_backend.h"
+#include "core/cuda_check.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo::cuda {
+
+void check(cudaError_t status, const char* what) {
+  CHECK(status == cudaSuccess, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // "no driver" is an answer here, not an error to carry along
+    return 0;
+  }
+  return count;
+}
+
+GpuInfo device_info(int device_index) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device_index), "cudaGetDeviceProperties");
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check(cudaSetDevice(device_index), "cudaSetDevice");
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  char pci_bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(pci_bus_id, sizeof(pci_bus_id), device_index), "cudaDeviceGetPCIBusId");
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return {properties.name,
+          pci_bus_id,
+          uuid,
+          properties.major,
+          properties.minor,
+          static_cast<int64_t>(total_bytes),
+          static_cast<int64_t>(free_bytes)};
+}
+
+CudaVersions versions() {
+  CudaVersions found;
+  if (cudaDriverGetVersion(&found.driver) != cudaSuccess) {
+    cudaGetLastError();  // no driver is an answer here
+    found.driver = 0;
+  }
+  check(cudaRuntimeGetVersion(&found.runtime), "cudaRuntimeGetVersion");
+  return found;
+}
+
+bool can_access_peer(int device_index, int peer_index) {
+  int can_access = 0;
+  check(cudaDeviceCanAccessPeer(&can_access, device_index, peer_index), "cudaDeviceCanAccessPeer");
+  return can_access != 0;
+}
+
+int multiprocessor_count(int device_index) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device_index), "cudaDeviceGetAttribute");
+  return count;
+}
+
+void set_device(int device_index) { check(cudaSetDevice(device_index), "cudaSetDevice"); }
+
+void* create_stream(int device_index) {
+  set_device(device_index);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  return stream;
+}
+
+void* create_urgent_stream() {
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
+  return stream;
+}
+
+void destroy_stream(void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+
+void synchronize_stream(void* stream) {
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+
+void copy_async(void* dst, const void* src, int64_t bytes, void* stream) {
+  check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpyAsync");
+}
+
+void zero_async(void* dst, int64_t bytes, void* stream) {
+  check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "cudaMemsetAsync");
+}
+
+void* create_event(bool timing) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+void destroy_event(void* event) noexcept { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+
+void record_event(void* event, void* stream) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)), "cudaEventRecord");
+}
+
+void stream_wait_event(void* stream, void* event) {
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+        "cudaStreamWaitEvent");
+}
+
+void synchronize_event(void* event) {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "cudaEventSynchronize");
+}
+
+bool event_is_reached(void* event) noexcept {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status == cudaErrorNotReady) cudaGetLastError();  // an answer, which the next check must not take for an error
+  return status == cudaSuccess;
+}
+
+double event_milliseconds(void* start, void* end) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)),
+        "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+void check_free_memory(int64_t bytes) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  if (bytes <= static_cast<int64_t>(free_bytes)) return;
+  int device_index = 0;
+  check(cudaGetDevice(&device_index), "cudaGetDevice");
+  throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}",
+                          gib(bytes), gib(static_cast<double>(free_bytes)),
+                          gib(static_cast<double>(total_bytes)), device_info(device_index).pci_bus_id));
+}
+
+void* allocate_device(int64_t bytes) {
+  check_free_memory(bytes);
+  void* pointer = nullptr;
+  const cudaError_t status = cudaMalloc(&pointer, static_cast<size_t>(bytes));
+  check(status, "cudaMalloc");
+  check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  // The host does not wait for the zeroing, and our streams do not wait for the default stream it runs on: without
+  // this, what is copied in next could be zeroed after it arrived.
+  check(cudaDeviceSynchronize(), "cudaMemset");
+  return pointer;
+}
+
+void free_device(void* pointer) noexcept { cudaFree(pointer); }
+
+void* allocate_pinned(int64_t bytes) {
+  void* pointer = nullptr;
+  check(cudaMallocHost(&pointer, static_cast<size_t>(bytes)), "cudaMallocHost");
+  return pointer;
+}
+
+void free_pinned(void* pointer) noexcept { cudaFreeHost(pointer); }
+
+bool lock_pages(void* pointer, int64_t bytes) noexcept {
+  const cudaError_t status = cudaHostRegister(pointer, static_cast<size_t>(bytes), cudaHostRegisterDefault);
+  if (status != cudaSuccess) cudaGetLastError();  // an answer, which the next check must not take for an error
+  return status == cudaSuccess;
+}
+
+void unlock_pages(void* pointer) noexcept {
+  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // they were not locked
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,19 @@
+// Numbers as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace octavo {
+
+inline constexpr int64_t kKiB = int64_t{1} << 10;
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+inline constexpr int64_t kGiB = int64_t{1} << 30;
+
+inline double gib(double bytes) { return bytes / static_cast<double>(kGiB); }
+inline double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
+
+// 16432 -> "16,432".
+std::string with_thousands_separators(int64_t value);
+
+}  // namespace octavo

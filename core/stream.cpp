@@ -1,0 +1,175 @@
+#include "core/stream.h"
+
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "build_config.h"
+#include "core/cuda_backend.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr auto kNothing = [](void*) noexcept {};
+
+}  // namespace
+
+Stream::Stream(Device device, Native native, int device_index, int multiprocessors)
+    : device_(device), native_(std::move(native)), device_index_(device_index), multiprocessors_(multiprocessors) {}
+
+Stream Stream::cpu() { return {Device::kCpu, Native(nullptr, kNothing), 0, 0}; }
+
+Stream Stream::cuda(int device_index) {
+  const int count = cuda_device_count();
+  CHECK_INPUT(kHasCuda, "device is cuda, but this octavo was built without CUDA; use device: cpu or rebuild");
+  CHECK_INPUT(device_index < count, "device is cuda, but GPU {} was asked for and this machine has {}", device_index,
+              count);
+  if constexpr (kHasCuda) {
+    Native native(cuda::create_stream(device_index), cuda::destroy_stream);
+    return {Device::kCuda, std::move(native), device_index, cuda::multiprocessor_count(device_index)};
+  }
+  throw Error("unreachable");
+}
+
+Stream Stream::planned(int multiprocessors) { return {Device::kCuda, Native(nullptr, kNothing), 0, multiprocessors}; }
+
+Stream Stream::beside(const Stream& other) {
+  if (other.is_planned()) return planned(other.multiprocessors_);
+  if constexpr (kHasCuda) {
+    if (other.is_cuda()) {
+      Native native(cuda::create_urgent_stream(), cuda::destroy_stream);
+      return {Device::kCuda, std::move(native), other.device_index_, other.multiprocessors_};
+    }
+  }
+  static_cast<void>(other);
+  return cpu();
+}
+
+// Library handles go before the stream they were made on.
+Stream::~Stream() { states_.clear(); }
+
+void Stream::bind_thread() const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::set_device(device_index_);
+  }
+}
+
+void Stream::synchronize() {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::synchronize_stream(native());
+  }
+}
+
+void Stream::copy(void* dst, const void* src, int64_t bytes) {
+  if (bytes == 0) return;
+  CHECK(!is_planned(), "a copy on a stream that only plans");
+  if constexpr (kHasCuda) {
+    if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
+  }
+  std::memmove(dst, src, static_cast<size_t>(bytes));
+}
+
+void Stream::copy(const Tensor& dst, const Tensor& src) {
+  CHECK(dst.dtype() == src.dtype() && dst.numel() == src.numel(), "cannot copy {} to {}", src.describe(),
+        dst.describe());
+  copy(dst.raw(), src.raw(), src.bytes());
+}
+
+void Stream::zero(const Tensor& tensor) {
+  if (tensor.bytes() == 0) return;
+  CHECK(!is_planned(), "memory cleared on a stream that only plans");
+  if constexpr (kHasCuda) {
+    if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());
+  }
+  std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+}
+
+void* Stream::workspace(int64_t bytes) const {
+  CHECK(bytes <= workspace_bytes(), "an op needs a workspace of {} bytes, the stream has {}", bytes, workspace_bytes());
+  return workspace_.raw();
+}
+
+Event::Event(Device device, bool timing) : device_(device), timing_(timing) {}
+
+Event::Event(Event&& other) noexcept
+    : device_(other.device_),
+      timing_(other.timing_),
+      native_(std::exchange(other.native_, nullptr)),
+      host_ms_(other.host_ms_) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(timing_, other.timing_);
+  std::swap(native_, other.native_);
+  std::swap(host_ms_, other.host_ms_);
+  return *this;
+}
+
+Event::~Event() {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::destroy_event(native_);
+  }
+}
+
+void Event::record(const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (device_ == Device::kCuda) {
+      if (native_ == nullptr) native_ = cuda::create_event(timing_);
+      return cuda::record_event(native_, stream.native());
+    }
+  }
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  host_ms_ = std::chrono::duration<double, std::milli>(now).count();
+  static_cast<void>(stream);
+}
+
+void Event::wait(const Stream& stream) const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_);
+  }
+  static_cast<void>(stream);
+}
+
+void Event::synchronize() const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) cuda::synchronize_event(native_);
+  }
+}
+
+bool Event::is_reached() const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) return cuda::event_is_reached(native_);
+  }
+  return true;
+}
+
+double Event::milliseconds_since(const Event& start) const {
+  if constexpr (kHasCuda) {
+    if (native_ != nullptr) return cuda::event_milliseconds(start.native_, native_);
+  }
+  return host_ms_ - start.host_ms_;
+}
+
+int cuda_device_count() {
+  if constexpr (kHasCuda) return cuda::device_count();
+  return 0;
+}
+
+GpuInfo gpu_info(int device_index) {
+  if constexpr (kHasCuda) return cuda::device_info(device_index);
+  throw Error(fmt::format("this octavo was built without CUDA, there is no GPU {}", device_index));
+}
+
+CudaVersions cuda_versions() {
+  if constexpr (kHasCuda) return cuda::versions();
+  return {};
+}
+
+bool can_access_peer(int device_index, int peer_index) {
+  if constexpr (kHasCuda) return cuda::can_access_peer(device_index, peer_index);
+  throw Error(fmt::format("this octavo was built without CUDA, there are no GPUs {} and {}", device_index, peer_index));
+}
+
+}  // namespace octavo

@@ -1,0 +1,63 @@
+#include "core/tensor.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+std::string describe_shape(const int64_t* begin, int count) {
+  std::string text = "[";
+  for (int i = 0; i < count; ++i) text += fmt::format("{}{}", i ? ", " : "", begin[i]);
+  return text + "]";
+}
+
+}  // namespace
+
+Tensor::Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
+    : data_(data), dtype_(dtype), ndim_(static_cast<int>(shape.size())) {
+  CHECK(shape.size() <= kMaxDims, "a tensor has at most {} dimensions, got {}", int{kMaxDims}, shape.size());
+  std::copy(shape.begin(), shape.end(), shape_.begin());
+  CHECK(std::all_of(shape.begin(), shape.end(), [](int64_t d) { return d >= 0; }), "negative dimension in {}",
+        describe_shape(shape_.data(), ndim_));
+}
+
+int64_t Tensor::numel() const {
+  int64_t count = 1;
+  for (int i = 0; i < ndim_; ++i) count *= shape_[static_cast<size_t>(i)];
+  return count;
+}
+
+std::string Tensor::describe() const {
+  return fmt::format("{} {}", dtype_name(dtype_), describe_shape(shape_.data(), ndim_));
+}
+
+void Tensor::expect_dtype(DType expected) const {
+  CHECK(dtype_ == expected, "expected a {} tensor, got {}", dtype_name(expected), describe());
+}
+
+Tensor Tensor::rows(int64_t begin, int64_t end) const {
+  CHECK(ndim_ > 0 && 0 <= begin && begin <= end && end <= shape_[0], "rows {} to {} of {}", begin, end, describe());
+  Tensor slice = *this;
+  const int64_t row_bytes = shape_[0] == 0 ? 0 : bytes() / shape_[0];
+  slice.data_ = static_cast<char*>(data_) + begin * row_bytes;
+  slice.shape_[0] = end - begin;
+  return slice;
+}
+
+Tensor Tensor::view(std::initializer_list<int64_t> shape) const {
+  Tensor result(data_, dtype_, shape);
+  CHECK(result.numel() == numel(), "cannot view {} as {}", describe(), result.describe());
+  return result;
+}
+
+void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape) {
+  const Tensor expected(tensor.raw(), dtype, shape);
+  CHECK(tensor.defined() || expected.numel() == 0, "{} is missing, expected {}", name, expected.describe());
+  CHECK(tensor.dtype() == dtype && tensor.same_shape(expected), "{} is {}, expected {}", name, tensor.describe(),
+        expected.describe());
+}
+
+}  // namespace octavo

@@ -1,0 +1,56 @@
+// Tensor: a view of dense row-major memory with a dtype and a shape. It owns nothing; the memory belongs to an Arena or
+// a HostBuffer and must outlive the view. Copying a Tensor copies the view. Constness is shallow, as in std::span.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/dtype.h"
+
+namespace octavo {
+
+class Tensor {
+ public:
+  static constexpr int kMaxDims = 4;
+
+  Tensor() = default;
+  // `data` points to the first element; dimensions outermost first, at most kMaxDims of them. Throws on a negative one.
+  Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape);
+
+  bool defined() const { return data_ != nullptr; }
+  DType dtype() const { return dtype_; }
+  int ndim() const { return ndim_; }
+  int64_t dim(int i) const { return shape_[static_cast<size_t>(i < 0 ? ndim_ + i : i)]; }
+  int64_t numel() const;
+  int64_t bytes() const { return numel() * dtype_bytes(dtype_); }
+  bool same_shape(const Tensor& other) const { return ndim_ == other.ndim_ && shape_ == other.shape_; }
+  std::string describe() const;  // "float32 [16, 256]"
+
+  void* raw() const { return data_; }
+  // The elements, typed; throws when T is not the tensor's dtype.
+  template <typename T>
+  T* data() const {
+    expect_dtype(DTypeOf<T>::value);
+    return static_cast<T*>(data_);
+  }
+
+  // Rows [begin, end) of the outermost dimension.
+  Tensor rows(int64_t begin, int64_t end) const;
+  // The same elements under another shape of equal size.
+  Tensor view(std::initializer_list<int64_t> shape) const;
+
+ private:
+  void expect_dtype(DType expected) const;
+
+  void* data_ = nullptr;
+  DType dtype_ = DType::kFloat32;
+  int ndim_ = 0;
+  std::array<int64_t, kMaxDims> shape_{};
+};
+
+// Throws unless `tensor` has this dtype and shape; `name` is what the message calls it.
+void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape);
+
+}  // namespace octavo

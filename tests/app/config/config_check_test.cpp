@@ -1,0 +1,133 @@
+// The checks between the keys of a config, against the device and the number of ranks.
+#include "app/config/config.h"
+#include "tests/app/config/config_fixture.h"
+
+namespace octavo {
+namespace {
+
+TEST_F(ConfigTest, ChecksBetweenKeys) {
+  const Config good = load(kTrainable);
+  validate(good, 1);
+  validate(good, 8);
+  expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
+  expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
+  expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
+  expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
+  expect_invalid({"data.train=[]"}, "data.train names no dataset");
+  expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");
+  expect_invalid({"data.eos_id=272"}, "data.eos_id is 272, expected a token below model.vocab_size 272");
+  expect_invalid({"model.num_kv_heads=3"}, "model.num_kv_heads 3");
+  expect_invalid({"model.num_heads=3", "model.head_dim=64"}, "expected a multiple of model.num_heads 3");
+  expect_invalid({"model.head_dim=48"}, "model.head_dim is 48, expected 32, 64 or 128");
+  expect_invalid({"model.intermediate_size="}, "model.intermediate_size is empty");
+  expect_invalid({"parallel.data_parallel_shard=2"}, "this run has 1 ranks");
+}
+
+TEST_F(ConfigTest, ModelIsNeededUnlessTheWeightsBringIt) {
+  const std::string rest = "data: {train: x}\n";
+  const std::string message = error_of(rest, {}, [](const Config& config) { validate(config, 1); });
+  EXPECT_NE(message.find("has no model"), std::string::npos) << message;
+  validate(load(rest, {"model.init_from=hf"}), 1);
+  validate(load(rest, {"model.init_from=hf", "model.vocab_size=272"}), 1);
+  const std::string no_validation =
+      error_of(kTrainable, {}, [](const Config& config) { validate(config, 1, Purpose::kEvaluate); });
+  EXPECT_NE(no_validation.find("data.validation names no dataset"), std::string::npos) << no_validation;
+  validate(load(kTrainable, {"data.train="}), 1, Purpose::kSynthetic);
+}
+
+TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
+  const ModelConfig weights = model_preset("llama3_1b");
+  Config config = load("model: {init_from: hf, vocab_size: 128256, head_dim: 64}\n");
+  EXPECT_FALSE(config.model_complete());
+  adopt_model(config, weights);
+  EXPECT_TRUE(config.model == weights);
+  EXPECT_TRUE(config.model_complete());
+  Config other = load("model: {init_from: hf, preset: llama3_1b, rope_scaling: null}\n");
+  EXPECT_THROW(adopt_model(other, weights), InputError);
+}
+
+TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
+  expect_invalid({"parallel.tensor_parallel=3"},
+                 "parallel.tensor_parallel is 3, which does not divide model.num_heads 4", 3);
+  expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=254"},
+                 "parallel.tensor_parallel is 4, which does not divide model.intermediate_size 254", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "model.vocab_size=274"},
+                 "parallel.tensor_parallel is 4, which does not divide model.vocab_size 274", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "data.seq_len=33"},
+                 "parallel.tensor_parallel is 4, which does not divide the 33 tokens of a micro-batch", 4);
+  expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=480", "precision.linear=fp8_tensorwise"},
+                 "down input: model.intermediate_size on each of parallel.tensor_parallel 4 ranks is 120", 4);
+  validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
+}
+
+TEST_F(ConfigTest, WhatNoRunCanDoIsRefusedByName) {
+  expect_invalid({"precision.linear=fp8_tensorwise", "model.intermediate_size=100"},
+                 "precision.linear is fp8_tensorwise, which needs multiples of 16");
+  expect_invalid({"precision.linear=fp8_blockwise", "model.intermediate_size=176"},
+                 "precision.linear is fp8_blockwise, which needs multiples of 128");
+  expect_invalid({"parallel.reshard_after_forward=never"}, "parallel.reshard_after_forward is 'never'");
+  expect_invalid({"activation_checkpointing.mode=some"}, "activation_checkpointing.mode is 'some'");
+  for (const char* mode : {"auto", "none", "selective", "block", "full"}) {
+    validate(load(kTrainable, {fmt::format("activation_checkpointing.mode={}", mode)}), 1);
+  }
+}
+
+GpuInfo gpu_of(const char* name, int major, int minor) {
+  GpuInfo gpu;
+  gpu.name = name;
+  gpu.compute_major = major;
+  gpu.compute_minor = minor;
+  return gpu;
+}
+
+TEST_F(ConfigTest, GpusWithoutKernelsAreRefused) {
+  GpuInfo gpu = gpu_of("NVIDIA H200", 9, 0);
+  check_gpu(gpu, LinearPrecision::kFp8Tensorwise);
+  const auto message = [&](LinearPrecision linear) -> std::string {
+    try {
+      check_gpu(gpu, linear);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  gpu = gpu_of("NVIDIA A100", 8, 0);
+  EXPECT_NE(message(LinearPrecision::kFp8Rowwise).find("no FP8 for the linears of precision.linear fp8_rowwise"),
+            std::string::npos);
+  EXPECT_EQ(message(LinearPrecision::kBFloat16).find("FP8 for"), std::string::npos);
+  EXPECT_NE(message(LinearPrecision::kBFloat16).find("NVIDIA A100 of compute capability 8.0"), std::string::npos);
+  gpu = gpu_of("NVIDIA L40S", 8, 9);
+  EXPECT_EQ(message(LinearPrecision::kFp8Rowwise).find("no FP8"), std::string::npos);
+}
+
+TEST_F(ConfigTest, DeviceDecidesTheDefaultPrecision) {
+  Config config = load(kTrainable);
+  resolve_device(config, Device::kCpu);
+  EXPECT_EQ(config.precision.compute, DType::kFloat32);
+  EXPECT_EQ(config.device, DeviceChoice::kCpu);
+  config = load(kTrainable);
+  resolve_device(config, Device::kCuda);
+  EXPECT_EQ(config.precision.compute, DType::kBFloat16);
+  config = load(kTrainable, {"precision.compute=bfloat16"});
+  resolve_device(config, Device::kCpu);
+  EXPECT_EQ(config.precision.compute, DType::kBFloat16);
+  config = load(kTrainable, {"precision.compute=float32"});
+  EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
+  config = load(kTrainable, {"data.document_mask=true"});
+  EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
+}
+
+TEST(ParallelConfigTest, DataParallelRanks) {
+  EXPECT_EQ((ParallelConfig{-1, 1, 1}.data_parallel_ranks(8)), 8);
+  EXPECT_EQ((ParallelConfig{-1, 2, 1}.data_parallel_ranks(8)), 8);
+  EXPECT_EQ((ParallelConfig{2, 2, 2}.data_parallel_ranks(8)), 4);
+  EXPECT_EQ((ParallelConfig{1, 4, 1}.data_parallel_ranks(4)), 4);
+  EXPECT_THROW((ParallelConfig{-1, 3, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{3, 1, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{0, 1, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{-1, 0, 1}.data_parallel_ranks(8)), InputError);
+  EXPECT_THROW((ParallelConfig{-1, 1, -1}.data_parallel_ranks(8)), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

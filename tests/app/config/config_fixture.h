@@ -1,0 +1,75 @@
+// What the tests of the config share: a file to load it from, and the message of the error that it raises.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "core/error.h"
+
+namespace octavo {
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::temp_directory_path() / fmt::format("octavo_config_{}_{}", ::getpid(), test_name());
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  static std::string test_name() { return testing::UnitTest::GetInstance()->current_test_info()->name(); }
+
+  std::string write(const std::string& yaml) const {
+    const std::string path = (dir_ / "small.yaml").string();
+    std::ofstream(path) << yaml;
+    return path;
+  }
+
+  Config load(const std::string& yaml, const std::vector<std::string>& overrides = {}) const {
+    return load_config(write(yaml), overrides);
+  }
+
+  // The message of the InputError that loading (and `check`) raises.
+  template <typename Check>
+  std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides, Check check) const {
+    try {
+      check(load(yaml, overrides));
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "no InputError for:\n" << yaml;
+    return "";
+  }
+  std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) const {
+    return error_of(yaml, overrides, [](const Config&) {});
+  }
+
+  // Loading fails with a message that holds each of the parts.
+  void expect_error(const std::string& yaml, const std::vector<std::string>& parts,
+                    const std::vector<std::string>& overrides = {}) const {
+    const std::string message = error_of(yaml, overrides);
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+
+  // `part` follows from overriding a config that trains.
+  void expect_invalid(const std::vector<std::string>& overrides, const std::string& part, int64_t ranks = 1) const {
+    const std::string message = error_of(kTrainable, overrides, [&](const Config& config) { validate(config, ranks); });
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+
+  static constexpr const char* kTrainable =
+      "model: {hidden_size: 128, intermediate_size: 256, num_layers: 2, num_heads: 4, vocab_size: 272}\n"
+      "data: {train: [{path: data/x}]}\n"
+      "optimizer: {warmup_steps: 10}\n"
+      "training: {steps: 100, global_batch_size: 8}\n";
+
+  std::filesystem::path dir_;
+};
+
+}  // namespace octavo

@@ -1,0 +1,363 @@
+// Reading of the config: every key of the design, overrides, strictness, and writing it back.
+#include "app/config/config.h"
+
+#include "tests/app/config/config_fixture.h"
+
+namespace octavo {
+namespace {
+
+constexpr const char* kEveryKey = R"(
+model:
+  preset: llama3_8b
+  hidden_size: 1024
+  intermediate_size: 2816
+  num_layers: 4
+  num_heads: 8
+  num_kv_heads: 2
+  head_dim: 64
+  vocab_size: 1000
+  rope_theta: 10000.0
+  rope_scaling: {factor: 16.0, low_freq_factor: 2, high_freq_factor: 3, original_max_position_embeddings: 4096}
+  rms_norm_eps: 1.0e-6
+  tie_word_embeddings: true
+  init_from: weights/hf
+data:
+  train:
+    - {path: data/fineweb, weight: 0.7}
+    - {path: data/code, weight: 3}
+  validation: [{path: data/held_out}]
+  seq_len: 128
+  shuffle: none
+  bos_id: 1
+  eos_id: 2
+  document_mask: true
+  lanes: 16
+  tokenizer: tok/tokenizer.json
+  seed: 18446744073709551615
+training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true}
+optimizer:
+  lr: 3.0e-3
+  min_lr_ratio: 0.25
+  warmup_steps: 3
+  schedule: wsd
+  decay_steps: 2
+  betas: [0.8, 0.85]
+  eps: 1e-7
+  weight_decay: 0
+  grad_clip: 2
+  state_dtype: bfloat16
+precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
+            reduce: bfloat16}
+parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
+           nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
+activation_checkpointing: {mode: block, ratio: 0.5}
+checkpoint: {dir: ck, every: 11, keep: 12, async: false, resume: ck/step_00000011}
+logging: {every: 13, dir: logs, tensorboard: false, fp8_stats_every: 26}
+validation: {every: 14, batches: 15}
+device: cpu
+)";
+
+TEST_F(ConfigTest, ReadsEveryKey) {
+  const Config config = load(kEveryKey);
+  const ModelConfig& model = config.model;
+  EXPECT_EQ(config.preset, "llama3_8b");
+  EXPECT_EQ(config.init_from, "weights/hf");
+  EXPECT_TRUE(config.model_given());
+  EXPECT_TRUE(model == (ModelConfig{1024, 2816, 4, 8, 2, 64, 1000, 10000.0, RopeScaling{16, 2, 3, 4096}, 1e-6, true}));
+  ASSERT_EQ(config.data.train.size(), 2u);
+  EXPECT_EQ(config.data.train[0].path, "data/fineweb");
+  EXPECT_EQ(config.data.train[0].weight, 0.7);
+  EXPECT_EQ(config.data.train[1].weight, 3.0);
+  ASSERT_EQ(config.data.validation.size(), 1u);
+  EXPECT_EQ(config.data.validation[0].weight, 1.0);
+  EXPECT_EQ(config.data.seq_len, 128);
+  EXPECT_EQ(config.data.shuffle, Shuffle::kNone);
+  EXPECT_EQ(config.data.bos_id, 1);
+  EXPECT_EQ(config.data.eos_id, 2);
+  EXPECT_TRUE(config.data.document_mask);
+  EXPECT_EQ(config.data.lanes, 16);
+  EXPECT_EQ(config.data.tokenizer, "tok/tokenizer.json");
+  EXPECT_EQ(config.data.seed, 18446744073709551615u);
+  EXPECT_EQ(config.training.steps, 7);
+  EXPECT_EQ(config.training.global_batch_size, 6);
+  EXPECT_EQ(config.training.micro_batch_size, 3);
+  EXPECT_EQ(config.training.seed, 9u);
+  EXPECT_TRUE(config.training.deterministic);
+}
+
+TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
+  const Config config = load(kEveryKey);
+  EXPECT_EQ(config.optimizer.lr, 3e-3);
+  EXPECT_EQ(config.optimizer.min_lr_ratio, 0.25);
+  EXPECT_EQ(config.optimizer.warmup_steps, 3);
+  EXPECT_EQ(config.optimizer.schedule, Schedule::kWsd);
+  EXPECT_EQ(config.optimizer.decay_steps, 2);
+  EXPECT_EQ(config.optimizer.beta1, 0.8);
+  EXPECT_EQ(config.optimizer.beta2, 0.85);
+  EXPECT_EQ(config.optimizer.eps, 1e-7);
+  EXPECT_EQ(config.optimizer.weight_decay, 0.0);
+  EXPECT_EQ(config.optimizer.grad_clip, 2.0);
+  EXPECT_EQ(config.optimizer.state_dtype, DType::kBFloat16);
+  EXPECT_EQ(config.precision.compute, DType::kFloat32);
+  EXPECT_TRUE(config.compute_given);
+  EXPECT_EQ(config.precision.linear, LinearPrecision::kFp8Rowwise);
+  EXPECT_EQ(config.precision.bf16_first_layers, 1);
+  EXPECT_EQ(config.precision.bf16_last_layers, 2);
+  EXPECT_FALSE(config.precision.fp8_all_gather);
+  EXPECT_EQ(config.precision.reduce, DType::kBFloat16);
+  EXPECT_EQ(config.parallel.data_parallel_shard, 2);
+  EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
+  EXPECT_EQ(config.parallel.tensor_parallel, 4);
+  EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
+  EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
+  EXPECT_TRUE(config.parallel.accumulate_unsharded);
+  EXPECT_EQ(config.parallel.nccl_max_ctas, 8);
+  EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
+  EXPECT_EQ(config.parallel.cover_multiprocessors, 116);
+  EXPECT_EQ(config.parallel.timeout_s, 30);
+  EXPECT_EQ(config.activation_checkpointing.mode, ActivationCheckpointing::Mode::kBlock);
+  EXPECT_EQ(config.activation_checkpointing.ratio, 0.5);
+  EXPECT_EQ(config.checkpoint.dir, "ck");
+  EXPECT_EQ(config.checkpoint.every, 11);
+  EXPECT_EQ(config.checkpoint.keep, 12);
+  EXPECT_FALSE(config.checkpoint.async);
+  EXPECT_EQ(config.checkpoint.resume, "ck/step_00000011");
+  EXPECT_EQ(config.logging.every, 13);
+  EXPECT_EQ(config.logging.dir, "logs");
+  EXPECT_FALSE(config.logging.tensorboard);
+  EXPECT_EQ(config.logging.fp8_stats_every, 26);
+  EXPECT_EQ(config.validation.every, 14);
+  EXPECT_EQ(config.validation.batches, 15);
+  EXPECT_EQ(config.device, DeviceChoice::kCpu);
+}
+
+TEST_F(ConfigTest, DefaultsAreTheDesigns) {
+  const Config config = load("model:\n  init_from:\ndata: ~\ntraining:\noptimizer: {}\n");
+  EXPECT_FALSE(config.model_given());
+  EXPECT_EQ(config.init_from, "");
+  EXPECT_EQ(config.data.seq_len, 8192);
+  EXPECT_EQ(config.data.lanes, 1024);
+  EXPECT_EQ(config.data.seed, 1234u);
+  EXPECT_FALSE(config.data.bos_id.has_value());
+  EXPECT_EQ(config.training.steps, 2000);
+  EXPECT_EQ(config.training.global_batch_size, 128);
+  EXPECT_EQ(config.training.seed, 42u);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.optimizer.warmup_steps, 200);
+  EXPECT_EQ(config.optimizer.beta2, 0.95);
+  EXPECT_EQ(config.parallel.data_parallel_shard, -1);
+  EXPECT_EQ(config.checkpoint.dir, "checkpoints");
+  EXPECT_EQ(config.checkpoint.every, 500);
+  EXPECT_EQ(config.checkpoint.resume, "auto");
+  EXPECT_TRUE(config.checkpoint.async);
+  EXPECT_EQ(config.logging.dir, "runs/small");
+  EXPECT_TRUE(config.logging.tensorboard);
+  EXPECT_EQ(config.logging.fp8_stats_every, 0);
+  EXPECT_EQ(config.validation.batches, 20);
+  EXPECT_EQ(config.device, DeviceChoice::kAuto);
+}
+
+TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
+  const Config config =
+      load(kEveryKey, {"device=cuda", "data.train=[{path: only, weight: 2}]", "model.rope_scaling.factor=8",
+                       "training={steps: 50}", "training.steps=60", "optimizer.betas=[0.5, 0.6]", "logging.dir=a=b",
+                       "data.bos_id=", "model.init_from=null"});
+  EXPECT_EQ(config.device, DeviceChoice::kCuda);
+  ASSERT_EQ(config.data.train.size(), 1u);
+  EXPECT_EQ(config.data.train[0].path, "only");
+  EXPECT_EQ(config.model.rope_scaling->factor, 8.0);
+  EXPECT_EQ(config.model.rope_scaling->low_freq_factor, 2.0);
+  EXPECT_EQ(config.training.steps, 60);
+  EXPECT_EQ(config.training.global_batch_size, 6);
+  EXPECT_EQ(config.optimizer.beta1, 0.5);
+  EXPECT_EQ(config.logging.dir, "a=b");
+  EXPECT_FALSE(config.data.bos_id.has_value());
+  EXPECT_EQ(config.init_from, "");
+}
+
+TEST_F(ConfigTest, AKeyWithoutAValueMeansNoDefault) {
+  for (const char* key : {"training.steps", "training.seed", "training.deterministic", "optimizer.lr",
+                          "optimizer.betas", "optimizer.schedule", "data.tokenizer", "model.num_layers"}) {
+    for (const char* value : {"", " ", "null", "~"}) {
+      expect_error(kEveryKey, {key, "is empty, expected"}, {fmt::format("{}={}", key, value)});
+    }
+  }
+  expect_error("optimizer: {lr: }\n", {"small.yaml:1", "optimizer.lr is empty"});
+  expect_error(kEveryKey, {"'training='", "is empty"}, {"training="});
+  expect_error(kEveryKey, {"'device='", "is empty"}, {"device="});
+}
+
+TEST_F(ConfigTest, OverridesMakeSectionsThatTheFileLacks) {
+  const Config config = load("device: cpu\n", {"model.preset=llama3_8b", "model.rope_scaling.factor=4"});
+  EXPECT_EQ(config.model.num_layers, 32);
+  EXPECT_EQ(config.model.rope_scaling->factor, 4.0);
+  EXPECT_EQ(config.model.rope_scaling->original_max_position_embeddings, 8192);
+}
+
+TEST_F(ConfigTest, BadOverridesAreNamed) {
+  expect_error("device: cpu\n", {"'training.steps'", "no '='"}, {"training.steps"});
+  expect_error("device: cpu\n", {"empty key"}, {"=5"});
+  expect_error("device: cpu\n", {"empty key"}, {"training..steps=5"});
+  expect_error("device: cpu\n", {"the argument 'data.train=[{path: x}' is not valid YAML"}, {"data.train=[{path: x}"});
+  expect_error("device: cpu\n", {"command line: training.steps is 'x'"}, {"training.steps=x"});
+  expect_error("device: cpu\n", {"command line: unknown key training.step", "training.steps"}, {"training.step=5"});
+  expect_error("device: cpu\n", {"device.kind=1", "not a section"}, {"device.kind=1"});
+  expect_error("data: {train: [a]}\n", {"a list", "not a section"}, {"data.train.path=1"});
+}
+
+TEST_F(ConfigTest, PresetFieldsCanBeOverridden) {
+  const Config config = load("model: {preset: llama3_1b, hidden_size: 1024}\n");
+  EXPECT_EQ(config.model.head_dim, 32);
+  EXPECT_EQ(config.model.num_kv_heads, 8);
+  EXPECT_EQ(config.model.intermediate_size, 8192);
+  EXPECT_EQ(config.model.rope_scaling->factor, 32.0);
+  EXPECT_FALSE(load("model: {preset: llama3_1b, rope_scaling: null}\n").model.rope_scaling.has_value());
+  EXPECT_FALSE(load("model: {preset: llama3_1b, rope_scaling: none}\n").model.rope_scaling.has_value());
+  EXPECT_EQ(load("model: {preset: llama3_1b, rope_scaling: none}\n", {"model.rope_scaling.factor=2"})
+                .model.rope_scaling->factor,
+            2.0);
+}
+
+TEST_F(ConfigTest, EveryPresetReadsAsItIs) {
+  for (const std::string& name : model_preset_names())
+    EXPECT_TRUE(load("model: {preset: " + name + "}\n").model == model_preset(name)) << name;
+}
+
+TEST_F(ConfigTest, HeadsAreDerived) {
+  const Config config = load(kTrainable);
+  EXPECT_EQ(config.model.head_dim, 32);
+  EXPECT_EQ(config.model.num_kv_heads, 4);
+  EXPECT_EQ(load(kTrainable, {"model.num_heads=3", "model.head_dim=64"}).model.head_dim, 64);
+  expect_error(kTrainable, {"model.hidden_size is 128", "model.num_heads 3"}, {"model.num_heads=3"});
+}
+
+TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
+  EXPECT_EQ(load("data: {train: data/x}\n").data.train.at(0).path, "data/x");
+  EXPECT_EQ(load("data: {train: {path: data/x, weight: 2}}\n").data.train.at(0).weight, 2.0);
+  EXPECT_EQ(load("data: {train: [a, {path: b}]}\n").data.train.at(1).path, "b");
+  EXPECT_TRUE(load("data: {train: []}\n").data.train.empty());
+  expect_error("data: {train: [{weight: 1}]}\n", {"data.train", "no path"});
+  expect_error("data: {train: [{pth: x}]}\n", {"unknown key data.train.pth", "data.train.path"});
+  expect_error("data: {validation: [[x]]}\n", {"data.validation is a list", "path"});
+  expect_error("data: {train: [{path: x, weight: -1}]}\n", {"data.train.weight is '-1'", "at least 0"});
+}
+
+TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
+  expect_error("training:\n  step: 5\n", {"small.yaml:2", "unknown key training.step", "did you mean training.steps?"});
+  expect_error("optimiser: {lr: 1}\n", {"unknown key optimiser", "did you mean optimizer?"});
+  expect_error("model: {hiden_size: 8}\n", {"model.hiden_size", "model.hidden_size?"});
+  expect_error("model: {rope_scaling: {facter: 8}}\n", {"model.rope_scaling.facter", "model.rope_scaling.factor?"});
+  expect_error("global_batch_size: 8\n", {"unknown key global_batch_size", "training.global_batch_size?"});
+  expect_error("optimizer: {learning_rate: 1}\n", {"unknown key optimizer.learning_rate", "lr, min_lr_ratio"});
+  expect_error("data: {validaton: x}\n", {"data.validation?"});
+}
+
+TEST_F(ConfigTest, WrongTypesNameKeyAndText) {
+  expect_error("training:\n  steps: many\n", {"small.yaml:2: training.steps is 'many'", "expected an integer"});
+  for (const char* text : {"3e2", "1_000", "3.0", "0x10", "010", "true", "+5", "5 steps", "99999999999999999999"})
+    expect_error(fmt::format("training: {{steps: {}}}\n", text), {"training.steps", text, "expected an integer"});
+  expect_error("training: {steps: \"5\"}\n", {"the string \"5\"", "expected an integer"});
+  expect_error("training: {steps: [5]}\n", {"training.steps is a list"});
+  expect_error("training: {deterministic: yes}\n", {"training.deterministic is 'yes'", "expected true or false"});
+  expect_error("training: {deterministic: 1}\n", {"expected true or false"});
+  expect_error("checkpoint: {async: \"true\"}\n", {"checkpoint.async is the string", "expected true or false"});
+  for (const char* text : {"fast", "nan", ".inf", "inf", "1e999", "0x1p3", "1,5", "true"})
+    expect_error(fmt::format("optimizer: {{lr: '{}'}}\n", text), {"optimizer.lr", text, "expected a number"});
+  expect_error("optimizer: {lr: nan}\n", {"optimizer.lr is 'nan'"});
+  expect_error("optimizer: {lr: 1e999}\n", {"optimizer.lr is '1e999'"});
+  expect_error("checkpoint: {dir: {a: 1}}\n", {"checkpoint.dir is a map"});
+  expect_error("checkpoint: {dir: \"\"}\n", {"checkpoint.dir", "not empty"});
+  expect_error("training: 5\n", {"training is '5'", "expected a section"});
+  expect_error("training: [5]\n", {"training is a list", "expected a section"});
+  expect_error("model: {rope_scaling: 8}\n", {"model.rope_scaling is '8'", "expected a section"});
+}
+
+TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
+  const std::vector<std::string> wrong = {"model.hidden_size=-1",
+                                          "model.num_layers=0",
+                                          "model.vocab_size=3000000000",
+                                          "model.rope_theta=0",
+                                          "model.rms_norm_eps=-1e-5",
+                                          "data.seq_len=0",
+                                          "data.lanes=0",
+                                          "data.bos_id=-1",
+                                          "data.seed=-1",
+                                          "training.steps=0",
+                                          "training.micro_batch_size=0",
+                                          "training.global_batch_size=-8",
+                                          "optimizer.lr=0",
+                                          "optimizer.lr=-1e-3",
+                                          "optimizer.min_lr_ratio=1.5",
+                                          "optimizer.warmup_steps=-1",
+                                          "optimizer.betas=[0.9, 1.0]",
+                                          "optimizer.betas=[-0.1, 0.9]",
+                                          "optimizer.betas=[0.9]",
+                                          "optimizer.betas=0.9",
+                                          "optimizer.eps=0",
+                                          "optimizer.weight_decay=-1",
+                                          "optimizer.grad_clip=-1",
+                                          "precision.bf16_first_layers=-1",
+                                          "logging.every=0",
+                                          "logging.fp8_stats_every=-1",
+                                          "activation_checkpointing.ratio=2",
+                                          "parallel.data_parallel_shard=0",
+                                          "parallel.data_parallel_shard=-2",
+                                          "parallel.tensor_parallel=0",
+                                          "validation.batches=0"};
+  for (const std::string& text : wrong) {
+    const std::string key = text.substr(0, text.find('='));
+    expect_error("device: cpu\n", {"command line: " + key + " is ", "expected"}, {text});
+  }
+}
+
+TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
+  expect_error("model: {preset: llama3_9b}\n", {"model.preset is 'llama3_9b'", "llama3_8b", "llama3_405b"});
+  expect_error("model: {preset: [llama3_8b]}\n", {"model.preset is a list", "llama3_8b"});
+  expect_error("data: {shuffle: random}\n", {"data.shuffle is 'random'", "lcg, none"});
+  expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd"});
+  expect_error("optimizer: {state_dtype: float16}\n", {"optimizer.state_dtype is 'float16'", "float32, bfloat16"});
+  expect_error("precision: {linear: fp8}\n", {"fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise"});
+  expect_error("activation_checkpointing: {mode: some}\n", {"auto, none, selective, block, full"});
+  expect_error("device: gpu\n", {"small.yaml:1: device is 'gpu'", "auto, cpu, cuda"});
+}
+
+TEST_F(ConfigTest, BadFilesAreNamed) {
+  EXPECT_THROW(load_config((dir_ / "absent.yaml").string()), InputError);
+  EXPECT_THROW(load_config(dir_.string()), InputError);
+  expect_error("", {"small.yaml is empty"});
+  expect_error("# nothing but a comment\n", {"small.yaml is empty"});
+  expect_error("just text\n", {"small.yaml holds 'just text'", "map of sections"});
+  expect_error("- a\n- b\n", {"small.yaml holds a list"});
+  expect_error("training:\n  steps: [1, 2\nmodel: {}\n", {"small.yaml, line 3, column", "not valid YAML"});
+  expect_error("training:\n\tsteps: 1\n", {"small.yaml, line 2", "not valid YAML"});
+  expect_error("training:\n  steps: 1\n  steps: 2\n", {"small.yaml:3", "'steps' is given twice"});
+  expect_error("training: {steps: 1}\ntraining: {seed: 2}\n", {"small.yaml:2", "'training' is given twice"});
+  expect_error("device: cpu\n---\ndevice: cuda\n", {"2 YAML documents"});
+  expect_error("? [a]\n: 1\n", {"a key is a list"});
+  expect_error("training: &loop\n  steps: *loop\n", {"nested"});
+}
+
+TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
+  const std::vector<std::string> cases = {kEveryKey, kTrainable, "model: {init_from: hf, vocab_size: 9}\n",
+                                          "model: {preset: llama3_1b, rope_scaling: none}\n",
+                                          "checkpoint: {dir: \"true\"}\nlogging: {dir: 'a: [b] \"c\" #d'}\n"};
+  for (const std::string& yaml : cases) {
+    const Config config = load(yaml);
+    const nlohmann::json json = to_json(config);
+    EXPECT_EQ(to_json(config_from_json(nlohmann::json::parse(json.dump()))), json);
+    EXPECT_EQ(to_json(load(to_yaml(config))), json) << to_yaml(config);
+  }
+}
+
+TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {
+  nlohmann::json json = to_json(load(kTrainable));
+  json["training"]["steps"] = "100";
+  EXPECT_THROW(config_from_json(json), InputError);
+  json["training"]["steps"] = 100;
+  json["training"]["stride"] = 1;
+  EXPECT_THROW(config_from_json(json), InputError);
+  EXPECT_THROW(config_from_json(nlohmann::json::array()), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,147 @@
+// The bench: floors, the axes of a sweep, and the command itself on a small model.
+#include "app/measure/bench.h"
+
+#include <nlohmann/json.hpp>
+
+#include "app/measure/bench_ops.h"
+#include "app/measure/bench_sweep.h"
+#include "tests/app/config/config_fixture.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+TEST(BenchFloor, IsTheSlowerOfArithmeticAndMemory) {
+  const DeviceRates rates{.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12};
+  EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .bytes = 1e9}, rates), 4);
+  EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .fp8_flops = 4e9, .bytes = 1e9}, rates), 2);
+  EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .fp8_flops = 2e9}, rates), 3);
+  EXPECT_DOUBLE_EQ(floor_ms({.flops = 4e9, .bytes = 9e9}, rates), 9);
+  EXPECT_DOUBLE_EQ(floor_ms({.bytes = 1e9}, rates), 1);
+  EXPECT_DOUBLE_EQ(floor_ms({.bytes = 1e9, .communication = true}, rates), 0);
+}
+
+TEST(BenchFloor, Sums) {
+  const std::map<std::string, Profiler::Total> totals{
+      {"qkv", {.calls = 2, .milliseconds = 6, .flops = 8e9, .fp8_flops = 8e9, .bytes = 1}},
+      {"sdpa_forward", {.calls = 1, .milliseconds = 3, .flops = 2e9}},
+      {"adamw", {.calls = 1, .milliseconds = 2, .bytes = 1e9}},
+      {"all_reduce", {.calls = 1, .milliseconds = 1, .bytes = 1e9, .communication = true}}};
+  Json result{{"step_ms", 13.0}, {"ops", ops_json(totals)}};
+  add_floors(result, totals, {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12}, {14, 12, 13});
+  EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // the longest first
+  EXPECT_TRUE(result["ops"][0]["fp8"]);
+  EXPECT_DOUBLE_EQ(result["ops"][0]["floor_ms"], 4);
+  EXPECT_DOUBLE_EQ(result["ops"][0]["ratio"], 1.5);
+  EXPECT_TRUE(result["ops"][3]["floor_ms"].is_null());
+  EXPECT_DOUBLE_EQ(result["ops_ms"], 12);
+  EXPECT_DOUBLE_EQ(result["floor_ms"], 7);
+  EXPECT_DOUBLE_EQ(result["unexplained_ms"], 1);
+  EXPECT_DOUBLE_EQ(result["forward_backward_ms"], 13);
+  EXPECT_DOUBLE_EQ(result["products_and_attention_floor_ms"], 6);
+  EXPECT_DOUBLE_EQ(result["forward_backward_ratio"], 13.0 / 6);
+}
+
+TEST(BenchSweep, Axes) {
+  const std::vector<std::string> arguments{"micro_batch_size=1,2", "linear=bfloat16,fp8_delayed", "model.num_layers=3"};
+  const std::vector<SweepAxis> axes = parse_sweep(arguments);
+  ASSERT_EQ(axes.size(), 3u);
+  EXPECT_EQ(axes[0].key, "training.micro_batch_size");
+  EXPECT_EQ(axes[1].key, "precision.linear");
+  EXPECT_EQ(axes[1].name, "linear");
+  EXPECT_EQ(axes[2].key, "model.num_layers");
+  const std::vector<std::vector<std::string>> expected{
+      {"1", "bfloat16", "3"}, {"1", "fp8_delayed", "3"}, {"2", "bfloat16", "3"}, {"2", "fp8_delayed", "3"}};
+  EXPECT_EQ(combinations(axes), expected);
+}
+
+TEST(BenchSweep, RefusesWhatIsNoAxis) {
+  const auto refused = [](const std::vector<std::string>& arguments) {
+    EXPECT_THROW(parse_sweep(arguments), InputError) << arguments.back();
+  };
+  refused({"micro_batch_size"});
+  refused({"=1"});
+  refused({"seq_len="});
+  refused({"seq_len=1,,2"});
+  refused({"seq_len=1,"});
+  refused({"batch=1"});
+  refused({"seq_len=1", "data.seq_len=2"});
+  refused({"training.global_batch_size=4"});
+}
+
+class BenchCommandTest : public ConfigTest {
+ protected:
+  // What `octavo bench --json` prints.
+  Json bench(BenchArguments arguments) const {
+    arguments.config = {write(kTrainable), {"device=cpu", "data.seq_len=32", "training.global_batch_size=2"}};
+    arguments.warmup = 1;
+    arguments.steps = 2;
+    arguments.json = true;
+    ProcessGroup group;
+    testing::internal::CaptureStdout();
+    int exit_code = -1;
+    try {
+      exit_code = bench_command(arguments, group);
+    } catch (...) {
+      testing::internal::GetCapturedStdout();
+      throw;
+    }
+    const std::string printed = testing::internal::GetCapturedStdout();
+    EXPECT_EQ(exit_code, kExitDone);
+    return Json::parse(printed);
+  }
+};
+
+TEST_F(BenchCommandTest, OpsHaveFloors) {
+  const Json result = bench({.config = {}, .ops = true, .sweep = {}});
+  EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
+  EXPECT_GT(result["rates"]["product_tflops"], 0);
+  EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());
+  EXPECT_GT(result["rates"]["bandwidth_gb_s"], 0);
+  EXPECT_GT(result["forward_backward_ratio"], 0);
+  double sum = 0;
+  for (const Json& op : result["ops"]) {
+    sum += op["ms"].get<double>();
+    EXPECT_FALSE(op["floor_ms"].is_null()) << op["op"];
+    if (op["op"] == "qkv") {
+      EXPECT_EQ(op["calls"], 4);  // 2 layers, 2 micro-batches
+    }
+  }
+  EXPECT_DOUBLE_EQ(result["ops_ms"], sum);
+  EXPECT_NEAR(result["unexplained_ms"].get<double>(), result["step_ms"].get<double>() - sum, 1e-9);
+}
+
+TEST_F(BenchCommandTest, SweepGoesOnWhereACombinationIsRefused) {
+  const Json result =
+      bench({.config = {}, .sweep = {"micro_batch_size=1,2", "seq_len=24,32", "linear=bfloat16,fp8_tensorwise"}});
+  const Json& runs = result["combinations"];
+  ASSERT_EQ(runs.size(), 8u);
+  for (const Json& run : runs) {
+    const auto text = [&](const char* key) { return run[key].get<std::string>(); };
+    const bool fp8 = text("linear") == "fp8_tensorwise";
+    // Products in FP8 take tokens in units of 16.
+    const bool refused = fp8 && run["micro_batch_size"] == 1 && run["seq_len"] == 24;
+    EXPECT_EQ(text("status"), refused ? "refused" : "ok") << run.dump();
+    EXPECT_EQ(run.contains("speedup"), fp8 && !refused) << run.dump();
+    if (refused) continue;
+    EXPECT_GT(run["wps"], 0);
+    EXPECT_EQ(run["global_batch_size"].get<int64_t>(), run["micro_batch_size"].get<int64_t>());
+  }
+}
+
+TEST_F(BenchCommandTest, SweepGoesOnWhereMemoryEnds) {
+  const Json result = bench({.config = {}, .sweep = {"seq_len=64", "micro_batch_size=16777216,1"}});
+  const Json& runs = result["combinations"];
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0]["status"].get<std::string>(), "out of memory") << runs[0].dump();
+  EXPECT_EQ(runs[1]["status"].get<std::string>(), "ok") << runs[1].dump();
+}
+
+TEST_F(BenchCommandTest, SweepOfNoConfigValueIsRefusedAtOnce) {
+  EXPECT_THROW(bench({.config = {}, .sweep = {"linear=bfloat16,fp9"}}), InputError);
+  EXPECT_THROW(bench({.config = {}, .sweep = {"training.micro_batch=1"}}), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,196 @@
+// What octavo doctor finds wrong, on machines that are not there.
+#include "app/measure/doctor_checks.h"
+
+#include <gtest/gtest.h>
+
+#include "app/measure/doctor_facts.h"
+#include "core/format.h"
+
+namespace octavo {
+namespace {
+
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+GpuInfo h200(int index) {
+  return {.name = "NVIDIA H200",
+          .pci_bus_id = "0000:" + std::to_string(index) + "b:00.0",
+          .uuid = "uuid" + std::to_string(index),
+          .compute_major = 9,
+          .compute_minor = 0,
+          .total_bytes = 140 * kGiB,
+          .free_bytes = 140 * kGiB - kGiB / 2};
+}
+
+// `count` ranks of one host, each on a GPU of its own, with nothing wrong.
+std::vector<RankFacts> healthy_ranks(int count) {
+  std::vector<RankFacts> ranks;
+  for (int rank = 0; rank < count; ++rank) {
+    RankFacts r;
+    r.rank = r.local_rank = rank;
+    r.local_size = r.gpus_visible = count;
+    r.host = "node7";
+    r.cores = 16;
+    r.shared_memory_bytes = r.locked_memory_limit = kGiB;
+    r.open_files_limit = 65536;
+    r.has_cuda = true;
+    r.driver_cuda = 12090;
+    r.runtime_cuda = 12080;
+    r.gpus = {h200(rank)};
+    r.versions = {{"nccl", "2.28.9"}};
+    ranks.push_back(r);
+  }
+  return ranks;
+}
+
+// The one thing found to be wrong has all of `parts` in it.
+void expect_only(const std::vector<RankFacts>& ranks, bool hinders, const std::vector<std::string>& parts) {
+  const std::vector<Finding> findings = find_problems(ranks);
+  ASSERT_EQ(findings.size(), 1u) << parts.front();
+  EXPECT_EQ(findings[0].hinders, hinders) << findings[0].text;
+  for (const std::string& part : parts) expect_part(findings[0].text, part);
+}
+
+TEST(DoctorChecks, NothingIsWrongWithHealthyRanks) {
+  EXPECT_TRUE(find_problems(healthy_ranks(1)).empty());
+  EXPECT_TRUE(find_problems(healthy_ranks(8)).empty());
+  EXPECT_TRUE(all_have_gpus(healthy_ranks(2)));
+  EXPECT_FALSE(any_share_a_gpu(healthy_ranks(2)));
+  EXPECT_EQ(count_hosts(healthy_ranks(8)), 1);
+}
+
+TEST(DoctorChecks, DriverOlderThanTheRuntime) {
+  auto ranks = healthy_ranks(2);
+  for (RankFacts& r : ranks) {
+    r.gpus.clear();
+    r.gpus_visible = 0;
+    r.runtime_cuda = 13000;
+  }
+  expect_only(ranks, true, {"node7", "CUDA 12.9", "CUDA 13.0", "newer driver"});
+  EXPECT_FALSE(all_have_gpus(ranks));
+}
+
+TEST(DoctorChecks, MinorVersionsOfCudaWorkTogether) {
+  auto ranks = healthy_ranks(1);
+  ranks[0].driver_cuda = 12020;
+  EXPECT_TRUE(find_problems(ranks).empty());
+}
+
+TEST(DoctorChecks, NoGpuIsAWarningInACudaBuildAlone) {
+  auto ranks = healthy_ranks(1);
+  ranks[0].gpus.clear();
+  ranks[0].gpus_visible = 0;
+  ranks[0].driver_cuda = 0;
+  expect_only(ranks, false, {"no GPU was found", "no driver"});
+  ranks[0].has_cuda = false;
+  EXPECT_TRUE(find_problems(ranks).empty());
+}
+
+TEST(DoctorChecks, GpuWithoutKernels) {
+  auto ranks = healthy_ranks(1);
+  ranks[0].gpus.push_back(h200(1));
+  ranks[0].gpus[1].compute_major = 8;
+  expect_only(ranks, false, {"0000:1b:00.0", "CUDA_VISIBLE_DEVICES"});
+  std::swap(ranks[0].gpus[0], ranks[0].gpus[1]);
+  expect_only(ranks, true, {"0000:1b:00.0", "capability 8.0", "device: cpu"});
+  EXPECT_FALSE(all_have_gpus(ranks));
+}
+
+TEST(DoctorChecks, TwoRanksOnOneGpu) {
+  auto ranks = healthy_ranks(4);
+  ranks[3].gpus[0] = ranks[1].gpus[0];
+  ranks[3].gpus_visible = 3;
+  expect_only(ranks, true, {"ranks 1 and 3", "0000:1b:00.0", "shows 3 and has 4 ranks"});
+  EXPECT_TRUE(any_share_a_gpu(ranks));
+}
+
+TEST(DoctorChecks, MemoryInUseByOthers) {
+  auto ranks = healthy_ranks(2);
+  ranks[1].gpus[0].free_bytes = 140 * kGiB - kGiB / 2 - kGiB;
+  EXPECT_TRUE(find_problems(ranks).empty());
+  ranks[1].gpus[0].free_bytes = 110 * kGiB - kGiB / 2;
+  expect_only(ranks, false, {"0000:1b:00.0", "30.0 of 140.0 GiB"});
+}
+
+TEST(DoctorChecks, PeersOutOfReach) {
+  auto ranks = healthy_ranks(2);
+  ranks[0].pairs_without_peer_access = {"0 and 1", "0 and 3"};
+  expect_only(ranks, false, {"0 and 1, 0 and 3", "topo"});
+}
+
+TEST(DoctorChecks, Limits) {
+  auto ranks = healthy_ranks(2);
+  ranks[0].open_files_limit = 1024;
+  expect_only(ranks, false, {"1024 files", "at least 4096", "ulimit -n"});
+  ranks = healthy_ranks(2);
+  ranks[0].locked_memory_limit = 64 * 1024;
+  expect_only(ranks, false, {"64 KiB", "ulimit -l"});
+  ranks = healthy_ranks(1);
+  ranks[0].locked_memory_limit = 64 * 1024;
+  EXPECT_TRUE(find_problems(ranks).empty());  // nobody to talk to
+}
+
+TEST(DoctorChecks, SharedMemoryHindersRanksOfOneHostOnGpus) {
+  for (const int count : {1, 2}) {
+    auto ranks = healthy_ranks(count);
+    ranks[0].shared_memory_bytes = kGiB / 16;
+    EXPECT_TRUE(find_problems(ranks).empty());
+    ranks[0].shared_memory_bytes = kGiB / 16 - 1;
+    expect_only(ranks, count > 1, {"/dev/shm has 64 MiB", "--shm-size"});
+  }
+}
+
+TEST(DoctorChecks, MoreThreadsThanCores) {
+  auto ranks = healthy_ranks(4);
+  for (RankFacts& r : ranks) r.threads = 5;
+  EXPECT_TRUE(find_problems(ranks).empty());  // chosen by the program
+  for (RankFacts& r : ranks) r.omp_num_threads_is_set = true;
+  expect_only(ranks, false, {"OMP_NUM_THREADS=5", "4 ranks", "16 cores", "set it to 4"});
+  for (RankFacts& r : ranks) r.threads = 4;
+  EXPECT_TRUE(find_problems(ranks).empty());
+}
+
+TEST(DoctorChecks, RanksThatDiffer) {
+  auto ranks = healthy_ranks(2);
+  ranks[1].gpus.clear();
+  expect_only(ranks, true, {"rank 0", "rank 1", "none"});
+  ranks = healthy_ranks(2);
+  ranks[1].host = "node8";
+  ranks[1].local_rank = 0;
+  ranks[1].versions["nccl"] = "2.27.1";
+  expect_only(ranks, false, {"node8", "2.27.1", "2.28.9 on node7"});
+  EXPECT_EQ(count_hosts(ranks), 2);
+}
+
+TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
+  auto ranks = healthy_ranks(2);
+  std::vector<MachineRates> rates(2);
+  EXPECT_TRUE(find_slow_products(ranks, rates).empty());  // on GPUs
+  for (size_t i = 0; i < 2; ++i) {
+    ranks[i].product_kernels = "OpenBLAS 0.3.21 for Prescott";
+    rates[i].product_flops["float32"] = 60e9;
+    rates[i].multiply_add_flops = 100e9;
+  }
+  EXPECT_TRUE(find_slow_products(ranks, rates).empty());
+  for (MachineRates& r : rates) r.product_flops["float32"] = 25e9;
+  const std::vector<Finding> findings = find_slow_products(ranks, rates);
+  ASSERT_EQ(findings.size(), 1u);  // of one host
+  EXPECT_FALSE(findings[0].hinders);
+  for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
+    expect_part(findings[0].text, part);
+  }
+}
+
+TEST(DoctorFacts, JsonComesBack) {
+  RankFacts facts = healthy_ranks(2)[1];
+  facts.pairs_without_peer_access = {"0 and 1"};
+  facts.open_files_limit = RankFacts::kUnlimited;
+  const nlohmann::json json = facts;
+  EXPECT_EQ(nlohmann::json(nlohmann::json::parse(json.dump()).get<RankFacts>()), json);
+  EXPECT_EQ(json["gpus"][0]["name"], "NVIDIA H200");
+}
+
+}  // namespace
+}  // namespace octavo

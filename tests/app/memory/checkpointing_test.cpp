@@ -1,0 +1,115 @@
+// Activation checkpointing on every device there is: the modes' losses and gradients have the same bits, in
+// less memory.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "app/run/training_state.h"
+#include "app/run/weights.h"
+
+namespace octavo {
+namespace {
+
+using Mode = ActivationCheckpointing::Mode;
+
+struct DeviceCase {
+  const char* name;
+  DeviceChoice device;
+};
+
+struct Outcome {
+  std::vector<float> numbers;  // losses and gradients of every step
+  int64_t bytes = 0;
+};
+
+Config config_of(DeviceChoice device, LinearPrecision linear, const ActivationCheckpointing& checkpointing) {
+  Config config;
+  config.model = {.hidden_size = 256,
+                  .intermediate_size = 512,
+                  .num_layers = 4,
+                  .num_heads = 4,
+                  .num_kv_heads = 2,
+                  .head_dim = 64,
+                  .vocab_size = 272,
+                  .rope_scaling = std::nullopt};
+  config.data.seq_len = 128;
+  config.training.global_batch_size = 4;
+  config.training.micro_batch_size = 2;
+  config.training.deterministic = true;
+  config.precision.linear = linear;
+  config.precision.compute = DType::kBFloat16;
+  config.compute_given = true;
+  config.activation_checkpointing = checkpointing;
+  config.device = device;
+  return config;
+}
+
+void append(const Tensor& tensor, Stream& stream, std::vector<float>& numbers) {
+  std::vector<float> host(static_cast<size_t>(tensor.numel()));
+  stream.copy(host.data(), tensor.raw(), tensor.bytes());
+  stream.synchronize();
+  numbers.insert(numbers.end(), host.begin(), host.end());
+}
+
+// Two steps, so that delayed scaling has a history in the second.
+Outcome train(Config config) {
+  ProcessGroup group;
+  Runtime runtime(config, group);
+  Stream& stream = runtime.stream();
+  const ParameterLayout layout(config.model);
+  const TrainingOptions options = training_options(config, layout, runtime);
+  Outcome outcome;
+  const TrainingRank rank = training_rank(runtime);
+  outcome.bytes = plan_training(options, rank).used();
+  Arena arena(stream.device(), outcome.bytes);
+  TrainingState state(options, rank, arena);
+  load_initial_weights(config, state.parameters, stream);
+  publish_weights(state, rank);
+  Batch batch;
+  for (int32_t i = 0; i < 4 * 128; ++i) {
+    batch.inputs.push_back(i * 37 % 256);
+    batch.targets.push_back(i * 53 % 256);
+  }
+  batch.document_start.assign(batch.inputs.size(), 0);
+  state.batch.upload(batch);
+  for (int64_t step = 1; step <= 2; ++step) {
+    training_step(state, step, 1e-3, rank);
+    append(state.loss, stream, outcome.numbers);
+    append(state.model.losses(), stream, outcome.numbers);
+    append(state.parameters.gradients(), stream, outcome.numbers);
+  }
+  return outcome;
+}
+
+class CheckpointingTest : public ::testing::TestWithParam<DeviceCase> {
+ protected:
+  void SetUp() override {
+    if (GetParam().device == DeviceChoice::kCuda && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+  }
+};
+
+TEST_P(CheckpointingTest, ModesGiveTheSameBits) {
+  for (const LinearPrecision linear :
+       {LinearPrecision::kBFloat16, LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
+        LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise}) {
+    SCOPED_TRACE(static_cast<int>(linear));
+    const Outcome kept = train(config_of(GetParam().device, linear, {.mode = Mode::kNone}));
+    for (const ActivationCheckpointing& checkpointing :
+         {ActivationCheckpointing{.mode = Mode::kBlock, .ratio = 0.5},
+          ActivationCheckpointing{.mode = Mode::kSelective}, ActivationCheckpointing{.mode = Mode::kFull}}) {
+      const Outcome made_again = train(config_of(GetParam().device, linear, checkpointing));
+      ASSERT_EQ(made_again.numbers.size(), kept.numbers.size());
+      EXPECT_EQ(std::memcmp(made_again.numbers.data(), kept.numbers.data(), kept.numbers.size() * sizeof(float)), 0)
+          << static_cast<int>(checkpointing.mode);
+      EXPECT_LT(made_again.bytes, kept.bytes) << static_cast<int>(checkpointing.mode);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, CheckpointingTest,
+                         ::testing::Values(DeviceCase{"cpu", DeviceChoice::kCpu},
+                                           DeviceCase{"gpu", DeviceChoice::kCuda}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace octavo

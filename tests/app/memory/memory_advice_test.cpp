@@ -1,0 +1,90 @@
+// What is proposed where a run does not fit.
+#include "app/memory/memory_advice.h"
+#include "core/format.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace octavo {
+
+namespace {
+
+
+class MemoryAdvice : public testing::Test {
+ protected:
+  Config load(std::vector<std::string> overrides) {
+    overrides.emplace_back("device=cuda");
+    Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/llama3_8b_8gpu.yaml", overrides);
+    resolve_device(config, Device::kCuda);
+    return config;
+  }
+  FittingChange change(const std::vector<std::string>& overrides, int64_t gpus, int64_t memory_gib) {
+    return find_fitting_change(load(overrides), gpus, {.memory_bytes = memory_gib * kGiB}, group_);
+  }
+  // Whether the config with the change fits, as read from the command line.
+  bool fits_with(std::vector<std::string> overrides, const FittingChange& change, int64_t memory_gib) {
+    for (size_t begin = 0; begin < change.overrides.size();) {
+      const size_t end = std::min(change.overrides.find(' ', begin), change.overrides.size());
+      overrides.push_back(change.overrides.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    const Config config = load(overrides);
+    validate(config, change.ranks, Purpose::kSynthetic);
+    const MeshShape mesh = config.parallel.mesh_shape(change.ranks);
+    return plan_memory(config, mesh, {.memory_bytes = memory_gib * kGiB}, group_).fits();
+  }
+
+  ProcessGroup group_;
+};
+
+TEST_F(MemoryAdvice, OneKeyWhereThatIsEnough) {
+  const std::vector<std::string> kept = {"activation_checkpointing.mode=none"};
+  const FittingChange micro_batch = change(kept, 8, 80);
+  EXPECT_EQ(micro_batch.overrides, "training.micro_batch_size=1");
+  EXPECT_EQ(micro_batch.ranks, 8);
+  EXPECT_TRUE(fits_with(kept, micro_batch, 80));
+  EXPECT_EQ(change({"activation_checkpointing.mode=none", "training.micro_batch_size=1"}, 8, 50).overrides,
+            "activation_checkpointing.mode=auto");
+}
+
+TEST_F(MemoryAdvice, WhateverIsFoundFits) {
+  const std::vector<std::string> kept = {"activation_checkpointing.mode=none"};
+  for (const int64_t memory_gib : {60, 40, 30, 25, 20}) {
+    const FittingChange found = change(kept, 8, memory_gib);
+    EXPECT_GE(found.ranks, 8) << memory_gib;
+    EXPECT_TRUE(fits_with(kept, found, memory_gib)) << found.overrides;
+  }
+}
+
+TEST_F(MemoryAdvice, MoreRanksWhereKeysAreNotEnough) {
+  const FittingChange more = change({}, 1, 80);
+  EXPECT_EQ(more.ranks, 4);
+  EXPECT_EQ(more.overrides, "training.global_batch_size=512");
+  EXPECT_TRUE(fits_with({}, more, 80));
+  const FittingChange stated = change({"parallel.data_parallel_shard=1"}, 1, 80);
+  EXPECT_EQ(stated.overrides, "training.global_batch_size=512 parallel.data_parallel_shard=4");
+  EXPECT_TRUE(fits_with({"parallel.data_parallel_shard=1"}, stated, 80));
+}
+
+TEST_F(MemoryAdvice, NoneWhereNothingHelps) {
+  const FittingChange none = change({}, 8, 4);
+  EXPECT_EQ(none.overrides, "");
+  EXPECT_EQ(none.ranks, 0);
+}
+
+TEST_F(MemoryAdvice, TheMessageNamesWhatIsNeededAndWhatThereIs) {
+  const Config config = load({"activation_checkpointing.mode=none"});
+  const MemoryPlan plan = plan_memory(config, config.parallel.mesh_shape(8), {.memory_bytes = 80 * kGiB}, group_);
+  const std::string message = unfitting_message(plan, config.model.num_layers, "a=b");
+  const std::string needed = fmt::format("needs {:.1f} GiB", gib(plan.total_bytes() + 1536 * (kGiB / 1024)));
+  for (const std::string& part : {needed, std::string("80.0 GiB are available"), plan.items.front().name,
+                                  std::string("mode none"), std::string("it would fit with a=b")}) {
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  }
+}
+
+}  // namespace
+
+}  // namespace octavo

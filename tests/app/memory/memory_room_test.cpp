@@ -1,0 +1,63 @@
+// The rule of what fits: the same for a plan and for the run that is planned.
+#include "app/memory/memory_room.h"
+#include "core/format.h"
+
+#include <gtest/gtest.h>
+
+namespace octavo {
+
+namespace {
+
+
+// The bytes that a run may allocate.
+int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {
+  const MemoryRoom room = memory_room({}, mesh, device);
+  const int64_t bytes = room.available - room.outside - room.margin;
+  EXPECT_TRUE(room.fits(bytes));
+  EXPECT_FALSE(room.fits(bytes + 1));
+  return bytes;
+}
+
+TEST(MemoryRoom, LeavesWhatLibrariesTakeAndAMargin) {
+  const PlannedDevice device{.memory_bytes = 80 * kGiB};
+  const int64_t margin = 1536 * kMiB;
+  EXPECT_EQ(room_for_arena({}, device), 80 * kGiB - 545 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.replicate = 2}, device), 80 * kGiB - 1695 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.shard = 8}, device), 80 * kGiB - 2945 * kMiB - margin);
+  EXPECT_EQ(room_for_arena({.shard = 2, .tensor = 4}, device), 80 * kGiB - 3945 * kMiB - margin);
+}
+
+TEST(MemoryRoom, MemoryIsRegisteredWithinANode) {
+  const PlannedDevice four{.memory_bytes = 80 * kGiB, .gpus_per_node = 4};
+  const PlannedDevice eight{.memory_bytes = 80 * kGiB, .gpus_per_node = 8};
+  EXPECT_EQ(room_for_arena({.shard = 8}, four) - room_for_arena({.shard = 8}, eight), 1250 * kMiB);
+  EXPECT_EQ(room_for_arena({.shard = 4}, four), room_for_arena({.shard = 4}, eight));
+}
+
+TEST(MemoryRoom, IsThatOfThePlanForARunAloneOnItsGpu) {
+  for (const MeshShape& mesh :
+       {MeshShape{}, MeshShape{.shard = 8}, MeshShape{.replicate = 2, .shard = 2, .tensor = 2}}) {
+    PlannedDevice device{.memory_bytes = 80 * kGiB};
+    const int64_t planned = room_for_arena(mesh, device);
+    device.free_bytes = 80 * kGiB - 400 * kMiB;
+    EXPECT_EQ(room_for_arena(mesh, device), planned);
+    device.free_bytes = 60 * kGiB;  // much of the rest is another program's
+    EXPECT_LE(room_for_arena(mesh, device), planned - 17 * kGiB);
+  }
+}
+
+TEST(MemoryRoom, OfTheCpuIsAShare) {
+  const PlannedDevice planned{.device = Device::kCpu, .memory_bytes = 40 * kGiB};
+  EXPECT_EQ(room_for_arena({.shard = 2}, planned), 38 * kGiB);
+  const PlannedDevice running{.device = Device::kCpu, .free_bytes = 20 * kGiB};
+  EXPECT_EQ(room_for_arena({.shard = 2}, running), 19 * kGiB);
+}
+
+TEST(MemoryRoom, EverythingFitsWhereMemoryIsUnknown) {
+  EXPECT_TRUE(memory_room({}, {.shard = 2}, {}).fits(1000 * kGiB));
+  EXPECT_TRUE(memory_room({}, {}, {.device = Device::kCpu}).fits(1000 * kGiB));
+}
+
+}  // namespace
+
+}  // namespace octavo

@@ -1,0 +1,137 @@
+#include "app/memory/plan_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "app/config/config.h"
+#include "core/error.h"
+#include "kernels/sdpa.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+
+class PlanMemory : public testing::Test {
+ protected:
+  MemoryPlan plan(const std::string& name, std::vector<std::string> overrides, int64_t gpus,
+                  int64_t memory_bytes = 140 * kGiB) {
+    overrides.emplace_back("device=cuda");
+    Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + name, overrides);
+    validate(config, gpus, Purpose::kSynthetic);
+    resolve_device(config, Device::kCuda);
+    return plan_memory(config, config.parallel.mesh_shape(gpus), {.memory_bytes = memory_bytes}, group_);
+  }
+  static int64_t bytes_of(const MemoryPlan& plan, const std::string& name) {
+    for (const MemoryItem& item : plan.items) {
+      if (item.name == name) return item.bytes;
+    }
+    return 0;
+  }
+
+  ProcessGroup group_;
+};
+
+void expect_gib(const MemoryPlan& plan, double gib) {
+  EXPECT_NEAR(static_cast<double>(plan.total_bytes()) / kGiB, gib, 0.5);
+}
+
+// The memory in use that the benchmarks report (docs/benchmarks).
+TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
+  const char* small = "llama3_1.8b_1gpu.yaml";
+  for (const auto& [recipe, gib] : {std::pair{"bfloat16", 54.6},
+                                    {"fp8_tensorwise", 53.3},
+                                    {"fp8_delayed", 53.3},
+                                    {"fp8_rowwise", 58.3},
+                                    {"fp8_blockwise", 55.9}}) {
+    expect_gib(plan(small, {"training.global_batch_size=2", std::string("precision.linear=") + recipe}, 1), gib);
+  }
+  expect_gib(plan(small, {"training.global_batch_size=4", "precision.linear=fp8_tensorwise"}, 2), 42.0);
+  expect_gib(plan(small, {"training.global_batch_size=4", "precision.linear=bfloat16"}, 2), 42.8);
+  const auto large = [&](std::vector<std::string> overrides) {
+    overrides.emplace_back("training.global_batch_size=4");
+    return plan("llama3_8b_8gpu.yaml", overrides, 2);
+  };
+  const std::string anew = "parallel.reshard_after_forward=true";
+  expect_gib(large({anew, "activation_checkpointing.mode=none"}), 123.6);
+  expect_gib(large({anew, "activation_checkpointing.mode=selective"}), 119.7);
+  expect_gib(large({anew, "activation_checkpointing.mode=full"}), 78.9);
+  expect_gib(large({}), 133.7);
+  expect_gib(large({anew, "activation_checkpointing.mode=none", "precision.linear=bfloat16"}), 129.6);
+  const auto half_of_70b = [&](std::vector<std::string> overrides) {
+    overrides.emplace_back("training.global_batch_size=2");
+    return plan("llama3_70b_8gpu.yaml", overrides, 2);
+  };
+  expect_gib(half_of_70b({"model.num_layers=18", "activation_checkpointing.mode=full"}), 126.7);
+  expect_gib(half_of_70b({"model.num_layers=9", "activation_checkpointing.mode=full", anew}), 79.0);
+}
+
+TEST_F(PlanMemory, ItemsAreAllThatIsAllocated) {
+  const MemoryPlan p = plan("llama3_8b_8gpu.yaml", {}, 8);
+  const int64_t sum = std::accumulate(p.items.begin(), p.items.end(), int64_t{0},
+                                      [](int64_t bytes, const MemoryItem& item) { return bytes + item.bytes; });
+  EXPECT_EQ(sum, p.arena_bytes);
+  const int64_t shard = bytes_of(p, "master weights");
+  EXPECT_NEAR(static_cast<double>(shard), 8030261248.0 * 4 / 8, 1e6);
+  EXPECT_EQ(bytes_of(p, "exp_avg"), shard);
+  EXPECT_EQ(bytes_of(p, "gradients"), shard);
+}
+
+TEST_F(PlanMemory, KeepsFullWeightsWhereTheyFit) {
+  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {}, 8).sharding.reshard_after_forward);
+  const MemoryPlan small = plan("llama3_8b_8gpu.yaml", {}, 8, 80 * kGiB);
+  EXPECT_TRUE(small.sharding.reshard_after_forward);
+  EXPECT_EQ(small.checkpointing.mode, ActivationCheckpointing::Mode::kNone);
+  EXPECT_TRUE(small.fits());
+  EXPECT_EQ(plan("llama3_8b_8gpu.yaml", {}, 8, 76 * kGiB).checkpointing.mode,
+            ActivationCheckpointing::Mode::kSelective);
+  EXPECT_FALSE(plan("llama3_8b_8gpu.yaml", {"activation_checkpointing.mode=none"}, 8, 76 * kGiB).fits());
+}
+
+TEST_F(PlanMemory, ThousandsOfRanks) {
+  const MemoryPlan p = plan("llama3_8b_8gpu.yaml",
+                            {"model.preset=llama3_405b", "training.global_batch_size=2048",
+                             "training.micro_batch_size=1", "parallel.tensor_parallel=8"},
+                            16384);
+  EXPECT_NEAR(static_cast<double>(bytes_of(p, "master weights")), 405.85e9 * 4 / 16384, 1e6);
+}
+
+TEST(PlannedStream, NeedsNoGpuAndRefusesWork) {
+  Stream stream = Stream::planned(132);
+  EXPECT_TRUE(stream.is_cuda());
+  EXPECT_TRUE(stream.is_planned());
+  EXPECT_EQ(stream.multiprocessors(), 132);
+  EXPECT_TRUE(Stream::beside(stream).is_planned());
+  const Event event(stream.device());
+  EXPECT_TRUE(event.is_reached());
+  int32_t value = 0;
+  EXPECT_THROW(stream.copy(&value, &value, sizeof(value)), Error);
+  EXPECT_THROW(stream.zero(Tensor(&value, DType::kInt32, {1})), Error);
+}
+
+TEST(PlannedStream, DeterministicAttentionNeedsMore) {
+  Stream stream = Stream::planned(132);
+  const SdpaShape shape{2, 8192, 32, 8, 128};
+  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream);
+  EXPECT_GE(bytes, int64_t{4} * 2 * 8192 * 32 * 128);
+  stream.set_deterministic(true);
+  const auto deterministic = static_cast<double>(sdpa_workspace_bytes(shape, DType::kBFloat16, stream));
+  EXPECT_GE(deterministic, 8.4e9);  // measured
+  EXPECT_LE(deterministic, 1.1 * 8.4e9);
+}
+
+TEST(PlannedCommunicator, SaysItsSizeAndRefusesWork) {
+  ProcessGroup group;
+  const auto shard = make_planned_communicator(group, {.name = "shard", .color = 0, .rank = 3, .size = 16});
+  EXPECT_EQ(shard->rank(), 3);
+  EXPECT_EQ(shard->size(), 16);
+  Stream stream = Stream::cpu();
+  float value = 1;
+  EXPECT_THROW(shard->all_reduce_sum(Tensor(&value, DType::kFloat32, {1}), stream), Error);
+}
+
+}  // namespace
+
+}  // namespace octavo

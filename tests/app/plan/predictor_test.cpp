@@ -1,0 +1,250 @@
+// Predictions against the steps that were measured (docs/benchmarks).
+#include "app/plan/predictor.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "app/plan/machine_files.h"
+#include "app/plan/predictor_rates.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kTolerance = 0.08;
+
+struct Measured {
+  const char* config;
+  std::vector<std::string> overrides;
+  int64_t gpus = 1;
+  double wps = 0;
+};
+
+Config load(const Measured& m) {
+  std::vector<std::string> overrides = m.overrides;
+  overrides.emplace_back("device=cuda");
+  Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + m.config, overrides);
+  resolve_device(config, Device::kCuda);
+  validate(config, m.gpus, Purpose::kSynthetic);
+  return config;
+}
+
+StepPrediction predict(const Config& config, int64_t gpus) {
+  return predict_step({config, config.parallel.mesh_shape(gpus), {}}, find_machine("h200"), {});
+}
+
+void expect_measured(const Measured& m) {
+  const Config config = load(m);
+  const StepPrediction p = predict(config, m.gpus);
+  EXPECT_NEAR(p.wps / m.wps, 1, kTolerance) << m.overrides.back() << ": " << p.wps << " predicted, " << m.wps;
+}
+
+TEST(Predictor, OneGpu) {
+  const std::pair<const char*, double> recipes[] = {{"bfloat16", 44154},
+                                                    {"fp8_tensorwise", 54810},
+                                                    {"fp8_delayed", 55986},
+                                                    {"fp8_rowwise", 52305},
+                                                    {"fp8_blockwise", 51341}};
+  for (const auto& [recipe, wps] : recipes) {
+    expect_measured({.config = "llama3_1.8b_1gpu.yaml",
+                     .overrides = {"training.global_batch_size=2", std::string("precision.linear=") + recipe},
+                     .gpus = 1,
+                     .wps = wps});
+  }
+}
+
+TEST(Predictor, SmallMicroBatches) {
+  expect_measured({.config = "llama3_1.8b_1gpu.yaml",
+                   .overrides = {"training.global_batch_size=4", "training.micro_batch_size=4", "data.seq_len=4096",
+                                 "precision.linear=bfloat16"},
+                   .gpus = 1,
+                   .wps = 51085});
+}
+
+TEST(Predictor, Sharded) {
+  const std::pair<const char*, double> recipes[] = {
+      {"bfloat16", 10876}, {"fp8_tensorwise", 15774}, {"fp8_delayed", 15893}};
+  for (const auto& [recipe, wps] : recipes) {
+    expect_measured({.config = "llama3_8b_8gpu.yaml",
+                     .overrides = {"training.global_batch_size=8", std::string("precision.linear=") + recipe},
+                     .gpus = 4,
+                     .wps = wps});
+  }
+}
+
+TEST(Predictor, TwoGpus) {
+  const auto expect = [](const char* config, std::vector<std::string> overrides, double wps) {
+    overrides.emplace_back("training.global_batch_size=4");
+    expect_measured({.config = config, .overrides = overrides, .gpus = 2, .wps = wps});
+  };
+  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=bfloat16"}, 42561);
+  expect("llama3_1.8b_1gpu.yaml", {"precision.linear=fp8_tensorwise"}, 53817);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=bfloat16"}, 10990);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_tensorwise"}, 15752);
+  expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_delayed"}, 15769);
+}
+
+// Layers of the 70B on two GPUs, recomputed whole but for the last.
+TEST(Predictor, RecomputedLayers) {
+  const auto step_ms = [](int64_t layers) {
+    const Config config =
+        load({.config = "llama3_70b_8gpu.yaml",
+              .overrides = {"training.global_batch_size=2", fmt::format("model.num_layers={}", layers)},
+              .gpus = 2});
+    const PredictedRun run{config,
+                           config.parallel.mesh_shape(2),
+                           {.reshard_after_forward = true},
+                           {.mode = ActivationCheckpointing::Mode::kFull}};
+    return predict_step(run, find_machine("h200"), {}).step_s * 1e3;
+  };
+  EXPECT_NEAR(step_ms(18) / 1186.8, 1, kTolerance);
+  EXPECT_NEAR((step_ms(18) - step_ms(9)) / (1186.8 - 637.9), 1, kTolerance);
+}
+
+// The 8B on four GPUs, full weights gathered anew in backward.
+TEST(Predictor, ActivationCheckpointing) {
+  using Mode = ActivationCheckpointing::Mode;
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=8"}, .gpus = 4});
+  const auto step_ms = [&](const ActivationCheckpointing& checkpointing) {
+    const PredictedRun run{config, config.parallel.mesh_shape(4), {.reshard_after_forward = true}, checkpointing};
+    return predict_step(run, find_machine("h200"), {}).step_s * 1e3;
+  };
+  const double none = step_ms({.mode = Mode::kNone});
+  const double selective = step_ms({.mode = Mode::kSelective});
+  const double full = step_ms({.mode = Mode::kFull});
+  EXPECT_NEAR(none / 1043.5, 1, kTolerance);
+  EXPECT_NEAR(selective / 1066.0, 1, kTolerance);
+  EXPECT_NEAR(full / 1266.1, 1, kTolerance);
+  EXPECT_NEAR(selective / none, 1066.0 / 1043.5, 0.02);
+  EXPECT_NEAR(full / none, 1266.1 / 1043.5, 0.04);
+  // 31 of the 32 blocks run again, and 7 of 8.
+  const double seven = step_ms({.mode = Mode::kBlock, .ratio = 0.25}) - none;
+  EXPECT_NEAR(seven / (full - none), 7.0 / 31, 1e-6);
+  EXPECT_EQ(step_ms({.mode = Mode::kBlock, .ratio = 1.0 / 32}), none);
+}
+
+TEST(Predictor, GradientsReducedOnceAStep) {
+  const auto step_ms = [](int64_t micro_batches, bool once, const Cluster& cluster) {
+    const Config config = load({.config = "llama3_8b_8gpu.yaml",
+                                .overrides = {fmt::format("training.global_batch_size={}", 32 * micro_batches)},
+                                .gpus = 16});
+    const PredictedRun run{config, config.parallel.mesh_shape(16), {.accumulate_unsharded = once}};
+    return predict_step(run, find_machine("h200"), cluster).step_s * 1e3;
+  };
+  const Cluster slow{.network_gbps = 20};
+  EXPECT_LT(step_ms(4, true, slow), step_ms(4, false, slow));
+  EXPECT_EQ(step_ms(1, true, slow), step_ms(1, false, slow));
+}
+
+double tensor_parallel_ms(const char* preset, int64_t layers) {
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml",
+            .overrides = {std::string("model.preset=") + preset, fmt::format("model.num_layers={}", layers),
+                          "training.global_batch_size=2", "parallel.tensor_parallel=4"},
+            .gpus = 4});
+  return predict(config, 4).step_s * 1e3;
+}
+
+TEST(Predictor, TensorParallel) {
+  const auto expect_ms = [](double predicted, double measured) {
+    EXPECT_NEAR(predicted / measured, 1, kTolerance) << predicted << " ms predicted, " << measured;
+  };
+  expect_ms(tensor_parallel_ms("llama3_70b", 3), 131);
+  expect_ms(tensor_parallel_ms("llama3_70b", 6), 217);
+  expect_ms(tensor_parallel_ms("llama3_70b", 4) - tensor_parallel_ms("llama3_70b", 3), 28.7);
+  expect_ms(tensor_parallel_ms("llama3_405b", 1), 184);
+  expect_ms(tensor_parallel_ms("llama3_405b", 3), 363);
+  expect_ms(tensor_parallel_ms("llama3_405b", 4) - tensor_parallel_ms("llama3_405b", 3), 89.5);
+}
+
+TEST(Predictor, ProductsAsMeasuredAndBetween) {
+  MachineRates machine = find_machine("h200");
+  machine.products = {{"bfloat16", false, 1024, 1024, 1024, 4e14}, {"bfloat16", false, 8192, 8192, 8192, 7e14}};
+  EXPECT_NEAR(product_rate(machine, "bfloat16", false, {1024, 1024, 1024}), 4e14, 1e9);
+  EXPECT_NEAR(product_rate(machine, "bfloat16", false, {8192, 8192, 8192}), 7e14, 1e9);
+  const double between = product_rate(machine, "bfloat16", false, {4096, 4096, 4096});
+  EXPECT_GT(between, 5.5e14);
+  EXPECT_LT(between, 7e14);
+  EXPECT_EQ(product_rate(machine, "fp8_rowwise", true, {64, 64, 64}), machine.product_flops.at("fp8_rowwise"));
+  EXPECT_THROW(product_rate(machine, "float32", false, {64, 64, 64}), InputError);
+}
+
+TEST(Predictor, CollectivesAreBoundByTheNetworkBetweenNodes) {
+  const MachineRates machine = find_machine("h200");
+  const Cluster cluster;
+  constexpr double kBytes = 1e9;
+  const auto seconds = [&](const RankSpread& group) {
+    return collective_seconds(machine, cluster, group, kBytes, Beside::kNothing);
+  };
+  EXPECT_EQ(seconds({1, 1}), 0);
+  EXPECT_NEAR(seconds({8, 8}), kBytes * 7 / 8 / 3.2e11 + 2.5e-5, 1e-9);
+  EXPECT_GT(seconds({16, 1}), 5 * seconds({16, 8}));  // one card of a node against eight
+  EXPECT_EQ(all_reduce_seconds(machine, cluster, {8, 8}, kBytes), 2 * seconds({8, 8}));
+  EXPECT_EQ(spread(128, 4, cluster).per_node, 2);
+  EXPECT_EQ(spread(128, 16, cluster).per_node, 1);
+  MachineRates alone = machine;
+  alone.collectives.reset();
+  EXPECT_THROW(collective_seconds(alone, cluster, {8, 8}, kBytes, Beside::kNothing), InputError);
+}
+
+TEST(Predictor, ChecksAddUp) {
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=16"}, .gpus = 8});
+  const StepPrediction p = predict(config, 8);
+  double sum = 0;
+  for (const CostKind kind :
+       {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
+    sum += p.seconds(kind);
+  }
+  EXPECT_NEAR(sum, p.step_s, 1e-9);
+  EXPECT_LT(p.floor_s, p.step_s);
+  // The products of mfu's count, which takes attention whole.
+  double products = 0;
+  for (const StepCost& cost : p.costs) products += cost.kind == CostKind::kProduct ? cost.flops : 0;
+  EXPECT_NEAR(products / (6.0 * static_cast<double>(config.model.num_matmul_parameters()) * 2 * 8192), 1, 1e-3);
+}
+
+TEST(Predictor, RecomputationAndSlowNetworksCost) {
+  using Mode = ActivationCheckpointing::Mode;
+  const Config config =
+      load({.config = "llama3_8b_8gpu.yaml", .overrides = {"training.global_batch_size=32"}, .gpus = 16});
+  const MachineRates machine = find_machine("h200");
+  const auto step_s = [&](Mode mode, const Cluster& cluster) {
+    return predict_step({config, config.parallel.mesh_shape(16), {}, {.mode = mode}}, machine, cluster).step_s;
+  };
+  const double none = step_s(Mode::kNone, {});
+  const double selective = step_s(Mode::kSelective, {});
+  const double full = step_s(Mode::kFull, {});
+  EXPECT_GT(selective, none);
+  EXPECT_GT(full, selective);
+  EXPECT_LT(full, none * 1.4);
+  EXPECT_GT(step_s(Mode::kFull, {.network_gbps = 10}), full);
+}
+
+TEST(Predictor, FlopsByPart) {
+  const ModelConfig model = model_preset("llama3_8b");
+  double sum = 0;
+  double attention = 0;
+  for (const TokenFlops& part : flops_by_part(model, 8192)) {
+    sum += part.flops;
+    if (part.part == "attention") attention = part.flops;
+  }
+  // mfu counts all of the scores, and norms among the parameters; a step does the causal half, and in backward makes
+  // the scores anew.
+  EXPECT_NEAR((sum - attention) / (6.0 * static_cast<double>(model.num_matmul_parameters())), 1, 1e-3);
+  EXPECT_NEAR(attention, 7.0 * 32 * 32 * 128 * 8192, 1);
+}
+
+TEST(MachineFiles, AreThere) {
+  EXPECT_EQ(find_machine("h200").device, "NVIDIA H200");
+  EXPECT_LT(find_machine("h100").gpu_memory_bytes, find_machine("h200").gpu_memory_bytes);
+  EXPECT_LT(find_machine("h100").memory_bytes_per_s, find_machine("h200").memory_bytes_per_s);
+  EXPECT_THROW(find_machine("h300"), InputError);
+}
+
+}  // namespace
+
+}  // namespace octavo

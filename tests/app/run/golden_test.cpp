@@ -1,0 +1,259 @@
+// The model and the trainer against Hugging Face transformers in float64 (scripts/make_golden.py): loss, gradients, and
+// a run of AdamW steps. Cases: tests/golden, ../shared/golden and $OCTAVO_GOLDEN, where they exist; each on the CPU in
+// float32, and on a GPU in bfloat16.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "app/train/trainer.h"
+#include "checkpoint/weight_source.h"
+#include "app/run/weights.h"
+#include "data/token_writer.h"
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct GoldenCase {
+  fs::path dir;
+  Device device;
+};
+
+std::vector<GoldenCase> golden_cases() {
+  std::vector<fs::path> roots = {fs::path(OCTAVO_SOURCE_DIR) / "tests/golden",
+                                 fs::path(OCTAVO_SOURCE_DIR) / "../shared/golden"};
+  if (const char* more = std::getenv("OCTAVO_GOLDEN")) roots.emplace_back(more);
+  std::vector<GoldenCase> cases;
+  for (const fs::path& root : roots) {
+    if (!fs::is_directory(root)) continue;
+    for (const auto& entry : fs::directory_iterator(root)) {
+      if (!fs::exists(entry.path() / "golden.json")) continue;
+      for (const Device device : {Device::kCpu, Device::kCuda}) cases.push_back({entry.path(), device});
+    }
+  }
+  std::sort(cases.begin(), cases.end(), [](const GoldenCase& a, const GoldenCase& b) {
+    return std::pair(a.dir, a.device) < std::pair(b.dir, b.device);
+  });
+  return cases;
+}
+
+std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& name) {
+  const SafetensorsEntry* entry = file.find(name);
+  CHECK(entry != nullptr, "{} has no tensor {}", file.path(), name);
+  std::vector<float> values(static_cast<size_t>(entry->numel()));
+  file.read(*entry, 0, entry->numel(), values.data());
+  return values;
+}
+
+std::vector<int32_t> read_ids(const SafetensorsFile& file, const std::string& name) {
+  const std::vector<float> values = read_tensor(file, name);  // small ids are exact in float32
+  return {values.begin(), values.end()};
+}
+
+std::vector<float> read_device(const Tensor& tensor, Stream& stream) {
+  std::vector<float> host(static_cast<size_t>(tensor.numel()));
+  stream.copy(host.data(), tensor.raw(), tensor.bytes());
+  stream.synchronize();
+  return host;
+}
+
+struct Similarity {
+  double cosine;
+  double norm_ratio;
+};
+
+Similarity compare(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double dot = 0;
+  double aa = 0;
+  double ee = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    dot += static_cast<double>(actual[i]) * static_cast<double>(expected[i]);
+    aa += static_cast<double>(actual[i]) * static_cast<double>(actual[i]);
+    ee += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return {dot / std::sqrt(aa * ee), std::sqrt(aa / ee)};
+}
+
+class GoldenTest : public testing::TestWithParam<GoldenCase> {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
+    scratch_ = fs::temp_directory_path() / ("octavo_golden_" + std::to_string(getpid()));
+    fs::create_directories(scratch_);
+    std::ifstream(GetParam().dir / "golden.json") >> golden_;
+  }
+  void TearDown() override { fs::remove_all(scratch_); }
+
+  bool on_gpu() const { return GetParam().device == Device::kCuda; }
+
+  // One global batch of golden["batch"] sequences, nothing but the model and the device set.
+  Config config() const {
+    Config config;
+    config.init_from = GetParam().dir.string();
+    adopt_model(config, open_weights(config.init_from)->model_config());
+    config.device = on_gpu() ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    config.data.seq_len = golden_.at("seq");
+    config.training.global_batch_size = golden_.at("batch");
+    config.training.micro_batch_size = golden_.at("batch");
+    return config;
+  }
+
+  fs::path scratch_;
+  nlohmann::json golden_;
+};
+
+// What one forward and backward of the golden batch gives.
+struct Pass {
+  double loss = 0;
+  std::map<std::string, Similarity> gradients;  // by parameter, compared with the golden ones
+};
+
+Pass run_golden_batch(Config config, const fs::path& dir) {
+  ProcessGroup group;
+  Runtime runtime(config, group);
+  Stream& stream = runtime.stream();
+  const ParameterLayout layout(config.model);
+  const TrainingOptions options = training_options(config, layout, runtime);
+  Arena arena(stream.device(), plan_training(options, training_rank(runtime)).used());
+  TrainingState state(options, training_rank(runtime), arena);
+  load_initial_weights(config, state.parameters, stream);
+  publish_weights(state, training_rank(runtime));
+
+  const SafetensorsFile file((dir / "golden.safetensors").string());
+  Batch batch;
+  batch.inputs = read_ids(file, "input_ids");
+  batch.targets = read_ids(file, "labels");
+  batch.document_start.assign(batch.inputs.size(), 0);
+  state.batch.upload(batch);
+  const auto tokens = static_cast<double>(batch.inputs.size());
+  state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true, true);
+
+  Pass pass;
+  for (const float loss : read_device(state.model.losses(), stream)) pass.loss += static_cast<double>(loss) / tokens;
+  for (const ParameterSpec& spec : layout.specs()) {
+    const Tensor grad = parameter_view(state.parameters.gradients(), spec);
+    pass.gradients[spec.name] = compare(read_device(grad, stream), read_tensor(file, "grad." + spec.name));
+  }
+  return pass;
+}
+
+TEST_P(GoldenTest, LossAndGradients) {
+  const Pass pass = run_golden_batch(config(), GetParam().dir);
+  const double expected = golden_.at("loss");
+  EXPECT_NEAR(pass.loss, expected, expected * (on_gpu() ? 5e-3 : 1e-5));
+  for (const auto& [name, gradient] : pass.gradients) {
+    const double least = !on_gpu() ? 0.99999 : name.find("norm") == std::string::npos ? 0.99 : 0.98;
+    EXPECT_GE(gradient.cosine, least) << name;
+    EXPECT_NEAR(gradient.norm_ratio, 1, on_gpu() ? 0.05 : 1e-4) << name;
+  }
+}
+
+// Every FP8 recipe whose block sizes fit the case.
+TEST_P(GoldenTest, Fp8LossAndGradients) {
+  const double expected = golden_.at("loss");
+  for (const auto& [name, recipe] :
+       {std::pair{"fp8_tensorwise", LinearPrecision::kFp8Tensorwise},
+        std::pair{"fp8_delayed", LinearPrecision::kFp8Delayed}, std::pair{"fp8_rowwise", LinearPrecision::kFp8Rowwise},
+        std::pair{"fp8_blockwise", LinearPrecision::kFp8Blockwise}}) {
+    Config config = this->config();
+    config.precision.linear = recipe;
+    const int64_t unit = recipe == LinearPrecision::kFp8Blockwise ? 128 : 16;
+    const ModelConfig& m = config.model;
+    const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+    if ((m.hidden_size | m.intermediate_size | m.qkv_width() | tokens) % unit != 0) continue;
+    const Pass pass = run_golden_batch(config, GetParam().dir);
+    EXPECT_NEAR(pass.loss, expected, expected * 1e-2) << name;
+    double least = 1;
+    for (const auto& [parameter, gradient] : pass.gradients) {
+      if (parameter.find("norm") != std::string::npos) continue;
+      EXPECT_GE(gradient.cosine, 0.97) << name << " " << parameter;
+      least = std::min(least, gradient.cosine);
+    }
+    RecordProperty(name,
+                   fmt::format("loss {:.5f} of {:.5f}, least gradient cosine {:.4f}", pass.loss, expected, least));
+    std::cout << name << ": least gradient cosine " << least << "\n";
+  }
+}
+
+// The whole program: token file, loader, trainer, checkpoint.
+TEST_P(GoldenTest, Trajectory) {
+  const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());
+  {
+    TokenFileWriter writer((scratch_ / "tokens").string(), TokenDtype::kU16);
+    writer.add_document(read_ids(file, "train_tokens"));
+    writer.finish();
+  }
+  Config config = this->config();
+  config.data.train = {{(scratch_ / "tokens").string(), 1.0}};
+  config.data.shuffle = Shuffle::kNone;
+  config.training.steps = golden_.at("steps");
+  config.training.micro_batch_size = 1;  // and gradient accumulation
+  config.optimizer = {.lr = golden_.at("lr"),
+                      .min_lr_ratio = golden_.at("min_lr_ratio"),
+                      .warmup_steps = golden_.at("warmup"),
+                      .schedule = Schedule::kCosine,
+                      .beta1 = golden_.at("beta1"),
+                      .beta2 = golden_.at("beta2"),
+                      .eps = golden_.at("eps"),
+                      .weight_decay = golden_.at("weight_decay"),
+                      .grad_clip = golden_.at("clip")};
+  config.checkpoint.dir = (scratch_ / "checkpoints").string();
+  config.logging = {1, (scratch_ / "run").string(), false};
+  {
+    ProcessGroup group;
+    Runtime runtime(config, group);
+    StartupTimer timer;
+    StopSignals signals(false);
+    Trainer trainer(config, runtime, timer);
+    ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
+  }
+  const double tolerance = on_gpu() ? 1e-2 : 5e-4;
+  std::ifstream metrics(scratch_ / "run/metrics.jsonl");
+  std::string line;
+  for (const auto& expected : golden_.at("trajectory")) {
+    ASSERT_TRUE(std::getline(metrics, line));
+    const auto actual = nlohmann::json::parse(line);
+    EXPECT_EQ(actual.at("step"), expected.at("step"));
+    const double loss = expected.at("loss");
+    const double grad_norm = expected.at("grad_norm");
+    EXPECT_NEAR(actual.at("loss").get<double>(), loss, loss * tolerance) << line;
+    EXPECT_NEAR(actual.at("grad_norm").get<double>(), grad_norm, grad_norm * (on_gpu() ? 0.1 : tolerance)) << line;
+    EXPECT_NEAR(actual.at("lr").get<double>(), expected.at("lr").get<double>(), 1e-9);
+  }
+  Checkpoint checkpoint(scratch_ / "checkpoints");
+  const SafetensorsFile final((GetParam().dir / "final.safetensors").string());
+  const ParameterLayout layout(config.model);
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<float> actual(static_cast<size_t>(spec.numel()));
+    checkpoint.read(spec.name, 0, spec.numel(), actual.data());
+    const std::vector<float> expected = read_tensor(final, spec.name);
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference += std::pow(static_cast<double>(actual[i]) - static_cast<double>(expected[i]), 2);
+      norm += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    EXPECT_LE(std::sqrt(difference / norm), on_gpu() ? 0.1 : 1e-3) << spec.name;
+  }
+}
+
+std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
+  const fs::path& dir = info.param.dir;
+  const bool own = fs::exists(dir.parent_path().parent_path() / "app");
+  return dir.filename().string() + (own ? "_small" : "") + (info.param.device == Device::kCuda ? "_gpu" : "_cpu");
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenTest);
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest, testing::ValuesIn(golden_cases()), case_name);
+
+}  // namespace
+}  // namespace octavo

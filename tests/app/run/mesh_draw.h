@@ -1,0 +1,137 @@
+// A training run drawn at random: a model, a mesh for it, and a way to train it there.
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "app/run/training_state.h"
+#include "core/error.h"
+
+namespace octavo {
+
+struct MeshDraw {
+  Config config;  // model, data.seq_len and document_mask, training batch sizes, precision, optimizer, parallel
+  bool reshard_after_forward = false;
+  ActivationCheckpointing checkpointing;
+  int64_t one_rank_micro_batch_size = 1;  // of the same steps on one rank
+
+  // The draw of that seed for `ranks` ranks on the device; what a device has no kernels for is not drawn for it.
+  static MeshDraw of(uint64_t seed, int ranks, Device device);
+
+  bool is_fp8() const { return octavo::is_fp8(config.precision.linear); }
+  std::string describe() const;
+};
+
+namespace mesh_draw {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : generator_(seed) {}
+  // From first to last.
+  int64_t number(int64_t first, int64_t last) {
+    return first + static_cast<int64_t>(generator_() % range(first, last));
+  }
+  bool yes() { return number(0, 1) == 1; }
+  int64_t divisor_of(int64_t n) {
+    for (;;) {
+      if (const int64_t d = number(1, n); n % d == 0) return d;
+    }
+  }
+
+ private:
+  static uint64_t range(int64_t first, int64_t last) { return static_cast<uint64_t>(last - first + 1); }
+  std::mt19937_64 generator_;
+};
+
+// Multiples of `unit` in the dimensions that products contract, on each of the ranks that divide the layers.
+inline ModelConfig draw_model(Dice& dice, int64_t tensor_ranks, int64_t unit, bool gpu_heads) {
+  ModelConfig model;
+  const bool aligned = unit > 1;
+  const bool blocks = unit == 128;
+  model.head_dim = gpu_heads || aligned ? 32 * dice.number(1, 2) : 2 * dice.number(1, 9);
+  model.num_heads = tensor_ranks * (blocks ? unit / model.head_dim : dice.number(1, 3));
+  model.num_kv_heads = blocks ? model.num_heads : dice.divisor_of(model.num_heads);
+  model.hidden_size = aligned ? unit * dice.number(1, blocks ? 2 : 6) : dice.number(16, 70);
+  model.intermediate_size = tensor_ranks * (aligned ? unit * dice.number(1, blocks ? 1 : 3) : dice.number(1, 60));
+  model.num_layers = dice.number(1, blocks ? 2 : 4);
+  model.vocab_size = tensor_ranks * dice.number(2, 90);
+  model.rope_theta = 1000.0;
+  model.tie_word_embeddings = dice.yes();
+  return model;
+}
+
+inline LinearPrecision draw_recipe(Dice& dice) {
+  constexpr LinearPrecision kRecipes[] = {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
+                                          LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise};
+  const int64_t roll = dice.number(0, 11);
+  return roll < 4 ? kRecipes[roll] : LinearPrecision::kBFloat16;
+}
+
+inline ActivationCheckpointing draw_checkpointing(Dice& dice) {
+  using Mode = ActivationCheckpointing::Mode;
+  constexpr Mode kModes[] = {Mode::kNone, Mode::kSelective, Mode::kBlock, Mode::kFull};
+  const Mode mode = kModes[dice.number(0, 3)];
+  return {.mode = mode, .ratio = mode == Mode::kBlock ? 0.1 * static_cast<double>(dice.number(1, 10)) : 1.0};
+}
+
+inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
+  parallel.tensor_parallel = dice.divisor_of(ranks);
+  parallel.data_parallel_replicate = dice.divisor_of(ranks / parallel.tensor_parallel);
+  parallel.tensor_parallel_chunks = dice.number(1, 3);
+  parallel.accumulate_unsharded = dice.yes();
+}
+
+}  // namespace mesh_draw
+
+inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
+  using namespace mesh_draw;
+  Dice dice(seed * 1000003 + static_cast<uint64_t>(ranks));
+  const bool gpu = device == Device::kCuda;
+  MeshDraw draw;
+  Config& c = draw.config;
+  draw_parallel(dice, ranks, c.parallel);
+  const int64_t tensor_ranks = c.parallel.tensor_parallel;
+  const int64_t data_ranks = ranks / tensor_ranks;
+
+  c.precision.compute = gpu ? DType::kBFloat16 : DType::kFloat32;
+  c.precision.linear = draw_recipe(dice);
+  c.precision.fp8_all_gather = dice.yes();
+  const int64_t unit = c.precision.linear == LinearPrecision::kFp8Blockwise ? 128 : draw.is_fp8() ? 16 : 1;
+  c.model = draw_model(dice, tensor_ranks, unit, gpu);
+  c.precision.bf16_first_layers = draw.is_fp8() ? dice.number(0, 1) : 0;
+
+  c.training.micro_batch_size = dice.number(1, 3);
+  const int64_t tokens_unit = std::lcm(unit, tensor_ranks);
+  c.data.seq_len = unit > 1 ? tokens_unit * dice.number(1, unit == 128 ? 1 : 3) : tensor_ranks * dice.number(1, 12);
+  c.data.document_mask = !gpu && dice.yes();
+  c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
+  // A scale of FP8 is of a micro-batch.
+  draw.one_rank_micro_batch_size =
+      draw.is_fp8() ? c.training.micro_batch_size : dice.divisor_of(c.training.global_batch_size);
+  draw.reshard_after_forward = dice.yes();
+  draw.checkpointing = draw_checkpointing(dice);
+
+  c.optimizer.eps = 1e-3;  // far above the rounding of a gradient, which would otherwise decide on the sign of updates
+  c.optimizer.grad_clip = dice.yes() ? 0.5 : 1e9;
+  return draw;
+}
+
+inline std::string MeshDraw::describe() const {
+  const ModelConfig& m = config.model;
+  const ParallelConfig& p = config.parallel;
+  return fmt::format(
+      "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}, vocabulary {}{}; sequences of {}{}, global batch "
+      "{}, "
+      "micro-batch {}, on one rank {}; copies {}, tensor ranks {} in {} stretches; weights {}, gradients {}; linears "
+      "{}, "
+      "{} of them not in FP8, gathered {}; recomputation {} of {}; clipped at {}",
+      m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
+      m.tie_word_embeddings ? ", tied" : "", config.data.seq_len, config.data.document_mask ? " with documents" : "",
+      config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
+      p.data_parallel_replicate, p.tensor_parallel, p.tensor_parallel_chunks,
+      reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
+      linear_precision(config), config.precision.bf16_first_layers, config.precision.fp8_all_gather ? "so" : "wide",
+      static_cast<int>(checkpointing.mode), checkpointing.ratio, config.optimizer.grad_clip);
+}
+
+}  // namespace octavo

@@ -1,0 +1,515 @@
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_writer.h"
+#include "core/error.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
+  for (const bool async : {false, true}) {
+    State state(1);
+    save(5, state, async);
+    Checkpoint checkpoint(step_path(5));
+    EXPECT_EQ(checkpoint.step(), 5);
+    EXPECT_EQ(checkpoint.ranks(), 1);
+    EXPECT_EQ(checkpoint.meta().at("tokens"), 50);
+    EXPECT_EQ(checkpoint.meta().at("loader"), (nlohmann::json{1, 2}));
+    EXPECT_EQ(checkpoint.model_config(), small_model());
+    EXPECT_EQ(checkpoint.tensors().size(), 3u);
+    EXPECT_TRUE(checkpoint.has("exp_avg.a.weight"));
+    EXPECT_FALSE(checkpoint.has("b.weight"));
+    expect_holds(checkpoint, state);
+    checkpoint.verify();
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000005"});
+  }
+}
+
+TEST_F(CheckpointTest, ConvertsRangesToTheDtypeAskedFor) {
+  State state(2);
+  save(1, state);
+  Checkpoint checkpoint(root());
+  std::vector<BFloat16> halves(10);
+  checkpoint.read("a.weight", 20, 30, Tensor(halves.data(), DType::kBFloat16, {10}));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(halves[i].bits, BFloat16(state.weight[20 + i]).bits);
+  checkpoint.read("exp_avg_sq.a.weight", 3, 13, Tensor(halves.data(), DType::kBFloat16, {10}));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(halves[i].bits, state.exp_avg_sq[3 + i].bits);
+  std::vector<int32_t> integers(10);
+  EXPECT_THROW(checkpoint.read("a.weight", 0, 10, Tensor(integers.data(), DType::kInt32, {10})), Error);
+  EXPECT_THROW(checkpoint.read("a.weight", 30, 36, std::vector<float>(6).data()), Error);
+  EXPECT_THROW(checkpoint.read("b.weight", 0, 1, std::vector<float>(1).data()), InputError);
+}
+
+TEST_F(CheckpointTest, ReadsRangesAcrossPieces) {
+  State state(3);
+  std::vector<CheckpointTensor> pieces;
+  // Saved last to first, so that order cannot be taken for granted.
+  for (int part = 4; part >= 0; --part) {
+    const auto divided = divide_tensors(state.tensors(), part, 5);
+    pieces.insert(pieces.end(), divided.begin(), divided.end());
+  }
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.save(9, small_model(), {}, pieces);
+  writer.finish();
+  Checkpoint checkpoint(root());
+  EXPECT_GT(checkpoint.find("a.weight")->pieces.size(), 1u);
+  expect_holds(checkpoint, state);
+  for (int64_t begin = 0; begin < 35; begin += 4) {
+    for (int64_t end = begin; end <= 35; ++end) {
+      std::vector<float> values(static_cast<size_t>(end - begin));
+      checkpoint.read("a.weight", begin, end, values.data());
+      EXPECT_EQ(values, std::vector<float>(state.weight.begin() + begin, state.weight.begin() + end));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, DividesByBytesWithoutOverlap) {
+  State state(4);
+  for (const int count : {1, 2, 3, 7, 50, 400}) {
+    std::map<std::string, int64_t> next;
+    int64_t total = 0, largest = 0;
+    for (int part = 0; part < count; ++part) {
+      int64_t bytes = 0;
+      for (const CheckpointTensor& piece : divide_tensors(state.tensors(), part, count)) {
+        EXPECT_EQ(piece.begin, next[piece.name]);
+        EXPECT_EQ(piece.data.numel(), piece.end - piece.begin);
+        next[piece.name] = piece.end;
+        bytes += piece.data.bytes();
+      }
+      largest = std::max(largest, bytes);
+      total += bytes;
+    }
+    EXPECT_EQ(total, 35 * 10);
+    EXPECT_LE(largest, 35 * 10 / count + 8);
+    for (const CheckpointTensor& tensor : state.tensors()) EXPECT_EQ(next[tensor.name], 35);
+  }
+}
+
+TEST_F(CheckpointTest, RefusesTensorsThatAreNotCovered) {
+  State state(5);
+  for (const bool async : {false, true}) {
+    CheckpointWriter writer({root(), 0, async}, group_, stream_);
+    const auto half = divide_tensors(state.tensors(), 0, 2);
+    EXPECT_THROW(
+        {
+          writer.save(1, small_model(), {}, half);
+          writer.finish();
+        },
+        Error);
+    EXPECT_TRUE(listing().empty());
+    std::vector<CheckpointTensor> twice = state.tensors();
+    twice.push_back({"a.weight", {7, 5}, 0, 10, Tensor(state.weight.data(), DType::kFloat32, {10})});
+    EXPECT_THROW(
+        {
+          writer.save(1, small_model(), {}, twice);
+          writer.finish();
+        },
+        Error);
+    EXPECT_TRUE(listing().empty());
+  }
+}
+
+TEST_F(CheckpointTest, SnapshotsBeforeTheWritingThreadRuns) {
+  State state(6);
+  const State before = state;
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.reserve(CheckpointWriter::staging_bytes(state.tensors()));
+  writer.save(1, small_model(), {}, state.tensors());
+  std::fill(state.weight.begin(), state.weight.end(), 0.0f);
+  EXPECT_TRUE(writer.pending());
+  while (!writer.poll()) continue;
+  EXPECT_FALSE(writer.pending());
+  EXPECT_TRUE(writer.poll());
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, before);
+}
+
+TEST_F(CheckpointTest, CompletesAPendingSaveBeforeTheNext) {
+  State first(7), second(8);
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.save(1, small_model(), {}, first.tensors());
+  writer.save(2, small_model(), {}, second.tensors());
+  EXPECT_EQ(writer.last_saved(), step_path(1));
+  writer.finish();
+  Checkpoint one(step_path(1)), two(step_path(2));
+  expect_holds(one, first);
+  expect_holds(two, second);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestUpToTheStepSaved) {
+  State state(9);
+  save(100, state);
+  for (int64_t step = 1; step <= 4; ++step) save(step, state, true, 2);
+  EXPECT_EQ(listing(), (std::vector<std::string>{"step_00000003", "step_00000004", "step_00000100"}));
+  EXPECT_EQ(Checkpoint::newest(root()), step_path(100));
+}
+
+TEST_F(CheckpointTest, ReplacesTheCheckpointOfTheSameStep) {
+  State first(10), second(11);
+  save(3, first);
+  save(3, second, true);
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000003"});
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, second);
+}
+
+TEST_F(CheckpointTest, ClearsAwayWhatCrashedRunsLeft) {
+  State state(12);
+  save(4, state);
+  write_file((fs::path(root()) / ".tmp_step_00000005" / shard_name(0)).string(), "half");
+  fs::create_directories(fs::path(root()) / "notes");
+  EXPECT_EQ(Checkpoint::newest(root()), step_path(4));
+  CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  EXPECT_EQ(listing(), (std::vector<std::string>{"notes", "step_00000004"}));
+}
+
+TEST_F(CheckpointTest, PutsAnInterruptedReplacementBack) {
+  State state(13);
+  save(4, state);
+  fs::rename(step_path(4), fs::path(root()) / ".old_step_00000004");
+  fs::create_directories(fs::path(root()) / ".tmp_step_00000004");
+  EXPECT_EQ(Checkpoint(root()).step(), 4);
+  CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000004"});
+  Checkpoint checkpoint(root());
+  expect_holds(checkpoint, state);
+}
+
+TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
+  State state(14);
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+  EXPECT_FALSE(Checkpoint::exists(root()));
+  save(1, state);
+  save(2, state);
+  fs::remove(step_path(2) / "manifest.json");
+  EXPECT_EQ(Checkpoint(root()).step(), 1);
+  EXPECT_TRUE(Checkpoint::exists(root()));
+  EXPECT_NE(damage(step_path(2)).find(step_path(2).string()), std::string::npos);
+}
+
+// Taking an older one, or none, would train again what is done.
+TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
+  State state(23);
+  save(1, state);
+  const auto expect_refused = [&](const fs::path& named) {
+    for (const auto& look :
+         std::vector<std::function<void()>>{[&] { Checkpoint::newest(root()); }, [&] { Checkpoint::exists(root()); },
+                                            [&] { Checkpoint found(root()); },
+                                            [&] {
+                                              CheckpointWriter({root(), 0, false}, group_, stream_);
+                                            }}) {
+      try {
+        look();
+        ADD_FAILURE() << named << " was passed over";
+      } catch (const InputError& error) {
+        EXPECT_NE(std::string(error.what()).find(named.string()), std::string::npos) << error.what();
+      }
+    }
+  };
+  for (const char* target : {"step_00000002", "/nowhere"}) {  // a loop, and a link to nothing
+    fs::create_symlink(target, step_path(2));
+    expect_refused(step_path(2));
+    fs::remove(step_path(2));
+  }
+  const fs::path manifest = step_path(1) / kManifestName;
+  fs::remove(manifest);
+  fs::create_symlink(kManifestName, manifest);
+  expect_refused(manifest);
+  fs::remove(manifest);
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+  write_file(step_path(3).string(), "a file of such a name is no checkpoint");
+  fs::create_symlink("link", fs::path(root()) / "link");  // nor is what has another name
+  EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
+}
+
+// What a crash put aside is kept when nobody can tell whether it was replaced.
+TEST_F(CheckpointTest, ClearsAwayNothingThatCannotBeLookedAt) {
+  State state(24);
+  save(4, state);
+  const fs::path aside = fs::path(root()) / ".old_step_00000004";
+  fs::rename(step_path(4), aside);
+  fs::create_symlink("step_00000004", step_path(4));
+  EXPECT_THROW(CheckpointWriter({root(), 0, false}, group_, stream_), InputError);
+  EXPECT_EQ(damage(aside), "");
+}
+
+TEST_F(CheckpointTest, NamesWhatIsMissing) {
+  EXPECT_NE(damage(dir_ / "nowhere").find("no such checkpoint"), std::string::npos);
+  write_file(dir_ / "file", "x");
+  EXPECT_NE(damage(dir_ / "file").find("is a file"), std::string::npos);
+  State state(15);
+  save(1, state);
+  fs::remove(shard_path(1));
+  EXPECT_NE(damage(root()).find(shard_path(1).string()), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfAShard) {
+  State state(16);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  const std::string whole = read_whole_file(path);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    write_file(path, damaged);
+    ASSERT_NE(damage(root()).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole);
+  EXPECT_EQ(damage(root()), "");
+  write_file(path, whole.substr(0, whole.size() - 4));
+  EXPECT_NE(damage(root()).find("manifest says"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsDamageWhenResuming) {
+  State state(17);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  std::string damaged = read_whole_file(path);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file(path, damaged);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 35, values.data());
+  EXPECT_EQ(values, state.weight);
+  EXPECT_THROW(checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data()), InputError);
+  const nlohmann::json description = checkpoint.describe();
+  EXPECT_EQ(description.at("intact"), false);
+  EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
+}
+
+// The InputError of `work`; empty when there is none.
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void flip_byte(const std::string& path, size_t from_end) {
+  std::string content = read_whole_file(path);
+  char& byte = content[content.size() - from_end];
+  byte = static_cast<char>(byte ^ 1);
+  write_file(path, content);
+}
+
+TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
+  State state(23);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);  // the last moment
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
+  for (const auto& [begin, end] : {std::pair{0, 1}, std::pair{3, 20}, std::pair{34, 35}}) {
+    const std::string message =
+        refusal([&, b = begin, e = end] { checkpoint.read("exp_avg_sq.a.weight", b, e, values.data()); });
+    EXPECT_NE(message.find("exp_avg_sq.a.weight is damaged"), std::string::npos) << message;
+  }
+  EXPECT_NE(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
+}
+
+TEST_F(CheckpointTest, ReadersShareTheChecksums) {
+  State state(24);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);
+  const std::vector<std::string> weights{"a.weight"};
+  const std::vector<std::string> all{"a.weight", "exp_avg.a.weight", "exp_avg_sq.a.weight", "another"};
+  std::vector<float> values(35);
+  int found = 0;
+  for (const int index : {0, 1, 2}) {
+    Checkpoint checkpoint(root(), {index, 3});
+    checkpoint.verify(weights);
+    const bool damaged = !refusal([&] { checkpoint.verify(all); }).empty();
+    found += damaged ? 1 : 0;
+    // Whoever did not find it has left it to the others.
+    EXPECT_EQ(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 5, values.data()); }).empty(), !damaged);
+    // Without that, a reader looks for itself.
+    Checkpoint alone(root(), {index, 3});
+    EXPECT_NE(refusal([&] { alone.read("exp_avg_sq.a.weight", 0, 5, values.data()); }), "");
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
+  State state(25);
+  state.weight[17] = std::numeric_limits<float>::quiet_NaN();
+  state.exp_avg_sq[33] = BFloat16(-std::numeric_limits<float>::infinity());
+  save(1, state);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 17, values.data());
+  const std::string weight = root() + "/step_00000001: tensor a.weight is nan at [3, 2], expected finite numbers";
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", 10, 20, values.data()); }), weight);
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", {1, 4}, 5, 15, values.data()); }), weight);
+  std::vector<BFloat16> halves(35);
+  const std::string moment =
+      refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
+  EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
+}
+
+TEST_F(CheckpointTest, CarriesFiles) {
+  State state(26);
+  CheckpointWriter writer({root(), 0, true}, group_, stream_);
+  writer.carry({{"tokenizer.json", "{}"}, {"empty.txt", ""}});
+  writer.save(1, small_model(), {}, state.tensors());
+  writer.finish();
+  writer.save(2, small_model(), {}, state.tensors());
+  writer.finish();
+  for (const int64_t step : {1, 2}) {
+    Checkpoint checkpoint(step_path(step));
+    checkpoint.verify();
+    ASSERT_EQ(checkpoint.files().size(), 2u);
+    EXPECT_EQ(checkpoint.files()[0].name, "tokenizer.json");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[0]), "{}");
+    EXPECT_EQ(checkpoint.read_file(checkpoint.files()[1]), "");
+  }
+  const std::string path = (step_path(1) / "tokenizer.json").string();
+  write_file(path, "[]");
+  EXPECT_NE(damage(step_path(1)).find(path + ": is damaged"), std::string::npos);
+  write_file(dir_ / "elsewhere", "{}");
+  fs::remove(path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+  fs::create_symlink(dir_ / "elsewhere", path);
+  EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
+}
+
+TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
+  const CheckpointTensorInfo tensor{"a", {1}, DType::kFloat32, {{"shard", "a", 0, 1, "0"}}};
+  CheckpointManifest manifest{1,        small_model(),       1, nlohmann::json::object(), {{"shard", 4, "0"}},
+                              {tensor}, {{"../key", 1, "0"}}};
+  EXPECT_THROW(manifest_from_json(manifest_to_json(manifest), "manifest.json"), InputError);
+  manifest.files.front().name = "key";
+  EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "manifest.json").files.front().name, "key");
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
+  State state(18);
+  save(1, state);
+  const std::string path = (step_path(1) / "manifest.json").string();
+  const std::string whole = read_whole_file(path);
+  const nlohmann::json original = nlohmann::json::parse(whole);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x04);
+    if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;  // white space for white space
+    write_file(path, damaged);
+    ASSERT_NE(damage(step_path(1)).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole.substr(0, whole.size() / 2));
+  EXPECT_NE(damage(step_path(1)).find(path), std::string::npos);
+}
+
+TEST_F(CheckpointTest, DescribesItself) {
+  State state(19);
+  save(2, state);
+  const nlohmann::json description = Checkpoint(root()).describe();
+  EXPECT_EQ(description.at("step"), 2);
+  EXPECT_EQ(description.at("tokens"), 20);
+  EXPECT_EQ(description.at("ranks"), 1);
+  EXPECT_EQ(description.at("parameters"), small_model().num_parameters());
+  EXPECT_EQ(description.at("model").at("vocab_size"), 10);
+  EXPECT_EQ(description.at("bytes"), fs::file_size(shard_path(2)));
+  EXPECT_EQ(description.at("intact"), true);
+}
+
+TEST(CheckpointModel, NamesTheFirstDifference) {
+  ModelConfig run = small_model();
+  check_same_model(small_model(), run, "checkpoints");
+  run.vocab_size = 20;
+  run.num_layers = 3;
+  try {
+    check_same_model(small_model(), run, "checkpoints");
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "checkpoints: a checkpoint of another model: its num_layers is 1, this run's model.num_layers is 3");
+  }
+  run = small_model();
+  run.rope_scaling = RopeScaling{};
+  EXPECT_THROW(check_same_model(small_model(), run, "checkpoints"), InputError);
+  EXPECT_EQ(model_config_from_json(model_config_to_json(run)), run);
+}
+
+// Writing fails beyond a file size, as it does on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, SIG_DFL);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(CheckpointTest, SurvivesAFullDisk) {
+  State first(20), second(21);
+  for (const bool async : {false, true}) {
+    save(1, first);
+    CheckpointWriter writer({root(), 1, async}, group_, stream_);
+    std::string message;
+    try {
+      const FileSizeLimit limit(100);
+      writer.save(2, small_model(), {}, second.tensors());
+      writer.finish();
+    } catch (const InputError& error) {
+      FAIL() << "not the user's input: " << error.what();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_NE(message.find("rank_00000.safetensors"), std::string::npos) << message;
+    EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
+    EXPECT_FALSE(writer.pending());
+    Checkpoint checkpoint(root());
+    expect_holds(checkpoint, first);
+    // And it works again once there is room.
+    writer.save(2, small_model(), {}, second.tensors());
+    writer.finish();
+    EXPECT_EQ(listing(), std::vector<std::string>{"step_00000002"});
+    fs::remove_all(step_path(2));
+  }
+}
+
+TEST_F(CheckpointTest, SurvivesAFullDiskWhileTheManifestIsWritten) {
+  State state(22);
+  save(1, state);
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  writer.save(2, small_model(), {{"long", std::string(10000, 'x')}}, state.tensors());
+  {
+    const FileSizeLimit limit(5000);
+    EXPECT_THROW(writer.finish(), Error);
+  }
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
+  EXPECT_EQ(damage(root()), "");
+}
+
+TEST_F(CheckpointTest, RefusesADirectoryThatCannotBe) {
+  write_file(dir_ / "file", "x");
+  EXPECT_THROW(CheckpointWriter({dir_ / "file", 1, true}, group_, stream_), InputError);
+  EXPECT_THROW(CheckpointWriter({dir_ / "file/below", 1, true}, group_, stream_), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

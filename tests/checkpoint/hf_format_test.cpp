@@ -1,0 +1,146 @@
+#include "checkpoint/hf_format.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+#include "core/json_input.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::json;
+
+// As transformers 4 writes it: Llama 3.2 1B.
+Json version_4_config() {
+  return Json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})");
+}
+
+std::string refusal(const Json& json) {
+  try {
+    parse_hf_config(json, "config.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void expect_refused(const Json& changes, const std::string& part) {
+  Json json = version_4_config();
+  json.merge_patch(changes);
+  const std::string message = refusal(json);
+  EXPECT_NE(message.find(part), std::string::npos) << changes.dump() << " -> " << message;
+  EXPECT_EQ(message.rfind("config.json: ", 0), 0u) << message;
+}
+
+TEST(HfFormat, ReadsVersion4) {
+  EXPECT_EQ(parse_hf_config(version_4_config(), "config.json"), model_preset("llama3_1b"));
+  const HfMetadata metadata = parse_hf_metadata(version_4_config());
+  EXPECT_EQ(metadata.bos_token_id, 128000);
+  EXPECT_EQ(metadata.eos_token_id, Json::array({128001, 128008}));
+  EXPECT_EQ(metadata.max_position_embeddings, 131072);
+}
+
+TEST(HfFormat, ReadsTheOlderKeyOfTheRopeType) {
+  Json json = version_4_config();
+  json["rope_scaling"].erase("rope_type");
+  json["rope_scaling"]["type"] = "llama3";
+  EXPECT_EQ(parse_hf_config(json, "config.json"), model_preset("llama3_1b"));
+}
+
+TEST(HfFormat, FillsInWhatOldConfigsLeaveOut) {
+  Json json = version_4_config();
+  for (const char* key : {"head_dim", "num_key_value_heads", "rope_scaling", "rope_theta", "tie_word_embeddings"}) {
+    json.erase(key);
+  }
+  const ModelConfig config = parse_hf_config(json, "config.json");
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.num_kv_heads, 32);
+  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_FALSE(config.rope_scaling.has_value());
+  EXPECT_FALSE(config.tie_word_embeddings);
+  json["head_dim"] = nullptr;
+  json["rope_scaling"] = nullptr;
+  EXPECT_EQ(parse_hf_config(json, "config.json"), config);
+}
+
+TEST(HfFormat, ReadsVersion5) {
+  const std::string golden = std::string(OCTAVO_SOURCE_DIR) + "/tests/golden/";
+  const ModelConfig gqa = parse_hf_config(read_json_file(golden + "gqa/config.json"), "gqa");
+  EXPECT_EQ(gqa.rope_theta, 500000.0);
+  EXPECT_FALSE(gqa.rope_scaling.has_value());
+  EXPECT_EQ(gqa.num_heads, 2 * gqa.num_kv_heads);
+  EXPECT_FALSE(gqa.tie_word_embeddings);
+  const Json tied_json = read_json_file(golden + "tied_ropescaled/config.json");
+  const ModelConfig tied = parse_hf_config(tied_json, "tied");
+  ASSERT_TRUE(tied.rope_scaling.has_value());
+  EXPECT_EQ(tied.rope_scaling->factor, tied_json.at("rope_parameters").at("factor"));
+  EXPECT_EQ(tied.rope_scaling->original_max_position_embeddings,
+            tied_json.at("rope_parameters").at("original_max_position_embeddings"));
+  EXPECT_TRUE(tied.tie_word_embeddings);
+}
+
+TEST(HfFormat, WritesWhatBothVersionsRead) {
+  HfMetadata metadata;
+  metadata.bos_token_id = 1;
+  for (const std::string& preset : model_preset_names()) {
+    const ModelConfig config = model_preset(preset);
+    const Json both = Json::parse(make_hf_config(config, metadata, DType::kFloat32).dump());
+    Json version_4 = both, version_5 = both;
+    version_4.erase("rope_parameters");
+    version_5.erase("rope_scaling");
+    version_5.erase("rope_theta");
+    for (const Json& json : {both, version_4, version_5}) EXPECT_EQ(parse_hf_config(json, preset), config) << preset;
+    EXPECT_EQ(both.at("torch_dtype"), "float32");
+    EXPECT_EQ(both.at("dtype"), "float32");
+    EXPECT_EQ(both.at("bos_token_id"), 1);
+    EXPECT_TRUE(both.at("eos_token_id").is_null());
+    EXPECT_EQ(both.at("architectures"), Json::array({"LlamaForCausalLM"}));
+  }
+}
+
+TEST(HfFormat, KnowsThePositions) {
+  const auto positions = [](const char* preset, int64_t known, int64_t seq_len) -> int64_t {
+    HfMetadata metadata;
+    metadata.max_position_embeddings = known;
+    metadata.seq_len = seq_len;
+    return make_hf_config(model_preset(preset), metadata, DType::kFloat32).at("max_position_embeddings");
+  };
+  EXPECT_EQ(positions("llama3_8b", 0, 0), 8192);
+  EXPECT_EQ(positions("llama3_8b", 0, 512), 512);
+  EXPECT_EQ(positions("llama3_8b", 4096, 512), 4096);
+  EXPECT_EQ(positions("llama3_8b", 4096, 16384), 16384);
+  EXPECT_EQ(positions("llama3_1b", 0, 512), 32 * 8192);
+}
+
+TEST(HfFormat, RefusesWhatIsNotThisLlama) {
+  expect_refused({{"model_type", "mistral"}}, "mistral");
+  expect_refused({{"model_type", nullptr}}, "model_type");
+  expect_refused({{"hidden_act", "gelu"}}, "gelu");
+  expect_refused({{"attention_bias", true}}, "attention_bias");
+  expect_refused({{"mlp_bias", true}}, "mlp_bias");
+  expect_refused({{"quantization_config", {{"bits", 4}}}}, "quantization_config");
+  for (const char* type : {"linear", "yarn", "dynamic", "longrope"}) {
+    expect_refused({{"rope_scaling", {{"rope_type", type}}}}, type);
+    expect_refused({{"rope_parameters", {{"rope_type", type}}}}, type);
+  }
+  expect_refused({{"rope_scaling", {{"factor", nullptr}}}}, "factor");
+  expect_refused({{"rope_scaling", 3}}, "rope_scaling");
+  expect_refused({{"hidden_size", nullptr}}, "hidden_size");
+  expect_refused({{"vocab_size", "many"}}, "vocab_size");
+  expect_refused({{"num_attention_heads", 0}}, "num_attention_heads");
+  expect_refused({{"num_key_value_heads", 5}}, "num_kv_heads");
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,96 @@
+// Manifests with a valid checksum that claim what cannot be.
+#include <functional>
+#include <limits>
+
+#include "tests/checkpoint/checkpoint_fixture.h"
+
+namespace octavo {
+namespace {
+
+using Json = nlohmann::json;
+
+class HostileManifestTest : public CheckpointTest {
+ protected:
+  // The manifest of a sound checkpoint with a change, and its checksum made to fit.
+  std::string refusal(const std::function<void(Json&)>& change) {
+    State state(1);
+    save(5, state);
+    Json json = Json::parse(read_whole_file((step_path(5) / kManifestName).string()));
+    change(json);
+    json.erase("xxh3");
+    const std::string content = json.dump();
+    json["xxh3"] = checksum_hex(content.data(), static_cast<int64_t>(content.size()));
+    write_file((step_path(5) / kManifestName).string(), json.dump());
+    return message_of<InputError>([&] { Checkpoint(step_path(5)).describe(); });
+  }
+
+  void expect_refused(const char* pointer, const Json& value) {
+    const std::string message = refusal([&](Json& json) { json[Json::json_pointer(pointer)] = value; });
+    expect_mentions(message, {"manifest.json: is not a valid manifest: "});
+    EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 500u) << message;
+  }
+};
+
+const std::vector<Json>& no_size() {
+  static const std::vector<Json> values{0,
+                                        -1,
+                                        1.5,
+                                        1e300,
+                                        nullptr,
+                                        "1",
+                                        Json::array({1}),
+                                        Json::object(),
+                                        true,
+                                        std::numeric_limits<int64_t>::max(),
+                                        uint64_t{1} << 63,
+                                        std::numeric_limits<uint64_t>::max()};
+  return values;
+}
+
+TEST_F(HostileManifestTest, ModelsThatCannotExist) {
+  for (const char* field :
+       {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size"}) {
+    for (const Json& value : no_size()) expect_refused(fmt::format("/model/{}", field).c_str(), value);
+  }
+  expect_refused("/model/num_kv_heads", 255);
+  expect_refused("/model/num_layers", int64_t{1} << 32);
+  expect_refused("/model/num_layers", 4);  // there are 3 tensors
+  expect_refused("/model/rope_theta", "x");
+  expect_refused("/model/rope_scaling", 1);
+  expect_refused("/model/rms_norm_eps", -1);
+  expect_refused("/model/tie_word_embeddings", 1);
+  expect_refused("/model", nullptr);
+}
+
+TEST_F(HostileManifestTest, TensorsThatCannotExist) {
+  for (const Json& value : no_size()) {
+    if (value != 0) expect_refused("/tensors/0/pieces/0/begin", value);
+    expect_refused("/tensors/0/pieces/0/end", value);
+    expect_refused("/tensors/0/shape/0", value);
+    expect_refused("/tensors/0/shape", value);
+  }
+  expect_refused("/tensors/0/shape", Json::array({-7, -5}));
+  expect_refused("/tensors/0/shape", Json::array({int64_t{1} << 32, int64_t{1} << 32, 35}));
+  expect_refused("/tensors/0/pieces", Json::array());
+  expect_refused("/tensors/0/pieces/0/columns", Json::array({0, 6}));
+  expect_refused("/tensors/0/pieces/0/columns", Json::array({uint64_t{1} << 63, 1}));
+  expect_refused("/tensors/0/dtype", "float7");
+  expect_refused("/tensors/0/name", 5);
+  expect_refused("/tensors", Json::array());
+  expect_refused("/shards/0/file", "../../etc/passwd");
+  expect_refused("/shards/0/bytes", -1);
+}
+
+TEST_F(HostileManifestTest, TheRest) {
+  for (const char* pointer : {"/mesh/ranks", "/mesh"}) {
+    for (const Json& value : no_size()) expect_refused(pointer, value);
+  }
+  expect_refused("/step", -1);
+  expect_refused("/step", uint64_t{1} << 63);
+  expect_refused("/meta", "text");
+  expect_refused("/meta/tokens", "many");
+}
+
+}  // namespace
+}  // namespace octavo

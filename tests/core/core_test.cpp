@@ -1,0 +1,288 @@
+// kernels/core: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
+#include <bit>
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "core/arena.h"
+#include "core/profiler.h"
+#include "core/staging_memory.h"
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+// ---- bfloat16
+
+double value_of(uint16_t bits) {
+  BFloat16 number;
+  number.bits = bits;
+  return static_cast<double>(static_cast<float>(number));
+}
+
+bool is_nan(uint16_t bits) { return (bits & 0x7fff) > 0x7f80; }
+
+TEST(BFloat16, EveryValueSurvivesTheWayThroughFloat) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    BFloat16 number;
+    number.bits = static_cast<uint16_t>(bits);
+    const BFloat16 back(static_cast<float>(number));
+    if (is_nan(number.bits)) {
+      EXPECT_TRUE(is_nan(back.bits)) << bits;
+    } else {
+      EXPECT_EQ(back.bits, bits);
+    }
+  }
+}
+
+// Between two neighbours the nearer wins, and half way the one whose last bit is zero.
+TEST(BFloat16, RoundsToNearestEven) {
+  std::mt19937 generator(7);
+  std::uniform_int_distribution<uint32_t> any;
+  for (int i = 0; i < 200'000; ++i) {
+    uint32_t word = any(generator);
+    if (i % 3 == 0) word = (word & 0xffff0000u) | 0x8000u;  // exactly half way
+    const float x = std::bit_cast<float>(word);
+    const auto low = static_cast<uint16_t>(word >> 16);  // toward zero
+    if (!std::isfinite(x) || (low & 0x7fff) == 0x7f7f) continue;
+    const auto high = static_cast<uint16_t>(low + 1);
+    const double to_low = std::abs(static_cast<double>(x) - value_of(low));
+    const double to_high = std::abs(static_cast<double>(x) - value_of(high));
+    const bool take_low = to_low < to_high || (to_low == to_high && low % 2 == 0);
+    ASSERT_EQ(BFloat16(x).bits, take_low ? low : high) << x;
+  }
+}
+
+TEST(BFloat16, Ends) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(BFloat16(kInfinity).bits, 0x7f80);
+  EXPECT_EQ(BFloat16(-kInfinity).bits, 0xff80);
+  EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // beyond the largest bfloat16
+  EXPECT_EQ(BFloat16(-0.0f).bits, 0x8000);
+  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0x7f800001u)).bits));  // a NaN whose upper half is an infinity
+  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0xffffffffu)).bits));
+}
+
+// ---- Tensor
+
+TEST(Tensor, ShapesAndViews) {
+  Array storage(DType::kFloat32, {4, 6});
+  for (int64_t i = 0; i < 24; ++i) storage.set(i, static_cast<double>(i));
+  const Tensor tensor = storage;
+  EXPECT_EQ(tensor.numel(), 24);
+  EXPECT_EQ(tensor.bytes(), 96);
+  EXPECT_EQ(tensor.dim(-1), 6);
+  EXPECT_EQ(tensor.describe(), "float32 [4, 6]");
+  const Tensor rows = tensor.rows(1, 3);
+  EXPECT_EQ(rows.describe(), "float32 [2, 6]");
+  EXPECT_EQ(rows.data<float>()[0], 6.0f);
+  EXPECT_EQ(tensor.rows(4, 4).numel(), 0);
+  const Tensor view = rows.view({3, 2, 2});
+  EXPECT_EQ(view.describe(), "float32 [3, 2, 2]");
+  EXPECT_EQ(view.data<float>()[11], 17.0f);
+  EXPECT_TRUE(tensor.same_shape(Array(DType::kInt32, {4, 6})));
+  EXPECT_FALSE(tensor.same_shape(view));
+  EXPECT_FALSE(Tensor().defined());
+}
+
+TEST(Tensor, MisuseThrows) {
+  const Array storage(DType::kFloat32, {4, 6});
+  const Tensor tensor = storage;
+  expect_error([&] { tensor.data<BFloat16>(); }, "expected a bfloat16 tensor, got float32 [4, 6]");
+  expect_error([&] { tensor.rows(3, 5); }, "rows 3 to 5 of float32 [4, 6]");
+  expect_error([&] { tensor.rows(3, 2); }, "rows 3 to 2");
+  expect_error([&] { tensor.view({5, 5}); }, "cannot view float32 [4, 6] as float32 [5, 5]");
+  expect_error([&] { Tensor(nullptr, DType::kFloat32, {2, -1}); }, "negative dimension in [2, -1]");
+  expect_error([&] { Tensor(nullptr, DType::kFloat32, {1, 1, 1, 1, 1}); }, "at most 4 dimensions, got 5");
+  expect_error(
+      [&] {
+        expect_tensor(tensor, "x", DType::kFloat32, {6, 4});
+      },
+      "x is float32 [4, 6], expected float32 [6, 4]");
+  expect_error([&] { expect_tensor(tensor, "x", DType::kBFloat16, {4, 6}); }, "expected bfloat16 [4, 6]");
+  expect_error([&] { expect_tensor({}, "x", DType::kFloat32, {1}); }, "x is missing, expected float32 [1]");
+}
+
+// ---- Arena
+
+std::vector<Tensor> lay_out(Arena& arena) {
+  return {arena.allocate("a", DType::kBFloat16, {3, 5}), arena.allocate("b", DType::kFloat32, {65}),
+          arena.allocate("c", DType::kInt32, {1})};
+}
+
+TEST(Arena, ThePlanIsWhatIsAllocated) {
+  Arena plan(Device::kCpu);
+  EXPECT_TRUE(plan.planning());
+  lay_out(plan);
+  EXPECT_EQ(plan.used(), 256 + 512 + 256);
+  ASSERT_EQ(plan.items().size(), 3u);
+  EXPECT_EQ(plan.items()[1].name, "b");
+  EXPECT_EQ(plan.items()[1].bytes, 260);
+
+  Arena arena(Device::kCpu, plan.used());
+  EXPECT_FALSE(arena.planning());
+  for (const Tensor& tensor : lay_out(arena)) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.raw()) % 256, 0u);
+    const auto* bytes = static_cast<const char*>(tensor.raw());
+    for (int64_t i = 0; i < tensor.bytes(); ++i) ASSERT_EQ(bytes[i], 0);
+  }
+  EXPECT_EQ(arena.used(), plan.used());
+  expect_error([&] { arena.allocate("one more", DType::kFloat32, {1}); }, "has no room for one more (float32 [1]");
+}
+
+TEST(Arena, OverlaidPartsShareMemory) {
+  std::vector<Tensor> few;
+  std::vector<Tensor> many;
+  const auto lay_out_both = [&](Arena& arena) {
+    const Tensor before = arena.allocate("before", DType::kFloat32, {1});
+    arena.overlay({[&](Arena& part) { few = {part.allocate("one", DType::kFloat32, {100})}; },
+                   [&](Arena& part) { many = lay_out(part); }});
+    return std::pair{before, arena.allocate("after", DType::kFloat32, {1})};
+  };
+  Arena plan(Device::kCpu);
+  lay_out_both(plan);
+  EXPECT_EQ(plan.used(), 256 + (256 + 512 + 256) + 256);
+  ASSERT_EQ(plan.items().size(), 6u);
+  int64_t counted = 0;
+  for (const Arena::Item& item : plan.items()) counted += item.overlaid ? 0 : item.bytes;
+  EXPECT_EQ(counted, 4 + (30 + 260 + 4) + 4);
+
+  Arena arena(Device::kCpu, plan.used());
+  const auto [before, after] = lay_out_both(arena);
+  EXPECT_EQ(arena.used(), plan.used());
+  EXPECT_EQ(few[0].raw(), many[0].raw());
+  const auto distance = [](const Tensor& a, const Tensor& b) {
+    return static_cast<char*>(b.raw()) - static_cast<char*>(a.raw());
+  };
+  EXPECT_EQ(distance(before, many[0]), 256);
+  EXPECT_EQ(distance(many[2], after), 256);
+}
+
+// ---- Stream
+
+TEST(Stream, CopiesAndZeroes) {
+  Stream stream = Stream::cpu();
+  Array from(DType::kFloat32, {2, 3});
+  from.fill(1.5);
+  const Array to(DType::kFloat32, {6});
+  stream.copy(to, from);
+  EXPECT_EQ(to.bits(), from.bits());
+  stream.zero(to);
+  EXPECT_EQ(to.values(), Values(6, 0.0));
+  const Array small(DType::kFloat32, {5});
+  expect_error([&] { stream.copy(small, from); }, "cannot copy float32 [2, 3] to float32 [5]");
+}
+
+TEST(Stream, WorkspaceIsBorrowedAndChecked) {
+  Stream stream = Stream::cpu();
+  EXPECT_EQ(stream.workspace_bytes(), 0);
+  expect_error([&] { stream.workspace(1); }, "needs a workspace of 1 bytes, the stream has 0");
+  const Array scratch(DType::kInt32, {4});
+  stream.set_workspace(scratch);
+  EXPECT_EQ(stream.workspace(16), static_cast<const Tensor&>(scratch).raw());
+  expect_error([&] { stream.workspace(17); }, "needs a workspace of 17 bytes, the stream has 16");
+}
+
+struct Counted {
+  explicit Counted(Stream&) {}
+  int uses = 0;
+};
+
+TEST(Stream, KeepsOneStateOfAType) {
+  Stream stream = Stream::cpu();
+  EXPECT_EQ(++stream.state<Counted>().uses, 1);
+  EXPECT_EQ(++stream.state<Counted>().uses, 2);
+  Stream moved = std::move(stream);
+  EXPECT_EQ(++moved.state<Counted>().uses, 3);
+}
+
+TEST(Stream, MovesWithAllItHolds) {
+  Stream stream = Stream::planned(132);
+  stream.set_product_multiprocessors(116);
+  stream.set_deterministic(true);
+  Stream moved = std::move(stream);
+  Stream assigned = Stream::cpu();
+  assigned = std::move(moved);
+  EXPECT_TRUE(assigned.is_planned());
+  EXPECT_EQ(assigned.multiprocessors(), 132);
+  EXPECT_EQ(assigned.product_multiprocessors(), 116);
+  EXPECT_TRUE(assigned.deterministic());
+}
+
+// ---- Staging memory
+
+TEST(StagingMemory, IsThereWhenItIsAskedFor) {
+  StagingMemory staging(Device::kCpu);
+  EXPECT_EQ(staging.data(), nullptr);
+  staging.reserve(0);
+  EXPECT_EQ(staging.bytes(), 0);
+  staging.reserve(5'000'000);
+  auto* data = static_cast<char*>(staging.data());
+  EXPECT_EQ(staging.bytes(), 5'000'000);
+  data[0] = 1;
+  data[4'999'999] = 2;
+  staging.reserve(100);
+  EXPECT_EQ(staging.data(), data) << "there are enough already";
+  EXPECT_EQ(data[4'999'999], 2);
+  staging.reserve(9'000'000);  // while nobody has waited for it yet
+  staging.reserve(10'000'000);
+  std::memset(staging.data(), 3, 10'000'000);
+  EXPECT_EQ(staging.bytes(), 10'000'000);
+}
+
+TEST(StagingMemory, IsMadeInTheBackground) {
+  using Clock = std::chrono::steady_clock;
+  StagingMemory staging(Device::kCpu);
+  const Clock::time_point begin = Clock::now();
+  staging.reserve(int64_t{512} << 20);
+  const Clock::time_point reserved = Clock::now();
+  staging.data();
+  EXPECT_LT(reserved - begin, Clock::now() - reserved);
+}
+
+// ---- Profiler
+
+TEST(Profiler, SumsByName) {
+  Stream stream = Stream::cpu();
+  Profiler profiler(Device::kCpu);
+  { const OpTimer unheard(stream, "before"); }
+  stream.set_profiler(&profiler);
+  for (int i = 0; i < 3; ++i) {
+    const OpTimer timer(stream, "sleep", 10, 100);
+    const OpTimer inner(stream, "inner");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const auto totals = profiler.totals();
+  ASSERT_EQ(totals.size(), 2u);
+  EXPECT_EQ(totals.at("sleep").calls, 3);
+  EXPECT_GE(totals.at("sleep").milliseconds, 6.0);
+  EXPECT_EQ(totals.at("sleep").flops, 30);
+  EXPECT_EQ(totals.at("sleep").bytes, 300);
+  EXPECT_LE(totals.at("inner").milliseconds, totals.at("sleep").milliseconds);
+
+  EXPECT_EQ(totals.at("sleep").fp8_flops, 0);
+
+  profiler.clear();
+  { const OpTimer timer(stream, "again"); }
+  const auto after = profiler.totals();
+  ASSERT_EQ(after.size(), 1u);
+  EXPECT_EQ(after.at("again").calls, 1);
+  EXPECT_EQ(after.at("again").flops, 0);
+}
+
+TEST(Profiler, TellsWhatBoundsAnOp) {
+  Stream stream = Stream::cpu();
+  Profiler profiler(Device::kCpu);
+  stream.set_profiler(&profiler);
+  { const OpTimer timer(stream, "qkv", 10, 1, OpBound::kProduct); }
+  { const OpTimer timer(stream, "qkv", 30, 1, OpBound::kFp8Product); }
+  { const OpTimer timer(stream, "all_reduce", 0, 1, OpBound::kCommunication); }
+  const auto totals = profiler.totals();
+  EXPECT_EQ(totals.at("qkv").flops, 40);
+  EXPECT_EQ(totals.at("qkv").fp8_flops, 30);
+  EXPECT_FALSE(totals.at("qkv").communication);
+  EXPECT_TRUE(totals.at("all_reduce").communication);
+}
+
+}  // namespace
+}  // namespace octavo
