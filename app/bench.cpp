@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "app/commands.h"
 #include "app/measure/bench_ops.h"
 #include "app/memory/inference.h"
 #include "core/error.h"

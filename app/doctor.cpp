@@ -10,8 +10,8 @@
 #include "app/measure/doctor_report.h"
 #include "app/measure/measure_machine.h"
 #include "app/run/runtime.h"
-#include "core/output_file.h"
 #include "core/error.h"
+#include "core/output_file.h"
 #include "parallel/config.h"
 
 namespace octavo {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "app/commands.h"
 #include "app/memory/inference.h"
-#include "app/memory/memory_room.h"
 #include "app/run/same_files.h"
 #include "core/error.h"
 #include "core/format.h"

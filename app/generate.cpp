@@ -5,6 +5,7 @@
 #include <optional>
 #include <random>
 
+#include "app/commands.h"
 #include "app/memory/inference.h"
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"

@@ -9,17 +9,18 @@
 #include <system_error>
 #include <utility>
 
+#include "app/run/tokenizer.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
 #include "checkpoint/hf_format.h"
 #include "checkpoint/safetensors.h"
-#include "app/run/tokenizer.h"
 #include "checkpoint/weight_source.h"
-#include "core/output_file.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
+#include "core/output_file.h"
 #include "model/parameters.h"
 
 namespace octavo {

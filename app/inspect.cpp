@@ -3,9 +3,9 @@
 #include <charconv>
 #include <iostream>
 
-#include "checkpoint/checkpoint.h"
 #include "app/commands.h"
 #include "app/config/config.h"
+#include "checkpoint/checkpoint.h"
 #include "core/error.h"
 #include "core/input_file.h"
 

@@ -15,9 +15,9 @@
 #include "app/console.h"
 #include "app/import_export.h"
 #include "build_config.h"
-#include "data/pack.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "data/pack.h"
 
 namespace octavo {
 

@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "app/plan/machine_files.h"
+#include "app/commands.h"
 #include "app/memory/memory_advice.h"
+#include "app/plan/machine_files.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
 #include "app/run/runtime.h"

@@ -1,11 +1,9 @@
 #include <spdlog/spdlog.h>
 
 #include "app/commands.h"
-#include "app/memory/inference.h"
 #include "app/run/same_files.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"
-#include "app/run/weights.h"
 #include "core/error.h"
 #include "core/format.h"
 

@@ -5,9 +5,10 @@
 #include <system_error>
 #include <utility>
 
-#include "core/mapped_file.h"
+#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "core/json_input.h"
+#include "core/mapped_file.h"
 
 namespace octavo {
 namespace {

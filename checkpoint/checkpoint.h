@@ -1,5 +1,5 @@
-// Reads a checkpoint (checkpoint/checkpoint_format.h): any element range of any tensor or of some of its columns, whatever
-// mesh wrote it.
+// Reads a checkpoint (checkpoint/checkpoint_format.h): any element range of any tensor or of some of its columns,
+// whatever mesh wrote it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The file system's side of checkpoint_format.h: finding, installing and clearing away checkpoint directories.
+#include "checkpoint/checkpoint_files.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,9 +13,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "checkpoint/checkpoint_format.h"
-#include "core/output_file.h"
 #include "core/error.h"
+#include "core/output_file.h"
 
 namespace octavo {
 namespace {

@@ -7,9 +7,9 @@
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
 //
 // A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, or of
-// some columns of a 2-dimensional one, flattened row by row (checkpoint/tensor_slice.h), each stored under a key of a shard.
-// The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So a
-// reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
+// some columns of a 2-dimensional one, flattened row by row (checkpoint/tensor_slice.h), each stored under a key of a
+// shard. The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So
+// a reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
 // weights, and OptimizerState::name + "." + name for what the optimizer keeps of each.
 #pragma once
 
@@ -105,38 +105,5 @@ std::string shard_name(int rank);               // "rank_00000.safetensors"
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kTemporaryPrefix = ".tmp_";
 inline constexpr const char* kReplacedPrefix = ".old_";
-
-// Whether there is such a path. InputError where the system cannot tell (an I/O error, no permission, a loop of links),
-// and for a link to nothing: a checkpoint that cannot be looked at is not one that is not there.
-bool is_there(const std::filesystem::path& path);
-
-// Complete checkpoints in `dir`, by step; none when it does not exist. A replaced one (kReplacedPrefix) counts only
-// where its step has no other: the crash of a replacement on a file system that cannot exchange directories. InputError
-// where one cannot be looked at.
-struct FoundCheckpoint {
-  int64_t step = 0;
-  std::filesystem::path path;
-};
-std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir);
-
-// Removes a directory and what is in it, if it exists. Error naming it when the system refuses.
-void remove_directory(const std::filesystem::path& dir);
-
-// Makes a directory's entries (files created or renamed in it) durable. Error naming it when the system refuses.
-void sync_directory(const std::filesystem::path& dir);
-
-// Puts the complete directory `fresh` at `final`, replacing what is there: exchanged in one step where the file system
-// can, else the old one is put aside first under kReplacedPrefix, so that at any moment one of both is complete. Both
-// must have the same parent, which is synced.
-void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
-
-// Writes a file into `dir` and describes it for the manifest.
-CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
-
-// Writes manifest.json into `dir` and syncs both.
-void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
-
-// Puts an interrupted replacement back and removes what crashed runs left in `dir`.
-void clean_up_interrupted(const std::filesystem::path& dir);
 
 }  // namespace octavo

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
 #include "core/error.h"

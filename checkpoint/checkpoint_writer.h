@@ -1,5 +1,5 @@
-// Writes checkpoints (checkpoint/checkpoint_format.h), without holding up training: save() copies this rank's pieces into
-// staging memory, a thread writes them, poll() completes the checkpoint once every rank's thread is done.
+// Writes checkpoints (checkpoint/checkpoint_format.h), without holding up training: save() copies this rank's pieces
+// into staging memory, a thread writes them, poll() completes the checkpoint once every rank's thread is done.
 //
 //   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
 //   every step:  if (writer.pending()) writer.poll();

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "checkpoint/tensor_slice.h"
-#include "core/file_identity.h"
 #include "core/error.h"
+#include "core/file_identity.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
 #include "model/parameters.h"

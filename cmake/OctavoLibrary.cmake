@@ -8,3 +8,6 @@ function(octavo_library name)
   add_library(octavo_${name} STATIC ${sources})
   target_link_libraries(octavo_${name} PUBLIC ${ARGN})
 endfunction()
+
+# The headers that nearly every file includes, compiled once: octavo_headers is the library whose precompiled header
+# the targets of this project use.

@@ -1,5 +1,5 @@
-// What kernels/core needs of CUDA, so that stream.cpp and memory.cpp name no CUDA type. Implemented in
-// backend_cuda.cpp in CUDA builds; never called otherwise (`if constexpr (kHasCuda)`).
+// What core/ needs of CUDA, so that its other files name no CUDA type. Implemented in cuda_backend_cuda.cpp, in CUDA
+// builds; never called otherwise (`if constexpr (kHasCuda)`).
 #pragma once
 
 #include <cstdint>

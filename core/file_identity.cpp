@@ -13,7 +13,6 @@
 #include <cstring>
 #include <vector>
 
-#include "data/token_file.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -88,13 +87,6 @@ std::string sampled_file_identity(const std::string& path) {
     file.add(begin, begin + kSampleBytes);
   }
   return file.identity();
-}
-
-std::string token_file_identity(const std::string& path) {
-  const std::string prefix = token_file_prefix(path);
-  const std::string tokens = sampled_file_identity(prefix + ".bin");
-  const bool has_index = ::access((prefix + ".idx").c_str(), F_OK) == 0;
-  return has_index ? fmt::format("{}; {}", file_identity(prefix + ".idx"), tokens) : tokens;
 }
 
 }  // namespace octavo

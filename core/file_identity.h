@@ -12,7 +12,4 @@ std::string file_identity(const std::string& path);
 // The same of samples: 64 blocks of 4 KiB spread evenly, the first and the last among them; all of a smaller file.
 std::string sampled_file_identity(const std::string& path);
 
-// Of a token file (data/token_file.h): its index as a whole, where there is one, and samples of its tokens.
-std::string token_file_identity(const std::string& path);
-
 }  // namespace octavo

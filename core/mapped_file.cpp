@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
-#include "core/mapping_faults.h"
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/mapping_faults.h"
 
 namespace octavo {
 

@@ -9,11 +9,11 @@
 #include <ostream>
 #include <vector>
 
-#include "data/sample_stream.h"
-#include "data/token_file.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
+#include "data/sample_stream.h"
+#include "data/token_file.h"
 
 namespace octavo {
 namespace {

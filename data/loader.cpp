@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/sample_batch.h"
 #include "core/error.h"
+#include "data/sample_batch.h"
 
 namespace octavo {
 namespace {

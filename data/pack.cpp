@@ -7,11 +7,11 @@
 #include <optional>
 #include <string_view>
 
-#include "data/byte_tokenizer.h"
-#include "data/token_writer.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
+#include "data/byte_tokenizer.h"
+#include "data/token_writer.h"
 
 namespace octavo {
 namespace {

@@ -1,5 +1,7 @@
 #include "data/token_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -7,6 +9,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/file_identity.h"
 #include "core/input_file.h"
 
 namespace octavo {
@@ -308,6 +311,13 @@ void TokenFile::check_vocabulary(int64_t vocab_size) const {
                   ids[static_cast<size_t>(bad)], begin + bad, d, vocab_size);
     }
   }
+}
+
+std::string token_file_identity(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  const std::string tokens = sampled_file_identity(prefix + ".bin");
+  const bool has_index = ::access((prefix + ".idx").c_str(), F_OK) == 0;
+  return has_index ? fmt::format("{}; {}", file_identity(prefix + ".idx"), tokens) : tokens;
 }
 
 }  // namespace octavo

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "data/sample_batch.h"
 #include "core/error.h"
+#include "data/sample_batch.h"
 
 namespace octavo {
 namespace {

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "kernels/adamw.h"
 #include "core/cuda_amax.cuh"
 #include "core/cuda_flat.cuh"
+#include "kernels/adamw.h"
 
 namespace octavo::cuda {
 

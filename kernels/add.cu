@@ -1,5 +1,5 @@
-#include "kernels/add.h"
 #include "core/cuda_flat.cuh"
+#include "kernels/add.h"
 
 namespace octavo::cuda {
 

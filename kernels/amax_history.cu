@@ -1,5 +1,5 @@
-#include "kernels/amax_history.h"
 #include "core/cuda_launch.cuh"
+#include "kernels/amax_history.h"
 
 namespace octavo::cuda {
 

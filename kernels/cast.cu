@@ -1,5 +1,5 @@
-#include "kernels/cast.h"
 #include "core/cuda_flat.cuh"
+#include "kernels/cast.h"
 
 namespace octavo::cuda {
 

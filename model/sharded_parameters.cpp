@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cast.h"
 #include "core/error.h"
+#include "kernels/cast.h"
 #include "kernels/fp8.h"
 #include "kernels/fp8_shard.h"
 

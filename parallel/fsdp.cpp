@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "kernels/add.h"
 #include "kernels/cast.h"
-#include "core/error.h"
 
 namespace octavo {
 

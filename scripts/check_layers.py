@@ -1,36 +1,54 @@
 #!/usr/bin/env python3
 """Checks the rules that keep the folders apart (see docs/architecture.md), and prints each breach as file:line: reason.
 
-    app -> model -> parallel -> kernels -> kernels/core        data -> kernels/core
+    app -> checkpoint -> model -> parallel -> kernels -> core        app -> data -> core
 
-  * an include from the repository root names a file of the same folder or of one below it;
+  * an include from the repository root names a file of the same folder or of one below it; within app/ the folders are floors,
+    and what stands directly in app/ may include them all;
+  * a header is implemented by the file of its name: no other .cpp of its folder is without a header, but a subcommand's;
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
   * every header begins with #pragma once.
 
     check_layers.py [ROOT]       exit code 1 when there is a breach
+    check_layers.py --counts     files, lines and includes of other folders, a row a folder
     check_layers.py --self-test  plants breaches in a scratch tree and checks that each is found
 """
 
+import collections
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-# What each layer may include besides itself.
-BELOW = {
-    "app": {"model", "parallel", "data", "kernels", "kernels/core"},
-    "model": {"parallel", "kernels", "kernels/core"},
-    "parallel": {"kernels", "kernels/core"},
-    "data": {"kernels/core"},
-    "kernels": {"kernels/core"},
-    "kernels/core": set(),
+# Each folder and those on which it stands directly; it may include whatever these stand on.
+STANDS_ON = {
+    "core": [],
+    "kernels": ["core"],
+    "parallel": ["kernels"],
+    "model": ["parallel"],
+    "data": ["core"],
+    "checkpoint": ["model"],
+    "app/config": ["model", "data"],
+    "app/run": ["app/config", "checkpoint"],
+    "app/memory": ["app/run"],
+    "app/train": ["app/memory"],
+    "app/plan": ["app/memory"],
+    "app/measure": ["app/plan"],
+    "app": ["app/train", "app/measure"],
 }
+
+
+def everything_below(layer):
+    return set(STANDS_ON[layer]).union(*(everything_below(below) for below in STANDS_ON[layer]))
+
+
+BELOW = {layer: everything_below(layer) for layer in STANDS_ON}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
-CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|nccl)\.(cpp|h))$|^kernels/core/cuda_check\.h$"
+CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|nccl)\.(cpp|h))$|^core/cuda_check\.h$"
 MPI_FILES = re.compile(r"_mpi\.(cpp|h)$")
 VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
@@ -41,7 +59,7 @@ VENDOR_HEADERS = [
 ]
 
 # Our own headers that include those, so that only the same kind of file may include them.
-CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|nccl)\.h$|^kernels/core/cuda_check\.h$")
+CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|nccl)\.h$|^core/cuda_check\.h$")
 MPI_HEADERS = re.compile(r"_mpi\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -51,16 +69,17 @@ DEVICE_CODE = re.compile(r"^\s*#\s*ifdef\s+__CUDACC__\s*$")
 
 def layer_of(path):
     """The layer of a path relative to the root, or None for what belongs to none (system headers, build_config.h)."""
-    parts = Path(path).parts
-    if len(parts) > 2 and parts[:2] == ("kernels", "core"):
-        return "kernels/core"
-    return parts[0] if len(parts) > 1 and parts[0] in BELOW else None
+    folder = Path(path).parent.as_posix()
+    if folder in BELOW:
+        return folder
+    # A folder of app/ that has no floor must not be taken for one.
+    return folder if folder.startswith("app/") else None
 
 
 def check_include(name, header, quoted):
     """Reason why file `name` must not include `header`, or None."""
     layer, other = layer_of(name), layer_of(header)
-    if layer and other and quoted and other != layer and other not in BELOW[layer]:
+    if layer and other and quoted and other != layer and other not in BELOW.get(layer, set()):
         return f"{layer} must not include {other} ({header})"
     if quoted and layer and other:  # one of our own files
         if CUDA_HEADERS.search(header) and not re.search(CUDA_FILES, name):
@@ -93,7 +112,7 @@ def check_file(root, path):
 def check_tree(root):
     files = sorted(
         path
-        for folder in {layer.split("/")[0] for layer in BELOW} | {"tests"}
+        for folder in sorted({layer.split("/")[0] for layer in BELOW} | {"tests"})
         for path in (root / folder).rglob("*")
         if path.suffix in SUFFIXES and path.is_file()
     )
@@ -104,7 +123,7 @@ def self_test():
     # Each planted file with the number of breaches that it must give.
     planted = {
         "core/tensor.h": ("#pragma once\n#include <vector>\n", 0),
-        "kernels/core/up.cpp": ('#include "kernels/matmul.h"\n', 1),
+        "core/up.cpp": ('#include "kernels/matmul.h"\n', 1),
         "core/cuda_check.h": ("#pragma once\n#include <cuda_runtime_api.h>\n", 0),
         "kernels/matmul.h": ('#pragma once\n#include "core/tensor.h"\n#include "build_config.h"\n', 0),
         "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "data/config.h"
 #include "core/dtype.h"
 #include "core/stream.h"
+#include "data/config.h"
 #include "model/activation_checkpointing.h"
 #include "model/config.h"
 #include "model/precision.h"

@@ -1,8 +1,10 @@
+#include "app/measure/bench.h"
+
 #include <algorithm>
 #include <optional>
 #include <random>
 
-#include "app/measure/bench.h"
+#include "app/memory/training_options.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 

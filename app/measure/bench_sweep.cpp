@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "app/measure/bench.h"
-#include "app/memory/inference.h"
 #include "core/error.h"
 #include "core/format.h"
 

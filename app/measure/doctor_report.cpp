@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-
 std::string rate_text(double value, const std::string& unit) {
   const bool is_flops = unit == "FLOP/s";
   return fmt::format("{:.4g} {}", value / (is_flops ? 1e12 : 1e9), is_flops ? "TFLOP/s" : "GB/s");

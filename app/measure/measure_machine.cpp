@@ -10,13 +10,13 @@
 #include <filesystem>
 #include <random>
 
-#include "app/measure/bench_rates.h"
 #include "app/config/config_names.h"
+#include "app/measure/bench_rates.h"
 #include "core/arena.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "kernels/sdpa.h"
 #include "parallel/communicator.h"
-#include "core/format.h"
 
 namespace octavo {
 

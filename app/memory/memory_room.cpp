@@ -1,12 +1,12 @@
 #include "app/memory/memory_room.h"
-#include "core/format.h"
 
 #include <algorithm>
+
+#include "core/format.h"
 
 namespace octavo {
 
 namespace {
-
 
 // A run that was planned to take 98% of a GPU of 139.8 GiB ran out of memory inside NCCL.
 constexpr int64_t kGpuMargin = 1536 * kMiB;

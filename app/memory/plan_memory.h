@@ -1,6 +1,7 @@
 // The memory of a run, item by item, for any number of ranks and without a GPU: the same TrainingState that a run
 // allocates, laid out in a planning arena on a planned stream, among planned communicators. Exact, but for cuDNN's
-// workspace of a GPU (kernels/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which are estimates.
+// workspace of a GPU (kernels/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which are
+// estimates.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 #include "app/config/config.h"
 #include "app/memory/memory_room.h"
-#include "app/run/training_state.h"
+#include "app/memory/training_options.h"
 #include "parallel/process_group.h"
 
 namespace octavo {

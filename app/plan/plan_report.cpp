@@ -14,7 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-
 double gib(const Json& bytes) { return octavo::gib(bytes.get<double>()); }
 
 std::string thousands(const Json& value) { return with_thousands_separators(std::llround(value.get<double>())); }

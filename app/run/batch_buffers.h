@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "data/loader.h"
 #include "core/arena.h"
+#include "data/loader.h"
 #include "model/llama.h"
 
 namespace octavo {

@@ -15,13 +15,12 @@
 
 #include "app/run/cores.h"
 #include "core/error.h"
-#include "parallel/start_checks.h"
 #include "core/format.h"
+#include "parallel/start_checks.h"
 
 namespace octavo {
 
 namespace {
-
 
 Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;

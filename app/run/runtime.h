@@ -70,8 +70,8 @@ class Runtime {
 
 // The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
 int choose_gpu(const ProcessGroup& group);
-// The CPU threads of this rank, whose binding is widened where it is the launcher's default (app/run/cores.h; rank 0 says
-// so): ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
+// The CPU threads of this rank, whose binding is widened where it is the launcher's default (app/run/cores.h; rank 0
+// says so): ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
 int choose_threads(ProcessGroup& group);
 
 // The GPU's dense bfloat16 rate that `mfu` is relative to, FLOP/s.

@@ -9,9 +9,10 @@
 #include <functional>
 #include <vector>
 
-#include "core/file_identity.h"
+#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "parallel/start_checks.h"
+#include "data/token_file.h"
 
 namespace octavo {
 

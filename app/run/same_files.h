@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/checkpoint.h"
 #include "app/config/config.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
 #include "parallel/process_group.h"
 

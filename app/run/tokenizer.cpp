@@ -12,9 +12,9 @@
 #include <system_error>
 
 #include "build_config.h"
-#include "data/byte_tokenizer.h"
-#include "core/mapped_file.h"
 #include "core/error.h"
+#include "core/mapped_file.h"
+#include "data/byte_tokenizer.h"
 
 namespace octavo {
 

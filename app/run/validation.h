@@ -5,8 +5,8 @@
 #include <functional>
 #include <optional>
 
-#include "app/run/batch_buffers.h"
 #include "app/config/config.h"
+#include "app/run/batch_buffers.h"
 #include "app/run/runtime.h"
 #include "data/validation_set.h"
 #include "model/llama.h"

@@ -4,9 +4,9 @@
 #include <functional>
 #include <string>
 
-#include "checkpoint/checkpoint.h"
 #include "app/config/config.h"
 #include "app/run/training_state.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
 
 namespace octavo {

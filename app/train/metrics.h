@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "app/train/append_file.h"
 #include "app/run/fp8_report.h"
+#include "app/train/append_file.h"
 #include "app/train/tensorboard.h"
 
 namespace octavo {

@@ -7,6 +7,7 @@
 
 #include "app/memory/memory_room.h"
 #include "app/memory/plan_memory.h"
+#include "app/memory/training_options.h"
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"

@@ -8,17 +8,17 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_writer.h"
 #include "app/config/config.h"
 #include "app/run/fp8_report.h"
-#include "app/train/metrics.h"
 #include "app/run/runtime.h"
-#include "app/train/signals.h"
 #include "app/run/startup_timer.h"
-#include "app/train/step_results.h"
 #include "app/run/training_state.h"
 #include "app/run/validation.h"
+#include "app/train/metrics.h"
+#include "app/train/signals.h"
+#include "app/train/step_results.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_writer.h"
 #include "data/loader.h"
 
 namespace octavo {

@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "app/run/weights.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/hf_format.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_source.h"
-#include "app/run/weights.h"
 #include "core/error.h"
 #include "core/json_input.h"
 #include "model/parameters.h"

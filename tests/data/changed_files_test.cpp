@@ -5,10 +5,10 @@
 #include <fstream>
 #include <thread>
 
+#include "core/error.h"
 #include "core/mapped_file.h"
 #include "data/sample_stream.h"
 #include "data/token_file.h"
-#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "data/validation_set.h"
 #include "core/error.h"
+#include "data/validation_set.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/error.h"
 #include "data/byte_tokenizer.h"
 #include "data/inspect.h"
-#include "core/error.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -39,8 +39,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/adamw.h"
 #include "core/error.h"
+#include "kernels/adamw.h"
 #include "kernels/fp8.h"
 #include "kernels/matmul.h"
 

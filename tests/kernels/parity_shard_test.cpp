@@ -1,7 +1,7 @@
 // The ops on pieces of weights and gradients, on the GPU against the CPU: equal bits wherever a piece starts and ends.
+#include "core/error.h"
 #include "kernels/add.h"
 #include "kernels/cast.h"
-#include "core/error.h"
 #include "kernels/fp8_shard.h"
 #include "tests/kernels/parity.h"
 

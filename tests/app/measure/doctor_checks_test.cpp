@@ -9,7 +9,6 @@
 namespace octavo {
 namespace {
 
-
 void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }

@@ -1,16 +1,16 @@
 // What is proposed where a run does not fit.
 #include "app/memory/memory_advice.h"
-#include "core/format.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "core/format.h"
+
 namespace octavo {
 
 namespace {
-
 
 class MemoryAdvice : public testing::Test {
  protected:

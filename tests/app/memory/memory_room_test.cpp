@@ -1,13 +1,13 @@
 // The rule of what fits: the same for a plan and for the run that is planned.
 #include "app/memory/memory_room.h"
-#include "core/format.h"
 
 #include <gtest/gtest.h>
+
+#include "core/format.h"
 
 namespace octavo {
 
 namespace {
-
 
 // The bytes that a run may allocate.
 int64_t room_for_arena(const MeshShape& mesh, const PlannedDevice& device) {

@@ -6,13 +6,12 @@
 
 #include "app/config/config.h"
 #include "core/error.h"
-#include "kernels/sdpa.h"
 #include "core/format.h"
+#include "kernels/sdpa.h"
 
 namespace octavo {
 
 namespace {
-
 
 class PlanMemory : public testing::Test {
  protected:

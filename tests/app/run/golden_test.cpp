@@ -10,13 +10,13 @@
 #include <iostream>
 #include <map>
 
+#include "app/run/weights.h"
+#include "app/train/trainer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
-#include "app/train/trainer.h"
 #include "checkpoint/weight_source.h"
-#include "app/run/weights.h"
-#include "data/token_writer.h"
 #include "core/error.h"
+#include "data/token_writer.h"
 
 namespace octavo {
 namespace {

@@ -1,6 +1,6 @@
-// Any mesh equals one rank: models, meshes and ways to train are drawn (tests/app/run/mesh_draw.h), trained for a few steps
-// on the ranks there are and on the first of them alone, and compared: losses, gradient norms, every gradient, and the
-// weights. OCTAVO_DRAWS sets the number of draws for each number of ranks; a failure prints its seed.
+// Any mesh equals one rank: models, meshes and ways to train are drawn (tests/app/run/mesh_draw.h), trained for a few
+// steps on the ranks there are and on the first of them alone, and compared: losses, gradient norms, every gradient,
+// and the weights. OCTAVO_DRAWS sets the number of draws for each number of ranks; a failure prints its seed.
 #include <cmath>
 #include <cstdlib>
 #include <map>

@@ -136,9 +136,9 @@ void check_free_memory(int64_t bytes) {
   if (bytes <= static_cast<int64_t>(free_bytes)) return;
   int device_index = 0;
   check(cudaGetDevice(&device_index), "cudaGetDevice");
-  throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}",
-                          gib(bytes), gib(static_cast<double>(free_bytes)),
-                          gib(static_cast<double>(total_bytes)), device_info(device_index).pci_bus_id));
+  throw Error(fmt::format("out of GPU memory: {:.2f} GiB needed, {:.2f} of {:.2f} GiB free on GPU {}", gib(bytes),
+                          gib(static_cast<double>(free_bytes)), gib(static_cast<double>(total_bytes)),
+                          device_info(device_index).pci_bus_id));
 }
 
 void* allocate_device(int64_t bytes) {

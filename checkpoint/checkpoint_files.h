@@ -1,0 +1,45 @@
+// Checkpoint directories on disk: finding, filling, installing and clearing them away.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "checkpoint/checkpoint_format.h"
+
+namespace octavo {
+
+// Whether there is such a path. InputError where the system cannot tell (an I/O error, no permission, a loop of links),
+// and for a link to nothing: a checkpoint that cannot be looked at is not one that is not there.
+bool is_there(const std::filesystem::path& path);
+
+// Complete checkpoints in `dir`, by step; none when it does not exist. A replaced one (kReplacedPrefix) counts only
+// where its step has no other: the crash of a replacement on a file system that cannot exchange directories. InputError
+// where one cannot be looked at.
+struct FoundCheckpoint {
+  int64_t step = 0;
+  std::filesystem::path path;
+};
+std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir);
+
+// Removes a directory and what is in it, if it exists. Error naming it when the system refuses.
+void remove_directory(const std::filesystem::path& dir);
+
+// Makes a directory's entries (files created or renamed in it) durable. Error naming it when the system refuses.
+void sync_directory(const std::filesystem::path& dir);
+
+// Puts the complete directory `fresh` at `final`, replacing what is there: exchanged in one step where the file system
+// can, else the old one is put aside first under kReplacedPrefix, so that at any moment one of both is complete. Both
+// must have the same parent, which is synced.
+void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
+
+// Writes a file into `dir` and describes it for the manifest.
+CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
+
+// Writes manifest.json into `dir` and syncs both.
+void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
+
+// Puts an interrupted replacement back and removes what crashed runs left in `dir`.
+void clean_up_interrupted(const std::filesystem::path& dir);
+
+}  // namespace octavo
