@@ -1,5 +1,3 @@
-#include <spdlog/spdlog.h>
-
 #include <cmath>
 
 #include "app/commands.h"
@@ -7,6 +5,7 @@
 #include "app/run/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -26,9 +25,9 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   inference.load(config, checkpoint ? &*checkpoint : nullptr);
   const double loss = inference.state().validator->loss(inference.state().model);
   if (group.is_root()) {
-    spdlog::info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}",
-                 checkpoint ? checkpoint->path().string() : config.init_from, loss, std::exp(loss),
-                 with_thousands_separators(inference.state().validator->num_tokens()));
+    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}",
+             checkpoint ? checkpoint->path().string() : config.init_from, loss, std::exp(loss),
+             with_thousands_separators(inference.state().validator->num_tokens()));
   }
   return kExitDone;
 }

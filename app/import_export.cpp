@@ -1,7 +1,5 @@
 #include "app/import_export.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <list>
@@ -20,6 +18,7 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
+#include "core/log.h"
 #include "core/output_file.h"
 #include "model/parameters.h"
 
@@ -221,7 +220,7 @@ void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
               hf_dir, kHfConfigName);
   HfWeights source(hf_dir);
-  if (!source.note().empty()) spdlog::warn("{}", source.note());
+  if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
   check_import_target(target);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
   remove_directory(temporary);

@@ -1,11 +1,10 @@
-#include <spdlog/spdlog.h>
-
 #include "app/commands.h"
 #include "app/run/same_files.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -30,9 +29,8 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   Runtime runtime(config, group, &timer);
   if (group.is_root()) {
     const double millions = static_cast<double>(config.model.num_parameters()) / 1e6;
-    spdlog::info("octavo train {}: {:.1f}M parameters, {} tokens a step, {}", arguments.path, millions,
-                 with_thousands_separators(config.training.global_batch_size * config.data.seq_len),
-                 runtime.describe());
+    log_info("octavo train {}: {:.1f}M parameters, {} tokens a step, {}", arguments.path, millions,
+             with_thousands_separators(config.training.global_batch_size * config.data.seq_len), runtime.describe());
   }
   check_same_data("data.train", config.data.train, group);
   check_same_data("data.validation", config.data.validation, group);
@@ -40,7 +38,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   Trainer trainer(config, runtime, timer);
   const Trainer::Outcome outcome = run(trainer, signals, group);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
-  if (group.is_root()) spdlog::info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
+  if (group.is_root()) log_info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
   return kExitStopped;
 }
 

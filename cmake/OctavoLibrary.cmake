@@ -1,5 +1,13 @@
-# octavo_library(NAME LIBRARY...): the sources of a folder as the static library octavo_NAME, which needs the LIBRARYs,
-# with what stands in them. What calls a vendor's library is a file named after it; CUDA's are left out without CUDA.
+# The headers that nearly every file includes, compiled once. All of this project's targets are compiled with the same
+# options, so they share them; a file includes what it uses all the same, and clang-tidy reads it without.
+file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/generated/empty.cpp CONTENT "")
+add_library(octavo_headers OBJECT ${CMAKE_BINARY_DIR}/generated/empty.cpp)
+target_link_libraries(octavo_headers PRIVATE octavo_options fmt::fmt nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX)
+target_precompile_headers(octavo_headers PRIVATE <algorithm> <cmath> <cstdint> <filesystem> <functional> <map> <memory>
+                          <mutex> <optional> <string> <thread> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+
+# octavo_library(NAME LIBRARY...): the sources of a folder as the static library octavo_NAME, which needs the LIBRARYs.
+# What calls a vendor's library is a file named after it; CUDA's are left out without CUDA.
 function(octavo_library name)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp *.cu)
   if(NOT OCTAVO_HAS_CUDA)
@@ -7,7 +15,5 @@ function(octavo_library name)
   endif()
   add_library(octavo_${name} STATIC ${sources})
   target_link_libraries(octavo_${name} PUBLIC ${ARGN})
+  target_precompile_headers(octavo_${name} REUSE_FROM octavo_headers)
 endfunction()
-
-# The headers that nearly every file includes, compiled once: octavo_headers is the library whose precompiled header
-# the targets of this project use.

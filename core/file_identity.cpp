@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t kReadBytes = int64_t{1} << 20;
+constexpr int64_t kBlockBytes = int64_t{1} << 20;
 constexpr int64_t kSamples = 64;
 constexpr int64_t kSampleBytes = 4096;
 
@@ -26,7 +26,7 @@ constexpr int64_t kSampleBytes = 4096;
 class HashedFile {
  public:
   explicit HashedFile(const std::string& path)
-      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)), block_(kReadBytes) {
+      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)), block_(kBlockBytes) {
     CHECK_INPUT(fd_ >= 0, "{}: cannot be opened for reading: {}", path, std::strerror(errno));
     struct stat status {};
     const bool is_file = ::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
@@ -43,7 +43,7 @@ class HashedFile {
 
   void add(int64_t begin, int64_t end) {
     while (begin < end) {
-      const auto wanted = static_cast<size_t>(std::min(end - begin, kReadBytes));
+      const auto wanted = static_cast<size_t>(std::min(end - begin, kBlockBytes));
       const ssize_t count = ::pread(fd_, block_.data(), wanted, begin);
       if (count < 0 && errno == EINTR) continue;
       CHECK_INPUT(count > 0, "{}: cannot be read at byte {}: {}", path_, begin,

@@ -41,7 +41,7 @@ std::string escaped(std::string_view text) {
       if (byte == '\n' || byte == '\t' || byte == '\r')
         out += byte == '\n' ? "\\n" : byte == '\t' ? "\\t" : "\\r";
       else
-        fmt::format_to(std::back_inserter(out), "\\x{:02x}", byte);
+        out += fmt::format("\\x{:02x}", byte);
     }
     text.remove_prefix(size);
   }

@@ -18,7 +18,7 @@
 namespace octavo {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kEntropyVocabulary = 1024;
 
@@ -61,7 +61,7 @@ double summed_information(std::span<const int64_t> counts) {
   return sum;
 }
 
-Json entropies(const TokenFile& file, int64_t vocab_size) {
+OrderedJson entropies(const TokenFile& file, int64_t vocab_size) {
   const auto v = static_cast<size_t>(vocab_size);
   std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]
   size_t previous = 0;
@@ -80,13 +80,13 @@ Json entropies(const TokenFile& file, int64_t vocab_size) {
   });
   double pair_information = 0;
   for (size_t a = 0; a < v; ++a) pair_information += summed_information(std::span(pairs).subspan(a * v, v));
-  Json json{{"unigram", nullptr}, {"bigram", nullptr}};
+  OrderedJson json{{"unigram", nullptr}, {"bigram", nullptr}};
   if (file.num_tokens() > 0) json["unigram"] = summed_information(singles) / static_cast<double>(file.num_tokens());
   if (num_pairs > 0) json["bigram"] = pair_information / static_cast<double>(num_pairs);
   return json;
 }
 
-Json document_lengths(const TokenFile& file) {
+OrderedJson document_lengths(const TokenFile& file) {
   if (file.num_documents() == 0) return nullptr;
   int64_t shortest = std::numeric_limits<int64_t>::max(), longest = 0;
   for (int64_t d = 0; d < file.num_documents(); ++d) {
@@ -100,10 +100,10 @@ Json document_lengths(const TokenFile& file) {
 }
 
 // The content of PREFIX.json; null when there is none. A problem when it is not a JSON object.
-Json read_sidecar(const std::string& path, Json& problems) {
+OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
   if (!path_exists(path)) return nullptr;
   try {
-    Json json = parse_ordered_json(read_input_file(path), path);
+    OrderedJson json = parse_ordered_json(read_input_file(path), path);
     CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
     return json;
   } catch (const InputError& error) {
@@ -112,12 +112,12 @@ Json read_sidecar(const std::string& path, Json& problems) {
   }
 }
 
-int64_t integer_or(const Json& sidecar, const char* key, int64_t otherwise) {
+int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
   return sidecar[key].get<int64_t>();
 }
 
-void compare_sidecar(const Json& sidecar, const TokenFile& file, const IdRange& ids, Json& problems) {
+void compare_sidecar(const OrderedJson& sidecar, const TokenFile& file, const IdRange& ids, OrderedJson& problems) {
   const int64_t documents = integer_or(sidecar, "documents", file.num_documents());
   const int64_t tokens = integer_or(sidecar, "tokens", file.num_tokens());
   const int64_t vocab_size = integer_or(sidecar, "vocab_size", std::numeric_limits<int64_t>::max());
@@ -133,15 +133,15 @@ void compare_sidecar(const Json& sidecar, const TokenFile& file, const IdRange& 
 
 }  // namespace
 
-Json inspect_token_file(const std::string& path) {
+OrderedJson inspect_token_file(const std::string& path) {
   const TokenFile file(path);
   const IdRange ids = token_ids(file);
-  Json problems = Json::array();
-  const Json sidecar = read_sidecar(token_file_prefix(path) + ".json", problems);
+  OrderedJson problems = OrderedJson::array();
+  const OrderedJson sidecar = read_sidecar(token_file_prefix(path) + ".json", problems);
   compare_sidecar(sidecar, file, ids, problems);
   if (file.num_tokens() > 0 && ids.min < 0) problems.push_back(fmt::format("token id {} is negative", ids.min));
 
-  Json json;
+  OrderedJson json;
   json["path"] = file.path();
   json["format"] = file.format();
   json["dtype"] = token_dtype_name(file.dtype());
@@ -150,7 +150,7 @@ Json inspect_token_file(const std::string& path) {
   json["tokens"] = file.num_tokens();
   json["document_length"] = document_lengths(file);
   json["token_id"] = nullptr;
-  if (file.num_tokens() > 0) json["token_id"] = Json{{"min", ids.min}, {"max", ids.max}};
+  if (file.num_tokens() > 0) json["token_id"] = OrderedJson{{"min", ids.min}, {"max", ids.max}};
   json["sidecar"] = sidecar;
   const int64_t vocab_size = std::max(integer_or(sidecar, "vocab_size", 0), file.num_tokens() > 0 ? ids.max + 1 : 0);
   if (ids.min >= 0 && vocab_size > 0 && vocab_size <= kEntropyVocabulary) {
@@ -161,19 +161,18 @@ Json inspect_token_file(const std::string& path) {
   return json;
 }
 
-std::string describe_token_file(const Json& inspection) {
+std::string describe_token_file(const OrderedJson& inspection) {
   std::string text;
-  auto out = std::back_inserter(text);
+  const auto add = [&](const std::string& name, const OrderedJson& value) {
+    text += fmt::format("{:<26}{}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+  };
   for (const auto& [key, value] : inspection.items()) {
     if (value.is_object()) {
-      for (const auto& [name, field] : value.items()) {
-        fmt::format_to(out, "{:<26}{}\n", key + "." + name,
-                       field.is_string() ? field.get<std::string>() : field.dump());
-      }
+      for (const auto& [name, field] : value.items()) add(key + "." + name, field);
     } else if (value.is_array()) {
-      for (const Json& entry : value) fmt::format_to(out, "{:<26}{}\n", key, entry.get<std::string>());
+      for (const OrderedJson& entry : value) add(key, entry);
     } else {
-      fmt::format_to(out, "{:<26}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+      add(key, value);
     }
   }
   return text;

@@ -8,7 +8,6 @@
 //   fp8_blockwise   1x128 for activations and gradients, 128x128 for weights (DeepSeek-V3)
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -35,66 +34,16 @@ struct RecipeTraits {
   int64_t alignment;       // every dimension that a product contracts is a multiple of this
 };
 
-inline constexpr std::array<RecipeTraits, 5> kRecipes = {{{.recipe = LinearPrecision::kBFloat16,
-                                                           .name = "bfloat16",
-                                                           .product = "bfloat16",
-                                                           .fp8 = false,
-                                                           .activations = Scaling::kTensor,
-                                                           .weights = Scaling::kTensor,
-                                                           .needs_amax = false,
-                                                           .uses_history = false,
-                                                           .scales_locally = false,
-                                                           .casts_in_one_pass = true,
-                                                           .fast_accumulation = false,
-                                                           .alignment = 1},
-                                                          {.recipe = LinearPrecision::kFp8Tensorwise,
-                                                           .name = "fp8_tensorwise",
-                                                           .product = "fp8_tensorwise",
-                                                           .fp8 = true,
-                                                           .activations = Scaling::kTensor,
-                                                           .weights = Scaling::kTensor,
-                                                           .needs_amax = true,
-                                                           .uses_history = false,
-                                                           .scales_locally = false,
-                                                           .casts_in_one_pass = true,
-                                                           .fast_accumulation = true,
-                                                           .alignment = 16},
-                                                          {.recipe = LinearPrecision::kFp8Delayed,
-                                                           .name = "fp8_delayed",
-                                                           .product = "fp8_tensorwise",
-                                                           .fp8 = true,
-                                                           .activations = Scaling::kTensor,
-                                                           .weights = Scaling::kTensor,
-                                                           .needs_amax = true,
-                                                           .uses_history = true,
-                                                           .scales_locally = false,
-                                                           .casts_in_one_pass = true,
-                                                           .fast_accumulation = true,
-                                                           .alignment = 16},
-                                                          {.recipe = LinearPrecision::kFp8Rowwise,
-                                                           .name = "fp8_rowwise",
-                                                           .product = "fp8_rowwise",
-                                                           .fp8 = true,
-                                                           .activations = Scaling::kRow,
-                                                           .weights = Scaling::kRow,
-                                                           .needs_amax = false,
-                                                           .uses_history = false,
-                                                           .scales_locally = false,
-                                                           .casts_in_one_pass = false,
-                                                           .fast_accumulation = true,
-                                                           .alignment = 16},
-                                                          {.recipe = LinearPrecision::kFp8Blockwise,
-                                                           .name = "fp8_blockwise",
-                                                           .product = "fp8_blockwise",
-                                                           .fp8 = true,
-                                                           .activations = Scaling::kBlock1x128,
-                                                           .weights = Scaling::kBlock128x128,
-                                                           .needs_amax = false,
-                                                           .uses_history = false,
-                                                           .scales_locally = true,
-                                                           .casts_in_one_pass = true,
-                                                           .fast_accumulation = false,
-                                                           .alignment = 128}}};
+// clang-format off
+inline constexpr RecipeTraits kRecipes[] = {
+    // recipe                       name              product           fp8    activations            weights                  amax   history local  one_pass fast   alignment
+    {LinearPrecision::kBFloat16,      "bfloat16",       "bfloat16",       false, Scaling::kTensor,      Scaling::kTensor,        false, false, false, true,    false, 1},
+    {LinearPrecision::kFp8Tensorwise, "fp8_tensorwise", "fp8_tensorwise", true,  Scaling::kTensor,      Scaling::kTensor,        true,  false, false, true,    true,  16},
+    {LinearPrecision::kFp8Delayed,    "fp8_delayed",    "fp8_tensorwise", true,  Scaling::kTensor,      Scaling::kTensor,        true,  true,  false, true,    true,  16},
+    {LinearPrecision::kFp8Rowwise,    "fp8_rowwise",    "fp8_rowwise",    true,  Scaling::kRow,         Scaling::kRow,           false, false, false, false,   true,  16},
+    {LinearPrecision::kFp8Blockwise,  "fp8_blockwise",  "fp8_blockwise",  true,  Scaling::kBlock1x128,  Scaling::kBlock128x128,  false, false, true,  true,    false, 128},
+};
+// clang-format on
 
 constexpr const RecipeTraits& traits(LinearPrecision recipe) { return kRecipes[static_cast<size_t>(recipe)]; }
 

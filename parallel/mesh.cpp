@@ -4,12 +4,6 @@
 
 namespace octavo {
 
-namespace {
-
-int as_int(int64_t value) { return static_cast<int>(value); }
-
-}  // namespace
-
 Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
   group.agree([&] { shape_ = config.mesh_shape(group.size()); });
   tensor_rank_ = group.rank() % shape_.tensor;
@@ -17,7 +11,7 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
   replicate_rank_ = group.rank() / shape_.tensor / shape_.shard;
 
   const auto connect = [&](const char* name, int64_t color, int64_t rank, int64_t size) {
-    const RankGroup ranks{name, as_int(color), as_int(rank), as_int(size)};
+    const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
     communicators_.push_back(make_communicator(group, ranks, stream, config));
     return communicators_.back().get();
   };

@@ -10,20 +10,20 @@ namespace octavo {
 namespace {
 
 using namespace config_names;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // A JSON null where nothing was given.
 template <typename T>
-Json optional_json(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
+OrderedJson optional_json(const std::optional<T>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+OrderedJson text_or_null(const std::string& text) { return text.empty() ? OrderedJson(nullptr) : OrderedJson(text); }
 
-Json model_section(const Config& config) {
-  Json section;
+OrderedJson model_section(const Config& config) {
+  OrderedJson section;
   section["preset"] = text_or_null(config.preset);
-  const Json shape = model_to_json(config.model);
+  const OrderedJson shape = model_to_json(config.model);
   // An unfinished shape is still to be read from init_from, so only what the config states is known.
   for (const auto& [field, value] : shape.items()) {
     const auto& fields = config.model_fields;
@@ -34,50 +34,52 @@ Json model_section(const Config& config) {
   return section;
 }
 
-Json datasets_json(const std::vector<DatasetSource>& sources) {
-  Json list = Json::array();
-  for (const DatasetSource& source : sources) list.push_back(Json{{"path", source.path}, {"weight", source.weight}});
+OrderedJson datasets_json(const std::vector<DatasetSource>& sources) {
+  OrderedJson list = OrderedJson::array();
+  for (const DatasetSource& source : sources)
+    list.push_back(OrderedJson{{"path", source.path}, {"weight", source.weight}});
   return list;
 }
 
-Json data_section(const DataConfig& data) {
-  return Json{{"train", datasets_json(data.train)},
-              {"validation", datasets_json(data.validation)},
-              {"seq_len", data.seq_len},
-              {"shuffle", name_of(kShuffle, data.shuffle)},
-              {"bos_id", optional_json(data.bos_id)},
-              {"eos_id", optional_json(data.eos_id)},
-              {"document_mask", data.document_mask},
-              {"lanes", data.lanes},
-              {"tokenizer", data.tokenizer},
-              {"seed", data.seed}};
+OrderedJson data_section(const DataConfig& data) {
+  return OrderedJson{{"train", datasets_json(data.train)},
+                     {"validation", datasets_json(data.validation)},
+                     {"seq_len", data.seq_len},
+                     {"shuffle", name_of(kShuffle, data.shuffle)},
+                     {"bos_id", optional_json(data.bos_id)},
+                     {"eos_id", optional_json(data.eos_id)},
+                     {"document_mask", data.document_mask},
+                     {"lanes", data.lanes},
+                     {"tokenizer", data.tokenizer},
+                     {"seed", data.seed}};
 }
 
-Json training_section(const TrainingConfig& training) {
-  return Json{{"steps", training.steps},
-              {"global_batch_size", training.global_batch_size},
-              {"micro_batch_size", training.micro_batch_size},
-              {"seed", training.seed},
-              {"deterministic", training.deterministic}};
+OrderedJson training_section(const TrainingConfig& training) {
+  return OrderedJson{{"steps", training.steps},
+                     {"global_batch_size", training.global_batch_size},
+                     {"micro_batch_size", training.micro_batch_size},
+                     {"seed", training.seed},
+                     {"deterministic", training.deterministic}};
 }
 
-Json optimizer_section(const OptimizerConfig& optimizer) {
-  return Json{{"lr", optimizer.lr},
-              {"min_lr_ratio", optimizer.min_lr_ratio},
-              {"warmup_steps", optimizer.warmup_steps},
-              {"schedule", name_of(kSchedule, optimizer.schedule)},
-              {"decay_steps", optimizer.decay_steps},
-              {"betas", Json::array({optimizer.beta1, optimizer.beta2})},
-              {"eps", optimizer.eps},
-              {"weight_decay", optimizer.weight_decay},
-              {"grad_clip", optimizer.grad_clip},
-              {"state_dtype", name_of(kFloatType, optimizer.state_dtype)}};
+OrderedJson optimizer_section(const OptimizerConfig& optimizer) {
+  return OrderedJson{{"lr", optimizer.lr},
+                     {"min_lr_ratio", optimizer.min_lr_ratio},
+                     {"warmup_steps", optimizer.warmup_steps},
+                     {"schedule", name_of(kSchedule, optimizer.schedule)},
+                     {"decay_steps", optimizer.decay_steps},
+                     {"betas", OrderedJson::array({optimizer.beta1, optimizer.beta2})},
+                     {"eps", optimizer.eps},
+                     {"weight_decay", optimizer.weight_decay},
+                     {"grad_clip", optimizer.grad_clip},
+                     {"state_dtype", name_of(kFloatType, optimizer.state_dtype)}};
 }
 
-Json precision_section(const Config& config) {
+OrderedJson precision_section(const Config& config) {
   const PrecisionConfig& recipe = config.precision;
-  Json section;
-  section["compute"] = config.compute_given ? Json(name_of(kFloatType, config.precision.compute)) : Json(nullptr);
+  OrderedJson section;
+  section["compute"] =
+      config.compute_given ? OrderedJson(name_of(kFloatType, config.precision.compute)) : OrderedJson(nullptr);
   section["linear"] = name_of(kLinear, recipe.linear);
   section["bf16_first_layers"] = recipe.bf16_first_layers;
   section["bf16_last_layers"] = recipe.bf16_last_layers;
@@ -90,41 +92,41 @@ Json precision_section(const Config& config) {
   return section;
 }
 
-Json parallel_section(const Config& config) {
-  return Json{{"data_parallel_shard", config.parallel.data_parallel_shard},
-              {"data_parallel_replicate", config.parallel.data_parallel_replicate},
-              {"tensor_parallel", config.parallel.tensor_parallel},
-              {"tensor_parallel_chunks", config.parallel.tensor_parallel_chunks},
-              {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
-              {"accumulate_unsharded", config.parallel.accumulate_unsharded},
-              {"nccl_max_ctas", config.parallel.nccl_max_ctas},
-              {"nccl_memory", name_of(kNcclMemory, config.parallel.nccl_memory)},
-              {"cover_multiprocessors", config.parallel.cover_multiprocessors},
-              {"timeout_s", config.parallel.timeout_s}};
+OrderedJson parallel_section(const Config& config) {
+  return OrderedJson{{"data_parallel_shard", config.parallel.data_parallel_shard},
+                     {"data_parallel_replicate", config.parallel.data_parallel_replicate},
+                     {"tensor_parallel", config.parallel.tensor_parallel},
+                     {"tensor_parallel_chunks", config.parallel.tensor_parallel_chunks},
+                     {"reshard_after_forward", name_of(kReshard, config.parallel.reshard_after_forward)},
+                     {"accumulate_unsharded", config.parallel.accumulate_unsharded},
+                     {"nccl_max_ctas", config.parallel.nccl_max_ctas},
+                     {"nccl_memory", name_of(kNcclMemory, config.parallel.nccl_memory)},
+                     {"cover_multiprocessors", config.parallel.cover_multiprocessors},
+                     {"timeout_s", config.parallel.timeout_s}};
 }
 
-Json config_sections(const Config& config) {
+OrderedJson config_sections(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   const LoggingConfig& logging = config.logging;
-  Json root;
+  OrderedJson root;
   root["model"] = model_section(config);
   root["data"] = data_section(config.data);
   root["training"] = training_section(config.training);
   root["optimizer"] = optimizer_section(config.optimizer);
   root["precision"] = precision_section(config);
   root["parallel"] = parallel_section(config);
-  root["activation_checkpointing"] = Json{{"mode", name_of(kMode, config.activation_checkpointing.mode)},
-                                          {"ratio", config.activation_checkpointing.ratio}};
-  root["checkpoint"] = Json{{"dir", checkpoint.dir},
-                            {"every", checkpoint.every},
-                            {"keep", checkpoint.keep},
-                            {"async", checkpoint.async},
-                            {"resume", checkpoint.resume}};
-  root["logging"] = Json{{"every", logging.every},
-                         {"dir", logging.dir},
-                         {"tensorboard", logging.tensorboard},
-                         {"fp8_stats_every", logging.fp8_stats_every}};
-  root["validation"] = Json{{"every", config.validation.every}, {"batches", config.validation.batches}};
+  root["activation_checkpointing"] = OrderedJson{{"mode", name_of(kMode, config.activation_checkpointing.mode)},
+                                                 {"ratio", config.activation_checkpointing.ratio}};
+  root["checkpoint"] = OrderedJson{{"dir", checkpoint.dir},
+                                   {"every", checkpoint.every},
+                                   {"keep", checkpoint.keep},
+                                   {"async", checkpoint.async},
+                                   {"resume", checkpoint.resume}};
+  root["logging"] = OrderedJson{{"every", logging.every},
+                                {"dir", logging.dir},
+                                {"tensorboard", logging.tensorboard},
+                                {"fp8_stats_every", logging.fp8_stats_every}};
+  root["validation"] = OrderedJson{{"every", config.validation.every}, {"batches", config.validation.batches}};
   root["device"] = name_of(kDevice, config.device);
   return root;
 }
@@ -141,7 +143,7 @@ bool is_plain_word(const std::string& text) {
          std::find(std::begin(kReserved), std::end(kReserved), text) == std::end(kReserved);
 }
 
-std::string yaml_value(const Json& value) {
+std::string yaml_value(const OrderedJson& value) {
   if (value.is_string() && is_plain_word(value.get<std::string>())) return value.get<std::string>();
   if (!value.is_structured()) return value.dump();
   std::string text;
@@ -155,23 +157,23 @@ std::string yaml_value(const Json& value) {
 }  // namespace
 
 nlohmann::ordered_json model_to_json(const ModelConfig& model) {
-  Json shape{{"hidden_size", model.hidden_size},
-             {"intermediate_size", model.intermediate_size},
-             {"num_layers", model.num_layers},
-             {"num_heads", model.num_heads},
-             {"num_kv_heads", model.num_kv_heads},
-             {"head_dim", model.head_dim},
-             {"vocab_size", model.vocab_size},
-             {"rope_theta", model.rope_theta},
-             {"rope_scaling", nullptr},
-             {"rms_norm_eps", model.rms_norm_eps},
-             {"tie_word_embeddings", model.tie_word_embeddings}};
+  OrderedJson shape{{"hidden_size", model.hidden_size},
+                    {"intermediate_size", model.intermediate_size},
+                    {"num_layers", model.num_layers},
+                    {"num_heads", model.num_heads},
+                    {"num_kv_heads", model.num_kv_heads},
+                    {"head_dim", model.head_dim},
+                    {"vocab_size", model.vocab_size},
+                    {"rope_theta", model.rope_theta},
+                    {"rope_scaling", nullptr},
+                    {"rms_norm_eps", model.rms_norm_eps},
+                    {"tie_word_embeddings", model.tie_word_embeddings}};
   if (model.rope_scaling) {
     const RopeScaling& scaling = *model.rope_scaling;
-    shape["rope_scaling"] = Json{{"factor", scaling.factor},
-                                 {"low_freq_factor", scaling.low_freq_factor},
-                                 {"high_freq_factor", scaling.high_freq_factor},
-                                 {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
+    shape["rope_scaling"] = OrderedJson{{"factor", scaling.factor},
+                                        {"low_freq_factor", scaling.low_freq_factor},
+                                        {"high_freq_factor", scaling.high_freq_factor},
+                                        {"original_max_position_embeddings", scaling.original_max_position_embeddings}};
   }
   return shape;
 }
@@ -185,7 +187,7 @@ nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sect
 
 std::string to_yaml(const Config& config) {
   std::string text;
-  const Json sections = config_sections(config);
+  const OrderedJson sections = config_sections(config);
   for (const auto& [name, section] : sections.items()) {
     if (!section.is_object()) {
       text += name + ": " + yaml_value(section) + "\n";

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/measure/bench.h"
+#include "app/run/exit_codes.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -13,7 +14,7 @@ namespace octavo {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kLinearKey = "precision.linear";
 constexpr const char* kBaseline = "bfloat16";
@@ -75,8 +76,8 @@ Config combination_config(const BenchArguments& arguments, std::vector<std::stri
 }
 
 // Everything it allocates is freed on return.
-Json run_combination(const BenchArguments& arguments, const std::vector<std::string>& overrides, ProcessGroup& group,
-                     std::string& device) {
+OrderedJson run_combination(const BenchArguments& arguments, const std::vector<std::string>& overrides,
+                            ProcessGroup& group, std::string& device) {
   Config config = combination_config(arguments, overrides, group);
   Runtime runtime(config, group);
   device = runtime.describe();
@@ -88,14 +89,14 @@ Json run_combination(const BenchArguments& arguments, const std::vector<std::str
   }
   Bench bench(config, runtime);
   if (arguments.warmup > 0) bench.time_steps(arguments.warmup);
-  Json result = {{"status", "ok"}};
+  OrderedJson result = {{"status", "ok"}};
   result.update(throughput_json(config, runtime, bench.time_steps(arguments.steps)));
   return result;
 }
 
 // A combination that is refused or fails does not end the sweep, unless it leaves other ranks waiting.
-Json try_combination(const BenchArguments& arguments, const std::vector<std::string>& overrides, ProcessGroup& group,
-                     std::string& device) {
+OrderedJson try_combination(const BenchArguments& arguments, const std::vector<std::string>& overrides,
+                            ProcessGroup& group, std::string& device) {
   try {
     return run_combination(arguments, overrides, group, device);
   } catch (const InputError& error) {
@@ -108,7 +109,8 @@ Json try_combination(const BenchArguments& arguments, const std::vector<std::str
 }
 
 // Gives each run that has one its speedup over the run that differs in being bfloat16 only.
-void add_speedups(Json& runs, const std::vector<SweepAxis>& axes, const std::vector<std::vector<std::string>>& all) {
+void add_speedups(OrderedJson& runs, const std::vector<SweepAxis>& axes,
+                  const std::vector<std::vector<std::string>>& all) {
   const auto linear = std::find_if(axes.begin(), axes.end(), [](const SweepAxis& a) { return a.key == kLinearKey; });
   if (linear == axes.end()) return;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -116,7 +118,7 @@ void add_speedups(Json& runs, const std::vector<SweepAxis>& axes, const std::vec
     baseline[static_cast<size_t>(linear - axes.begin())] = kBaseline;
     const auto found = std::find(all.begin(), all.end(), baseline);
     if (found == all.end() || *found == all[i]) continue;
-    const Json& other = runs[static_cast<size_t>(found - all.begin())];
+    const OrderedJson& other = runs[static_cast<size_t>(found - all.begin())];
     if (runs[i]["status"] == "ok" && other["status"] == "ok") {
       runs[i]["speedup"] = runs[i]["wps"].get<double>() / other["wps"].get<double>();
     }
@@ -124,9 +126,9 @@ void add_speedups(Json& runs, const std::vector<SweepAxis>& axes, const std::vec
 }
 
 // A value of an axis as JSON: numbers as such.
-Json value_json(const std::string& text) {
-  const Json value = Json::parse(text, nullptr, false);
-  return value.is_number() ? value : Json(text);
+OrderedJson value_json(const std::string& text) {
+  const OrderedJson value = OrderedJson::parse(text, nullptr, false);
+  return value.is_number() ? value : OrderedJson(text);
 }
 
 std::string cell(const std::string& text) { return fmt::format(" {:>16}", text); }
@@ -138,7 +140,7 @@ void print_header(const std::vector<SweepAxis>& axes) {
             << std::endl;
 }
 
-void print_run(const std::vector<std::string>& values, const Json& run) {
+void print_run(const std::vector<std::string>& values, const OrderedJson& run) {
   std::string line;
   for (const std::string& value : values) line += cell(value);
   if (run["status"] != "ok") {
@@ -155,11 +157,12 @@ void print_run(const std::vector<std::string>& values, const Json& run) {
 
 // A table a recipe: the last of the other axes across, the combinations of the rest down.
 void print_speedups(const std::vector<SweepAxis>& axes, const std::vector<std::vector<std::string>>& all,
-                    const Json& runs) {
+                    const OrderedJson& runs) {
   std::vector<SweepAxis> others;
   SweepAxis linear;
   for (const SweepAxis& axis : axes) (axis.key == kLinearKey ? linear : others.emplace_back()) = axis;
-  const bool compared = std::any_of(runs.begin(), runs.end(), [](const Json& run) { return run.contains("speedup"); });
+  const bool compared =
+      std::any_of(runs.begin(), runs.end(), [](const OrderedJson& run) { return run.contains("speedup"); });
   if (others.empty()) others.push_back({.name = "", .key = "", .values = {""}});
   if (!compared) return;
 
@@ -234,10 +237,10 @@ int bench_sweep_command(const BenchArguments& arguments, ProcessGroup& group) {
   });
   const std::vector<std::vector<std::string>> all = combinations(axes);
   const bool prints = group.is_root() && !arguments.json;
-  Json runs = Json::array();
+  OrderedJson runs = OrderedJson::array();
   std::string device;
   for (size_t i = 0; i < all.size(); ++i) {
-    Json run;
+    OrderedJson run;
     for (size_t k = 0; k < axes.size(); ++k) run[axes[k].name] = value_json(all[i][k]);
     run.update(try_combination(arguments, overrides_of(arguments, axes, all[i]), group, device));
     if (prints && i == 0) {
@@ -250,7 +253,7 @@ int bench_sweep_command(const BenchArguments& arguments, ProcessGroup& group) {
   add_speedups(runs, axes, all);
   if (prints) print_speedups(axes, all, runs);
   if (group.is_root() && arguments.json) {
-    std::cout << Json{{"device", device}, {"combinations", runs}}.dump(2) << std::endl;
+    std::cout << OrderedJson{{"device", device}, {"combinations", runs}}.dump(2) << std::endl;
   }
   return kExitDone;
 }

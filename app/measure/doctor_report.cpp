@@ -12,7 +12,7 @@ namespace octavo {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string rate_text(double value, const std::string& unit) {
   const bool is_flops = unit == "FLOP/s";
@@ -83,12 +83,12 @@ bool DoctorReport::is_ok() const {
   return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.hinders; });
 }
 
-Json to_json(const DoctorReport& report) {
-  Json findings = Json::array();
+OrderedJson to_json(const DoctorReport& report) {
+  OrderedJson findings = OrderedJson::array();
   for (const Finding& f : report.findings) findings.push_back({{"hinders", f.hinders}, {"text", f.text}});
-  Json ranks = Json::array();
-  for (const RankFacts& facts : report.ranks) ranks.push_back(Json(nlohmann::json(facts)));
-  Json rates = Json::array();
+  OrderedJson ranks = OrderedJson::array();
+  for (const RankFacts& facts : report.ranks) ranks.push_back(OrderedJson(nlohmann::json(facts)));
+  OrderedJson rates = OrderedJson::array();
   for (const RateSpread& s : spreads(report.rates)) {
     rates.push_back({{"name", s.name},
                      {"unit", s.unit},
@@ -101,7 +101,7 @@ Json to_json(const DoctorReport& report) {
           {"findings", findings},
           {"ranks", ranks},
           {"rates", rates},
-          {"machine", report.rates.empty() ? Json() : to_json(slowest_of(report.rates))}};
+          {"machine", report.rates.empty() ? OrderedJson() : to_json(slowest_of(report.rates))}};
 }
 
 void print_report(const DoctorReport& report) {

@@ -12,6 +12,7 @@
 
 #include "app/config/config_names.h"
 #include "app/measure/bench_rates.h"
+#include "app/plan/predictor_rates.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/format.h"

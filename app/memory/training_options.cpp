@@ -1,13 +1,12 @@
 #include "app/memory/training_options.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "app/memory/memory_advice.h"
 #include "app/memory/memory_choice.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -83,8 +82,7 @@ void log_decisions(const TrainingOptions& options, int64_t bytes) {
   const Config& config = options.config;
   if (config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto) return;
   const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
-  spdlog::info("activation checkpointing: {}; {:.1f} GiB a rank", describe(choice, config.model.num_layers),
-               gib(bytes));
+  log_info("activation checkpointing: {}; {:.1f} GiB a rank", describe(choice, config.model.num_layers), gib(bytes));
 }
 
 }  // namespace octavo

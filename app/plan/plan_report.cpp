@@ -12,14 +12,14 @@ namespace octavo {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-double gib(const Json& bytes) { return octavo::gib(bytes.get<double>()); }
+double gib(const OrderedJson& bytes) { return octavo::gib(bytes.get<double>()); }
 
-std::string thousands(const Json& value) { return with_thousands_separators(std::llround(value.get<double>())); }
+std::string thousands(const OrderedJson& value) { return with_thousands_separators(std::llround(value.get<double>())); }
 
-Json items_json(const std::vector<MemoryItem>& items) {
-  Json rows = Json::array();
+OrderedJson items_json(const std::vector<MemoryItem>& items) {
+  OrderedJson rows = OrderedJson::array();
   for (const MemoryItem& item : items) {
     rows.push_back({{"name", item.name},
                     {"count", item.count},
@@ -29,14 +29,14 @@ Json items_json(const std::vector<MemoryItem>& items) {
   return rows;
 }
 
-Json memory_json(const MemoryPlan& memory) {
+OrderedJson memory_json(const MemoryPlan& memory) {
   return {{"items", items_json(memory.items)},
           {"overlaid", items_json(memory.overlaid)},
           {"allocated_bytes", memory.arena_bytes},
           {"outside_bytes", memory.room.outside},
           {"total_bytes", memory.total_bytes()},
           {"margin_bytes", memory.room.margin},
-          {"available_bytes", memory.room.available == 0 ? Json() : Json(memory.room.available)},
+          {"available_bytes", memory.room.available == 0 ? OrderedJson() : OrderedJson(memory.room.available)},
           {"fits", memory.fits()},
           {"reshard_after_forward", memory.sharding.reshard_after_forward},
           {"accumulate_unsharded", memory.sharding.accumulate_unsharded},
@@ -45,13 +45,13 @@ Json memory_json(const MemoryPlan& memory) {
             {"ratio", memory.checkpointing.ratio}}}};
 }
 
-Json prediction_json(const StepPrediction& p) {
-  Json kinds;
+OrderedJson prediction_json(const StepPrediction& p) {
+  OrderedJson kinds;
   for (const CostKind kind :
        {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
     kinds[cost_kind_name(kind)] = p.seconds(kind) * 1e3;
   }
-  Json parts = Json::array();
+  OrderedJson parts = OrderedJson::array();
   for (const StepCost& cost : p.costs) {
     parts.push_back({{"name", cost.name},
                      {"kind", cost_kind_name(cost.kind)},
@@ -70,28 +70,29 @@ Json prediction_json(const StepPrediction& p) {
 }
 
 // " 0.25" after mode block.
-std::string ratio_text(const std::string& mode, const Json& ratio) {
+std::string ratio_text(const std::string& mode, const OrderedJson& ratio) {
   return mode == "block" ? fmt::format(" {:.3g}", ratio.get<double>()) : "";
 }
 
-Json mesh_json(const MeshShape& mesh) {
+OrderedJson mesh_json(const MeshShape& mesh) {
   return {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}};
 }
 
 // Dollars of a billion tokens.
 double cost_of_billion(double price, double wps) { return price / 3600 / wps * 1e9; }
 
-void print_memory(const Json& memory) {
+void print_memory(const OrderedJson& memory) {
   std::cout << fmt::format("{:<32}{:>7}{:>11}{:>8}  {}\n", "memory, one rank", "count", "GiB", "share", "needed for");
   const double total = memory["total_bytes"].get<double>();
-  const auto row = [&](const std::string& name, const std::string& count, const Json& bytes, const std::string& note) {
+  const auto row = [&](const std::string& name, const std::string& count, const OrderedJson& bytes,
+                       const std::string& note) {
     std::cout << fmt::format("{:<32}{:>7}{:>11.3f}{:>7.1f}%  {}\n", name, count, gib(bytes),
                              100 * bytes.get<double>() / total, note);
   };
-  for (const Json& item : memory["items"]) {
+  for (const OrderedJson& item : memory["items"]) {
     row(item["name"], std::to_string(item["count"].get<int64_t>()), item["bytes"], item["lifetime"]);
   }
-  for (const Json& item : memory["overlaid"]) {
+  for (const OrderedJson& item : memory["overlaid"]) {
     std::cout << fmt::format("{:<32}{:>7}{:>11}{:>8}  {}\n", item["name"].get<std::string>(),
                              item["count"].get<int64_t>(), fmt::format("({:.3f})", gib(item["bytes"])), "",
                              "in memory of the above, at other times");
@@ -107,11 +108,11 @@ void print_memory(const Json& memory) {
                            memory["fits"].get<bool>() ? "fits" : "does not fit");
 }
 
-void print_prediction(const Json& report) {
-  const Json& p = report["prediction"];
+void print_prediction(const OrderedJson& report) {
+  const OrderedJson& p = report["prediction"];
   const double step_ms = p["step_ms"];
   std::cout << fmt::format("{:<40}{:>11}{:>8}{:>17}\n", "step", "ms", "share", "rate");
-  for (const Json& part : p["parts"]) {
+  for (const OrderedJson& part : p["parts"]) {
     const double ms = part["ms"];
     if (ms < 5e-4 * step_ms) continue;
     std::string rate;
@@ -128,7 +129,7 @@ void print_prediction(const Json& report) {
   std::cout << fmt::format("most of it: {}\n", p["bound"].get<std::string>());
 }
 
-void print_flops(const Json& report) {
+void print_flops(const OrderedJson& report) {
   std::cout << fmt::format("FLOPs a token: {:.4g} G as mfu counts them; causal:",
                            report["flops_per_token"].get<double>() / 1e9);
   for (const auto& [part, flops] : report["flops_by_part"].items()) {
@@ -145,55 +146,55 @@ const std::vector<PublishedSetup>& published_setups() {
   return kSetups;
 }
 
-Json plan_json(const PlanReport& report, const PlanTarget& target) {
+OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
   const Plan& plan = report.plan;
   const Config& config = plan.config;
-  Json json{{"parameters", config.model.num_parameters()},
-            {"linear", linear_precision(config)},
-            {"ranks", target.gpus},
-            {"device", target.machine ? target.machine->device : "cpu"},
-            {"mesh", mesh_json(plan.mesh)},
-            {"seq_len", config.data.seq_len},
-            {"micro_batch_size", config.training.micro_batch_size},
-            {"global_batch_size", config.training.global_batch_size},
-            {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
+  OrderedJson json{{"parameters", config.model.num_parameters()},
+                   {"linear", linear_precision(config)},
+                   {"ranks", target.gpus},
+                   {"device", target.machine ? target.machine->device : "cpu"},
+                   {"mesh", mesh_json(plan.mesh)},
+                   {"seq_len", config.data.seq_len},
+                   {"micro_batch_size", config.training.micro_batch_size},
+                   {"global_batch_size", config.training.global_batch_size},
+                   {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     json["flops_by_part"][part.part] = part.flops;
   }
   json["memory"] = memory_json(plan.memory);
-  json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : Json();
+  json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
   if (report.price > 0 && plan.prediction) {
     json["dollars_per_billion_tokens"] = cost_of_billion(report.price, plan.prediction->wps);
   }
-  json["advice"] = report.advice.empty() ? Json() : Json(report.advice);
+  json["advice"] = report.advice.empty() ? OrderedJson() : OrderedJson(report.advice);
   if (report.advice_wps > 0) json["advice_wps"] = report.advice_wps;
   for (const Plan& found : report.found) {
-    Json row{{"changes", differences(plan, found)},
-             {"mesh", mesh_json(found.mesh)},
-             {"micro_batch_size", found.config.training.micro_batch_size},
-             {"checkpointing", config_names::name_of(config_names::kMode, found.memory.checkpointing.mode)},
-             {"ratio", found.memory.checkpointing.ratio},
-             {"reshard_after_forward", found.memory.sharding.reshard_after_forward},
-             {"accumulate_unsharded", found.memory.sharding.accumulate_unsharded},
-             {"total_bytes", found.memory.total_bytes()},
-             {"step_ms", found.prediction->step_s * 1e3},
-             {"wps", found.prediction->wps},
-             {"mfu", found.prediction->mfu},
-             {"bound", cost_kind_name(found.prediction->bound)}};
+    OrderedJson row{{"changes", differences(plan, found)},
+                    {"mesh", mesh_json(found.mesh)},
+                    {"micro_batch_size", found.config.training.micro_batch_size},
+                    {"checkpointing", config_names::name_of(config_names::kMode, found.memory.checkpointing.mode)},
+                    {"ratio", found.memory.checkpointing.ratio},
+                    {"reshard_after_forward", found.memory.sharding.reshard_after_forward},
+                    {"accumulate_unsharded", found.memory.sharding.accumulate_unsharded},
+                    {"total_bytes", found.memory.total_bytes()},
+                    {"step_ms", found.prediction->step_s * 1e3},
+                    {"wps", found.prediction->wps},
+                    {"mfu", found.prediction->mfu},
+                    {"bound", cost_kind_name(found.prediction->bound)}};
     if (report.price > 0) row["dollars_per_billion_tokens"] = cost_of_billion(report.price, found.prediction->wps);
     json["search"].push_back(row);
   }
   return json;
 }
 
-void print_plan(const Json& r) {
+void print_plan(const OrderedJson& r) {
   std::cout << fmt::format("{} parameters, {} linears, micro-batch {} x {} tokens, {} sequences a step\n",
                            thousands(r["parameters"]), r["linear"].get<std::string>(),
                            r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(),
                            r["global_batch_size"].get<int64_t>());
-  const Json& mesh = r["mesh"];
+  const OrderedJson& mesh = r["mesh"];
   const bool anew = r["memory"]["reshard_after_forward"];
-  const Json& checkpointing = r["memory"]["activation_checkpointing"];
+  const OrderedJson& checkpointing = r["memory"]["activation_checkpointing"];
   const auto mode = checkpointing["mode"].get<std::string>();
   std::cout << fmt::format(
       "{} x {}: {} replicas x {} shards x {} tensor-parallel ranks, {}, activation checkpointing {}{}\n\n",
@@ -216,12 +217,12 @@ void print_plan(const Json& r) {
   }
 }
 
-void print_search(const Json& r) {
+void print_search(const OrderedJson& r) {
   std::cout << fmt::format("{:>10}{:>8}{:>11}{:>7}{:>8}  {:<14}{:<6}{:<8}{:>11}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu",
                            "replicate", "shard", "tensor", "recompute", "anew", "reduced", "micro-batch", "step ms",
                            "GiB", "dollars/1e9", "most of it");
-  for (const Json& row : r["search"]) {
-    const Json& mesh = row["mesh"];
+  for (const OrderedJson& row : r["search"]) {
+    const OrderedJson& mesh = row["mesh"];
     const auto mode = row["checkpointing"].get<std::string>();
     const std::string dollars = row.contains("dollars_per_billion_tokens")
                                     ? fmt::format("{:.2f}", row["dollars_per_billion_tokens"].get<double>())
@@ -236,10 +237,10 @@ void print_search(const Json& r) {
   }
 }
 
-void print_published(const Json& rows) {
+void print_published(const OrderedJson& rows) {
   std::cout << fmt::format("{:<14}{:>6}{:>8}{:>13}{:>15}{:>15}{:>9}  {}\n", "model", "GPUs", "tensor", "micro-batch",
                            "published wps", "predicted wps", "GiB", "memory");
-  for (const Json& row : rows) {
+  for (const OrderedJson& row : rows) {
     std::cout << fmt::format(
         "{:<14}{:>6}{:>8}{:>13}{:>15}{:>15}{:>9.1f}  {}\n", row["model"].get<std::string>(), row["gpus"].get<int64_t>(),
         row["tensor"].get<int64_t>(), row["micro_batch_size"].get<int64_t>(), thousands(row["published_wps"]),

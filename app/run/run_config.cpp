@@ -1,9 +1,8 @@
 #include "app/run/run_config.h"
 
-#include <spdlog/spdlog.h>
-
 #include "app/run/same_files.h"
 #include "app/run/weights.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -18,7 +17,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (!weights) return;
     config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
     const std::string note = adopt_initial_model(config, *weights);
-    if (!note.empty() && group.is_root()) spdlog::warn("{}", note);
+    if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
     validate(config, group.size(), purpose);
   });
   return config;

@@ -2,7 +2,6 @@
 
 #include <omp.h>
 #include <sched.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "app/run/cores.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/log.h"
 #include "parallel/start_checks.h"
 
 namespace octavo {
@@ -28,7 +28,7 @@ Device choose_device(const Config& config, const ProcessGroup& group) {
   if (cuda_device_count() == 0) return Device::kCpu;
   // Of this rank's own GPU: asking opens a context there, which takes time and memory.
   const GpuInfo gpu = gpu_info(choose_gpu(group));
-  if (!has_kernels_for(gpu)) spdlog::warn("running on the CPU: {} is not a Hopper GPU", gpu.name);
+  if (!has_kernels_for(gpu)) log_warning("running on the CPU: {} is not a Hopper GPU", gpu.name);
   return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
 }
 
@@ -67,8 +67,8 @@ std::string settings(const Config& config) {
 int choose_threads(ProcessGroup& group) {
   const std::optional<Widening> wider = widen_to_share(group.local_rank(), group.local_size());
   if (wider && group.is_root()) {
-    spdlog::info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
-                 wider->from_cores, wider->machine_cores, wider->to_cores);
+    log_info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
+             wider->from_cores, wider->machine_cores, wider->to_cores);
   }
   int cores = 1;
   const std::string mine = core_set(cores);
@@ -115,8 +115,8 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
     description_ = fmt::format("{} on cpu, {} thread{} each", ranks, threads, threads == 1 ? "" : "s");
     const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     if (group.is_root() && threads * group.local_size() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
-      spdlog::warn("using {} of {} cores, as the launcher bound the ranks; mpirun --bind-to none gives them all",
-                   threads * group.local_size(), online);
+      log_warning("using {} of {} cores, as the launcher bound the ranks; mpirun --bind-to none gives them all",
+                  threads * group.local_size(), online);
     }
   }
 }

@@ -11,8 +11,8 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
-#include "parallel/start_checks.h"
 #include "data/token_file.h"
+#include "parallel/start_checks.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@ namespace octavo {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kMinute = 60;
 constexpr int64_t kHour = 60 * kMinute;
@@ -59,7 +59,7 @@ void visit_numbers(const Fp8TensorReport& report, Visit visit) {
 
 // json[key] of each number, or null where there is no such JSON, and what it was in json["nonfinite"], last of all.
 template <typename Numbers>
-void add_numbers(Json& json, Json& nonfinite, const Numbers& numbers) {
+void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbers) {
   visit_numbers(numbers, [&](const char* key, auto value) {
     if (std::isfinite(static_cast<double>(value))) {
       json[key] = value;
@@ -70,9 +70,9 @@ void add_numbers(Json& json, Json& nonfinite, const Numbers& numbers) {
   });
 }
 
-Json fp8_json(const Fp8TensorReport& report) {
-  Json json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
-  Json nonfinite;
+OrderedJson fp8_json(const Fp8TensorReport& report) {
+  OrderedJson json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
+  OrderedJson nonfinite;
   add_numbers(json, nonfinite, report);
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json;
@@ -114,8 +114,8 @@ std::string console_line(const StepMetrics& metrics, double eta_seconds) {
 }
 
 std::string metrics_json(const StepMetrics& metrics) {
-  Json json{{"step", metrics.step}};
-  Json nonfinite;
+  OrderedJson json{{"step", metrics.step}};
+  OrderedJson nonfinite;
   add_numbers(json, nonfinite, metrics);
   for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;

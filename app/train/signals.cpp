@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +15,7 @@
 #include "app/run/exit_codes.h"
 #include "app/run/launcher.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -147,10 +147,10 @@ void StopSignals::acknowledge() {
   const int64_t step = step_.load(std::memory_order_relaxed);
   const std::string what = name_of(received);
   if (step > 0) {
-    if (speaks_) spdlog::info("{}: saving a checkpoint at the end of step {}, then ending", what, step);
+    if (speaks_) log_info("{}: saving a checkpoint at the end of step {}, then ending", what, step);
     return;
   }
-  if (speaks_) spdlog::info("{} before the first step: nothing is to be saved", what);
+  if (speaks_) log_info("{} before the first step: nothing is to be saved", what);
   ::_exit(kExitStopped);
 }
 

@@ -1,7 +1,5 @@
 #include "app/train/trainer.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cmath>
 #include <utility>
 
@@ -13,6 +11,7 @@
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/log.h"
 
 namespace octavo {
 
@@ -84,8 +83,8 @@ void Trainer::prepare_fp8_reports() {
   if (Fp8StatsTable* table = state_.model.fp8_stats()) {
     fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
   } else if (config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
-    spdlog::warn("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
-                 config_.logging.fp8_stats_every);
+    log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
+                config_.logging.fp8_stats_every);
   }
 }
 
@@ -118,7 +117,7 @@ void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   start_tokens_ = meta.value("tokens", int64_t{0});
   resumed_ = checkpoint.path();
   timer_.mark("reading");
-  if (runtime_.group().is_root()) spdlog::info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+  if (runtime_.group().is_root()) log_info("resuming {} after step {}", checkpoint.path().string(), start_step_);
 }
 
 // Checkpoints carry their tokenizer; where the one that the config names is not at hand, that of the resumed one.
@@ -129,7 +128,7 @@ void Trainer::carry_tokenizer(const Checkpoint* resumed) {
   if (files.empty() && resumed != nullptr) {
     for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
-  if (files.empty()) spdlog::warn("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
   writer_.carry(std::move(files));
 }
 
@@ -172,9 +171,9 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
   const int64_t total_steps = config_.training.steps;
   if (runtime_.group().is_root()) {
     if (start_step_ >= total_steps) {
-      spdlog::info("nothing to do: step {} of {} is reached", start_step_, total_steps);
+      log_info("nothing to do: step {} of {} is reached", start_step_, total_steps);
     } else {
-      spdlog::info("started in {}", timer_.report());
+      log_info("started in {}", timer_.report());
     }
   }
   results_.start(stream);
@@ -244,7 +243,7 @@ void Trainer::complete_pending_save() {
     writer_.finish();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) spdlog::warn("the checkpoint on its way is lost: {}", error.what());
+    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}", error.what());
   }
 }
 
@@ -309,9 +308,9 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();
   interval_ = {};
   if (!metrics_) return;
-  spdlog::info(console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
+  log_line(LogLevel::kInfo, console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
   keep_failure([&] { metrics_->write(m); });
-  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) spdlog::warn(*warning);
+  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }
 
 std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {

@@ -80,8 +80,8 @@ class OneLinear {
   explicit OneLinear(LinearPrecision recipe)
       : precision_{.linear = recipe},
         weight_rows_(
-            allocate_operand("weight", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.out, kLinear.in, arena_)),
-        weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, weight_scaling(recipe), kLinear.in,
+            allocate_operand("weight", DType::kFloat8E4M3, traits(recipe).weights, kLinear.out, kLinear.in, arena_)),
+        weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, traits(recipe).weights, kLinear.in,
                                          kLinear.out, arena_)),
         amaxes_(precision_, 1, arena_),
         scratch_(std::array{kLinear}, precision_, alone_, arena_),

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "app/commands.h"
 #include "app/measure/bench_ops.h"
 #include "app/measure/bench_sweep.h"
 #include "tests/app/config/config_fixture.h"
@@ -10,7 +11,7 @@
 namespace octavo {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 TEST(BenchFloor, IsTheSlowerOfArithmeticAndMemory) {
   const DeviceRates rates{.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12};
@@ -28,7 +29,7 @@ TEST(BenchFloor, Sums) {
       {"sdpa_forward", {.calls = 1, .milliseconds = 3, .flops = 2e9}},
       {"adamw", {.calls = 1, .milliseconds = 2, .bytes = 1e9}},
       {"all_reduce", {.calls = 1, .milliseconds = 1, .bytes = 1e9, .communication = true}}};
-  Json result{{"step_ms", 13.0}, {"ops", ops_json(totals)}};
+  OrderedJson result{{"step_ms", 13.0}, {"ops", ops_json(totals)}};
   add_floors(result, totals, {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12}, {14, 12, 13});
   EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // the longest first
   EXPECT_TRUE(result["ops"][0]["fp8"]);
@@ -73,7 +74,7 @@ TEST(BenchSweep, RefusesWhatIsNoAxis) {
 class BenchCommandTest : public ConfigTest {
  protected:
   // What `octavo bench --json` prints.
-  Json bench(BenchArguments arguments) const {
+  OrderedJson bench(BenchArguments arguments) const {
     arguments.config = {write(kTrainable), {"device=cpu", "data.seq_len=32", "training.global_batch_size=2"}};
     arguments.warmup = 1;
     arguments.steps = 2;
@@ -89,19 +90,19 @@ class BenchCommandTest : public ConfigTest {
     }
     const std::string printed = testing::internal::GetCapturedStdout();
     EXPECT_EQ(exit_code, kExitDone);
-    return Json::parse(printed);
+    return OrderedJson::parse(printed);
   }
 };
 
 TEST_F(BenchCommandTest, OpsHaveFloors) {
-  const Json result = bench({.config = {}, .ops = true, .sweep = {}});
+  const OrderedJson result = bench({.config = {}, .ops = true, .sweep = {}});
   EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
   EXPECT_GT(result["rates"]["product_tflops"], 0);
   EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());
   EXPECT_GT(result["rates"]["bandwidth_gb_s"], 0);
   EXPECT_GT(result["forward_backward_ratio"], 0);
   double sum = 0;
-  for (const Json& op : result["ops"]) {
+  for (const OrderedJson& op : result["ops"]) {
     sum += op["ms"].get<double>();
     EXPECT_FALSE(op["floor_ms"].is_null()) << op["op"];
     if (op["op"] == "qkv") {
@@ -113,11 +114,11 @@ TEST_F(BenchCommandTest, OpsHaveFloors) {
 }
 
 TEST_F(BenchCommandTest, SweepGoesOnWhereACombinationIsRefused) {
-  const Json result =
+  const OrderedJson result =
       bench({.config = {}, .sweep = {"micro_batch_size=1,2", "seq_len=24,32", "linear=bfloat16,fp8_tensorwise"}});
-  const Json& runs = result["combinations"];
+  const OrderedJson& runs = result["combinations"];
   ASSERT_EQ(runs.size(), 8u);
-  for (const Json& run : runs) {
+  for (const OrderedJson& run : runs) {
     const auto text = [&](const char* key) { return run[key].get<std::string>(); };
     const bool fp8 = text("linear") == "fp8_tensorwise";
     // Products in FP8 take tokens in units of 16.
@@ -131,8 +132,8 @@ TEST_F(BenchCommandTest, SweepGoesOnWhereACombinationIsRefused) {
 }
 
 TEST_F(BenchCommandTest, SweepGoesOnWhereMemoryEnds) {
-  const Json result = bench({.config = {}, .sweep = {"seq_len=64", "micro_batch_size=16777216,1"}});
-  const Json& runs = result["combinations"];
+  const OrderedJson result = bench({.config = {}, .sweep = {"seq_len=64", "micro_batch_size=16777216,1"}});
+  const OrderedJson& runs = result["combinations"];
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0]["status"].get<std::string>(), "out of memory") << runs[0].dump();
   EXPECT_EQ(runs[1]["status"].get<std::string>(), "ok") << runs[1].dump();

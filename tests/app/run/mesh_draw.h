@@ -61,10 +61,10 @@ inline ModelConfig draw_model(Dice& dice, int64_t tensor_ranks, int64_t unit, bo
 }
 
 inline LinearPrecision draw_recipe(Dice& dice) {
-  constexpr LinearPrecision kRecipes[] = {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
-                                          LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise};
+  constexpr LinearPrecision kDrawn[] = {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
+                                        LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise};
   const int64_t roll = dice.number(0, 11);
-  return roll < 4 ? kRecipes[roll] : LinearPrecision::kBFloat16;
+  return roll < 4 ? kDrawn[roll] : LinearPrecision::kBFloat16;
 }
 
 inline ActivationCheckpointing draw_checkpointing(Dice& dice) {
