@@ -34,8 +34,9 @@ int64_t parse_memory(const std::string& text) {
 
 // Without --gpus: as many as the mesh of the config states.
 int64_t stated_gpus(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  return std::max<int64_t>(p.data_parallel_shard, 1) * p.data_parallel_replicate * p.tensor_parallel;
+  int64_t gpus = 1;
+  for (const MeshAxis& axis : kMeshAxes) gpus *= std::max<int64_t>(config.parallel.*axis.configured, 1);
+  return gpus;
 }
 
 // The CPU's ranks share its cores, as in a run, and workspaces are by thread.

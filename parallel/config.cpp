@@ -1,29 +1,50 @@
 #include "parallel/config.h"
 
+#include <string>
+
 #include "core/error.h"
 
 namespace octavo {
 
+int64_t MeshShape::data() const {
+  int64_t product = 1;
+  for (const MeshAxis& axis : kMeshAxes) product *= axis.divides_samples ? this->*axis.size : 1;
+  return product;
+}
+
+int64_t MeshShape::ranks() const {
+  int64_t product = 1;
+  for (const MeshAxis& axis : kMeshAxes) product *= this->*axis.size;
+  return product;
+}
+
 MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
-  CHECK_INPUT(data_parallel_shard == -1 || data_parallel_shard >= 1,
-              "parallel.data_parallel_shard is {}, expected a positive number or -1 for all that is left",
-              data_parallel_shard);
-  CHECK_INPUT(data_parallel_replicate >= 1, "parallel.data_parallel_replicate is {}, expected a positive number",
-              data_parallel_replicate);
-  CHECK_INPUT(tensor_parallel >= 1, "parallel.tensor_parallel is {}, expected a positive number", tensor_parallel);
-  const int64_t fixed = data_parallel_replicate * tensor_parallel;
-  CHECK_INPUT(
-      data_parallel_shard != -1 || ranks % fixed == 0,
-      "parallel.data_parallel_replicate {} times parallel.tensor_parallel {} is {}, which does not divide the {} "
-      "ranks of this run",
-      data_parallel_replicate, tensor_parallel, fixed, ranks);
-  const int64_t shard = data_parallel_shard == -1 ? ranks / fixed : data_parallel_shard;
-  CHECK_INPUT(
-      shard * fixed == ranks,
-      "parallel.data_parallel_shard {} times data_parallel_replicate {} times tensor_parallel {} is {}, but this "
-      "run has {} ranks",
-      shard, data_parallel_replicate, tensor_parallel, shard * fixed, ranks);
-  return {data_parallel_replicate, shard, tensor_parallel};
+  const MeshAxis& filling = kMeshAxes[static_cast<size_t>(kFillingAxis)];
+  MeshShape shape;
+  int64_t fixed = 1;
+  std::string others;     // "parallel.tensor_parallel 2 times ..."
+  std::string all_sizes;  // of the sentence about all of them
+  for (const MeshAxis& axis : kMeshAxes) {
+    const int64_t size = this->*axis.configured;
+    if (axis.key == filling.key) {
+      CHECK_INPUT(size == -1 || size >= 1, "parallel.{} is {}, expected a positive number or -1 for all that is left",
+                  axis.key, size);
+      continue;
+    }
+    CHECK_INPUT(size >= 1, "parallel.{} is {}, expected a positive number", axis.key, size);
+    shape.*axis.size = size;
+    fixed *= size;
+    others += fmt::format("{}parallel.{} {}", others.empty() ? "" : " times ", axis.key, size);
+    all_sizes += fmt::format(" times {} {}", axis.key, size);
+  }
+  int64_t& filled = shape.*filling.size;
+  filled = this->*filling.configured;
+  CHECK_INPUT(filled != -1 || ranks % fixed == 0, "{} is {}, which does not divide the {} ranks of this run", others,
+              fixed, ranks);
+  if (filled == -1) filled = ranks / fixed;
+  CHECK_INPUT(shape.ranks() == ranks, "parallel.{} {}{} is {}, but this run has {} ranks", filling.key, filled,
+              all_sizes, shape.ranks(), ranks);
+  return shape;
 }
 
 // Registered gathers and reductions of shards are faster, 2% of a step of 8B; those of tensor parallelism are slower.

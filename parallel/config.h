@@ -11,8 +11,8 @@ struct MeshShape {
   int64_t shard = 1;
   int64_t tensor = 1;
 
-  int64_t data() const { return replicate * shard; }  // ranks that work on different samples
-  int64_t ranks() const { return data() * tensor; }
+  int64_t data() const;  // ranks that work on different samples
+  int64_t ranks() const;
 };
 
 // Whether a rank forgets the full weights of a unit after its forward pass, and gathers them anew in backward.
@@ -49,5 +49,25 @@ struct ParallelConfig {
   // Ranks of it that work on different samples.
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
+
+enum class Axis : uint8_t { kReplicate, kShard, kTensor };
+
+// An axis of the mesh. One more is a row of kMeshAxes, its two numbers, and the collectives along it.
+struct MeshAxis {
+  const char* name;  // in plans and messages
+  const char* key;   // of the config's section parallel
+  int64_t ParallelConfig::*configured;
+  int64_t MeshShape::*size;
+  bool divides_samples;  // its ranks work on different samples
+};
+
+// By Axis, outermost first: the ranks of the last are neighbours on one machine, those of the first may lie far apart.
+inline constexpr MeshAxis kMeshAxes[] = {
+    {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true},
+    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true},
+    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false},
+};
+// The one whose configured size may be -1: all ranks that the others leave.
+inline constexpr Axis kFillingAxis = Axis::kShard;
 
 }  // namespace octavo

@@ -6,30 +6,51 @@ namespace octavo {
 
 Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
   group.agree([&] { shape_ = config.mesh_shape(group.size()); });
-  tensor_rank_ = group.rank() % shape_.tensor;
-  shard_rank_ = group.rank() / shape_.tensor % shape_.shard;
-  replicate_rank_ = group.rank() / shape_.tensor / shape_.shard;
+  int64_t rest = group.rank();
+  for (size_t i = kAxes; i-- > 0;) {
+    const int64_t size = shape_.*kMeshAxes[i].size;
+    places_[i] = rest % size;
+    rest /= size;
+  }
+  AxisSet all;
+  AxisSet of_data;
+  for (size_t i = 0; i < kAxes; ++i) {
+    all[i] = true;
+    of_data[i] = kMeshAxes[i].divides_samples;
+  }
+  world_ = connect("world", all, config, group, stream);
+  data_ = connect("data", of_data, config, group, stream);
+  for (size_t i = kAxes; i-- > 0;) {
+    AxisSet one = {};
+    one[i] = true;
+    along_[i] = connect(kMeshAxes[i].name, one, config, group, stream);
+  }
+}
 
-  const auto connect = [&](const char* name, int64_t color, int64_t rank, int64_t size) {
+Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
+                            Stream& stream) {
+  int64_t color = 0;  // of the groups of this name: the places on the other axes
+  int64_t rank = 0;
+  int64_t size = 1;
+  for (size_t i = 0; i < kAxes; ++i) {
+    const int64_t length = shape_.*kMeshAxes[i].size;
+    (axes[i] ? rank : color) *= length;
+    (axes[i] ? rank : color) += places_[i];
+    size *= axes[i] ? length : 1;
+    axes[i] = axes[i] && length > 1;
+  }
+  std::unique_ptr<Communicator>& communicator = communicators_[axes];
+  if (!communicator) {
     const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
-    communicators_.push_back(make_communicator(group, ranks, stream, config));
-    return communicators_.back().get();
-  };
-  world_ = connect("world", 0, group.rank(), group.size());
-  data_ = shape_.tensor == 1 ? world_ : connect("data", tensor_rank_, data_rank(), shape_.data());
-  tensor_ = shape_.data() == 1 ? world_ : connect("tensor", data_rank(), tensor_rank_, shape_.tensor);
-  shard_ = shape_.replicate == 1
-               ? data_
-               : connect("shard", replicate_rank_ * shape_.tensor + tensor_rank_, shard_rank_, shape_.shard);
-  replicate_ = shape_.shard == 1 ? data_
-                                 : connect("replicate", shard_rank_ * shape_.tensor + tensor_rank_, replicate_rank_,
-                                           shape_.replicate);
+    communicator = make_communicator(group, ranks, stream, config);
+  }
+  return communicator.get();
 }
 
 std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& memory, NcclMemory how) {
   std::vector<std::unique_ptr<Registration>> registrations;
-  for (const auto& communicator : communicators_) {
-    const bool wanted = how == NcclMemory::kAuto ? communicator.get() == shard_ : how != NcclMemory::kPlain;
+  for (const auto& [axes, communicator] : communicators_) {
+    const bool wanted = how == NcclMemory::kAuto ? communicator.get() == &shard() : how != NcclMemory::kPlain;
     if (!wanted) continue;
     if (auto registration = communicator->register_memory(memory)) registrations.push_back(std::move(registration));
   }

@@ -18,7 +18,7 @@ if [[ -z "$formatter" ]]; then
   exit 77
 fi
 
-mapfile -d '' -t files < <(find app model parallel data kernels tests -type f \
+mapfile -d '' -t files < <(find app checkpoint model parallel data kernels core tests -type f \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z)
 if [[ "${1:-}" == --fix ]]; then
   "$formatter" -i "${files[@]}"

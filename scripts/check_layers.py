@@ -5,7 +5,7 @@
 
   * an include from the repository root names a file of the same folder or of one below it; within app/ the folders are floors,
     and what stands directly in app/ may include them all;
-  * a header is implemented by the file of its name: no other .cpp of its folder is without a header, but a subcommand's;
+  * a .cpp or .cu implements the header of its name (but for main and the subcommands, which app/commands.h declares);
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
@@ -93,6 +93,16 @@ def check_include(name, header, quoted):
     return None
 
 
+# What a file implements for one library or kind of processor, it says at the end of its name.
+VARIANT = re.compile(r"_(cuda|cublaslt|cudnn|nccl|mpi|onednn|openblas|x86|other)$")
+
+
+def lacks_header(path):
+    """Whether the functions of a .cpp or .cu are declared somewhere else than in the header of its name."""
+    stem = path.with_suffix("").name
+    return not any(path.with_name(f"{name}.h").exists() for name in (stem, VARIANT.sub("", stem)))
+
+
 def check_file(root, path):
     name = path.relative_to(root).as_posix()
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -106,6 +116,8 @@ def check_file(root, path):
             breaches.append(f"{name}:{number}: conditional compilation; use `if constexpr (kHasCuda)` or a file of its own")
     if path.suffix in {".h", ".cuh"} and "#pragma once" not in lines:
         breaches.append(f"{name}:1: a header without #pragma once")
+    if path.suffix in {".cpp", ".cu"} and layer_of(name) not in {None, "app"} and lacks_header(path):
+        breaches.append(f"{name}:1: implements no header of its name")
     return breaches
 
 
@@ -119,34 +131,63 @@ def check_tree(root):
     return len(files), [breach for path in files for breach in check_file(root, path)]
 
 
+def print_counts(root):
+    """A row a layer: its files and lines, and how often it includes each layer below."""
+    print(f"{'folder':<14}{'files':>6}{'lines':>7}  includes")
+    for layer in BELOW:
+        paths = [path for path in sorted((root / layer).glob("*")) if path.suffix in SUFFIXES]
+        lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+        included = collections.Counter()
+        for line in lines:
+            match = INCLUDE.match(line)
+            other = layer_of(match.group(2)) if match and match.group(1) == '"' else None
+            if other and other != layer:
+                included[other] += 1
+        arrows = ", ".join(f"{other} {count}" for other, count in sorted(included.items()))
+        print(f"{layer:<14}{len(paths):>6}{len(lines):>7}  {arrows}")
+
+
 def self_test():
     # Each planted file with the number of breaches that it must give.
+    header = "#pragma once\n"
     planted = {
-        "core/tensor.h": ("#pragma once\n#include <vector>\n", 0),
+        "core/tensor.h": (header + "#include <vector>\n", 0),
+        "core/up.h": (header, 0),
         "core/up.cpp": ('#include "kernels/matmul.h"\n', 1),
-        "core/cuda_check.h": ("#pragma once\n#include <cuda_runtime_api.h>\n", 0),
-        "kernels/matmul.h": ('#pragma once\n#include "core/tensor.h"\n#include "build_config.h"\n', 0),
+        "core/cuda_check.h": (header + "#include <cuda_runtime_api.h>\n", 0),
+        "core/cuda_launch.cuh": (header + "#include <cuda_runtime.h>\n#ifdef __CUDACC__\n#endif\n", 0),
+        "core/nowhere.cpp": ("int f() { return 0; }\n", 1),
+        "kernels/matmul.h": (header + '#include "core/tensor.h"\n#include "build_config.h"\n', 0),
+        "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
         "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
+        "kernels/sgemm.h": (header, 0),
+        "kernels/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
         "kernels/sgemm_onednn.cpp": ("#include <oneapi/dnnl/dnnl.h>\n", 0),
         "kernels/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
-        "kernels/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
-        "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
-        "kernels/plan_cublaslt.h": ("#pragma once\n#include <cublasLt.h>\n", 0),
+        "kernels/plan_cublaslt.h": (header + "#include <cublasLt.h>\n", 0),
+        "kernels/plan.h": (header, 0),
         "kernels/plan.cpp": ('#include "kernels/plan_cublaslt.h"\n#include "core/cuda_launch.cuh"\n', 2),
-        "kernels/up.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n', 2),
-        "data/loader.cpp": ('#include "core/tensor.h"\n#include "kernels/matmul.h"\n', 1),
-        "data/up.cpp": ('#include "parallel/communicator.h"\n', 1),
+        "kernels/up.h": (header + '#include "model/llama.h"\n#include "data/loader.h"\n', 2),
+        "kernels/switch.cuh": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "data/loader.h": (header + '#include "core/tensor.h"\n#include "kernels/matmul.h"\n', 1),
+        "data/up.h": (header + '#include "parallel/communicator.h"\n', 1),
+        "parallel/communicator.h": (header, 0),
         "parallel/communicator_mpi.cpp": ("#include <mpi.h>\n", 0),
         "parallel/communicator.cpp": ("#include <mpi.h>\n#include <nccl.h>\n", 2),
-        "parallel/handles_mpi.h": ("#pragma once\n#include <mpi.h>\n", 0),
-        "parallel/mesh.cpp": ('#include "parallel/handles_mpi.h"\n', 1),
-        "model/llama.cpp": ('#include "parallel/communicator.h"\n#include "app/train.h"\n', 1),
-        "model/switch.cpp": ("#ifdef OCTAVO_CUDA\n#endif\n", 1),
-        "model/device.cpp": ("#ifdef __CUDACC__\n#endif\n", 1),
-        "core/cuda_launch.cuh": ("#pragma once\n#include <cuda_runtime.h>\n#ifdef __CUDACC__\n#endif\n", 0),
-        "kernels/switch.cuh": ("#pragma once\n#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "parallel/handles_mpi.h": (header + "#include <mpi.h>\n", 0),
+        "parallel/mesh.h": (header + '#include "parallel/handles_mpi.h"\n', 1),
+        "model/llama.h": (header + '#include "parallel/communicator.h"\n#include "app/commands.h"\n', 1),
+        "model/switch.h": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "model/device.h": (header + "#ifdef __CUDACC__\n#endif\n", 1),
         "model/no_guard.h": ("int f();\n", 1),
+        "checkpoint/reader.h": (header + '#include "model/llama.h"\n#include "app/config/config.h"\n', 1),
         "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
+        "app/commands.h": (header + '#include "app/train/trainer.h"\n', 0),
+        "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/run/runtime.h"\n', 1),
+        "app/run/runtime.h": (header + '#include "app/config/config.h"\n#include "app/memory/room.h"\n', 1),
+        "app/train/trainer.h": (header + '#include "app/memory/room.h"\n#include "app/measure/bench.h"\n', 1),
+        "app/measure/bench.h": (header + '#include "app/plan/rates.h"\n#include "app/commands.h"\n', 1),
+        "app/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),
         "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),
     }
     with tempfile.TemporaryDirectory() as scratch:
@@ -168,7 +209,11 @@ def self_test():
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    here = Path(__file__).resolve().parent.parent
+    if sys.argv[1:] == ["--counts"]:
+        print_counts(here)
+        return 0
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else here
     count, breaches = check_tree(root)
     for breach in breaches:
         print(breach)

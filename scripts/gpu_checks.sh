@@ -54,7 +54,7 @@ check_memcheck() {
 check_golden() { run_tests app '*Golden*_gpu'; }
 
 pack_corpus() {
-  [[ -e "$scratch/train.idx" ]] || "$build/octavo" pack --input app model kernels data --output "$scratch/train" \
+  [[ -e "$scratch/train.idx" ]] || "$build/octavo" pack --input app checkpoint model parallel kernels core data --output "$scratch/train" \
     --hold-out-every 20 --hold-out-output "$scratch/held_out"
 }
 

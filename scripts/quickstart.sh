@@ -19,7 +19,7 @@ build() {
   ./scripts/setup.sh
   say "Building"
   cmake --preset default
-  cmake --build --preset default
+  cmake --build --preset default --target octavo
 }
 
 # Lists the headers, thinned evenly to at most corpus_mib when the machine has more, so that no one library fills the corpus.

@@ -49,7 +49,7 @@ if ((sanitize)); then
   reports+=(build-sanitize/ctest.xml)
 fi
 lint_status=0
-if ((lint)); then ./scripts/lint.sh build || lint_status=$?; fi
+if ((lint)); then ./scripts/lint.sh || lint_status=$?; fi
 
 say "Result after $((SECONDS - started)) s"
 if ((lint_status)); then echo "FAILED: scripts/lint.sh found something, see above"; fi

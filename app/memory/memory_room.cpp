@@ -33,9 +33,10 @@ OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
   constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // of each axis but the first
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
-  const int64_t axes = (mesh.replicate > 1 ? 1 : 0) + (mesh.shard > 1 ? 1 : 0) + (mesh.tensor > 1 ? 1 : 0);
+  const auto axes = std::count_if(std::begin(kMeshAxes), std::end(kMeshAxes),
+                                  [&](const MeshAxis& axis) { return mesh.*axis.size > 1; });
   if (axes > 0) add(outside_of_nccl(mesh.ranks(), registered));
-  for (int64_t axis = 1; axis < axes; ++axis) add(kCommunicator);
+  for (auto axis = axes; axis > 1; --axis) add(kCommunicator);
   return sum;
 }
 

@@ -75,7 +75,9 @@ std::string ratio_text(const std::string& mode, const OrderedJson& ratio) {
 }
 
 OrderedJson mesh_json(const MeshShape& mesh) {
-  return {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}};
+  OrderedJson sizes;
+  for (const MeshAxis& axis : kMeshAxes) sizes[axis.name] = mesh.*axis.size;
+  return sizes;
 }
 
 // Dollars of a billion tokens.
@@ -218,18 +220,22 @@ void print_plan(const OrderedJson& r) {
 }
 
 void print_search(const OrderedJson& r) {
-  std::cout << fmt::format("{:>10}{:>8}{:>11}{:>7}{:>8}  {:<14}{:<6}{:<8}{:>11}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu",
-                           "replicate", "shard", "tensor", "recompute", "anew", "reduced", "micro-batch", "step ms",
-                           "GiB", "dollars/1e9", "most of it");
+  std::string axes;
+  for (const MeshAxis& axis : kMeshAxes) axes += fmt::format("  {}", axis.name);
+  std::cout << fmt::format("{:>10}{:>8}{}  {:<14}{:<6}{:<8}{:>11}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu", axes,
+                           "recompute", "anew", "reduced", "micro-batch", "step ms", "GiB", "dollars/1e9",
+                           "most of it");
   for (const OrderedJson& row : r["search"]) {
-    const OrderedJson& mesh = row["mesh"];
+    std::string mesh;  // under the names of the axes
+    for (const auto& [name, size] : row["mesh"].items()) {
+      mesh += fmt::format("{:>{}}", size.get<int64_t>(), name.size() + 2);
+    }
     const auto mode = row["checkpointing"].get<std::string>();
     const std::string dollars = row.contains("dollars_per_billion_tokens")
                                     ? fmt::format("{:.2f}", row["dollars_per_billion_tokens"].get<double>())
                                     : "-";
-    std::cout << fmt::format("{:>10}{:>7.1f}%{:>11}{:>7}{:>8}  {:<14}{:<6}{:<8}{:>11}{:>11.1f}{:>8.1f}{:>13}  {}\n",
-                             thousands(row["wps"]), 100 * row["mfu"].get<double>(), mesh["replicate"].get<int64_t>(),
-                             mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
+    std::cout << fmt::format("{:>10}{:>7.1f}%{}  {:<14}{:<6}{:<8}{:>11}{:>11.1f}{:>8.1f}{:>13}  {}\n",
+                             thousands(row["wps"]), 100 * row["mfu"].get<double>(), mesh,
                              mode + ratio_text(mode, row["ratio"]), row["reshard_after_forward"] ? "yes" : "no",
                              row["accumulate_unsharded"] ? "once" : "each", row["micro_batch_size"].get<int64_t>(),
                              row["step_ms"].get<double>(), gib(row["total_bytes"]), dollars,

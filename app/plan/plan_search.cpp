@@ -64,9 +64,7 @@ class Search {
     for (int64_t micro_batch = 1; micro_batch <= local_batch; micro_batch *= 2) {
       Candidate candidate{.config = config_, .mesh = mesh};
       Config& config = candidate.config;
-      config.parallel.data_parallel_replicate = mesh.replicate;
-      config.parallel.data_parallel_shard = mesh.shard;
-      config.parallel.tensor_parallel = mesh.tensor;
+      for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
       for (const Reshard reshard : {Reshard::kFalse, Reshard::kTrue}) {
@@ -219,16 +217,15 @@ std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, s
 
 std::string differences(const Plan& plan, const Plan& found) {
   std::string text;
-  const auto add = [&](const char* key, const auto& from, const auto& to) {
+  const auto add = [&](const std::string& key, const auto& from, const auto& to) {
     if (from != to) text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, to);
   };
   const Config& a = plan.config;
   const Config& b = found.config;
-  add("parallel.data_parallel_replicate", plan.mesh.replicate, found.mesh.replicate);
-  if (a.parallel.data_parallel_shard != -1) {  // otherwise what the other axes leave
-    add("parallel.data_parallel_shard", plan.mesh.shard, found.mesh.shard);
+  for (const MeshAxis& axis : kMeshAxes) {
+    if (a.parallel.*axis.configured == -1) continue;  // what the other axes leave
+    add(fmt::format("parallel.{}", axis.key), plan.mesh.*axis.size, found.mesh.*axis.size);
   }
-  add("parallel.tensor_parallel", plan.mesh.tensor, found.mesh.tensor);
   // auto keeps all where it fits.
   add("parallel.reshard_after_forward", a.parallel.reshard_after_forward == Reshard::kTrue,
       found.memory.sharding.reshard_after_forward);

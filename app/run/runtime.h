@@ -43,7 +43,7 @@ class Runtime {
   // The axes that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
   // This rank's place among those that divide each layer.
-  TensorRank tensor_rank() const { return {mesh_->tensor_rank(), mesh_->shape().tensor}; }
+  TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
   // collective; the runtime must outlive the memory.

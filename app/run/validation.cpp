@@ -45,7 +45,7 @@ std::optional<double> Validator::loss(Llama& model, const std::function<bool()>&
     stream.synchronize();
     total += static_cast<double>(value);
   }
-  const bool counts = runtime_->mesh().tensor_rank() == 0;  // the tensor-parallel ranks have the same losses
+  const bool counts = runtime_->mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same losses
   total = runtime_->group().all_reduce_sum(counts ? total : 0);
   return total / static_cast<double>(num_tokens());
 }

@@ -57,11 +57,11 @@ TEST_P(MeshRanks, EveryArrangement) {
     const auto rank_at = [&](int64_t replicate, int64_t shard, int64_t tensor) {
       return static_cast<int32_t>((replicate * shape.shard + shard) * shape.tensor + tensor);
     };
-    const int64_t i = mesh.replicate_rank();
-    const int64_t j = mesh.shard_rank();
-    const int64_t k = mesh.tensor_rank();
+    const int64_t i = mesh.rank(Axis::kReplicate);
+    const int64_t j = mesh.rank(Axis::kShard);
+    const int64_t k = mesh.rank(Axis::kTensor);
     EXPECT_EQ(rank_at(i, j, k), rank_);
-    EXPECT_EQ(mesh.data_rank(), i * shape.shard + j);
+    EXPECT_EQ(mesh.data().rank(), i * shape.shard + j);
 
     std::vector<int32_t> tensor, shard, replicate, data, world;
     for (int64_t t = 0; t < shape.tensor; ++t) tensor.push_back(rank_at(i, j, t));
@@ -76,8 +76,7 @@ TEST_P(MeshRanks, EveryArrangement) {
     EXPECT_EQ(members(mesh.replicate()), replicate);
     EXPECT_EQ(members(mesh.data()), data);
     EXPECT_EQ(members(mesh.world()), world);
-    EXPECT_EQ(mesh.shard().rank(), mesh.shard_rank());
-    EXPECT_EQ(mesh.data().rank(), mesh.data_rank());
+    EXPECT_EQ(mesh.shard().rank(), mesh.rank(Axis::kShard));
   }
 }
 
