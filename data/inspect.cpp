@@ -161,23 +161,6 @@ OrderedJson inspect_token_file(const std::string& path) {
   return json;
 }
 
-std::string describe_token_file(const OrderedJson& inspection) {
-  std::string text;
-  const auto add = [&](const std::string& name, const OrderedJson& value) {
-    text += fmt::format("{:<26}{}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
-  };
-  for (const auto& [key, value] : inspection.items()) {
-    if (value.is_object()) {
-      for (const auto& [name, field] : value.items()) add(key + "." + name, field);
-    } else if (value.is_array()) {
-      for (const OrderedJson& entry : value) add(key, entry);
-    } else {
-      add(key, value);
-    }
-  }
-  return text;
-}
-
 void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
   CHECK_INPUT(begin >= 0 && begin <= end, "samples {}:{}, expected A:B with 0 <= A <= B", begin, end);
   SampleStream stream(config, config.train, /*vocab_size=*/0);

@@ -22,9 +22,6 @@ namespace octavo {
 // InputError when the file itself is broken or missing.
 nlohmann::ordered_json inspect_token_file(const std::string& path);
 
-// The same for people: one line a fact.
-std::string describe_token_file(const nlohmann::ordered_json& inspection);
-
 // `octavo inspect CONFIG --samples A:B`: the global training samples begin to end-1, one JSON object a line, exactly
 //   {"sample":g,"lane":l,"epoch":e,"tokens":[seq_len + 1 ids]}
 // InputError when the range is not 0 <= begin <= end.

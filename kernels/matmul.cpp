@@ -10,6 +10,7 @@
 namespace octavo {
 
 namespace cuda {
+std::string cublaslt_version();
 void matmul(const Matmul& args, Stream& stream);
 }  // namespace cuda
 
@@ -94,6 +95,11 @@ void matmul(const Matmul& args, Stream& stream) {
 int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
   if (stream.is_cuda()) return kProductWorkspaceBytes;
   return dtype == DType::kBFloat16 ? (m * k + k * n + m * n) * dtype_bytes(DType::kFloat32) : 0;
+}
+
+std::string cublaslt_version() {
+  if constexpr (kHasCuda) return cuda::cublaslt_version();
+  return "";
 }
 
 }  // namespace octavo

@@ -15,6 +15,8 @@
 // On the CPU kernels/sgemm.h computes in float32 (bfloat16 operands are widened in the workspace). Queued on `stream`.
 #pragma once
 
+#include <string>
+
 #include "core/stream.h"
 
 namespace octavo {
@@ -32,5 +34,8 @@ void matmul(const Matmul& args, Stream& stream);
 
 // Scratch for a product of these sizes in this dtype.
 int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream);
+
+// The version of cuBLASLt that this process has loaded, "13.1.0"; empty in a build without CUDA.
+std::string cublaslt_version();
 
 }  // namespace octavo

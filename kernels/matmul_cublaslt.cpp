@@ -71,4 +71,9 @@ void matmul(const Matmul& args, Stream& stream) {
   run_product(found->second, pointers, stream);
 }
 
+std::string cublaslt_version() {
+  const size_t version = cublasLtGetVersion();  // 10000 * major + 100 * minor + patch
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 }  // namespace octavo::cuda

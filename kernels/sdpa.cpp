@@ -8,6 +8,7 @@
 namespace octavo {
 
 namespace cuda {
+std::string cudnn_version();
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream);
@@ -78,6 +79,11 @@ void sdpa_check_supported(int64_t head_dim, DType dtype, Device device) {
               dtype_name(dtype));
   CHECK_INPUT(head_dim == 32 || head_dim == 64 || head_dim == 128,
               "model.head_dim is {}, but attention on GPUs has kernels for 32, 64 and 128", head_dim);
+}
+
+std::string cudnn_version() {
+  if constexpr (kHasCuda) return cuda::cudnn_version();
+  return "";
 }
 
 }  // namespace octavo

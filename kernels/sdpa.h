@@ -15,6 +15,8 @@
 // (which costs a larger workspace).
 #pragma once
 
+#include <string>
+
 #include "core/stream.h"
 
 namespace octavo {
@@ -58,5 +60,8 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
 
 // Throws InputError, naming the sizes there are, when the device has no kernel for this head size and dtype.
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device);
+
+// The version of cuDNN that this process has loaded, "9.14.0"; empty in a build without CUDA.
+std::string cudnn_version();
 
 }  // namespace octavo

@@ -243,4 +243,9 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   return std::max(forward_bytes, state.backward(shape, stream).workspace_bytes);
 }
 
+std::string cudnn_version() {
+  const size_t version = cudnnGetVersion();  // of cuDNN 9 and newer: 10000 * major + 100 * minor + patch
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 }  // namespace octavo::cuda

@@ -21,7 +21,6 @@ class SingleCommunicator final : public Communicator {
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
-  void do_broadcast(const Tensor&, int, Stream&) override {}
 };
 
 class PlannedCommunicator final : public Communicator {
@@ -37,7 +36,6 @@ class PlannedCommunicator final : public Communicator {
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
-  void do_broadcast(const Tensor&, int, Stream&) override { refuse(); }
 };
 
 // "all_gather of block 3 (shard axis)", for messages.
@@ -104,13 +102,6 @@ void Communicator::all_reduce_max(const Tensor& tensor, Stream& stream, const ch
   run("all_reduce", what, tensor, stream, [&] { do_all_reduce_max(tensor, stream); });
 }
 
-void Communicator::broadcast(const Tensor& tensor, int root, Stream& stream, const char* what) {
-  CHECK(root >= 0 && root < size_, "{}: the root is {}, expected a rank below {}", call_name(*this, "broadcast", what),
-        root, size_);
-  if (size_ == 1) return;
-  run("broadcast", what, tensor, stream, [&] { do_broadcast(tensor, root, stream); });
-}
-
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
                                                 const ParallelConfig& config) {
   if (ranks.size == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), ranks.name);
@@ -133,6 +124,11 @@ Buffer allocate_for_collectives(int64_t bytes) {
 
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
   return make_communicator(group, {"world", 0, group.rank(), group.size()}, stream);
+}
+
+std::string nccl_version() {
+  if constexpr (kHasCuda) return loaded_nccl_version();
+  return "";
 }
 
 }  // namespace octavo

@@ -7,7 +7,7 @@
 // that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/watchdog.h).
 //
 // Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
-// all_reduce 2 (n-1)/n of the tensor, broadcast at most the tensor.
+// all_reduce 2 (n-1)/n of the tensor.
 //
 // Sums: on the CPU the ranks' terms are added one by one in rank order in float32, a bfloat16 sum is rounded once at
 // the end; so an all-reduce is bit for bit a reduce-scatter and an all-gather. On a GPU the order is that of NCCL's
@@ -51,8 +51,6 @@ class Communicator {
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = the largest of each element over ranks, in place; float32.
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
-  // tensor = root's, in place; any dtype.
-  void broadcast(const Tensor& tensor, int root, Stream& stream, const char* what = "");
 
   // Lets NCCL reach memory from allocate_for_collectives() without its own buffers (ParallelConfig::nccl_memory). A
   // collective, with equal sizes and equal places of the tensors in them afterwards; the host waits. Null where there
@@ -75,7 +73,6 @@ class Communicator {
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
-  virtual void do_broadcast(const Tensor& tensor, int root, Stream& stream) = 0;
   // Called after each of these: the collective is on the stream, not done.
   virtual void after_queueing(const Collective&, Stream&) {}
 
@@ -105,5 +102,8 @@ std::unique_ptr<Communicator> make_planned_communicator(ProcessGroup& group, con
 
 // Zeroed memory of a GPU that can be registered with communicators.
 Buffer allocate_for_collectives(int64_t bytes);
+
+// The version of NCCL that this process has loaded, "2.28.9"; empty in a build without CUDA.
+std::string nccl_version();
 
 }  // namespace octavo

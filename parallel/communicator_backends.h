@@ -16,4 +16,6 @@ std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const 
 // allocate_for_collectives(), in CUDA builds only.
 Buffer allocate_nccl_memory(int64_t bytes);
 
+std::string loaded_nccl_version();
+
 }  // namespace octavo

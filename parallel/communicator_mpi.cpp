@@ -69,14 +69,6 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void do_broadcast(const Tensor& tensor, int root, Stream&) override {
-    char* data = static_cast<char*>(tensor.raw());
-    for (int64_t begin = 0; begin < tensor.bytes(); begin += kChunkBytes) {
-      const int count = as_int(std::min(kChunkBytes, tensor.bytes() - begin));
-      check(MPI_Bcast(data + begin, count, MPI_BYTE, root, comm_.get()), "MPI_Bcast");
-    }
-  }
-
   // Elements of each rank's part that fit in the scratch together.
   template <typename T>
   int64_t elements_per_rank() const {

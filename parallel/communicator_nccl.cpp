@@ -153,12 +153,6 @@ class NcclCommunicator final : public Communicator {
     all_reduce(tensor, ncclFloat32, ncclMax, stream);
   }
 
-  void do_broadcast(const Tensor& tensor, int root, Stream& stream) override {
-    check(ncclBroadcast(tensor.raw(), tensor.raw(), static_cast<size_t>(tensor.bytes()), ncclUint8, root, comm_,
-                        native(stream)),
-          "ncclBroadcast");
-  }
-
   void after_queueing(const Collective& collective, Stream& stream) override { queue_->push(collective, stream); }
 
   void all_reduce(const Tensor& tensor, ncclDataType_t dtype, ncclRedOp_t op, Stream& stream) {
@@ -225,6 +219,12 @@ std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const 
   CHECK(first != members.end() && members.size() == static_cast<size_t>(ranks.size),
         "the {} axis has {} ranks, expected {} with a first one", ranks.name, members.size(), ranks.size);
   return std::make_unique<NcclCommunicator>(group, ranks, first->id, nccl_config(config));
+}
+
+std::string loaded_nccl_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace octavo

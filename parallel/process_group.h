@@ -84,4 +84,7 @@ class ProcessGroup {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
+// Of the MPI library, as it names itself: "Open MPI v4.1.4". Needs no process group.
+std::string mpi_version();
+
 }  // namespace octavo

@@ -240,4 +240,13 @@ void ProcessGroup::abort(int exit_code) {
   std::_Exit(exit_code);
 }
 
+// The first words of what the library says of itself: "Open MPI v4.1.4, package: ...", "MPICH Version: 4.2 ...".
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  mpi::check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string version(text);
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
 }  // namespace octavo

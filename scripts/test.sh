@@ -26,20 +26,31 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 # Two tests run at a time, each with a thread a core: one that waits for its other thread leaves the core to the others.
 export OMP_WAIT_POLICY=passive
 
+durations=""
+
+# took PART COMMAND...: runs it and adds its seconds to the list that the end prints.
+took() {
+  local part="$1" began=$SECONDS status=0
+  shift
+  "$@" || status=$?
+  durations+="$part $((SECONDS - began)) s, "
+  return "$status"
+}
+
 # build_and_test PRESET BUILD_DIR [ctest arguments]
 build_and_test() {
   local preset="$1" build_dir="$2"
   shift 2
   say "Building: preset $preset"
-  cmake --preset "$preset"
-  cmake --build --preset "$preset"
+  took "$preset: configure" cmake --preset "$preset"
+  took "build" cmake --build --preset "$preset"
   say "Testing: preset $preset"
   # Failures are counted at the end, so that one build's failure does not hide the other's.
-  ctest --preset "$preset" --output-junit "$OCTAVO_ROOT/$build_dir/ctest.xml" "$@" || true
+  took "tests" ctest --preset "$preset" --output-junit "$OCTAVO_ROOT/$build_dir/ctest.xml" "$@" || true
 }
 
 started=$SECONDS
-./scripts/setup.sh
+took "set-up" ./scripts/setup.sh
 rm -f build/ctest.xml build-sanitize/ctest.xml
 build_and_test default build "$@"
 reports=(build/ctest.xml)
@@ -49,9 +60,9 @@ if ((sanitize)); then
   reports+=(build-sanitize/ctest.xml)
 fi
 lint_status=0
-if ((lint)); then ./scripts/lint.sh || lint_status=$?; fi
+if ((lint)); then took lint ./scripts/lint.sh || lint_status=$?; fi
 
-say "Result after $((SECONDS - started)) s"
+say "Result after $((SECONDS - started)) s: ${durations%, }"
 if ((lint_status)); then echo "FAILED: scripts/lint.sh found something, see above"; fi
 python3 scripts/count_tests.py "${reports[@]}"
 exit "$lint_status"

@@ -38,18 +38,13 @@ double median(std::vector<double> values) {
 }
 
 Bench::Bench(const Config& config, Runtime& runtime)
-    : config_(config),
-      runtime_(runtime),
-      layout_(config.model, runtime.tensor_rank()),
-      options_(training_options(config, layout_, runtime)),
-      memory_(runtime.allocate([&] { return plan_training(options_, training_rank(runtime)).used(); })),
-      state_(options_, training_rank(runtime), memory_.arena) {
+    : config_(config), runtime_(runtime), model_(config, false, runtime), state_(model_.state()) {
   Stream& stream = runtime.stream();
   runtime.group().agree_on_files("making the weights", [&] {
     load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
   });
   publish_weights(state_, training_rank(runtime));
-  state_.batch.upload(synthetic_batch(config, options_.local_batch, runtime.mesh().data().rank()));
+  state_.batch.upload(synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank()));
 }
 
 void Bench::step() { training_step(state_, ++step_, kLearningRate, training_rank(runtime_)); }

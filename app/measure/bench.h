@@ -8,8 +8,8 @@
 
 #include "app/config/config.h"
 #include "app/memory/plan_memory.h"
+#include "app/memory/training_model.h"
 #include "app/run/runtime.h"
-#include "app/run/training_state.h"
 #include "core/profiler.h"
 
 namespace octavo {
@@ -21,7 +21,7 @@ class Bench {
   Bench(const Config& config, Runtime& runtime);
 
   // Of the arena, on this rank.
-  int64_t allocated_bytes() const { return memory_.arena.used(); }
+  int64_t allocated_bytes() { return model_.arena().used(); }
   // Milliseconds of each of `steps` steps, the slowest rank's. A collective.
   std::vector<double> time_steps(int64_t steps);
   // The same of the forward and backward passes of a step alone.
@@ -35,10 +35,8 @@ class Bench {
 
   const Config& config_;
   Runtime& runtime_;
-  ParameterLayout layout_;
-  TrainingOptions options_;
-  RunMemory memory_;
-  TrainingState state_;
+  TrainingModel model_;
+  TrainingState& state_;  // of model_
   int64_t step_ = 0;
 };
 

@@ -14,9 +14,10 @@
 #include "app/run/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
-#include "kernels/library_versions.h"
+#include "kernels/matmul.h"
+#include "kernels/sdpa.h"
 #include "kernels/sgemm.h"
-#include "parallel/library_versions.h"
+#include "parallel/communicator.h"
 
 namespace octavo {
 

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "app/memory/memory_room.h"
-#include "app/memory/plan_memory.h"
 #include "app/memory/training_options.h"
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"
@@ -53,17 +51,15 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
     : config_(config),
       runtime_(runtime),
       timer_(timer),
-      layout_(config.model, runtime.tensor_rank()),
-      options_(training_options(config_, layout_, runtime)),
-      memory_(runtime.allocate([&] { return planned_bytes(options_, training_rank(runtime)); })),
-      state_(options_, training_rank(runtime), memory_.arena),
+      model_(config_, true, runtime),
+      state_(model_.state()),
       results_(runtime.stream().device()),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
-  if (runtime.group().is_root()) log_decisions(options_, memory_.arena.buffer().bytes());
+  if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] {
-    if (!config.data.validation.empty()) validator_.emplace(config, runtime, memory_.arena);
+    if (!config.data.validation.empty()) validator_.emplace(config, runtime, model_.arena());
   });
   prepare_fp8_reports();
   std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());

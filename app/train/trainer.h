@@ -9,10 +9,10 @@
 #include <string>
 
 #include "app/config/config.h"
+#include "app/memory/training_model.h"
 #include "app/run/fp8_report.h"
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
-#include "app/run/training_state.h"
 #include "app/run/validation.h"
 #include "app/train/metrics.h"
 #include "app/train/signals.h"
@@ -72,10 +72,8 @@ class Trainer {
   Config config_;
   Runtime& runtime_;
   StartupTimer& timer_;
-  ParameterLayout layout_;
-  TrainingOptions options_;
-  RunMemory memory_;
-  TrainingState state_;
+  TrainingModel model_;
+  TrainingState& state_;  // of model_
   StepResults results_;
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;

@@ -1,7 +1,8 @@
 // What the machine says of its GPUs and libraries, where there is a GPU.
 #include <gtest/gtest.h>
 
-#include "kernels/library_versions.h"
+#include "kernels/matmul.h"
+#include "kernels/sdpa.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {

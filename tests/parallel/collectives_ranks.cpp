@@ -189,17 +189,6 @@ TEST_P(Collectives, AllReduceMax) {
   }
 }
 
-TEST_P(Collectives, Broadcast) {
-  for (int root = 0; root < size_; ++root) {
-    for (const DType dtype : kAllDTypes) {
-      DeviceArray values(stream_, dtype, 1003);
-      values.write(random_bytes(rank_, values.tensor().bytes()));
-      communicator_->broadcast(values.tensor(), root, stream_, "values");
-      EXPECT_TRUE(values.read() == random_bytes(root, values.tensor().bytes())) << dtype_name(dtype) << " " << root;
-    }
-  }
-}
-
 // Refused by every rank alike, before anything is sent.
 TEST_P(Collectives, TensorsThatDoNotFit) {
   DeviceArray floats(stream_, DType::kFloat32, 4 * size_);
@@ -214,7 +203,6 @@ TEST_P(Collectives, TensorsThatDoNotFit) {
   expect_refused([&] { communicator_->all_reduce_sum(integers.tensor(), stream_, "counts"); },
                  "all_reduce of counts (world axis): the dtype is int32");
   expect_refused([&] { communicator_->all_reduce_max(other.tensor(), stream_); }, "the dtype is bfloat16");
-  expect_refused([&] { communicator_->broadcast(other.tensor(), size_, stream_); }, "the root is");
 }
 
 INSTANTIATE_ON_DEVICES(Collectives);
