@@ -21,11 +21,10 @@
 
 #include "core/arena.h"
 #include "model/config.h"
+#include "model/linear_spec.h"
 #include "model/precision.h"
 
 namespace octavo {
-
-struct BatchShape;
 
 // The activation_checkpointing section of the config.
 struct ActivationCheckpointing {
@@ -48,11 +47,11 @@ enum class Activation : uint8_t {
   kLinearInput,  // what a linear's weight gradient reads: the values, their gathered shares, or their FP8 columns
   kMadeAgain,    // such an input that backward makes again in every mode
 };
-// The linears of a block, in the order of BlockLinears.
-enum BlockLinear : size_t { kQkv, kAttentionOut, kGateUp, kDown };
-// The input of one of them under a recipe. Casting swiglu by rows takes two passes of its own.
-constexpr Activation linear_input_kind(size_t linear, LinearPrecision recipe) {
-  const bool made_again = linear == kAttentionOut || (linear == kDown && traits(recipe).casts_in_one_pass);
+// A linear's input under a recipe. Casting by rows takes two passes of its own, which no backward kernel makes on its
+// way.
+constexpr Activation linear_input_kind(InputSource source, LinearPrecision recipe) {
+  const bool made_again =
+      source == InputSource::kActivation || (source == InputSource::kBackward && traits(recipe).casts_in_one_pass);
   return made_again ? Activation::kMadeAgain : Activation::kLinearInput;
 }
 constexpr bool keeps(Recompute recompute, Activation activation) {

@@ -5,50 +5,53 @@
 
 namespace octavo {
 
-BlockWeightMemory::BlockWeightMemory(const std::array<LinearShape, kLinearsPerBlock>& shapes, LinearPrecision recipe,
-                                     bool with_rows, bool with_columns, Arena& arena) {
+BlockWeightMemory::BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows,
+                                     bool with_columns, Arena& arena)
+    : rows(linears.size()), columns(linears.size()) {
   constexpr DType kFormat = DType::kFloat8E4M3;
   const Scaling scaling = traits(recipe).weights;
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    const int64_t in = shapes[i].in;
-    const int64_t out = shapes[i].out;
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const auto& [tokens, in, out, divided] = linears[i].shape;
     if (with_rows) rows[i] = allocate_operand("fp8 weights", kFormat, scaling, out, in, arena);
     if (with_columns) columns[i] = allocate_operand("fp8 weights transposed", kFormat, scaling, in, out, arena);
   }
 }
 
 BlockWeights::BlockWeights(const Options& o, Arena& arena)
-    : views_([&](const ParameterSpec& spec) { return o.parameters.full_weight(spec); }, o.parameters.layout(), o.config,
-             o.layer),
-      first_linear_(o.layer * kLinearsPerBlock),
+    : first_linear_(o.layer * static_cast<int64_t>(o.linears.size())),
       stats_(o.stats),
       tensor_(o.tensor),
-      shapes_(o.shapes),
+      is_fp8_(is_fp8(o.recipe)),
       keeps_(o.parameters.fsdp().keeps_weight(ParameterLayout::block_unit(o.layer))),
-      rows_are_gathered_(o.parameters.travels_in_fp8(ParameterLayout::block_unit(o.layer))),
-      gathered_{views_.qkv, views_.o, views_.gate_up, views_.down} {
-  const LinearPrecision recipe = o.precision.of_layer(o.layer, o.config.num_layers);
-  is_fp8_ = is_fp8(recipe);
-  if (!is_fp8_) {
-    for (size_t i = 0; i < gathered_.size(); ++i) weights_[i].value = gathered_[i];
-    return;
+      rows_are_gathered_(o.parameters.travels_in_fp8(ParameterLayout::block_unit(o.layer))) {
+  const auto view = [&](const ParameterSpec& spec) { return o.parameters.full_weight(spec); };
+  for (const LinearSpec& linear : o.linears) {
+    const Tensor gathered = linear_matrix(view, o.parameters.layout(), linear, o.layer);
+    linears_.push_back({.weight = {.value = is_fp8_ ? Tensor() : gathered, .rows = {}, .columns = {}},
+                        .gathered = gathered,
+                        .scaling = {},
+                        .divided = linear.shape.divided});
   }
+  if (is_fp8_) make_operands(o, arena);
+}
+
+void BlockWeights::make_operands(const Options& o, Arena& arena) {
   const auto allocate = [&] {
-    return std::make_unique<BlockWeightMemory>(o.shapes, recipe, !rows_are_gathered_, o.mode == LlamaMode::kTraining,
+    return std::make_unique<BlockWeightMemory>(o.linears, o.recipe, !rows_are_gathered_, o.mode == LlamaMode::kTraining,
                                                arena);
   };
   std::unique_ptr<BlockWeightMemory> own;
   if (keeps_) own = allocate();
   if (!keeps_ && o.shared == nullptr) o.shared = allocate();
   const BlockWeightMemory& memory = keeps_ ? *own : *o.shared;
-  for (size_t i = 0; i < gathered_.size(); ++i) {
-    LinearWeight& w = weights_[i];
-    w.rows = rows_are_gathered_ ? Fp8Operand{.data = gathered_[i], .scale_inv = {}, .scaling = Scaling::kTensor}
+  for (size_t i = 0; i < linears_.size(); ++i) {
+    auto& [w, gathered, scaling, divided] = linears_[i];
+    w.rows = rows_are_gathered_ ? Fp8Operand{.data = gathered, .scale_inv = {}, .scaling = Scaling::kTensor}
                                 : memory.rows[i];
     w.columns = memory.columns[i];
-    if (!needs_amax(recipe)) continue;
+    if (!needs_amax(o.recipe)) continue;
     const int64_t linear = first_linear_ + static_cast<int64_t>(i);
-    scaling_[i] = o.amaxes->weight_scaling(linear);
+    scaling = o.amaxes->weight_scaling(linear);
     if (!rows_are_gathered_) continue;
     w.rows.scale_inv = o.amaxes->weight_scale_inv(linear);
     w.columns.scale_inv = o.amaxes->weight_scale_inv(linear);
@@ -56,18 +59,17 @@ BlockWeights::BlockWeights(const Options& o, Arena& arena)
 }
 
 void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    const LinearWeight& w = weights_[i];
+  for (const auto& [w, gathered, scaling, divided] : linears_) {
     const bool wants_columns = columns && w.columns.defined();
     if (rows_are_gathered_) {
       if (wants_columns) fp8_transpose({.out = w.columns.data, .x = w.rows.data}, stream);
     } else {
       quantize_part({.rows = rows ? w.rows : Fp8Operand{},
                      .columns = wants_columns ? w.columns : Fp8Operand{},
-                     .x = gathered_[i],
-                     .amax = scaling_[i],
+                     .x = gathered,
+                     .amax = scaling,
                      .amax_out = {}},
-                    shapes_[i].divided, tensor_, stream);
+                    divided, tensor_, stream);
     }
   }
 }
@@ -75,12 +77,12 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
 // Of rows that were cast here.
 void BlockWeights::add_stats(Stream& stream) const {
   if (stats_ == nullptr || rows_are_gathered_) return;
-  for (size_t i = 0; i < weights_.size(); ++i) {
+  for (size_t i = 0; i < linears_.size(); ++i) {
     stats_->add({.linear = first_linear_ + static_cast<int64_t>(i),
                  .kind = AmaxTable::kWeight,
-                 .rows = weights_[i].rows,
-                 .x = gathered_[i],
-                 .amax = scaling_[i]},
+                 .rows = linears_[i].weight.rows,
+                 .x = linears_[i].gathered,
+                 .amax = linears_[i].scaling},
                 stream);
   }
 }

@@ -8,30 +8,30 @@
 // each pass makes what it needs in memory that all blocks share.
 #pragma once
 
-#include <array>
 #include <memory>
+#include <span>
+#include <vector>
 
-#include "model/block.h"
+#include "model/linear_layer.h"
 #include "model/sharded_parameters.h"
 
 namespace octavo {
 
-// Memory for the FP8 operands of one block's weights.
+// Memory for the FP8 operands of one block's weights, by linear.
 struct BlockWeightMemory {
   // Columns only in training, rows only where they are not what is gathered.
-  BlockWeightMemory(const std::array<LinearShape, kLinearsPerBlock>& shapes, LinearPrecision recipe, bool rows,
-                    bool columns, Arena& arena);
+  BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows, bool with_columns,
+                    Arena& arena);
 
-  std::array<Fp8Operand, kLinearsPerBlock> rows, columns;
+  std::vector<Fp8Operand> rows, columns;
 };
 
 class BlockWeights {
  public:
   struct Options {
     const ShardedParameters& parameters;
-    const ModelConfig& config;
-    const PrecisionConfig& precision;
-    std::array<LinearShape, kLinearsPerBlock> shapes;
+    std::span<const LinearSpec> linears;  // of the block
+    LinearPrecision recipe;
     int64_t layer;
     LlamaMode mode;
     const AmaxTable* amaxes;                     // borrowed; per-tensor recipes
@@ -41,9 +41,7 @@ class BlockWeights {
   };
   BlockWeights(const Options& options, Arena& arena);
 
-  const Tensor& norm1() const { return views_.norm1; }
-  const Tensor& norm2() const { return views_.norm2; }
-  const LinearWeight& linear(size_t i) const { return weights_[i]; }  // in the order of BlockLinears
+  const LinearWeight& linear(size_t i) const { return linears_[i].weight; }
 
   // Makes the operands that forward, or backward, reads; `fresh`: the weights have been gathered since the last time,
   // `reruns`: backward begins with forward once more.
@@ -51,20 +49,24 @@ class BlockWeights {
   void prepare_backward(bool reruns, Stream& stream) const;
 
  private:
+  struct Linear {
+    LinearWeight weight;
+    Tensor gathered;
+    Tensor scaling;  // [1] float32 of per-tensor recipes
+    Divided divided;
+  };
+
+  void make_operands(const Options& options, Arena& arena);
   void add_stats(Stream& stream) const;
   void prepare(bool rows, bool columns, Stream& stream) const;
 
-  BlockParameters views_;
   int64_t first_linear_;  // of the model
   Fp8StatsTable* stats_;
   TensorGroup* tensor_;
-  std::array<LinearShape, kLinearsPerBlock> shapes_;
   bool is_fp8_;
   bool keeps_;              // the gathered weights stay
   bool rows_are_gathered_;  // in FP8
-  std::array<Tensor, kLinearsPerBlock> gathered_;
-  std::array<Tensor, kLinearsPerBlock> scaling_;  // [1] float32 of per-tensor recipes
-  std::array<LinearWeight, kLinearsPerBlock> weights_;
+  std::vector<Linear> linears_;
 };
 
 }  // namespace octavo

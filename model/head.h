@@ -5,7 +5,8 @@
 // its share of the tokens; the softmax needs three numbers a token from every rank.
 #pragma once
 
-#include "model/block.h"
+#include "model/block_half.h"
+#include "model/parameters.h"
 
 namespace octavo {
 

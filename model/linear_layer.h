@@ -29,43 +29,37 @@
 // that of the whole tensor, so the ranks find its amax together. Sums over ranks are in the compute dtype.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/arena.h"
 #include "core/stream.h"
 #include "model/amax_table.h"
 #include "model/fp8_stats_table.h"
+#include "model/linear_spec.h"
 #include "model/precision.h"
-#include "model/tensor_parallel.h"
 #include "parallel/tensor_group.h"
 
 namespace octavo {
 
-struct LinearShape {
-  int64_t tokens = 0;  // of all ranks of the group
-  int64_t in = 0;      // of this rank
-  int64_t out = 0;
-  Divided divided = Divided::kOutputs;
-  // The width that is not divided, which tokens travel at.
-  int64_t whole_width() const { return divided == Divided::kOutputs ? in : out; }
-};
-
 // What lives within one call; all linears of a model share it.
 struct LinearScratch {
-  // Room for the largest of `shapes`.
-  LinearScratch(std::span<const LinearShape> shapes, const PrecisionConfig& precision, const TensorGroup& tensor,
+  // Room for the largest of `linears`.
+  LinearScratch(std::span<const LinearSpec> linears, const PrecisionConfig& precision, const TensorGroup& tensor,
                 Arena& arena);
 
   // FP8 operands.
   Tensor row_bytes;   // [elements] uint8
   Tensor row_scales;  // [elements] float32
-  // Of output gradients; linears take turns, shapes[i] in turn i % 2, as the weight gradient of one may be made while
-  // the next one's output gradient is cast.
-  std::array<Tensor, 2> column_bytes, column_scales;
+  // Of output gradients, by LinearSpec::gradient_slot.
+  struct Columns {
+    Tensor bytes;   // [elements] uint8
+    Tensor scales;  // [elements] float32
+  };
+  std::vector<Columns> columns;
   // Of a tensor-parallel group: the cast of a share of the tokens; all tokens, gathered or as sums of this rank.
   Tensor share_bytes;  // [elements] uint8
   Tensor exchange;     // [elements] compute dtype
@@ -88,13 +82,6 @@ struct LinearInput {
   Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
 };
 
-// Names in the profile; string literals.
-struct LinearNames {
-  const char* forward = "linear";
-  const char* d_x = "linear_d_x";
-  const char* d_w = "linear_d_w";
-};
-
 // Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
 // operands have the same bits.
 enum class ForwardPass : uint8_t {
@@ -106,13 +93,12 @@ enum class ForwardPass : uint8_t {
 struct LinearOptions {
   LinearPrecision recipe = LinearPrecision::kBFloat16;
   PrecisionConfig precision;
-  LinearShape shape;
-  LinearNames names;
+  LinearSpec linear;
   LinearWeight weight;
   Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
   Fp8StatsTable* stats = nullptr;    // FP8 recipes, where wanted; borrowed
-  int64_t index = 0;                 // of this linear in the tables, and among those that take turns
+  int64_t index = 0;                 // of this linear in the tables
   LinearScratch* scratch = nullptr;  // borrowed
   TensorGroup* tensor = nullptr;     // borrowed
   // The pass that makes what backward needs of x; the others do not.
@@ -136,6 +122,8 @@ class LinearLayer {
   Tensor input_amax(ForwardPass pass = ForwardPass::kFirst) const {
     return pass == ForwardPass::kFirst ? amax_slot(AmaxTable::kInput) : Tensor();
   }
+  // The weight's; undefined in inference.
+  const Tensor& gradient() const { return options_.gradient; }
   Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
   // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then. The memory is shared by
   // all linears: between that kernel and the call that uses its operands there must be no other linear.
@@ -190,7 +178,7 @@ class LinearLayer {
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
   Tensor exchange() const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
-  bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
+  bool divides(Divided what) const { return !alone() && options_.linear.shape.divided == what; }
   bool fast(bool forward) const;
   const char* name_of(Kind kind) const;
 

@@ -40,26 +40,29 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   options_.shape.tensor_ranks = tensor_.size();
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
-  const bool training = options.mode == LlamaMode::kTraining;
+  linears_ = block_linears(local_, shape);
+  shared_inputs_.resize(linears_.size());
+  shared_fp8_inputs_.resize(linears_.size());
   sdpa_check_supported(config.head_dim, compute, stream.device());
   losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()});
   make_scratch(arena);
   delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size});
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
-  if (training) {
+  if (training()) {
     d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
     head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
     if (has_kv_copies(config, tensor_.size())) {
       kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
     }
   }
+  const int64_t linears = static_cast<int64_t>(linears_.size()) * config.num_layers;
   if (needs_amax(options.precision.linear)) {
-    amaxes_ = std::make_unique<AmaxTable>(options.precision, kLinearsPerBlock * config.num_layers, arena);
+    amaxes_ = std::make_unique<AmaxTable>(options.precision, linears, arena);
   }
   if (is_fp8(options.precision.linear) && options.fp8_stats) {
-    fp8_stats_ = std::make_unique<Fp8StatsTable>(kLinearsPerBlock * config.num_layers, arena);
+    fp8_stats_ = std::make_unique<Fp8StatsTable>(linears, arena);
   }
-  for (int64_t layer = 0; training && layer < config.num_layers; ++layer) {
+  for (int64_t layer = 0; training() && layer < config.num_layers; ++layer) {
     recompute_.push_back(recompute_of(options.checkpointing, layer));
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
@@ -78,11 +81,9 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
 void Llama::make_scratch(Arena& arena) {
   const BatchShape& shape = options_.shape;
   const DType compute = options_.precision.compute;
-  const bool training = options_.mode == LlamaMode::kTraining;
   arena.overlay({[&](Arena& of_blocks) {
-                   linear_scratch_ = std::make_unique<LinearScratch>(linear_shapes(local_, shape), options_.precision,
-                                                                     tensor_, of_blocks);
-                   block_scratch_ = std::make_unique<BlockScratch>(local_, shape, compute, training, of_blocks);
+                   linear_scratch_ = std::make_unique<LinearScratch>(linears_, options_.precision, tensor_, of_blocks);
+                   block_scratch_ = std::make_unique<BlockScratch>(local_, shape, compute, training(), of_blocks);
                  },
                  [&](Arena& of_head) {
                    head_activations_ = std::make_unique<HeadActivations>(local_, shape, compute, losses_, of_head);
@@ -97,67 +98,75 @@ Tensor Llama::all_tokens() const {
   return linear_scratch_->exchange.rows(0, tokens * hidden).view({tokens, hidden});
 }
 
+LinearPrecision Llama::recipe_of(size_t layer) const {
+  return options_.precision.of_layer(static_cast<int64_t>(layer), options_.config.num_layers);
+}
+
 void Llama::make_block(int64_t layer, Arena& arena) {
-  const PrecisionConfig& precision = options_.precision;
-  const bool training = options_.mode == LlamaMode::kTraining;
-  const BlockWeights::Options weights{.parameters = *parameters_,
-                                      .config = local_,
-                                      .precision = precision,
-                                      .shapes = linear_shapes(local_, options_.shape),
-                                      .layer = layer,
-                                      .mode = options_.mode,
-                                      .amaxes = amaxes_.get(),
-                                      .stats = fp8_stats_.get(),
-                                      .tensor = &tensor_,
-                                      .shared = weight_memory_};
-  weights_.emplace_back(weights, arena);
-  if (training) {
-    gradients_.emplace_back(gradients_of(*parameters_), parameters_->layout(), local_, layer);
-  }
-  linears_.push_back(make_linears(layer, arena));
-  if (training || layer == 0) make_activations(layer, arena);
+  weights_.push_back(make_weights(layer, arena));
+  std::vector<LinearLayer> linears;
+  for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i, arena));
+  const BlockActivations activations = make_activations(layer, arena);
+  const auto parameter = [&](const char* name) -> const ParameterSpec& {
+    return parameters_->layout().find(layer_parameter(layer, name));
+  };
+  auto linear = linears.begin();
+  const HalfParts parts{
+      .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
+      .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
+      .next_linear = [&] { return std::move(*linear++); }};
+  blocks_.emplace_back(parts, activations, *block_scratch_);
+  CHECK(linear == linears.end(), "the halves of a block took {} linears of {}", linear - linears.begin(),
+        linears.size());
 }
 
-void Llama::make_activations(int64_t layer, Arena& arena) {
-  const PrecisionConfig& precision = options_.precision;
-  const bool fp8 = is_fp8(precision.of_layer(layer, options_.config.num_layers));
-  const bool training = options_.mode == LlamaMode::kTraining;
-  const Recompute recompute = training ? recompute_[static_cast<size_t>(layer)] : Recompute::kNothing;
-  activations_.emplace_back(
-      local_, options_.shape,
-      BlockActivations::Options{
-          .compute = precision.compute, .recompute = recompute, .reads_norms = training && !fp8 && tensor_.alone()},
-      shared_activations_, arena);
+BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
+  return {{.parameters = *parameters_,
+           .linears = linears_,
+           .recipe = recipe_of(static_cast<size_t>(layer)),
+           .layer = layer,
+           .mode = options_.mode,
+           .amaxes = amaxes_.get(),
+           .stats = fp8_stats_.get(),
+           .tensor = &tensor_,
+           .shared = weight_memory_},
+          arena};
 }
 
-BlockLinears Llama::make_linears(int64_t layer, Arena& arena) {
-  const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(local_, options_.shape);
-  const BlockParameters* g = gradients(static_cast<size_t>(layer));
-  const LinearPrecision recipe = options_.precision.of_layer(layer, options_.config.num_layers);
-  SharedInputs& shared = is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_;
-  const auto keeps_input = [&](size_t i) {
-    return g == nullptr || keeps(recompute_[static_cast<size_t>(layer)], linear_input_kind(i, recipe));
-  };
-  const auto make = [&](size_t i, const LinearNames& names, Tensor BlockParameters::*matrix) {
-    const LinearOptions linear{.recipe = recipe,
-                               .precision = options_.precision,
-                               .shape = shapes[i],
-                               .names = names,
-                               .weight = weights_.back().linear(i),
-                               .gradient = g != nullptr ? g->*matrix : Tensor(),
-                               .amaxes = amaxes_.get(),
-                               .stats = fp8_stats_.get(),
-                               .index = layer * kLinearsPerBlock + static_cast<int64_t>(i),
-                               .scratch = linear_scratch_.get(),
-                               .tensor = &tensor_,
-                               .input_pass = input_pass(static_cast<size_t>(layer), i),
-                               .shared_input = keeps_input(i) ? nullptr : &shared[i]};
-    return LinearLayer(linear, arena);
-  };
-  return {.qkv = make(0, {"qkv", "qkv_d_x", "qkv_d_w"}, &BlockParameters::qkv),
-          .o = make(1, {"o", "o_d_x", "o_d_w"}, &BlockParameters::o),
-          .gate_up = make(2, {"gate_up", "gate_up_d_x", "gate_up_d_w"}, &BlockParameters::gate_up),
-          .down = make(3, {"down", "down_d_x", "down_d_w"}, &BlockParameters::down)};
+LinearLayer Llama::make_linear(int64_t layer, size_t i, Arena& arena) {
+  const LinearSpec& linear = linears_[i];
+  const auto block = static_cast<size_t>(layer);
+  const LinearPrecision recipe = recipe_of(block);
+  const bool keeps_input = !training() || keeps(recompute_[block], linear_input_kind(linear.input, recipe));
+  std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
+  return {{.recipe = recipe,
+           .precision = options_.precision,
+           .linear = linear,
+           .weight = weights_[block].linear(i),
+           .gradient =
+               training() ? linear_matrix(gradients_of(*parameters_), parameters_->layout(), linear, layer) : Tensor(),
+           .amaxes = amaxes_.get(),
+           .stats = fp8_stats_.get(),
+           .index = layer * static_cast<int64_t>(linears_.size()) + static_cast<int64_t>(i),
+           .scratch = linear_scratch_.get(),
+           .tensor = &tensor_,
+           .input_pass = input_pass(block, linear.input),
+           .shared_input = keeps_input ? nullptr : &shared},
+          arena};
+}
+
+BlockActivations Llama::make_activations(int64_t layer, Arena& arena) {
+  if (inference_activations_) return *inference_activations_;
+  const auto block = static_cast<size_t>(layer);
+  const bool reads_norms = training() && !is_fp8(recipe_of(block)) && tensor_.alone();
+  const BlockActivations activations(local_, options_.shape,
+                                     {.compute = options_.precision.compute,
+                                      .recompute = training() ? recompute_[block] : Recompute::kNothing,
+                                      .reads_norms = reads_norms,
+                                      .shared = shared_activations_,
+                                      .arena = arena});
+  if (!training()) inference_activations_ = std::make_unique<BlockActivations>(activations);
+  return activations;
 }
 
 void Llama::upload_rope_table() {
@@ -166,10 +175,6 @@ void Llama::upload_rope_table() {
   rope_table(host_table, options_.config.rope_theta, options_.config.rope_scaling);
   stream_->copy(rope_table_, host_table);
   stream_->synchronize();  // the host table ends here
-}
-
-const BlockActivations& Llama::activations(size_t layer) const {
-  return activations_[std::min(layer, activations_.size() - 1)];
 }
 
 void Llama::end_step(Communicator& communicator) {
@@ -182,7 +187,7 @@ BlockContext Llama::context(const Tensor& document_start) {
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
 void Llama::forward_embedding(const MicroBatch& batch) {
-  const Tensor& h0 = activations(0).h0;
+  const Tensor& h0 = blocks_.front().h0();
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
   embedding_forward({.out = rows,
                      .ids = batch.inputs,
@@ -200,7 +205,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, con
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
   forward_embedding(batch);
-  c.clear_padding(activations(0).h0);
+  c.clear_padding(blocks_.front().h0());
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -208,14 +213,9 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, con
     const size_t unit = unit_of(layer);
     fsdp_->gather(i + 1 < layers.size() ? unit_of(layers[i + 1]) : parameters_->layout().head_unit());
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
-    block_forward(c, {.weights = weights_[layer],
-                      .linears = linears_[layer],
-                      .activations = activations(layer),
-                      .scratch = *block_scratch_,
-                      .residual = residual,
-                      .delta = delta_});
+    blocks_[layer].forward(c, residual, delta_);
     fsdp_->release(unit);
-    residual = activations(layer).h1;
+    residual = blocks_[layer].h1();
   }
   return residual;
 }
@@ -247,15 +247,14 @@ Llama::Layers Llama::layers_of_each_kind() const {
   std::set<std::tuple<bool, LinearPrecision, Recompute, bool>> kinds;
   Layers chosen;
   for (const size_t layer : layers_) {
-    const auto number = static_cast<int64_t>(layer);
-    const LinearPrecision recipe = options_.precision.of_layer(number, options_.config.num_layers);
-    if (kinds.emplace(layer == 0, recipe, recompute_[layer], runs_again(layer)).second) chosen.push_back(layer);
+    if (kinds.emplace(layer == 0, recipe_of(layer), recompute_[layer], runs_again(layer)).second)
+      chosen.push_back(layer);
   }
   return chosen;
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers) {
-  CHECK(options_.mode == LlamaMode::kTraining, "this model was made for inference");
+  CHECK(training(), "this model was made for inference");
   const BlockContext c = context(batch.document_start);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->begin_micro_batch(first, last);
@@ -269,7 +268,7 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
                          .activations = *head_activations_,
                          .targets = batch.targets,
                          .d_h = delta_,
-                         .d_h_amax = linears_.back().down.gradient_amax(),
+                         .d_h_amax = blocks_.back().output_gradient_amax(),
                          .scale = scale,
                          .accumulate = fsdp_->begin_gradient(head)});
   fsdp_->release(head);
@@ -285,14 +284,12 @@ bool Llama::runs_again(size_t layer) const {
                                                              recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
-// The pass of block `layer` that makes what the backward of its linear reads.
-ForwardPass Llama::input_pass(size_t layer, size_t linear) const {
-  if (options_.mode == LlamaMode::kInference) return ForwardPass::kFirst;
-  const LinearPrecision recipe = options_.precision.of_layer(static_cast<int64_t>(layer), options_.config.num_layers);
+// The pass of block `layer` that makes what the backward of a linear of its reads.
+ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
+  if (!training()) return ForwardPass::kFirst;
   const Recompute recompute = recompute_[layer];
-  if (keeps(recompute, linear_input_kind(linear, recipe))) return ForwardPass::kFirst;
-  const bool of_norm = linear == kQkv || linear == kGateUp;
-  if (!of_norm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
+  if (keeps(recompute, linear_input_kind(source, recipe_of(layer)))) return ForwardPass::kFirst;
+  if (source != InputSource::kNorm || recompute != Recompute::kBlock) return ForwardPass::kInputAgain;
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 
@@ -304,24 +301,9 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& la
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
-    // delta_ holds the gradient, so the first half's result goes to a gradient that is not there yet.
-    if (runs_again(layer)) {
-      block_forward(c, {.weights = weights_[layer],
-                        .linears = linears_[layer],
-                        .activations = activations_[layer],
-                        .scratch = *block_scratch_,
-                        .residual = {},
-                        .delta = block_scratch_->d_norm,
-                        .pass = ForwardPass::kAgain});
-    }
-    block_backward(c, {.weights = weights_[layer],
-                       .gradients = gradients_[layer],
-                       .linears = linears_[layer],
-                       .activations = activations_[layer],
-                       .scratch = *block_scratch_,
-                       .d_h = delta_,
-                       .d_h_amax = layer > 0 ? linears_[layer - 1].down.gradient_amax() : Tensor(),
-                       .accumulate = fsdp_->begin_gradient(unit)});
+    if (runs_again(layer)) blocks_[layer].forward_again(c);
+    const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax() : Tensor();
+    blocks_[layer].backward(c, delta_, d_h_amax, fsdp_->begin_gradient(unit));
     fsdp_->release(unit);
     finish_block(layer, last);
   }
@@ -333,7 +315,7 @@ void Llama::finish_block(size_t layer, bool last) {
   const auto finish = [this, layer, last] {
     const size_t unit = unit_of(layer);
     const bool complete = last || !fsdp_->keeps_gradient(unit);
-    if (kv_copies_ && complete) kv_copies_->sum(gradients_[layer].qkv, tensor_, *stream_);
+    if (kv_copies_ && complete) kv_copies_->sum(blocks_[layer].qkv_gradient(), tensor_, *stream_);
     fsdp_->reduce(unit);
   };
   if (tensor_.alone()) return finish();

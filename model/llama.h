@@ -77,11 +77,12 @@ class Llama {
  private:
   void make_scratch(Arena& arena);
   void make_block(int64_t layer, Arena& arena);
-  void make_activations(int64_t layer, Arena& arena);
-  BlockLinears make_linears(int64_t layer, Arena& arena);
-  const BlockParameters* gradients(size_t layer) const { return gradients_.empty() ? nullptr : &gradients_[layer]; }
+  BlockWeights make_weights(int64_t layer, Arena& arena);
+  LinearLayer make_linear(int64_t layer, size_t i, Arena& arena);
+  BlockActivations make_activations(int64_t layer, Arena& arena);
+  LinearPrecision recipe_of(size_t layer) const;
+  bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
-  const BlockActivations& activations(size_t layer) const;
   BlockContext context(const Tensor& document_start);
   // Layers in rising order: all of the model, but to warm up.
   using Layers = std::vector<size_t>;
@@ -91,7 +92,7 @@ class Llama {
   Tensor forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers);
   void backward_blocks(const MicroBatch& batch, bool last, const Layers& layers);
   bool runs_again(size_t layer) const;
-  ForwardPass input_pass(size_t layer, size_t linear) const;
+  ForwardPass input_pass(size_t layer, InputSource source) const;
   void finish_block(size_t layer, bool last);
   void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
@@ -118,17 +119,18 @@ class Llama {
 
   Layers layers_;  // all
 
+  std::vector<LinearSpec> linears_;  // of a block
+
   // By layer.
   std::vector<BlockWeights> weights_;
-  std::vector<BlockParameters> gradients_;  // in training
-  std::vector<BlockLinears> linears_;
-  std::vector<BlockActivations> activations_;  // in inference, those of one block for all
-  std::vector<Recompute> recompute_;           // in training
+  std::vector<Block> blocks_;
+  std::vector<Recompute> recompute_;  // in training
 
   // Shared by the blocks, where there is use for them.
   SharedActivations shared_activations_;
-  using SharedInputs = std::array<std::unique_ptr<LinearInput>, kLinearsPerBlock>;
-  SharedInputs shared_inputs_, shared_fp8_inputs_;    // of linears whose blocks do not keep them
+  std::unique_ptr<BlockActivations> inference_activations_;  // of one block, for all
+  // By linear, of blocks that do not keep them.
+  std::vector<std::unique_ptr<LinearInput>> shared_inputs_, shared_fp8_inputs_;
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8
   std::unique_ptr<AmaxTable> amaxes_;                 // of per-tensor recipes
   std::unique_ptr<Fp8StatsTable> fp8_stats_;          // in FP8, where asked for

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/schedule.h"
+#include "model/optimizer_config.h"
 #include "model/sharded_parameters.h"
 
 namespace octavo {

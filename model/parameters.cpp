@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "kernels/random_normal.h"
 #include "kernels/random_numbers.h"
+#include "model/block.h"
 
 namespace octavo {
 
@@ -82,50 +83,45 @@ void ParameterLayout::align_next() {
 void ParameterLayout::add_norms(const ModelConfig& c) {
   begin_unit("norms");
   units_.back().is_norms = true;
-  const auto add_norm = [&](std::string name) {
-    add({.name = std::move(name),
-         .shape = {c.hidden_size},
-         .whole_shape = {c.hidden_size},
-         .counts = tensor_.rank == 0});
+  const auto add_norm = [&](std::string name, int64_t width) {
+    add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
   };
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) {
-      add_norm(fmt::format("model.layers.{}.{}.weight", layer, name));
-      align_next();
+    for (const HalfSpec& half : block_halves(c)) {
+      for (const NormSpec& norm : half.norms) {
+        add_norm(layer_parameter(layer, norm.name), norm.width);
+        align_next();
+      }
     }
   }
-  add_norm("model.norm.weight");
+  add_norm("model.norm.weight", c.hidden_size);
   end_unit();
 }
 
 void ParameterLayout::add_block(const ModelConfig& c, int64_t layer) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const int64_t qkv = layer * kLinearsPerBlock;
-  const int64_t o = qkv + 1;
-  const int64_t gate_up = qkv + 2;
-  const int64_t down = qkv + 3;
-  // The two products that write into the residual stream start smaller, so that its variance at the last layer does not
-  // grow with the depth (Radford et al., GPT-2, section 2.3).
-  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  const std::vector<LinearSpec> linears = block_linears(c);
+  auto index = layer * static_cast<int64_t>(linears.size());
   begin_unit(fmt::format("block {}", layer), layer);
-  const int64_t hidden = c.hidden_size;
-  const auto rows = [&](const char* name, int64_t count, int64_t linear) {
-    add_matrix(prefix + name, {count, hidden}, rows_part(count, hidden), kInitStd, linear);
-  };
-  const auto columns = [&](const char* name, int64_t count, int64_t linear) {
-    add_matrix(prefix + name, {hidden, count}, columns_part(hidden, count), residual_std, linear);
-  };
-  rows("self_attn.q_proj.weight", c.attention_width(), qkv);
-  add_kv_heads(prefix + "self_attn.k_proj.weight", c, qkv);
-  add_kv_heads(prefix + "self_attn.v_proj.weight", c, qkv);
-  align_next();
-  columns("self_attn.o_proj.weight", c.attention_width(), o);
-  align_next();
-  rows("mlp.gate_proj.weight", c.intermediate_size, gate_up);
-  rows("mlp.up_proj.weight", c.intermediate_size, gate_up);
-  align_next();
-  columns("mlp.down_proj.weight", c.intermediate_size, down);
+  for (const LinearSpec& linear : linears) add_linear(linear, c, layer, index++);
   end_unit();
+}
+
+void ParameterLayout::add_linear(const LinearSpec& linear, const ModelConfig& c, int64_t layer, int64_t index) {
+  // The products that write into the residual stream, of which each half has one, start smaller, so that its variance
+  // at the last layer does not grow with the depth (Radford et al., GPT-2, section 2.3).
+  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(c.num_layers));
+  const int64_t columns = linear.shape.in;
+  for (const MatrixSpec& matrix : linear.matrices) {
+    const std::string name = layer_parameter(layer, matrix.name);
+    if (matrix.of_kv_heads) {
+      add_kv_heads(name, c, index);
+    } else if (linear.shape.divided == Divided::kOutputs) {
+      add_matrix(name, {matrix.rows, columns}, rows_part(matrix.rows, columns), kInitStd, index);
+    } else {
+      add_matrix(name, {matrix.rows, columns}, columns_part(matrix.rows, columns), residual_std, index);
+    }
+  }
+  align_next();
 }
 
 // Neighbours in the whole parameter that are treated alike are one part.
@@ -168,6 +164,16 @@ const ParameterSpec& ParameterLayout::find(std::string_view name) const {
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin) {
   const Tensor slice = flat.rows(spec.offset - begin, spec.offset - begin + spec.numel());
   return spec.shape.size() == 2 ? slice.view({spec.shape[0], spec.shape[1]}) : slice;
+}
+
+std::string layer_parameter(int64_t layer, std::string_view name) {
+  return fmt::format("model.layers.{}.{}", layer, name);
+}
+
+Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear,
+                     int64_t layer) {
+  const Tensor first = view(layout.find(layer_parameter(layer, linear.matrices.front().name)));
+  return {first.raw(), first.dtype(), {linear.shape.out, linear.shape.in}};
 }
 
 void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream) {

@@ -2,12 +2,14 @@
 //
 // Parameters carry their Hugging Face names. They lie in one flat order, in units that are sharded, gathered and
 // reduced as a whole: all norm weights of the model (a few megabytes, always at hand), the embedding table, the
-// matrices of each block, lm_head unless it is tied. Within a block q, k, v as well as gate, up are neighbours, so that
-// the packed products see one [q + 2 kv, hidden] and one [2 ffn, hidden] matrix. Every parameter but those inside such
-// a matrix starts at a multiple of kParameterAlignment elements; padding is zero and stays zero.
+// matrices of each block, lm_head unless it is tied. What a block has is listed by its halves (block_halves in
+// model/block.h). The parameters of one linear are neighbours, so that the packed products see one [q + 2 kv, hidden]
+// and one [2 ffn, hidden] matrix. Every parameter but those inside such a matrix starts at a multiple of
+// kParameterAlignment elements; padding is zero and stays zero.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,7 +18,7 @@
 #include "core/stream.h"
 #include "model/column_range.h"
 #include "model/config.h"
-#include "model/tensor_parallel.h"
+#include "model/linear_spec.h"
 
 namespace octavo {
 
@@ -47,8 +49,6 @@ struct ParameterSpec {
   int64_t column_offset() const { return shape.size() < 2 ? 0 : row_begin * shape[1]; }
   bool decayed() const { return shape.size() >= 2; }  // by weight decay
 };
-
-inline constexpr int64_t kLinearsPerBlock = 4;  // qkv, o, gate_up, down
 
 struct ParameterUnit {
   std::string name;   // "norms", "embedding", "block 3", "lm_head"
@@ -91,6 +91,7 @@ class ParameterLayout {
   void align_next();
   void add_norms(const ModelConfig& config);
   void add_block(const ModelConfig& config, int64_t layer);
+  void add_linear(const LinearSpec& linear, const ModelConfig& config, int64_t layer, int64_t index);
   void add_kv_heads(const std::string& name, const ModelConfig& config, int64_t linear);
 
   TensorRank tensor_;
@@ -104,6 +105,15 @@ class ParameterLayout {
 // The elements of one parameter within a flat buffer, as a 1- or 2-dimensional tensor.
 // `begin` is the place of the buffer's first element in the flat order.
 Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t begin = 0);
+
+// A parameter somewhere: the weights as gathered, a gradient.
+using ParameterView = std::function<Tensor(const ParameterSpec&)>;
+
+// "model.layers.3.self_attn.q_proj.weight"
+std::string layer_parameter(int64_t layer, std::string_view name);
+
+// W [out, in] of a linear in block `layer`, or its gradient, of this rank.
+Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear, int64_t layer);
 
 // out [n] float32, on the stream's device = the initial values of elements begin to begin + n of a parameter's part.
 // Each is a function of (seed, name, index in the whole parameter) alone (kernels/random_normal.h), so any mesh starts

@@ -1,7 +1,6 @@
 #include "app/plan/predictor.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -68,7 +67,7 @@ class StepModel {
         cluster_(cluster),
         model_(local_config(run.config.model, {.rank = 0, .size = run.mesh.tensor})),
         shape_{run.config.training.micro_batch_size, run.config.data.seq_len, run.mesh.tensor},
-        linears_(linear_shapes(model_, shape_)),
+        linears_(block_linears(model_, shape_)),
         tensor_(spread(mesh_.tensor, 1, cluster)),
         shard_(spread(mesh_.shard, mesh_.tensor, cluster)),
         replicate_(spread(mesh_.replicate, mesh_.tensor * mesh_.shard, cluster)),
@@ -151,7 +150,7 @@ class StepModel {
   const Cluster& cluster_;
   ModelConfig model_;  // this rank's part
   BatchShape shape_;
-  std::array<LinearShape, kLinearsPerBlock> linears_;
+  std::vector<LinearSpec> linears_;
   RankSpread tensor_, shard_, replicate_;
   double element_;  // bytes of the compute dtype
   Ledger ledger_;
@@ -160,15 +159,9 @@ class StepModel {
 };
 
 // Whether a run of forward makes the rows of an input whose columns backward makes in any case.
-bool makes_rows(size_t linear, ForwardPass pass) {
-  return pass == ForwardPass::kFirst || (pass == ForwardPass::kAgain && linear == kAttentionOut);
+bool makes_rows(InputSource input, ForwardPass pass) {
+  return pass == ForwardPass::kFirst || (pass == ForwardPass::kAgain && input == InputSource::kActivation);
 }
-
-constexpr std::array<const char*, kLinearsPerBlock> kForwardNames = {"qkv", "o", "gate_up", "down"};
-constexpr std::array<const char*, kLinearsPerBlock> kInputGradientNames = {"qkv_d_x", "o_d_x", "gate_up_d_x",
-                                                                           "down_d_x"};
-constexpr std::array<const char*, kLinearsPerBlock> kWeightGradientNames = {"qkv_d_w", "o_d_w", "gate_up_d_w",
-                                                                            "down_d_w"};
 
 bool StepModel::fast(LinearPrecision recipe, bool forward) const {
   return accumulates_fast(recipe, config_.precision.fast_accumulation, forward);
@@ -182,7 +175,7 @@ double StepModel::product(const char* name, const ProductSize& size, LinearPreci
 
 double StepModel::block_parameters() const {
   double elements = 0;
-  for (const LinearShape& s : linears_) elements += as_double(s.in) * as_double(s.out);
+  for (const auto& linear : linears_) elements += as_double(linear.shape.in) * as_double(linear.shape.out);
   return elements;
 }
 
@@ -192,8 +185,8 @@ double StepModel::tensor_seconds(double bytes) {
 
 // The product, and what of its collective the split of the tokens does not cover.
 double StepModel::linear_forward(size_t i, LinearPrecision recipe) {
-  const LinearShape& s = linears_[i];
-  double seconds = product(kForwardNames[i], {s.tokens, s.out, s.in}, recipe, true);
+  const LinearShape& s = linears_[i].shape;
+  double seconds = product(linears_[i].names.forward, {s.tokens, s.out, s.in}, recipe, true);
   if (mesh_.tensor == 1) return seconds;
   const bool gathers = s.divided == Divided::kOutputs;
   const bool splits = gathers ? !is_fp8(recipe) || needs_amax(recipe) : splits_tokens(traits(recipe).activations);
@@ -206,9 +199,9 @@ double StepModel::linear_forward(size_t i, LinearPrecision recipe) {
 
 // Weight gradients cover what travels in backward.
 double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
-  const LinearShape& s = linears_[i];
-  const double d_x = product(kInputGradientNames[i], {s.tokens, s.in, s.out}, recipe, false);
-  const double d_w = product(kWeightGradientNames[i], {s.out, s.in, s.tokens}, recipe, false);
+  const LinearShape& s = linears_[i].shape;
+  const double d_x = product(linears_[i].names.d_x, {s.tokens, s.in, s.out}, recipe, false);
+  const double d_w = product(linears_[i].names.d_w, {s.out, s.in, s.tokens}, recipe, false);
   if (mesh_.tensor == 1) return d_x + d_w;
   const bool gathers = s.divided == Divided::kInputs;
   const double bytes = tokens() * as_double(s.whole_width()) * (gathers && needs_amax(recipe) ? 1 : element_);
@@ -216,15 +209,15 @@ double StepModel::linear_backward(size_t i, LinearPrecision recipe) {
   return d_x + d_w + exposed("tensor-parallel collectives, backward", std::max(travel - d_w, 0.0), bytes);
 }
 
-// The casts of the four linears' operands; what is shared by tokens is cast before it travels, and transposed after.
+// The casts of the linears' operands; what is shared by tokens is cast before it travels, and transposed after.
 double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) {
   if (!is_fp8(recipe)) return 0;
   double bytes = 0;
-  for (size_t i = 0; i < linears_.size(); ++i) {
-    const LinearShape& s = linears_[i];
+  for (const LinearSpec& linear : linears_) {
+    const LinearShape& s = linear.shape;
     const double width = as_double(forward ? s.in : s.out);
-    const bool rows_alone = forward && linear_input_kind(i, recipe) == Activation::kMadeAgain;
-    if (rows_alone && !makes_rows(i, pass)) continue;
+    const bool rows_alone = forward && linear_input_kind(linear.input, recipe) == Activation::kMadeAgain;
+    if (rows_alone && !makes_rows(linear.input, pass)) continue;
     const double of_element = cast_bytes(recipe, pass) - (rows_alone ? 1 : 0);
     const bool travels = mesh_.tensor > 1 && (forward ? s.divided == Divided::kOutputs : s.divided == Divided::kInputs);
     if (!travels || !needs_amax(recipe)) bytes += tokens() * width * of_element;
@@ -232,17 +225,18 @@ double StepModel::casts(LinearPrecision recipe, bool forward, ForwardPass pass) 
   }
   double seconds = memory("casts", bytes);
   if (mesh_.tensor > 1 && needs_amax(recipe) && !traits(recipe).uses_history && pass == ForwardPass::kFirst) {
-    const double amaxes = kLinearsPerBlock * all_reduce_seconds(machine_, cluster_, tensor_, 4) / 2;
-    seconds += exposed("amaxes over tensor-parallel ranks", communicate(amaxes), 4 * kLinearsPerBlock);
+    const double count = as_double(static_cast<int64_t>(linears_.size()));
+    const double amaxes = count * all_reduce_seconds(machine_, cluster_, tensor_, 4) / 2;
+    seconds += exposed("amaxes over tensor-parallel ranks", communicate(amaxes), 4 * count);
   }
   return seconds;
 }
 
 // Backward's own, in every mode: the cast of attention, and swiglu or its cast on the way.
 double StepModel::inputs_made_again(LinearPrecision recipe) {
-  const double attention = tokens() * as_double(linears_[kAttentionOut].in);
-  const double swiglu = tokens() * as_double(linears_[kDown].in);
-  const bool on_the_way = linear_input_kind(kDown, recipe) == Activation::kMadeAgain;
+  const double attention = tokens() * as_double(model_.attention_width());
+  const double swiglu = tokens() * ffn();
+  const bool on_the_way = linear_input_kind(InputSource::kBackward, recipe) == Activation::kMadeAgain;
   if (!is_fp8(recipe)) return memory("swiglu", swiglu * element_);
   return memory("casts", attention * (element_ + 1)) + memory("swiglu", on_the_way ? swiglu : 0);
 }
@@ -251,7 +245,8 @@ double StepModel::inputs_made_again(LinearPrecision recipe) {
 double StepModel::forward_ops(LinearPrecision recipe, ForwardPass pass) {
   // Two norms, with the residual stream, which the first run leaves behind.
   const double norm_passes = pass == ForwardPass::kInputAgain ? 4 : 8;
-  const bool swiglu = pass == ForwardPass::kFirst || linear_input_kind(kDown, recipe) != Activation::kMadeAgain;
+  const bool swiglu =
+      pass == ForwardPass::kFirst || linear_input_kind(InputSource::kBackward, recipe) != Activation::kMadeAgain;
   return memory("rms_norm", norm_passes * share() * hidden() * element_) +
          memory("swiglu", swiglu ? 3 * tokens() * ffn() * element_ : 0) + casts(recipe, true, pass);
 }
@@ -283,7 +278,8 @@ double StepModel::gathers_again(LinearPrecision recipe) {
   if (mesh_.tensor == 1) return 0;
   double bytes = 0;
   double seconds = 0;
-  for (const LinearShape& s : linears_) {
+  for (const LinearSpec& linear : linears_) {
+    const LinearShape& s = linear.shape;
     if (s.divided != Divided::kOutputs) continue;
     const double gathered = tokens() * as_double(s.in) * (needs_amax(recipe) ? 1 : element_);
     bytes += gathered;
@@ -470,10 +466,8 @@ double StepPrediction::seconds(CostKind kind) const {
 std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len) {
   const double layers = as_double(model.num_layers);
   std::vector<TokenFlops> parts;
-  const BatchShape one{1, 1, 1};
-  const std::array<LinearShape, kLinearsPerBlock> linears = linear_shapes(model, one);
-  for (size_t i = 0; i < linears.size(); ++i) {
-    parts.push_back({kForwardNames[i], 6 * layers * as_double(linears[i].in) * as_double(linears[i].out)});
+  for (const LinearSpec& linear : block_linears(model)) {
+    parts.push_back({linear.names.forward, 6 * layers * as_double(linear.shape.in) * as_double(linear.shape.out)});
   }
   const SdpaShape attention = sdpa_shape(model, {1, seq_len, 1});
   const double causal = attention_forward_flops(attention) + attention_backward_flops(attention);

@@ -11,8 +11,6 @@ namespace octavo {
 
 namespace {
 
-constexpr const char* kLinearNames[kLinearsPerBlock] = {"qkv", "o", "gate_up", "down"};
-
 const char* tensor_name(AmaxTable::Kind kind) {
   switch (kind) {
     case AmaxTable::kInput:
@@ -60,6 +58,7 @@ bool reports_fp8(const Config& config) {
 Fp8Reporter::Fp8Reporter(const Config& config, Fp8StatsTable& table, Device device)
     : every_(config.logging.fp8_stats_every),
       per_tensor_(needs_amax(config.precision.linear)),
+      linears_(block_linears(config.model)),
       table_(table),
       host_(Buffer::host(device, kSlots * table.values().bytes())) {}
 
@@ -77,13 +76,14 @@ std::vector<Fp8TensorReport> Fp8Reporter::pop() {
   const int64_t count = table_.values().numel();
   const std::span<const float> values(static_cast<const float*>(host_.data()) + slot * count,
                                       static_cast<size_t>(count));
+  const auto per_block = static_cast<int64_t>(linears_.size());
   std::vector<Fp8TensorReport> reports;
   for (int64_t linear = 0; linear < table_.linears(); ++linear) {
     for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kWeight, AmaxTable::kOutputGradient}) {
       const Fp8TensorStats stats = table_.tensor(values, linear, kind);
       if (stats.elements == 0) continue;
-      reports.push_back({.layer = linear / kLinearsPerBlock,
-                         .linear = kLinearNames[linear % kLinearsPerBlock],
+      reports.push_back({.layer = linear / per_block,
+                         .linear = linears_[static_cast<size_t>(linear % per_block)].names.forward,
                          .tensor = tensor_name(kind),
                          .per_tensor = per_tensor_,
                          .stats = stats});

@@ -58,6 +58,7 @@ class Fp8Reporter {
 
   int64_t every_;
   bool per_tensor_;
+  std::vector<LinearSpec> linears_;  // of a block
   Fp8StatsTable& table_;
   Buffer host_;  // [kSlots, table's values] float32
   int64_t pushed_ = 0;

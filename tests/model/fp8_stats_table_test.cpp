@@ -12,6 +12,13 @@ namespace {
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
 constexpr AmaxTable::Kind kAllKinds[] = {AmaxTable::kInput, AmaxTable::kOutputGradient, AmaxTable::kWeight};
 
+int64_t linears_per_block() { return static_cast<int64_t>(block_linears(fp8_config()).size()); }
+
+// Of a linear of the model.
+LinearSpec spec_of(int64_t linear) {
+  return block_linears(fp8_config(), kShape)[static_cast<size_t>(linear % linears_per_block())];
+}
+
 class MeasuredModel : public ::testing::Test {
  protected:
   explicit MeasuredModel(LinearPrecision recipe)
@@ -42,14 +49,9 @@ class MeasuredModel : public ::testing::Test {
 
   // The master weights of a linear, by its names on disk.
   std::vector<float> weight(int64_t linear) {
-    const std::vector<std::string> parts[] = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                                              {"self_attn.o_proj"},
-                                              {"mlp.gate_proj", "mlp.up_proj"},
-                                              {"mlp.down_proj"}};
     std::vector<float> all;
-    for (const std::string& part : parts[linear % kLinearsPerBlock]) {
-      const std::string name = fmt::format("model.layers.{}.{}.weight", linear / kLinearsPerBlock, part);
-      const ParameterSpec& spec = model_.layout().find(name);
+    for (const MatrixSpec& part : spec_of(linear).matrices) {
+      const ParameterSpec& spec = model_.layout().find(layer_parameter(linear / linears_per_block(), part.name));
       all.insert(all.end(), model_.master(spec), model_.master(spec) + spec.numel());
     }
     return all;
@@ -78,10 +80,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Fp8StatsTableTest,
 
 TEST_P(Fp8StatsTableTest, EveryCastOfAStepIsCounted) {
   measured_step(3);
-  const std::array<LinearShape, kLinearsPerBlock> shapes = linear_shapes(fp8_config(), kShape);
-  ASSERT_EQ(table().linears(), 2 * kLinearsPerBlock);
+  ASSERT_EQ(table().linears(), 2 * linears_per_block());
   for (int64_t linear = 0; linear < table().linears(); ++linear) {
-    const LinearShape& shape = shapes[static_cast<size_t>(linear % kLinearsPerBlock)];
+    const LinearShape shape = spec_of(linear).shape;
     EXPECT_EQ(stats(linear, AmaxTable::kInput).elements, 3 * shape.tokens * shape.in);
     EXPECT_EQ(stats(linear, AmaxTable::kOutputGradient).elements, 3 * shape.tokens * shape.out);
     EXPECT_EQ(stats(linear, AmaxTable::kWeight).elements, shape.in * shape.out);

@@ -102,28 +102,41 @@ TEST(ParameterLayout, IsInOrderAlignedAndPacked) {
   expect_error([&] { layout.find("model.layers.3.mlp.up_proj.weight"); }, "no parameter model.layers.3.mlp.up_proj");
 }
 
-// The packed matrices of a block are its parameters, one under the other.
-TEST(BlockParameters, ViewTheParametersOfTheirLayer) {
+// The matrices of a block's linears are its parameters, one under the other.
+TEST(LinearMatrix, ViewsTheParametersOfItsLayer) {
   const ModelConfig config = odd_config();
   const ParameterLayout layout(config);
   Array flat(DType::kFloat32, {layout.total_elements()});
-  const BlockParameters block([&](const ParameterSpec& spec) { return parameter_view(flat, spec); }, layout, config, 1);
-  const auto address = [&](const char* name) {
-    return parameter_view(flat, layout.find(std::string("model.layers.1.") + name)).raw();
+  const auto view = [&](const ParameterSpec& spec) { return parameter_view(flat, spec); };
+  std::map<std::string, Tensor> matrices;
+  for (const LinearSpec& linear : block_linears(config)) {
+    matrices[linear.names.forward] = linear_matrix(view, layout, linear, 1);
+  }
+  const auto expect_part = [&](const std::string& linear, int64_t row, const char* name) {
+    EXPECT_EQ(matrices.at(linear).rows(row, row + 1).raw(), view(layout.find(layer_parameter(1, name))).raw()) << name;
   };
-  EXPECT_EQ(block.qkv.describe(), "float32 [10, 13]");
-  EXPECT_EQ(block.qkv.raw(), address("self_attn.q_proj.weight"));
-  EXPECT_EQ(block.qkv.rows(6, 8).raw(), address("self_attn.k_proj.weight"));
-  EXPECT_EQ(block.qkv.rows(8, 10).raw(), address("self_attn.v_proj.weight"));
-  EXPECT_EQ(block.gate_up.describe(), "float32 [34, 13]");
-  EXPECT_EQ(block.gate_up.raw(), address("mlp.gate_proj.weight"));
-  EXPECT_EQ(block.gate_up.rows(17, 34).raw(), address("mlp.up_proj.weight"));
-  EXPECT_EQ(block.o.describe(), "float32 [13, 6]");
-  EXPECT_EQ(block.o.raw(), address("self_attn.o_proj.weight"));
-  EXPECT_EQ(block.down.describe(), "float32 [13, 17]");
-  EXPECT_EQ(block.down.raw(), address("mlp.down_proj.weight"));
-  EXPECT_EQ(block.norm1.raw(), address("input_layernorm.weight"));
-  EXPECT_EQ(block.norm2.raw(), address("post_attention_layernorm.weight"));
+  ASSERT_EQ(matrices.size(), 4u);
+  EXPECT_EQ(matrices.at("qkv").describe(), "float32 [10, 13]");
+  expect_part("qkv", 0, "self_attn.q_proj.weight");
+  expect_part("qkv", 6, "self_attn.k_proj.weight");
+  expect_part("qkv", 8, "self_attn.v_proj.weight");
+  EXPECT_EQ(matrices.at("gate_up").describe(), "float32 [34, 13]");
+  expect_part("gate_up", 0, "mlp.gate_proj.weight");
+  expect_part("gate_up", 17, "mlp.up_proj.weight");
+  EXPECT_EQ(matrices.at("o").describe(), "float32 [13, 6]");
+  expect_part("o", 0, "self_attn.o_proj.weight");
+  EXPECT_EQ(matrices.at("down").describe(), "float32 [13, 17]");
+  expect_part("down", 0, "mlp.down_proj.weight");
+}
+
+// Of two linears whose backward follows one another, within a block or from one to the block before, the first may yet
+// read what its output gradient was cast into when the second casts.
+TEST(BlockLinears, NeighboursCastTheirOutputGradientsIntoOtherScratch) {
+  const std::vector<LinearSpec> linears = block_linears(odd_config());
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const LinearSpec& next = linears[(i + 1) % linears.size()];
+    EXPECT_NE(linears[i].gradient_slot, next.gradient_slot) << linears[i].names.forward << " " << next.names.forward;
+  }
 }
 
 TEST(ParameterLayout, UnitsCoverTheFlatOrder) {
@@ -142,7 +155,8 @@ TEST(ParameterLayout, UnitsCoverTheFlatOrder) {
     EXPECT_EQ(unit.is_norms, !spec.decayed()) << spec.name;
   }
   EXPECT_EQ(layout.units()[layout.head_unit()].name, "lm_head");
-  EXPECT_EQ(layout.find("model.layers.1.self_attn.v_proj.weight").linear, kLinearsPerBlock);
+  EXPECT_EQ(layout.find("model.layers.1.self_attn.v_proj.weight").linear,
+            static_cast<int64_t>(block_linears(odd_config()).size()));
 }
 
 std::vector<float> initialized(const ParameterSpec& spec, uint64_t seed, int64_t begin, int64_t end) {

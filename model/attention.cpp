@@ -1,0 +1,102 @@
+#include "model/attention.h"
+
+#include "kernels/rope.h"
+
+namespace octavo {
+
+namespace {
+constexpr const char* kAttentionNorm = "input_layernorm.weight";
+}
+
+HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
+  const int64_t kv_width = c.num_kv_heads * c.head_dim;
+  return {.norms = {{kAttentionNorm, c.hidden_size}},
+          .linears = {{.names = {"qkv", "qkv_d_x", "qkv_d_w"},
+                       .shape = {shape.tokens(), c.hidden_size, c.qkv_width(), Divided::kOutputs},
+                       .matrices = {{"self_attn.q_proj.weight", c.attention_width()},
+                                    {"self_attn.k_proj.weight", kv_width, true},
+                                    {"self_attn.v_proj.weight", kv_width, true}},
+                       .input = InputSource::kNorm,
+                       .gradient_slot = 0},
+                      {.names = {"o", "o_d_x", "o_d_w"},
+                       .shape = {shape.tokens(), c.attention_width(), c.hidden_size, Divided::kInputs},
+                       .matrices = {{"self_attn.o_proj.weight", c.hidden_size}},
+                       .input = InputSource::kActivation,
+                       .gradient_slot = 1}}};
+}
+
+AttentionActivations::AttentionActivations(const ModelConfig& config, const BatchShape& shape,
+                                           const ActivationMemory& memory) {
+  const int64_t tokens = shape.tokens();
+  const int64_t share = shape.share();
+  const DType compute = memory.compute;
+  norm.h = memory.get(Activation::kBlockInput, "h0", compute, {share, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
+  norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
+  qkv = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
+  attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
+  lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
+                   {shape.micro_batch_size, config.num_heads, shape.seq_len});
+}
+
+AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
+    : d_qkv(arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()})),
+      d_attention(arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()})) {}
+
+Attention::Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch)
+    : norm_(parts, kAttentionNorm),
+      qkv_(parts.next_linear()),
+      o_(parts.next_linear()),
+      activations_(activations),
+      scratch_(scratch) {}
+
+void Attention::forward(const BlockContext& c, const Tensor& residual, const Tensor& delta, ForwardPass pass) {
+  const AttentionActivations& a = activations_;
+  norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
+  qkv_.forward(a.qkv, a.norm.out, Made::kCast, c.stream, pass);
+  rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
+       c.stream);
+  sdpa_forward(
+      {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
+      c.stream);
+  c.clear_padding(a.attention);  // the rest of a block makes zeros of zeros
+  o_.forward(delta, a.attention, Made::kPlain, c.stream, pass);
+}
+
+// An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
+// scratch.
+void Attention::backward(const BlockContext& c, const HalfBackward& args) {
+  const AttentionActivations& a = activations_;
+  const auto& [d_qkv, d_attention] = scratch_;
+  o_.forward({}, a.attention, Made::kPlain, c.stream, ForwardPass::kInputAgain);
+  o_.backward(d_attention, args.d_h, Made::kMeasured, args.accumulate, c.stream);
+  norm_.make_input_again(c, a.norm, qkv_);
+  sdpa_backward({.shape = c.attention,
+                 .d_qkv = d_qkv,
+                 .d_out = d_attention,
+                 .out = a.attention,
+                 .lse = a.lse,
+                 .qkv = a.qkv,
+                 .document_start = c.document_start},
+                c.stream);
+  rope({.qkv = d_qkv,
+        .table = c.rope_table,
+        .num_heads = c.config.num_heads,
+        .num_kv_heads = c.config.num_kv_heads,
+        .inverse = true,
+        .amax = qkv_.gradient_amax(),
+        .cast = qkv_.gradient_cast()},
+       c.stream);
+  qkv_.backward(args.d_norm, d_qkv, Made::kCast, args.accumulate, c.stream);
+  norm_.backward(c, a.norm, args);
+}
+
+SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
+  return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim};
+}
+
+int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
+  return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,98 @@
+// What the two halves of a transformer block (model/attention.h, model/mlp.h) have in common. A half begins with a norm
+// of the residual stream and ends with a linear whose result belongs to the residual stream:
+//
+//   h = residual + delta
+//   delta = last linear(... op(first linear(norm(h))))
+//
+// The last addition is left to the next norm, which fuses it.
+#pragma once
+
+#include <functional>
+#include <limits>
+
+#include "kernels/sdpa.h"
+#include "model/activation_checkpointing.h"
+#include "model/config.h"
+#include "model/linear_layer.h"
+
+namespace octavo {
+
+// The shapes a model runs at.
+struct BatchShape {
+  int64_t micro_batch_size = 0;  // sequences in one forward pass
+  int64_t seq_len = 0;
+  int64_t tensor_ranks = 1;  // that divide the layers and share the tokens between them
+  int64_t tokens() const { return micro_batch_size * seq_len; }
+  int64_t share() const { return tokens() / tensor_ranks; }
+};
+
+// What every block of a pass shares.
+struct BlockContext {
+  const ModelConfig& config;
+  SdpaShape attention;
+  Tensor rope_table;      // [seq_len, head_dim] float32
+  Tensor document_start;  // optional [tokens] int32
+  TensorGroup& tensor;
+  Stream& stream;
+  // Tokens from this one on are padding behind a single prompt: their rows are kept at zero, so that no scale that
+  // tokens share sees them. None by default.
+  int64_t padding_begin = std::numeric_limits<int64_t>::max();
+
+  void clear_padding(const Tensor& rows) const;
+};
+
+// What a half of one layer takes from its model.
+struct HalfParts {
+  // A norm's weight, or its gradient, by the name in HalfSpec; the latter is undefined in inference.
+  std::function<Tensor(const char*name)> weight, gradient;
+  // The block's linears one after the other: each half takes those of its list, in that order.
+  std::function<LinearLayer()> next_linear;
+};
+
+// Where a block's activations lie: what it keeps in memory of its own, the rest in memory that all blocks share.
+struct ActivationMemory {
+  DType compute;
+  Recompute recompute;
+  bool reads_norms;  // backward reads the norms themselves, and not what the linears made of them
+  SharedActivations& shared;
+  Arena& arena;
+
+  Tensor get(Activation kind, const char* name, DType dtype, std::initializer_list<int64_t> shape) const;
+  // The result of a norm, input of `linear`. `name` is its own where norms do not lie in one place.
+  Tensor norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const;
+};
+
+// What the forward of a half's norm saves for backward.
+struct NormActivations {
+  Tensor h;     // [share, hidden] the residual stream entering the half
+  Tensor rstd;  // [share] float32
+  Tensor out;   // [share, hidden] the input of a linear
+};
+
+// The gradient of the residual stream on its way through a half.
+struct HalfBackward {
+  Tensor d_h;       // [share, hidden]: in, the gradient of the half's output; out, of its input
+  Tensor d_norm;    // [share, hidden] scratch
+  Tensor d_h_amax;  // optional [1]: where the amax of the latter d_h goes, for the half before
+  bool accumulate = false;
+};
+
+// The norm that a half begins with; its result is the input of one linear alone.
+class HalfNorm {
+ public:
+  HalfNorm(const HalfParts& parts, const char* name) : weight_(parts.weight(name)), d_weight_(parts.gradient(name)) {}
+
+  // a.h = x + residual (x, without), a.out = its norm, or in place of it the cast for `linear`.
+  void forward(const BlockContext& context, const NormActivations& a, const Tensor& x, const Tensor& residual,
+               const LinearLayer& linear, ForwardPass pass) const;
+  // Where the backward of `linear` wants it: the norm of a.h, and what is made of it.
+  void make_input_again(const BlockContext& context, const NormActivations& a, LinearLayer& linear) const;
+  // Adds to args.d_h what reaches it through the norm, of args.d_norm; the weight's gradient is +=.
+  void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
+
+ private:
+  Tensor weight_;    // [hidden]
+  Tensor d_weight_;  // [hidden] float32
+};
+
+}  // namespace octavo

@@ -1,0 +1,88 @@
+#include "model/mlp.h"
+
+#include "kernels/swiglu.h"
+
+namespace octavo {
+
+namespace {
+constexpr const char* kMlpNorm = "post_attention_layernorm.weight";
+}
+
+HalfSpec mlp_spec(const ModelConfig& c, const BatchShape& shape) {
+  return {.norms = {{kMlpNorm, c.hidden_size}},
+          .linears = {
+              {.names = {"gate_up", "gate_up_d_x", "gate_up_d_w"},
+               .shape = {shape.tokens(), c.hidden_size, 2 * c.intermediate_size, Divided::kOutputs},
+               .matrices = {{"mlp.gate_proj.weight", c.intermediate_size}, {"mlp.up_proj.weight", c.intermediate_size}},
+               .input = InputSource::kNorm,
+               .gradient_slot = 0},
+              {.names = {"down", "down_d_x", "down_d_w"},
+               .shape = {shape.tokens(), c.intermediate_size, c.hidden_size, Divided::kInputs},
+               .matrices = {{"mlp.down_proj.weight", c.hidden_size}},
+               .input = InputSource::kBackward,
+               .gradient_slot = 1}}};
+}
+
+MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory) {
+  const int64_t share = shape.share();
+  const DType compute = memory.compute;
+  norm.h = memory.get(Activation::kOutput, "h1", compute, {share, config.hidden_size});
+  norm.rstd = memory.get(Activation::kOutput, "rstd2", DType::kFloat32, {share});
+  norm.out = memory.norm("norm2", "gate_up", {share, config.hidden_size});
+  gate_up = memory.get(Activation::kOutput, "gate_up", compute, {shape.tokens(), 2 * config.intermediate_size});
+}
+
+MlpScratch::MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
+    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size})) {}
+
+Mlp::Mlp(const HalfParts& parts, const MlpActivations& activations, const MlpScratch& scratch)
+    : norm_(parts, kMlpNorm),
+      gate_up_(parts.next_linear()),
+      down_(parts.next_linear()),
+      activations_(activations),
+      scratch_(scratch) {}
+
+void Mlp::forward(const BlockContext& c, const Tensor& residual, const Tensor& delta, ForwardPass pass) {
+  const MlpActivations& a = activations_;
+  const Tensor& swiglu = scratch_.swiglu;
+  norm_.forward(c, a.norm, delta, residual, gate_up_, pass);
+  gate_up_.forward(a.gate_up, a.norm.out, Made::kCast, c.stream, pass);
+  if (pass != ForwardPass::kFirst) return;
+  swiglu_forward({.out = swiglu, .gate_up = a.gate_up, .amax = down_.input_amax(pass), .cast = down_.input_cast(pass)},
+                 c.stream);
+  down_.forward(delta, swiglu, Made::kCast, c.stream, pass);
+}
+
+// Gradients of down and swiglu: d_gate_up in place of gate_up, whose last reader writes it. That one makes the input of
+// down again on the way, where it can. An input is made again before the gradient that its linear is to read: both may
+// be on their way in the linears' scratch.
+void Mlp::down_backward(const BlockContext& c, const HalfBackward& args) {
+  const MlpActivations& a = activations_;
+  const Tensor& swiglu = scratch_.swiglu;
+  const bool wanted = down_.makes_input_again();
+  const bool on_the_way = wanted && down_.input_needs_no_pass();
+  if (wanted && !on_the_way) {
+    swiglu_forward({.out = swiglu, .gate_up = a.gate_up}, c.stream);
+    down_.forward({}, swiglu, Made::kPlain, c.stream, ForwardPass::kInputAgain);
+  }
+  const Tensor& d_swiglu = swiglu;
+  down_.backward(d_swiglu, args.d_h, Made::kMeasured, args.accumulate, c.stream, [&] {
+    norm_.make_input_again(c, a.norm, gate_up_);
+    swiglu_backward({.d_gate_up = a.gate_up,
+                     .d_out = d_swiglu,
+                     .gate_up = a.gate_up,
+                     .amax = gate_up_.gradient_amax(),
+                     .cast = gate_up_.gradient_cast(),
+                     .out = on_the_way ? swiglu : Tensor(),
+                     .out_cast = on_the_way ? down_.input_cast(ForwardPass::kInputAgain) : Fp8Cast()},
+                    c.stream);
+  });
+}
+
+void Mlp::backward(const BlockContext& c, const HalfBackward& args) {
+  down_backward(c, args);
+  gate_up_.backward(args.d_norm, activations_.gate_up, Made::kCast, args.accumulate, c.stream);
+  norm_.backward(c, activations_.norm, args);
+}
+
+}  // namespace octavo

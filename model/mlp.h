@@ -1,0 +1,50 @@
+// The MLP half of a block:
+//
+//   delta = down(swiglu(gate_up(norm(h))))
+#pragma once
+
+#include "model/block_half.h"
+
+namespace octavo {
+
+// What an MLP half consists of, in the model of `config` or in a rank's local_config of it.
+HalfSpec mlp_spec(const ModelConfig& config, const BatchShape& shape);
+
+// What forward saves for backward, besides what the linears keep of their inputs.
+struct MlpActivations {
+  MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
+
+  NormActivations norm;  // norm.h is h1
+  Tensor gate_up;        // [tokens, 2 * intermediate]; backward overwrites it with its gradient
+};
+
+// What lives within one forward, or backward; all blocks share it.
+struct MlpScratch {
+  MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+
+  Tensor swiglu;  // [tokens, intermediate] input of down; in backward its gradient, and then it again
+};
+
+class Mlp {
+ public:
+  Mlp(const HalfParts& parts, const MlpActivations& activations, const MlpScratch& scratch);
+
+  // `delta` [share, hidden]: in, what to add to the residual; out, the down product. Again, it ends with gate_up: of
+  // what comes behind, backward needs no more than its own kernel makes.
+  void forward(const BlockContext& context, const Tensor& residual, const Tensor& delta, ForwardPass pass);
+  void backward(const BlockContext& context, const HalfBackward& args);
+
+  // Where the amax of the gradient of the half's output goes; see LinearLayer.
+  Tensor output_gradient_amax() const { return down_.gradient_amax(); }
+  const MlpActivations& activations() const { return activations_; }
+
+ private:
+  void down_backward(const BlockContext& context, const HalfBackward& args);
+
+  HalfNorm norm_;
+  LinearLayer gate_up_, down_;
+  MlpActivations activations_;
+  MlpScratch scratch_;
+};
+
+}  // namespace octavo
