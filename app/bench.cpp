@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "app/commands.h"
+#include "app/config/config_check.h"
 #include "app/measure/bench_ops.h"
 #include "app/memory/inference.h"
 #include "core/error.h"

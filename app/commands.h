@@ -43,6 +43,12 @@ struct PlanArguments {
 };
 int plan_command(const PlanArguments& arguments, ProcessGroup& group);
 
+struct ConfigCommandArguments {
+  ConfigArguments config;  // whose values are printed; an empty path: the keys that there are
+  bool markdown = false;   // the keys, as docs/config.md
+};
+int config_command(const ConfigCommandArguments& arguments);
+
 struct GenerateArguments {
   std::string checkpoint;
   std::string prompt;

@@ -31,6 +31,7 @@ struct CommandLine {
   BenchArguments bench;
   DoctorArguments doctor;
   PlanArguments plan;
+  ConfigCommandArguments keys;
   GenerateArguments generate;
   InspectArguments inspect;
   PackOptions pack;
@@ -145,6 +146,14 @@ void add_plan_command(CLI::App& app, CommandLine& line, Command& run) {
   plan->callback([&] { run = [&](ProcessGroup& group) { return plan_command(line.plan, group); }; });
 }
 
+void add_config_command(CLI::App& app, CommandLine& line, Command& run) {
+  auto* config = app.add_subcommand("config", "every key of a config, or all values of one with its defaults, as YAML");
+  auto* path = config->add_option("config", line.keys.config.path, "CONFIG.yaml");
+  config->add_option("overrides", line.keys.config.overrides, "section.key=value, in place of the file's");
+  config->add_flag("--markdown", line.keys.markdown, "the keys as docs/config.md")->excludes(path);
+  config->callback([&] { run = on_root([&] { return config_command(line.keys); }); });
+}
+
 void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   auto* pack = app.add_subcommand("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer");
   pack->add_option("--input", line.pack.inputs, "files and directories");
@@ -233,6 +242,7 @@ int main(int argc, char** argv) {
   Command command;
   add_compute_commands(app, line, timer, command);
   add_plan_command(app, line, command);
+  add_config_command(app, line, command);
   add_file_commands(app, line, command);
   std::optional<ProcessGroup> connected;
   try {

@@ -1,4 +1,5 @@
 #include "app/commands.h"
+#include "app/config/config_check.h"
 #include "app/run/same_files.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"

@@ -23,26 +23,18 @@ enum class Shuffle {
 };
 
 struct DataConfig {
-  // Datasets to train on, mixed by weight in tokens.
   std::vector<DatasetSource> train = {};
-  // Datasets for the validation loss, always read in file order from their beginning.
   std::vector<DatasetSource> validation = {};
-  // Tokens a model sees at once. A sample is one token longer: inputs are its first seq_len, targets its last.
+  // A sample is one token longer: inputs are its first seq_len, targets its last.
   int64_t seq_len = 8192;
-  // Order in which the training documents are read.
   Shuffle shuffle = Shuffle::kLcg;
-  // Token put before every document; none when unset.
   std::optional<int32_t> bos_id = {};
-  // Token put after every document; none when unset.
   std::optional<int32_t> eos_id = {};
-  // Whether a token attends only to its own document (used by the model; the loader always reports the boundaries).
+  // Used by the model; the loader always reports the boundaries.
   bool document_mask = false;
-  // Independent reading positions; sample g comes from lane g mod lanes, so neighbouring samples of a batch come from
-  // different documents. 1 when shuffle is none.
+  // Sample g comes from lane g mod lanes. 1 when shuffle is none.
   int64_t lanes = 1024;
-  // "byte" or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.
   std::string tokenizer = "byte";
-  // Seed of the document order.
   uint64_t seed = 1234;
 };
 

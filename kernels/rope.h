@@ -19,6 +19,8 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   int64_t original_max_position_embeddings = 8192;
+
+  bool operator==(const RopeScaling& other) const = default;
 };
 
 // Fills `host_table` [seq_len, head_dim] float32 in host memory: row p holds cos of the head_dim/2 angles of position

@@ -30,7 +30,7 @@ namespace octavo {
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
   Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/run/training_state.h)
-  double ratio = 1.0;       // block mode: share of the blocks recomputed whole; no effect in the other modes
+  double ratio = 1.0;       // of block mode; no effect in the others
 };
 
 // How much of a block's forward is made again in its backward, from the least.

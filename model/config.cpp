@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "model/model_fields.h"
 
 namespace octavo {
 
@@ -30,16 +31,25 @@ const std::array<Preset, 6>& presets() {
 }
 
 constexpr double kMaxRopeFactor = 1e6;
-constexpr int64_t kMaxPositions = int64_t{1} << 32;
 
-void check_size(int64_t value, int64_t most, const char* field) {
-  CHECK_INPUT(value > 0, "model.{} is {}, expected a positive number", field, value);
-  CHECK_INPUT(value <= most, "model.{} is {}, expected at most {}", field, value, most);
+// Each field by itself; the factors of a scaling have bounds of their own.
+template <typename Struct>
+void check_fields(const Struct& fields, const char* section) {
+  for_each_field(fields, [&](const auto& field, const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, int64_t>) {
+      CHECK_INPUT(value > 0, "{}.{} is {}, expected a positive number", section, field.name, value);
+      CHECK_INPUT(value <= field.most, "{}.{} is {}, expected at most {}", section, field.name, value, field.most);
+    } else if constexpr (std::is_same_v<Value, double> && std::is_same_v<Struct, ModelConfig>) {
+      CHECK_INPUT(value > 0 && std::isfinite(value), "{}.{} is {}, expected a positive number", section, field.name,
+                  value);
+    } else if constexpr (std::is_same_v<Value, std::optional<RopeScaling>>) {
+      if (value) check_fields(*value, "model.rope_scaling");
+    }
+  });
 }
 
-void check_rope(const ModelConfig& model) {
-  CHECK_INPUT(model.rope_theta > 0 && std::isfinite(model.rope_theta),
-              "model.rope_theta is {}, expected a positive number", model.rope_theta);
+void check_rope_scaling(const ModelConfig& model) {
   if (!model.rope_scaling) return;
   const RopeScaling& scaling = *model.rope_scaling;
   CHECK_INPUT(scaling.factor >= 1 && scaling.factor <= kMaxRopeFactor,
@@ -48,7 +58,6 @@ void check_rope(const ModelConfig& model) {
                   std::isfinite(scaling.high_freq_factor),
               "model.rope_scaling.high_freq_factor is {} and low_freq_factor {}, expected high > low > 0",
               scaling.high_freq_factor, scaling.low_freq_factor);
-  check_size(scaling.original_max_position_embeddings, kMaxPositions, "rope_scaling.original_max_position_embeddings");
 }
 
 // The same on every device, so that what trains on a CPU trains on a GPU.
@@ -62,18 +71,6 @@ void check_attention(const ModelConfig& model) {
   CHECK_INPUT(model.head_dim == 32 || model.head_dim == 64 || model.head_dim == 128,
               "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
               model.head_dim);
-}
-
-void check_shape(const ModelConfig& model) {
-  check_size(model.hidden_size, kMaxHidden, "hidden_size");
-  check_size(model.intermediate_size, kMaxIntermediate, "intermediate_size");
-  check_size(model.num_layers, kMaxLayers, "num_layers");
-  check_size(model.num_heads, kMaxHeads, "num_heads");
-  check_size(model.num_kv_heads, kMaxHeads, "num_kv_heads");
-  check_size(model.head_dim, kMaxHeadDim, "head_dim");
-  check_size(model.vocab_size, kMaxVocab, "vocab_size");
-  CHECK_INPUT(model.num_parameters() <= kMaxParameters, "the model has {} parameters, expected at most {}",
-              model.num_parameters(), kMaxParameters);
 }
 
 }  // namespace
@@ -95,29 +92,14 @@ double ModelConfig::flops_per_token(int64_t seq_len) const {
 
 void ModelConfig::validate(const std::string& where) const {
   try {
-    check_shape(*this);
+    check_fields(*this, "model");
+    CHECK_INPUT(num_parameters() <= kMaxParameters, "the model has {} parameters, expected at most {}",
+                num_parameters(), kMaxParameters);
     check_attention(*this);
-    check_rope(*this);
-    CHECK_INPUT(rms_norm_eps > 0 && std::isfinite(rms_norm_eps), "model.rms_norm_eps is {}, expected a positive number",
-                rms_norm_eps);
+    check_rope_scaling(*this);
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}{}{}", where, where.empty() ? "" : ": ", error.what()));
   }
-}
-
-bool ModelConfig::operator==(const ModelConfig& other) const {
-  const auto same_scaling = [&] {
-    if (rope_scaling.has_value() != other.rope_scaling.has_value()) return false;
-    if (!rope_scaling) return true;
-    return rope_scaling->factor == other.rope_scaling->factor &&
-           rope_scaling->low_freq_factor == other.rope_scaling->low_freq_factor &&
-           rope_scaling->high_freq_factor == other.rope_scaling->high_freq_factor &&
-           rope_scaling->original_max_position_embeddings == other.rope_scaling->original_max_position_embeddings;
-  };
-  return hidden_size == other.hidden_size && intermediate_size == other.intermediate_size &&
-         num_layers == other.num_layers && num_heads == other.num_heads && num_kv_heads == other.num_kv_heads &&
-         head_dim == other.head_dim && vocab_size == other.vocab_size && rope_theta == other.rope_theta &&
-         same_scaling() && rms_norm_eps == other.rms_norm_eps && tie_word_embeddings == other.tie_word_embeddings;
 }
 
 std::vector<std::string> model_preset_names() {

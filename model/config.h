@@ -18,6 +18,7 @@ inline constexpr int64_t kMaxLayers = 1 << 14;
 inline constexpr int64_t kMaxHeads = 1 << 12;
 inline constexpr int64_t kMaxHeadDim = 1 << 12;
 inline constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
+inline constexpr int64_t kMaxPositions = int64_t{1} << 32;
 inline constexpr int64_t kMaxParameters = int64_t{1} << 50;
 
 struct ModelConfig {
@@ -48,7 +49,7 @@ struct ModelConfig {
   // sentence unless it is empty.
   void validate(const std::string& where = "") const;
 
-  bool operator==(const ModelConfig& other) const;
+  bool operator==(const ModelConfig& other) const = default;
 };
 
 // Names accepted by model.preset.

@@ -60,16 +60,16 @@ constexpr bool accumulates_fast(LinearPrecision recipe, FastAccumulation fast, b
 }
 
 struct PrecisionConfig {
-  DType compute = DType::kBFloat16;  // activations and the weights that products read: bfloat16, or float32 on the CPU
-  LinearPrecision linear = LinearPrecision::kBFloat16;  // bfloat16: linears multiply in `compute`
-  int64_t bf16_first_layers = 0;                        // blocks at the start whose linears stay out of FP8
-  int64_t bf16_last_layers = 0;                         // blocks at the end likewise
-  DType gradient_format = DType::kFloat8E5M2;           // of output gradients; activations and weights are e4m3
+  DType compute = DType::kBFloat16;
+  LinearPrecision linear = LinearPrecision::kBFloat16;
+  int64_t bf16_first_layers = 0;
+  int64_t bf16_last_layers = 0;
+  DType gradient_format = DType::kFloat8E5M2;
   FastAccumulation fast_accumulation = FastAccumulation::kForward;
-  int64_t amax_history = 16;       // fp8_delayed: steps whose largest amax makes the scale
-  int64_t amax_margin = 0;         // fp8_delayed: the scale is divided by 2^margin
-  bool fp8_all_gather = true;      // sharded weights travel in FP8
-  DType reduce = DType::kFloat32;  // gradient reduction
+  int64_t amax_history = 16;
+  int64_t amax_margin = 0;
+  bool fp8_all_gather = true;
+  DType reduce = DType::kFloat32;
 
   // The recipe of one block's linears.
   LinearPrecision of_layer(int64_t layer, int64_t num_layers) const {

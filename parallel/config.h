@@ -31,16 +31,16 @@ enum class NcclMemory : uint8_t {
 };
 
 struct ParallelConfig {
-  int64_t data_parallel_shard = -1;     // ranks that share one copy of the optimizer state (FSDP); -1: all that is left
-  int64_t data_parallel_replicate = 1;  // copies of that
-  int64_t tensor_parallel = 1;          // ranks that split each layer
-  int64_t tensor_parallel_chunks = 1;   // stretches of the tokens that its collectives and products are split into
+  int64_t data_parallel_shard = -1;  // -1: all that the other axes leave
+  int64_t data_parallel_replicate = 1;
+  int64_t tensor_parallel = 1;
+  int64_t tensor_parallel_chunks = 1;
   Reshard reshard_after_forward = Reshard::kAuto;
-  bool accumulate_unsharded = false;  // keep full gradients over micro-batches and reduce them once a step
-  int64_t nccl_max_ctas = 0;          // multiprocessors a collective may take; 0: NCCL's choice
+  bool accumulate_unsharded = false;
+  int64_t nccl_max_ctas = 0;  // 0: NCCL's choice
   NcclMemory nccl_memory = NcclMemory::kAuto;
-  int64_t cover_multiprocessors = 0;  // that products take while they cover a tensor-parallel collective; 0: all
-  double timeout_s = 600;             // a collective that takes longer ends the run; 0: never
+  int64_t cover_multiprocessors = 0;  // 0: all
+  double timeout_s = 600;             // 0: never
 
   // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;

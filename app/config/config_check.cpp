@@ -1,10 +1,11 @@
-// What holds between keys, and what the device can do.
+#include "app/config/config_check.h"
+
 #include <numeric>
 #include <utility>
 
-#include "app/config/config.h"
 #include "app/config/config_names.h"
 #include "core/error.h"
+#include "model/model_fields.h"
 #include "model/tensor_parallel.h"
 
 namespace octavo {
@@ -41,10 +42,11 @@ void check_model(const Config& config) {
   if (!config.model_complete() && !config.init_from.empty()) return;
   CHECK_INPUT(config.model_given(),
               "{} has no model, expected model.preset, the fields of its shape, or model.init_from", config.source);
-  const nlohmann::ordered_json shape = model_to_json(config.model);
-  for (const auto& [field, value] : shape.items())
-    CHECK_INPUT(!value.is_number() || value != 0,
-                "{} does not give model.{}, expected it beside the others, or a preset", config.source, field);
+  for_each_field(config.model, [&](const auto& field, const auto& value) {
+    const bool is_given = field.presence == Presence::kDefault || shape_to_json<nlohmann::json>(value) != 0;
+    CHECK_INPUT(is_given, "{} does not give model.{}, expected it beside the others, or a preset", config.source,
+                field.name);
+  });
   config.model.validate();
   check_token_id(config.data.bos_id, "data.bos_id", config.model.vocab_size);
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
@@ -81,7 +83,7 @@ void check_linear_shapes(const Config& config) {
   for (const auto& [name, size] : dimensions) {
     CHECK_INPUT(
         size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {}{} is {}; {}",
-        name_of(kLinear, precision.linear), unit, name, of_rank, size,
+        traits(precision.linear).name, unit, name, of_rank, size,
         size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
   }
 }
@@ -111,7 +113,7 @@ void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {
   const bool has_fp8 = gpu.compute_major > 8 || (gpu.compute_major == 8 && gpu.compute_minor >= 9);
   const std::string lacks =
       is_fp8(linear) && !has_fp8
-          ? fmt::format(", which has no FP8 for the linears of precision.linear {}", name_of(kLinear, linear))
+          ? fmt::format(", which has no FP8 for the linears of precision.linear {}", traits(linear).name)
           : "";
   throw InputError(
       fmt::format("the GPU is {} of compute capability {}.{}{}; this program has kernels for 9.0 alone "
@@ -121,15 +123,14 @@ void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {
 }
 
 void adopt_model(Config& config, const ModelConfig& from_weights) {
-  const nlohmann::ordered_json stated = model_to_json(config.model);
-  const nlohmann::ordered_json found = model_to_json(from_weights);
+  const auto stated = shape_to_json<nlohmann::ordered_json>(config.model);
+  const auto found = shape_to_json<nlohmann::ordered_json>(from_weights);
   for (const std::string& field : config.model_fields) {
     CHECK_INPUT(stated.at(field) == found.at(field), "{} has {} {}, but the config's model.{} is {}, expected the same",
                 config.init_from, field, found.at(field).dump(), field, stated.at(field).dump());
   }
   config.model = from_weights;
-  config.model_fields.clear();
-  for (const auto& field : found.items()) config.model_fields.push_back(field.key());
+  config.model_fields = model_field_names();
 }
 
 void resolve_device(Config& config, Device device) {
@@ -144,6 +145,11 @@ void resolve_device(Config& config, Device device) {
               "there");
   config.compute_given = true;
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+}
+
+std::string linear_precision(const Config& config) {
+  const PrecisionConfig& precision = config.precision;
+  return is_fp8(precision.linear) ? traits(precision.linear).name : dtype_name(precision.compute);
 }
 
 }  // namespace octavo

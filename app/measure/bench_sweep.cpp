@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "app/config/config_check.h"
 #include "app/measure/bench.h"
 #include "app/run/exit_codes.h"
 #include "core/error.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "app/config/config.h"
+#include "app/config/config_check.h"
 #include "core/format.h"
 
 namespace octavo {

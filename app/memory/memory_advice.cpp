@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "app/config/config_check.h"
 #include "app/memory/memory_choice.h"
 #include "core/error.h"
 #include "core/format.h"

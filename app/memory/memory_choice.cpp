@@ -55,7 +55,7 @@ size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::functi
 
 std::string describe(const MemoryChoice& choice, int64_t num_layers) {
   const ActivationCheckpointing& c = choice.checkpointing;
-  std::string text = config_names::name_of(config_names::kMode, c.mode);
+  std::string text = name_of(config_names::kMode, c.mode);
   if (c.mode == Mode::kBlock) {
     const double blocks = std::floor(static_cast<double>(num_layers) * c.ratio + 0.5);
     text += fmt::format(" with ratio {:.3g}, {} of {} blocks", c.ratio, blocks, num_layers);

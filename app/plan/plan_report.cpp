@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "app/config/config_check.h"
 #include "app/config/config_names.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
@@ -41,8 +42,7 @@ OrderedJson memory_json(const MemoryPlan& memory) {
           {"reshard_after_forward", memory.sharding.reshard_after_forward},
           {"accumulate_unsharded", memory.sharding.accumulate_unsharded},
           {"activation_checkpointing",
-           {{"mode", config_names::name_of(config_names::kMode, memory.checkpointing.mode)},
-            {"ratio", memory.checkpointing.ratio}}}};
+           {{"mode", name_of(config_names::kMode, memory.checkpointing.mode)}, {"ratio", memory.checkpointing.ratio}}}};
 }
 
 OrderedJson prediction_json(const StepPrediction& p) {
@@ -174,7 +174,7 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
     OrderedJson row{{"changes", differences(plan, found)},
                     {"mesh", mesh_json(found.mesh)},
                     {"micro_batch_size", found.config.training.micro_batch_size},
-                    {"checkpointing", config_names::name_of(config_names::kMode, found.memory.checkpointing.mode)},
+                    {"checkpointing", name_of(config_names::kMode, found.memory.checkpointing.mode)},
                     {"ratio", found.memory.checkpointing.ratio},
                     {"reshard_after_forward", found.memory.sharding.reshard_after_forward},
                     {"accumulate_unsharded", found.memory.sharding.accumulate_unsharded},

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "app/config/config_check.h"
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
 #include "app/run/weights.h"
@@ -233,7 +234,7 @@ std::string differences(const Plan& plan, const Plan& found) {
   add("training.micro_batch_size", a.training.micro_batch_size, b.training.micro_batch_size);
   const auto mode = [](const Config& config) {
     const Mode m = config.activation_checkpointing.mode;
-    return std::string(config_names::name_of(config_names::kMode, m == Mode::kAuto ? Mode::kNone : m));
+    return std::string(name_of(config_names::kMode, m == Mode::kAuto ? Mode::kNone : m));
   };
   add("activation_checkpointing.mode", mode(a), mode(b));
   if (b.activation_checkpointing.mode == Mode::kBlock) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/config/config_check.h"
 #include "parallel/process_group.h"
 
 namespace octavo {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/config/config_check.h"
 #include "app/run/cores.h"
 #include "core/error.h"
 #include "core/format.h"

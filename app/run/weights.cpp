@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
 

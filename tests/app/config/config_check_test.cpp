@@ -1,5 +1,6 @@
 // The checks between the keys of a config, against the device and the number of ranks.
-#include "app/config/config.h"
+#include "app/config/config_check.h"
+
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "app/config/config.h"
+#include "app/config/config_check.h"
 #include "core/error.h"
 
 namespace octavo {

@@ -1,6 +1,9 @@
 // Reading of the config: every key of the design, overrides, strictness, and writing it back.
 #include "app/config/config.h"
 
+#include <algorithm>
+
+#include "app/config/config_keys.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {
@@ -47,7 +50,7 @@ optimizer:
   grad_clip: 2
   state_dtype: bfloat16
 precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
-            reduce: bfloat16}
+            reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
            nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
@@ -105,6 +108,10 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.precision.bf16_last_layers, 2);
   EXPECT_FALSE(config.precision.fp8_all_gather);
   EXPECT_EQ(config.precision.reduce, DType::kBFloat16);
+  EXPECT_EQ(config.precision.gradient_format, DType::kFloat8E4M3);
+  EXPECT_EQ(config.precision.fast_accumulation, FastAccumulation::kAll);
+  EXPECT_EQ(config.precision.amax_history, 8);
+  EXPECT_EQ(config.precision.amax_margin, 1);
   EXPECT_EQ(config.parallel.data_parallel_shard, 2);
   EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
@@ -335,6 +342,29 @@ TEST_F(ConfigTest, BadFilesAreNamed) {
   expect_error("device: cpu\n---\ndevice: cuda\n", {"2 YAML documents"});
   expect_error("? [a]\n: 1\n", {"a key is a list"});
   expect_error("training: &loop\n  steps: *loop\n", {"nested"});
+}
+
+std::string text_of(const ConfigKey& key, const Config& config) {
+  const std::optional<nlohmann::ordered_json> value = key.write(config);
+  return value ? value->dump() : "nothing";
+}
+
+// No key of kEveryKey has the value that it has without: one that is not read, not written, or not read back shows.
+TEST_F(ConfigTest, EveryKeyComesBackFromJsonAndYaml) {
+  const Config config = load(kEveryKey);
+  const Config other = load("model: {preset: llama3_405b}\n");
+  const nlohmann::json json = nlohmann::json::parse(to_json(config).dump());
+  const Config from_json = config_from_json(json);
+  const Config from_yaml = load(to_yaml(config));
+  for (const ConfigKey& key : config_keys()) {
+    const std::string value = text_of(key, config);
+    EXPECT_NE(value, text_of(key, other)) << key.name;
+    EXPECT_EQ(value, text_of(key, from_json)) << key.name;
+    EXPECT_EQ(value, text_of(key, from_yaml)) << key.name;
+    std::string path = "/" + key.name;
+    std::replace(path.begin(), path.end(), '.', '/');
+    EXPECT_TRUE(json.contains(nlohmann::json::json_pointer(path))) << key.name;
+  }
 }
 
 TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {

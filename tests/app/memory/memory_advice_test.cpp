@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "app/config/config_check.h"
 #include "core/format.h"
 
 namespace octavo {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "app/config/config.h"
+#include "app/config/config_check.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "kernels/sdpa.h"

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 
+#include "app/config/config_check.h"
 #include "app/run/weights.h"
 #include "app/train/trainer.h"
 #include "checkpoint/checkpoint.h"

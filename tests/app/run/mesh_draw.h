@@ -4,6 +4,7 @@
 #include <random>
 #include <string>
 
+#include "app/config/config_check.h"
 #include "app/run/training_state.h"
 #include "core/error.h"
 

@@ -1,0 +1,35 @@
+// What holds between the keys of a config, and against the number of ranks, the device and the weights. All throw
+// InputError naming the key, what was found and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "app/config/config.h"
+#include "core/stream.h"
+
+namespace octavo {
+
+// What the command needs of the datasets.
+enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
+
+// Checks the keys against each other for a run on `ranks` ranks. The model is checked when its shape is complete; while
+// it is not, init_from must be given, and validate is called again after adopt_model.
+void validate(const Config& config, int64_t ranks, Purpose purpose = Purpose::kTrain);
+
+// Refuses a GPU that this program has no kernels for, naming what the recipe needs and what would work instead.
+void check_gpu(const GpuInfo& gpu, LinearPrecision linear);
+inline bool has_kernels_for(const GpuInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
+
+// Takes the shape of the weights in init_from. Throws InputError naming the first field that the config states
+// otherwise.
+void adopt_model(Config& config, const ModelConfig& from_weights);
+
+// Sets precision.compute to the device's default (bfloat16 on a GPU, float32 on the CPU) where it was not given;
+// refuses what the device has no kernels for. Sets `device` to the one that runs.
+void resolve_device(Config& config, Device device);
+
+// What the linears of a resolved config multiply in: an FP8 recipe, or without one the compute dtype.
+std::string linear_precision(const Config& config);
+
+}  // namespace octavo

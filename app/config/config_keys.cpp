@@ -1,0 +1,304 @@
+#include "app/config/config_keys.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "app/config/config_names.h"
+#include "app/config/config_values.h"
+#include "core/error.h"
+#include "model/model_fields.h"
+
+namespace octavo {
+
+namespace {
+
+using namespace config_names;
+using OrderedJson = nlohmann::ordered_json;
+
+// Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/config.h do.
+constexpr int64_t kMaxAmaxHistory = 1 << 16;
+constexpr int64_t kMaxAmaxMargin = 64;
+constexpr int64_t kMaxSteps = 1'000'000'000;
+constexpr int64_t kMaxBatch = 1 << 24;
+constexpr int64_t kMaxRanks = 1 << 20;
+constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
+constexpr int64_t kMaxChunks = 64;
+constexpr int64_t kMaxMultiprocessors = 1024;
+constexpr int64_t kMaxLanes = 1 << 24;
+
+// The rule of a member that its type alone gives.
+Flag rule_of(const bool&) { return {}; }
+Text rule_of(const std::string&) { return {}; }
+Seed rule_of(const uint64_t&) { return {}; }
+OptionalToken rule_of(const std::optional<int32_t>&) { return {}; }
+
+// `get` returns what the rule reads and writes of a Config, const where that is.
+template <typename Get, typename Rule>
+ConfigKey make_key(std::string name, Get get, Rule rule, const char* unit, const char* sentence) {
+  ConfigKey key{
+      .name = std::move(name), .expected = rule.expected(), .fallback = {}, .unit = unit, .sentence = sentence};
+  key.read = [get, rule](const ConfigNode& found, Config& config) { return rule.read(found, get(config)); };
+  key.write = [get, rule](const Config& config) { return std::make_optional<OrderedJson>(rule.write(get(config))); };
+  return key;
+}
+
+// For rules that are about several members.
+constexpr auto kWhole = [](auto& config) -> auto& { return config; };
+
+struct PresetRule {
+  std::string expected() const {
+    std::string text;
+    for (const std::string& name : model_preset_names()) text += (text.empty() ? "one of " : ", ") + name;
+    return text;
+  }
+  bool read(const ConfigNode& found, Config& config) const {
+    const std::vector<std::string> names = model_preset_names();
+    if (found.kind == ConfigNode::Kind::kNull) return true;
+    if (std::find(names.begin(), names.end(), found.text) == names.end()) return false;
+    config.preset = found.text;
+    config.model = model_preset(config.preset);
+    return true;
+  }
+  OrderedJson write(const Config& config) const { return OptionalText{}.write(config.preset); }
+};
+
+struct BetasRule : NumberPair {
+  bool read(const ConfigNode& found, Config& config) const {
+    return NumberPair::read(found, config.optimizer.beta1, config.optimizer.beta2);
+  }
+  OrderedJson write(const Config& config) const {
+    return OrderedJson::array({config.optimizer.beta1, config.optimizer.beta2});
+  }
+};
+
+// Empty where it is left to the device.
+struct ComputeRule : OneOf<DType> {
+  bool read(const ConfigNode& found, Config& config) const {
+    config.compute_given = found.kind != ConfigNode::Kind::kNull;
+    return !config.compute_given || OneOf::read(found, config.precision.compute);
+  }
+  OrderedJson write(const Config& config) const {
+    return config.compute_given ? OneOf::write(config.precision.compute) : OrderedJson(nullptr);
+  }
+};
+
+Integers rule_of_field(int64_t most, int64_t) { return {1, most}; }
+Numbers rule_of_field(int64_t, double) { return kPositive; }
+Flag rule_of_field(int64_t, bool) { return {}; }
+OptionalSection rule_of_field(int64_t, const std::optional<RopeScaling>&) { return {}; }
+
+template <typename Field, typename Value>
+std::string field_fallback(const Field& field, const Value& value) {
+  if (field.presence == Presence::kDerived) return "of the other fields";
+  if constexpr (!std::is_arithmetic_v<Value>)
+    return "the preset's, or none";
+  else
+    return value == Value{} && std::is_integral_v<Value> && !std::is_same_v<Value, bool>
+               ? "the preset's"
+               : "the preset's, or " + OrderedJson(value).dump();
+}
+
+bool states(const Config& config, const std::string& field) {
+  const std::vector<std::string>& fields = config.model_fields;
+  return config.model_complete() || std::find(fields.begin(), fields.end(), field) != fields.end();
+}
+
+template <typename Struct, typename Get, typename Field, typename Value>
+ConfigKey make_field_key(const char* section, Get get_struct, const Field& field, const Value& value) {
+  const auto get = [ get_struct, member = std::get<Value Struct::*>(field.member) ](auto& config) -> auto& {
+    return get_struct(config).*member;
+  };
+  ConfigKey key =
+      make_key(fmt::format("{}.{}", section, field.name), get, rule_of_field(field.most, value), "", field.sentence);
+  key.fallback = field_fallback(field, value);
+  return key;
+}
+
+// Read only where there is a section, which the key before has made.
+void add_rope_scaling(std::vector<ConfigKey>& keys) {
+  const auto get = [](auto& config) -> auto& { return *config.model.rope_scaling; };
+  static constexpr RopeScaling defaults;
+  for_each_field(defaults, [&](const auto& field, const auto& value) {
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>) {
+      keys.push_back(make_field_key<RopeScaling>("model.rope_scaling", get, field, value));
+      keys.back().write = [write = keys.back().write](const Config& config) {
+        return config.model.rope_scaling && states(config, "rope_scaling") ? write(config) : std::nullopt;
+      };
+    }
+  });
+}
+
+void add_shape(std::vector<ConfigKey>& keys) {
+  const auto get = [](auto& config) -> auto& { return config.model; };
+  static constexpr ModelConfig defaults;
+  for_each_field(defaults, [&](const auto& field, const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    ConfigKey key = make_field_key<ModelConfig>("model", get, field, value);
+    key.read = [read = key.read, name = field.name](const ConfigNode& found, Config& config) {
+      config.model_fields.emplace_back(name);
+      return read(found, config);
+    };
+    key.write = [write = key.write, name = field.name](const Config& config) {
+      return states(config, name) ? write(config) : std::nullopt;
+    };
+    keys.push_back(std::move(key));
+    if constexpr (std::is_same_v<Value, std::optional<RopeScaling>>) add_rope_scaling(keys);
+  });
+}
+
+// Adds the keys of one section, each a member of a struct of the Config.
+template <typename Struct>
+class SectionKeys {
+ public:
+  SectionKeys(std::vector<ConfigKey>& keys, const char* name, Struct Config::*section)
+      : keys_(keys), name_(name), section_(section) {}
+
+  template <typename Value, typename Rule>
+  ConfigKey& add(const char* name, Value Struct::*member, Rule rule, const char* unit, const char* sentence) {
+    const auto get = [ section = section_, member ](auto& config) -> auto& { return config.*section.*member; };
+    return keys_.emplace_back(make_key(fmt::format("{}.{}", name_, name), get, rule, unit, sentence));
+  }
+  template <typename Value>
+  ConfigKey& add(const char* name, Value Struct::*member, const char* unit, const char* sentence) {
+    return add(name, member, rule_of(Value{}), unit, sentence);
+  }
+
+ private:
+  std::vector<ConfigKey>& keys_;
+  const char* name_;
+  Struct Config::*section_;
+};
+
+// The table is wider than the code: a key is a name, its member, what is allowed, a unit and a sentence.
+// clang-format off
+
+void add_model(std::vector<ConfigKey>& keys) {
+  keys.push_back(make_key("model.preset", kWhole, PresetRule{}, "", "Shape of a published model, of which the fields below change what they name."));
+  add_shape(keys);
+  const auto init_from = [](auto& config) -> auto& { return config.init_from; };
+  keys.push_back(make_key("model.init_from", init_from, OptionalText{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
+}
+
+void add_data(std::vector<ConfigKey>& keys) {
+  using Data = DataConfig;
+  SectionKeys<Data> data(keys, "data", &Config::data);
+  data.add("train", &Data::train, Datasets{"data.train"}, "", "Token files to train on, mixed by weight in tokens.").item_keys = {"path", "weight"};
+  data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, always read in file order from their beginning.").item_keys = {"path", "weight"};
+  data.add("seq_len", &Data::seq_len, Integers{1, kMaxSeqLen}, "tokens", "Tokens that a model sees at once.");
+  data.add("shuffle", &Data::shuffle, OneOf(kShuffle), "", "Order of the training documents: lcg, a new pseudo-random one every epoch, or none, as in the file.");
+  data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
+  data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
+  data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document.");
+  data.add("lanes", &Data::lanes, Integers{1, kMaxLanes}, "", "Independent reading positions, so that neighbouring samples of a batch come from different documents; 1 when shuffle is none.");
+  data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.");
+  data.add("seed", &Data::seed, "", "Seed of the document order.");
+}
+
+void add_training(std::vector<ConfigKey>& keys) {
+  using Training = TrainingConfig;
+  SectionKeys<Training> training(keys, "training", &Config::training);
+  training.add("steps", &Training::steps, Integers{1, kMaxSteps}, "steps", "Optimizer steps of the whole run, restarts included.");
+  training.add("global_batch_size", &Training::global_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a step, over all ranks.");
+  training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a rank and forward pass; the rest of the batch is accumulated.");
+  training.add("seed", &Training::seed, "", "Seed of the initial weights.");
+  training.add("deterministic", &Training::deterministic, "", "Whether a run is bitwise the same twice on GPUs too, at some cost in speed.");
+}
+
+void add_optimizer(std::vector<ConfigKey>& keys) {
+  using Optimizer = OptimizerConfig;
+  SectionKeys<Optimizer> optimizer(keys, "optimizer", &Config::optimizer);
+  optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.");
+  optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.");
+  optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.");
+  optimizer.add("schedule", &Optimizer::schedule, OneOf(kSchedule), "", "The learning rate after the warm-up; wsd is constant up to a linear decay at the end.");
+  optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.");
+  keys.push_back(make_key("optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
+  optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
+  optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
+  optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; 0 for no clipping.");
+  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf(kFloatType), "", "What the moments are kept in.");
+}
+
+void add_precision(std::vector<ConfigKey>& keys) {
+  using Precision = PrecisionConfig;
+  SectionKeys<Precision> precision(keys, "precision", &Config::precision);
+  keys.push_back(make_key("precision.compute", kWhole, ComputeRule{OneOf(kFloatType)}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
+  keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
+  precision.add("linear", &Precision::linear, OneOf(kLinear), "", "Recipe of the linears (qkv, o, gate_up, down); with bfloat16 they multiply in precision.compute.");
+  precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the start whose linears stay out of FP8.");
+  precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the end whose linears stay out of FP8.");
+  precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.");
+  precision.add("reduce", &Precision::reduce, OneOf(kFloatType), "", "What gradients are reduced in.");
+  precision.add("gradient_format", &Precision::gradient_format, OneOf(kFloat8Type), "", "FP8 format of output gradients; activations and weights are e4m3.");
+  precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf(kFastAccumulation), "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
+  precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed: steps whose largest amax makes the scale.");
+  precision.add("amax_margin", &Precision::amax_margin, Integers{0, kMaxAmaxMargin}, "powers of 2", "fp8_delayed: the scale is divided by 2 to the power of this.");
+}
+
+void add_parallel(std::vector<ConfigKey>& keys) {
+  using Parallel = ParallelConfig;
+  SectionKeys<Parallel> parallel(keys, "parallel", &Config::parallel);
+  parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one copy of the parameters and optimizer state (FSDP); -1 for all that the other axes leave.");
+  parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, Integers{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP).");
+  parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that split each layer, with sequence parallelism.");
+  parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Stretches of the tokens that the collectives and products of tensor parallelism are split into, to overlap.");
+  parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf(kReshard), "", "Whether gathered weights are freed after forward and gathered anew in backward; auto frees them where they do not all fit.");
+  parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, "", "Whether full gradients are kept over the micro-batches and reduced once a step.");
+  parallel.add("nccl_max_ctas", &Parallel::nccl_max_ctas, Integers{0, kMaxCtas}, "multiprocessors", "Multiprocessors that a collective may take; 0 for NCCL's choice.");
+  parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf(kNcclMemory), "", "How NCCL reaches tensors: through its own buffers (plain), in memory mapped by all ranks (registered), with gathers on the copy engines too (copy_engine); auto registers the shard axis on one machine.");
+  parallel.add("cover_multiprocessors", &Parallel::cover_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "What products take while they cover a tensor-parallel collective; 0 for all.");
+  parallel.add("timeout_s", &Parallel::timeout_s, kNonNegative, "seconds", "A collective that takes longer ends the run; 0 for never.");
+}
+
+void add_activation_checkpointing(std::vector<ConfigKey>& keys) {
+  using Checkpointing = ActivationCheckpointing;
+  SectionKeys<Checkpointing> checkpointing(keys, "activation_checkpointing", &Config::activation_checkpointing);
+  checkpointing.add("mode", &Checkpointing::mode, OneOf(kMode), "", "What backward makes again; auto keeps as much as fits into memory.");
+  checkpointing.add("ratio", &Checkpointing::ratio, kUnitInterval, "", "block: share of the blocks that are recomputed whole.");
+}
+
+void add_outputs(std::vector<ConfigKey>& keys) {
+  SectionKeys<CheckpointConfig> checkpoint(keys, "checkpoint", &Config::checkpoint);
+  checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one a step that was saved.");
+  checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints; 0 for one only at the end and when stopped by a signal.");
+  checkpoint.add("keep", &CheckpointConfig::keep, Integers{0, kMaxSteps}, "checkpoints", "Newest checkpoints that are kept; 0 for all.");
+  checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written while training goes on.");
+  checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
+  SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
+  logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
+  logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";
+  logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
+  logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
+  SectionKeys<ValidationConfig> validation(keys, "validation", &Config::validation);
+  validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");
+  validation.add("batches", &ValidationConfig::batches, Integers{1, kMaxSteps}, "batches", "Global batches of one validation.");
+  const auto device = [](auto& config) -> auto& { return config.device; };
+  keys.push_back(make_key("device", device, OneOf(kDevice), "", "Where to train; auto takes a GPU where there is one."));
+}
+
+// clang-format on
+
+std::vector<ConfigKey> make_keys() {
+  std::vector<ConfigKey> keys;
+  for (const auto add : {add_model, add_data, add_training, add_optimizer, add_precision, add_parallel,
+                         add_activation_checkpointing, add_outputs}) {
+    add(keys);
+  }
+  const Config defaults;
+  for (ConfigKey& key : keys) {
+    if (!key.fallback.empty()) continue;
+    const OrderedJson value = key.write(defaults).value_or(nullptr);
+    key.fallback = value.is_null() || value == OrderedJson::array() ? "none" : yaml_text(value);
+  }
+  return keys;
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& config_keys() {
+  static const std::vector<ConfigKey> keys = make_keys();
+  return keys;
+}
+
+}  // namespace octavo

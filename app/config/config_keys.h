@@ -1,0 +1,36 @@
+// The keys of the config, each described once. What reads, writes, checks and documents a config goes over this table.
+// A new key is a member of a struct and a line here.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/config/config_node.h"
+
+namespace octavo {
+
+struct ConfigKey {
+  std::string name;                         // in full: "training.steps"
+  std::string expected;                     // type and range, or choices; completes "expected ..."
+  std::string fallback;                     // what holds where the key is not given, as YAML or in words
+  std::string unit;                         // empty: none
+  std::string sentence;                     // what it says
+  std::vector<std::string> item_keys = {};  // of the maps in the list that the value is
+
+  // Takes the value of a key that is written; false where it is none that is expected.
+  std::function<bool(const ConfigNode& found, Config& config)> read = {};
+  // Nothing where the config does not say: a shape that is still to be read from model.init_from.
+  std::function<std::optional<nlohmann::ordered_json>(const Config& config)> write = {};
+
+  // Its part before the key itself; empty for a key of the whole config.
+  std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
+};
+
+// In the order in which they are read, written and documented: section by section.
+const std::vector<ConfigKey>& config_keys();
+
+}  // namespace octavo

@@ -1,0 +1,203 @@
+#include "app/config/config_values.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "model/model_fields.h"
+
+namespace octavo {
+
+namespace {
+
+using Kind = ConfigNode::Kind;
+using OrderedJson = nlohmann::ordered_json;
+
+template <typename Integer>
+std::optional<Integer> parse_integer(const ConfigNode& node) {
+  if (node.kind != Kind::kScalar || node.is_string) return std::nullopt;
+  const std::string_view text = node.text;
+  const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
+  // YAML 1.1 reads 010 as eight and 1.2 as ten, so neither is guessed.
+  if (digits.size() > 1 && digits.front() == '0') return std::nullopt;
+  Integer value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> parse_number(const ConfigNode& node) {
+  if (node.kind != Kind::kScalar || node.is_string) return std::nullopt;
+  double value = 0;
+  const char* end_of_text = node.text.data() + node.text.size();
+  const auto [end, error] = std::from_chars(node.text.data(), end_of_text, value);
+  if (error != std::errc() || end != end_of_text || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+bool is_none(const ConfigNode& node) {
+  return node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "none");
+}
+
+// The value of one key of a dataset.
+template <typename Rule, typename Value>
+void read_item(const ConfigNode& item, const std::string& list, const char* key, const Rule& rule, Value& value) {
+  const ConfigNode* found = item.find(key);
+  if (found != nullptr && !rule.read(*found, value)) refuse_value(*found, list + "." + key, rule.expected());
+}
+
+// Bare words that YAML reads back as the same text; everything else keeps JSON's quotes.
+bool is_plain_word(const std::string& text) {
+  const auto is_word_character = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '/' || c == '-' || c == '.';
+  };
+  const bool starts_well =
+      !text.empty() && (std::isalpha(static_cast<unsigned char>(text.front())) || text.front() == '/');
+  constexpr const char* kReserved[] = {"null", "Null", "NULL", "true", "false"};
+  return starts_well && std::all_of(text.begin(), text.end(), is_word_character) &&
+         std::find(std::begin(kReserved), std::end(kReserved), text) == std::end(kReserved);
+}
+
+}  // namespace
+
+void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected) {
+  throw InputError(fmt::format("{}: {} is {}, expected {}", found.where, key, found.describe(), expected));
+}
+
+std::string yaml_text(const OrderedJson& value) {
+  if (value.is_string() && is_plain_word(value.get<std::string>())) return value.get<std::string>();
+  if (!value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    text += text.empty() ? "" : ", ";
+    text += value.is_object() ? key + ": " + yaml_text(item) : yaml_text(item);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+std::string Integers::expected() const { return fmt::format("an integer from {} to {}", low, high); }
+
+bool Integers::read(const ConfigNode& node, int64_t& value) const {
+  const std::optional<int64_t> parsed = parse_integer<int64_t>(node);
+  if (!parsed || *parsed < low || *parsed > high) return false;
+  value = *parsed;
+  return true;
+}
+
+std::string RanksOrRest::expected() const { return Integers::expected() + ", or -1"; }
+
+bool RanksOrRest::read(const ConfigNode& node, int64_t& value) const {
+  return Integers(-1, -1).read(node, value) || Integers::read(node, value);
+}
+
+constexpr Integers kTokens{0, std::numeric_limits<int32_t>::max()};
+
+std::string OptionalToken::expected() const { return kTokens.expected(); }
+
+bool OptionalToken::read(const ConfigNode& node, std::optional<int32_t>& value) const {
+  int64_t wide = 0;
+  const bool is_empty = node.kind == Kind::kNull;
+  if (!is_empty && !kTokens.read(node, wide)) return false;
+  value = is_empty ? std::nullopt : std::optional(static_cast<int32_t>(wide));
+  return true;
+}
+
+OrderedJson OptionalToken::write(const std::optional<int32_t>& value) const {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+std::string Seed::expected() const {
+  return fmt::format("an integer from 0 to {}", std::numeric_limits<uint64_t>::max());
+}
+
+bool Seed::read(const ConfigNode& node, uint64_t& value) const {
+  const std::optional<uint64_t> parsed = parse_integer<uint64_t>(node);
+  value = parsed.value_or(value);
+  return parsed.has_value();
+}
+
+bool Numbers::read(const ConfigNode& node, double& value) const {
+  const std::optional<double> parsed = parse_number(node);
+  if (!parsed || (includes_low ? *parsed < low : *parsed <= low) ||
+      (includes_high ? *parsed > high : *parsed >= high)) {
+    return false;
+  }
+  value = *parsed;
+  return true;
+}
+
+bool Flag::read(const ConfigNode& node, bool& value) const {
+  if (node.kind != Kind::kScalar || node.is_string || (node.text != "true" && node.text != "false")) return false;
+  value = node.text == "true";
+  return true;
+}
+
+bool Text::read(const ConfigNode& node, std::string& value) const {
+  if (node.kind != Kind::kScalar || node.text.empty()) return false;
+  value = node.text;
+  return true;
+}
+
+bool OptionalText::read(const ConfigNode& node, std::string& value) const {
+  if (!is_none(node)) return Text::read(node, value);
+  value.clear();
+  return true;
+}
+
+OrderedJson OptionalText::write(const std::string& value) const {
+  return value.empty() ? OrderedJson(nullptr) : OrderedJson(value);
+}
+
+bool NumberPair::read(const ConfigNode& node, double& first, double& second) const {
+  if (node.kind != Kind::kList || node.children.size() != 2) return false;
+  double* const targets[] = {&first, &second};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!kBelowOne.read(node.children[i], *targets[i])) refuse_value(node.children[i], key, expected());
+  }
+  return true;
+}
+
+bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources) const {
+  sources.clear();
+  if (node.kind == Kind::kNull) return true;
+  const bool is_list = node.kind == Kind::kList;
+  for (size_t i = 0; i < (is_list ? node.children.size() : 1); ++i) {
+    const ConfigNode& item = is_list ? node.children[i] : node;
+    DatasetSource source;
+    if (item.kind == Kind::kMap) {
+      read_item(item, key, "path", Text{}, source.path);
+      read_item(item, key, "weight", kNonNegative, source.weight);
+    } else if (!Text{}.read(item, source.path)) {
+      refuse_value(item, key, expected());
+    }
+    sources.push_back(std::move(source));
+  }
+  return true;
+}
+
+OrderedJson Datasets::write(const std::vector<DatasetSource>& sources) const {
+  OrderedJson list = OrderedJson::array();
+  for (const DatasetSource& source : sources)
+    list.push_back(OrderedJson{{"path", source.path}, {"weight", source.weight}});
+  return list;
+}
+
+bool OptionalSection::read(const ConfigNode& node, std::optional<RopeScaling>& value) const {
+  if (is_none(node)) {
+    value.reset();
+  } else if (node.kind == Kind::kMap) {
+    value = value.value_or(RopeScaling{});
+  } else {
+    return false;
+  }
+  return true;
+}
+
+OrderedJson OptionalSection::write(const std::optional<RopeScaling>& value) const {
+  return shape_to_json<OrderedJson>(value);
+}
+
+}  // namespace octavo

@@ -1,0 +1,162 @@
+// What a value of the config may be. A rule is a small struct that describes, reads and writes the values of one kind:
+//   expected()          completes "expected ..." in errors and says what is allowed in the documentation
+//   read(node, value)   false, and `value` as it was, where the node is none; an empty node is none but where said
+//   write(value)        as JSON, which read() takes back unchanged
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/config/config_node.h"
+#include "data/config.h"
+#include "kernels/rope.h"
+
+namespace octavo {
+
+// Throws InputError "PLACE: section.key is FOUND, expected WHAT".
+[[noreturn]] void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected);
+
+// A value as it stands in a YAML file, on one line; load_config reads it back as the same.
+std::string yaml_text(const nlohmann::ordered_json& value);
+
+// For rules whose member is written as it is.
+struct PlainValue {
+  template <typename T>
+  nlohmann::ordered_json write(const T& value) const {
+    return value;
+  }
+};
+
+// Plain decimal digits: 3e2, 1_000, 0x10, 007 and quoted numbers are refused.
+struct Integers : PlainValue {
+  int64_t low;
+  int64_t high;
+
+  constexpr Integers(int64_t lowest, int64_t highest) : low(lowest), high(highest) {}
+  std::string expected() const;
+  bool read(const ConfigNode& node, int64_t& value) const;
+};
+
+// A number of ranks, or -1 for all that the other axes leave.
+struct RanksOrRest : Integers {
+  using Integers::Integers;
+  std::string expected() const;
+  bool read(const ConfigNode& node, int64_t& value) const;
+};
+
+// Empty: there is none.
+struct OptionalToken {
+  std::string expected() const;
+  bool read(const ConfigNode& node, std::optional<int32_t>& value) const;
+  nlohmann::ordered_json write(const std::optional<int32_t>& value) const;
+};
+
+struct Seed : PlainValue {
+  std::string expected() const;
+  bool read(const ConfigNode& node, uint64_t& value) const;
+};
+
+// Floating point, integers included; never infinite.
+struct Numbers : PlainValue {
+  double low;
+  double high;
+  bool includes_low;
+  bool includes_high;
+  const char* description;
+
+  constexpr Numbers(double lowest, double highest, bool with_low, bool with_high, const char* text)
+      : low(lowest), high(highest), includes_low(with_low), includes_high(with_high), description(text) {}
+  std::string expected() const { return description; }
+  bool read(const ConfigNode& node, double& value) const;
+};
+
+inline constexpr double kLargestNumber = 1e300;
+inline constexpr Numbers kPositive{0, kLargestNumber, false, true, "a number above 0"};
+inline constexpr Numbers kNonNegative{0, kLargestNumber, true, true, "a number of at least 0"};
+inline constexpr Numbers kUnitInterval{0, 1, true, true, "a number from 0 to 1"};
+inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1"};
+
+struct Flag : PlainValue {
+  std::string expected() const { return "true or false"; }
+  bool read(const ConfigNode& node, bool& value) const;
+};
+
+struct Text : PlainValue {
+  std::string expected() const { return "a text that is not empty"; }
+  bool read(const ConfigNode& node, std::string& value) const;
+};
+
+// Empty or `none`: there is none.
+struct OptionalText : Text {
+  bool read(const ConfigNode& node, std::string& value) const;
+  nlohmann::ordered_json write(const std::string& value) const;
+};
+
+template <typename Enum>
+struct Choice {
+  const char* name;
+  Enum value;
+};
+
+template <typename Choices, typename Enum>
+const char* name_of(const Choices& choices, Enum value) {
+  for (const Choice<Enum>& one : choices) {
+    if (one.value == value) return one.name;
+  }
+  return "?";
+}
+
+template <typename Enum>
+struct OneOf {
+  std::span<const Choice<Enum>> choices;
+
+  std::string expected() const {
+    std::string text;
+    for (const Choice<Enum>& one : choices) text += (text.empty() ? "one of " : ", ") + std::string(one.name);
+    return text;
+  }
+  bool read(const ConfigNode& node, Enum& value) const {
+    for (const Choice<Enum>& one : choices) {
+      if (node.kind != ConfigNode::Kind::kScalar || node.text != one.name) continue;
+      value = one.value;
+      return true;
+    }
+    return false;
+  }
+  nlohmann::ordered_json write(Enum value) const { return name_of(choices, value); }
+};
+
+template <typename Enum, size_t kCount>
+OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
+
+// Two numbers in a list, each of at least 0 and below 1. Throws for a wrong one of them, under the name `key`.
+struct NumberPair {
+  const char* key;
+
+  std::string expected() const { return "two numbers [beta1, beta2], each at least 0 and below 1"; }
+  bool read(const ConfigNode& node, double& first, double& second) const;
+};
+
+// A list of them, or a single one; a dataset is a map, or its path alone. Empty: none. Throws for a wrong one of them,
+// under the name `key`.
+struct Datasets {
+  const char* key;
+
+  std::string expected() const { return "a list of {path: PREFIX, weight: NUMBER}"; }
+  bool read(const ConfigNode& node, std::vector<DatasetSource>& sources) const;
+  nlohmann::ordered_json write(const std::vector<DatasetSource>& sources) const;
+};
+
+// Whether there is a section of keys; empty or `none`: there is not. The keys in it have rules of their own.
+struct OptionalSection {
+  std::string expected() const { return "a section of keys"; }
+  bool read(const ConfigNode& node, std::optional<RopeScaling>& value) const;
+  nlohmann::ordered_json write(const std::optional<RopeScaling>& value) const;
+};
+
+}  // namespace octavo

@@ -1,0 +1,91 @@
+#include "app/config/unknown_keys.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+// Levenshtein's distance: insertions, deletions and substitutions that turn one word into the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// The edit distance, but a key cut short (warmup of warmup_steps, batch_size of global_batch_size) is near the whole.
+size_t name_distance(std::string_view written, std::string_view known) {
+  constexpr size_t kTellingLength = 4, kCutShort = 2;
+  const size_t distance = edit_distance(written, known);
+  const bool is_part = written.size() >= kTellingLength && known.find(written) != std::string_view::npos;
+  return is_part ? std::min(distance, kCutShort) : distance;
+}
+
+std::string_view section_of(std::string_view key) {
+  const size_t dot = key.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+std::string join(std::string_view section, std::string_view key) {
+  return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+// How far a known key is from what was written. A key of the same section is taken before an equally near one of
+// another, but a key in the wrong section finds the right one.
+size_t key_distance(std::string_view written, std::string_view known) {
+  const size_t moved = section_of(written) == section_of(known) ? 0 : 2;
+  return moved + name_distance(last_part(written), last_part(known));
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& key, const std::vector<std::string>& known_keys) {
+  const auto nearest = std::min_element(
+      known_keys.begin(), known_keys.end(),
+      [&](const std::string& a, const std::string& b) { return key_distance(key, a) < key_distance(key, b); });
+  std::string message = fmt::format("{}: unknown key {}", where, key);
+  if (nearest == known_keys.end()) throw InputError(message);
+  const std::string section(section_of(key));
+  if (key_distance(key, *nearest) <= std::max<size_t>(2, last_part(key).size() / 2))
+    throw InputError(fmt::format("{}; did you mean {}?", message, *nearest));
+  std::string siblings;
+  for (const std::string& known : known_keys) {
+    if (section_of(known) == section) siblings += (siblings.empty() ? "" : ", ") + std::string(last_part(known));
+  }
+  throw InputError(fmt::format("{}; the nearest known key is {}, and {} has the keys {}", message, *nearest,
+                               section.empty() ? "a config" : section, siblings));
+}
+
+void refuse_unknown_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys) {
+  for (size_t i = 0; i < node.children.size(); ++i) {
+    const ConfigNode& child = node.children[i];
+    // The items of a list share their keys' names, so that one known key stands for all of them.
+    const std::string key = node.kind == Kind::kList ? name : join(name, node.keys[i]);
+    if (node.kind == Kind::kMap && std::find(known_keys.begin(), known_keys.end(), key) == known_keys.end())
+      refuse(child.where, key, known_keys);
+    refuse_unknown_below(child, key, known_keys);
+  }
+}
+
+}  // namespace
+
+void refuse_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys) {
+  refuse_unknown_below(root, "", known_keys);
+}
+
+}  // namespace octavo

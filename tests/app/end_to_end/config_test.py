@@ -1,0 +1,46 @@
+"""octavo config: the keys that there are, their documentation, and the values that a config comes to."""
+
+from support import ROOT, Scratch
+
+
+class ConfigCommandTest(Scratch):
+    def test_the_documentation_is_the_programs(self):
+        text = (ROOT / "docs" / "config.md").read_text()
+        self.assertEqual(self.run_octavo("config", "--markdown").out, text, "octavo config --markdown > docs/config.md")
+
+    def test_every_key_has_its_type_default_unit_and_sentence(self):
+        text = self.run_octavo("config").out
+        self.assertIn("\noptimizer\n", text)
+        for lines in (
+            "  training.steps\n      Optimizer steps of the whole run, restarts included.\n"
+            "      an integer from 1 to 1000000000 (steps); default: 2000\n",
+            "      one of bfloat16, fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise; default: bfloat16\n",
+            "      two numbers [beta1, beta2], each at least 0 and below 1; default: [0.9, 0.95]\n",
+        ):
+            self.assertIn(lines, text)
+        config = self.config("none")
+        sections = self.run_octavo("config", config, "model.rope_scaling={factor: 2}").out.splitlines()
+        section = ""
+        for line in sections:
+            section, key = (line.split(":")[0], "") if line[0] != " " else (section, line.split(":")[0].strip())
+            name = f"{section}.{key}" if key else section
+            self.assertIn(f"  {name}\n" if key or section == "device" else f"{name}\n", text)
+
+    def test_values_come_back(self):
+        config = self.config("none", optimizer={"schedule": "wsd"})
+        first = self.run_octavo("config", config, "training.steps=77", "data.tokenizer='a: [b] #c'").out
+        self.assertIn("  steps: 77\n", first)
+        self.assertIn("  schedule: wsd\n", first)
+        self.assertIn("  betas: [0.9, 0.95]\n", first)
+        (self.dir / "effective.yaml").write_text(first)
+        self.assertEqual(self.run_octavo("config", "effective.yaml").out, first)
+        for path in sorted((ROOT / "configs").glob("*.yaml")):
+            (self.dir / "effective.yaml").write_text(self.run_octavo("config", path).out)
+            self.assertEqual(self.run_octavo("config", "effective.yaml").out, (self.dir / "effective.yaml").read_text())
+
+    def test_bad_input_is_refused(self):
+        config = self.config("none")
+        self.refused("config", config, "training.step=5", mentions=["training.step", "did you mean training.steps?"])
+        self.refused("config", config, "training.steps=0", mentions=["an integer from 1 to 1000000000"])
+        self.refused("config", "absent.yaml", mentions=["absent.yaml"])
+        self.refused("config", config, "--markdown", mentions=["--markdown"])
