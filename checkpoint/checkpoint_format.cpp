@@ -14,6 +14,7 @@
 #include "checkpoint/tensor_slice.h"
 #include "core/error.h"
 #include "core/json_input.h"
+#include "model/model_fields.h"
 
 namespace octavo {
 namespace {
@@ -178,6 +179,25 @@ void check_layers(const CheckpointManifest& manifest) {
         manifest.model.num_layers, tensors);
 }
 
+// The members of a shape or a rope scaling. One with a default may be missing: a checkpoint may be older than the
+// field.
+template <typename Struct>
+void read_fields(const Json& json, const char* where, Struct& fields) {
+  for_each_field(fields, [&](const auto& field, auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    CHECK_INPUT(json.is_object() && (json.contains(field.name) || field.presence == Presence::kDefault),
+                "{}: has no {}", where, field.name);
+    if (!json.contains(field.name)) return;
+    if constexpr (std::is_same_v<Value, int64_t>) {
+      value = integer_at(json, field.name, where);
+    } else if constexpr (std::is_same_v<Value, std::optional<RopeScaling>>) {
+      if (!json.at(field.name).is_null()) read_fields(json.at(field.name), field.name, value.emplace());
+    } else {
+      json.at(field.name).get_to(value);
+    }
+  });
+}
+
 std::string checksum_of(const Json& json) {
   const std::string text = json.dump();
   return checksum_hex(text.data(), static_cast<int64_t>(text.size()));
@@ -195,60 +215,23 @@ std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}"
 
 std::string shard_name(int rank) { return fmt::format("rank_{:05d}.safetensors", rank); }
 
-Json model_config_to_json(const ModelConfig& config) {
-  Json json = {{"hidden_size", config.hidden_size},
-               {"intermediate_size", config.intermediate_size},
-               {"num_layers", config.num_layers},
-               {"num_heads", config.num_heads},
-               {"num_kv_heads", config.num_kv_heads},
-               {"head_dim", config.head_dim},
-               {"vocab_size", config.vocab_size},
-               {"rope_theta", config.rope_theta},
-               {"rope_scaling", nullptr},
-               {"rms_norm_eps", config.rms_norm_eps},
-               {"tie_word_embeddings", config.tie_word_embeddings}};
-  if (config.rope_scaling) {
-    json["rope_scaling"] = {
-        {"factor", config.rope_scaling->factor},
-        {"low_freq_factor", config.rope_scaling->low_freq_factor},
-        {"high_freq_factor", config.rope_scaling->high_freq_factor},
-        {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
-  }
-  return json;
-}
+Json model_config_to_json(const ModelConfig& config) { return shape_to_json<Json>(config); }
 
 ModelConfig model_config_from_json(const Json& json) {
   ModelConfig config;
-  config.hidden_size = integer_at(json, "hidden_size", "model");
-  config.intermediate_size = integer_at(json, "intermediate_size", "model");
-  config.num_layers = integer_at(json, "num_layers", "model");
-  config.num_heads = integer_at(json, "num_heads", "model");
-  config.num_kv_heads = integer_at(json, "num_kv_heads", "model");
-  config.head_dim = integer_at(json, "head_dim", "model");
-  config.vocab_size = integer_at(json, "vocab_size", "model");
-  json.at("rope_theta").get_to(config.rope_theta);
-  json.at("rms_norm_eps").get_to(config.rms_norm_eps);
-  json.at("tie_word_embeddings").get_to(config.tie_word_embeddings);
-  if (const Json& scaling = json.at("rope_scaling"); !scaling.is_null()) {
-    const char* key = "original_max_position_embeddings";
-    config.rope_scaling = RopeScaling{scaling.at("factor"), scaling.at("low_freq_factor"),
-                                      scaling.at("high_freq_factor"), integer_at(scaling, key, "rope_scaling")};
-  }
+  read_fields(json, "model", config);
   config.validate();
   return config;
 }
 
 void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path) {
-  if (checkpoint == run) return;
-  const Json theirs = model_config_to_json(checkpoint);
   const Json ours = model_config_to_json(run);
-  // In the order a reader thinks of them, not JSON's alphabetical one.
-  for (const char* field : {"hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
-                            "vocab_size", "tie_word_embeddings", "rope_theta", "rope_scaling", "rms_norm_eps"}) {
-    CHECK_INPUT(theirs.at(field) == ours.at(field),
-                "{}: a checkpoint of another model: its {} is {}, this run's model.{} is {}", checkpoint_path, field,
-                theirs.at(field).dump(), field, ours.at(field).dump());
-  }
+  for_each_field(checkpoint, [&](const auto& field, const auto& value) {
+    const Json theirs = shape_to_json<Json>(value);
+    CHECK_INPUT(theirs == ours.at(field.name),
+                "{}: a checkpoint of another model: its {} is {}, this run's model.{} is {}", checkpoint_path,
+                field.name, theirs.dump(), field.name, ours.at(field.name).dump());
+  });
 }
 
 Json manifest_part_to_json(const CheckpointManifest& part) {

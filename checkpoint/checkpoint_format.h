@@ -92,7 +92,7 @@ void check_coverage(CheckpointManifest& manifest);
 
 // Model shape under Octavo's config keys (hidden_size, num_heads, ...).
 nlohmann::json model_config_to_json(const ModelConfig& config);
-// InputError when a field is missing or what ModelConfig::validate refuses.
+// InputError when a field without a default is missing, or what ModelConfig::validate refuses.
 ModelConfig model_config_from_json(const nlohmann::json& json);
 
 // InputError naming the first field in which a checkpoint's model differs from the run's, with both values.

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/json_input.h"
+#include "model/model_fields.h"
 
 namespace octavo {
 namespace {
@@ -19,10 +20,6 @@ int64_t get_integer(const Json& json, const char* key, const std::string& path) 
   return as_integer(json.at(key), fmt::format("{}: {}", path, key));
 }
 
-int64_t get_integer(const Json& json, const char* key, int64_t fallback, const std::string& path) {
-  return given(json, key) ? get_integer(json, key, path) : fallback;
-}
-
 double get_number(const Json& json, const char* key, const std::string& path) {
   CHECK_INPUT(given(json, key), "{}: has no {}", path, key);
   CHECK_INPUT(json.at(key).is_number(), "{}: {} is {}, expected a number", path, key, json.at(key).dump());
@@ -33,6 +30,23 @@ bool get_flag(const Json& json, const char* key, const std::string& path) {
   if (!given(json, key)) return false;
   CHECK_INPUT(json.at(key).is_boolean(), "{}: {} is {}, expected true or false", path, key, json.at(key).dump());
   return json.at(key).get<bool>();
+}
+
+// The members that `json` has under their Hugging Face names; the others stay as they are, but one that nothing stands
+// for must be there.
+template <typename Struct>
+void read_hf_fields(const Json& json, const std::string& path, Struct& fields) {
+  for_each_field(fields, [&](const auto& field, auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    if (field.hf_name == nullptr || (!given(json, field.hf_name) && field.presence != Presence::kRequired)) return;
+    if constexpr (std::is_same_v<Value, int64_t>) {
+      value = get_integer(json, field.hf_name, path);
+    } else if constexpr (std::is_same_v<Value, double>) {
+      value = get_number(json, field.hf_name, path);
+    } else if constexpr (std::is_same_v<Value, bool>) {
+      value = get_flag(json, field.hf_name, path);
+    }
+  });
 }
 
 void expect_text(const Json& json, const char* key, const char* expected, const std::string& path) {
@@ -67,9 +81,18 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
   CHECK_INPUT(!given(rope, "partial_rotary_factor") || rope.at("partial_rotary_factor") == 1,
               "{}: partial_rotary_factor is {}, expected 1", where, rope.value("partial_rotary_factor", Json()).dump());
   if (type == "default") return;
-  config.rope_scaling = RopeScaling{get_number(rope, "factor", where), get_number(rope, "low_freq_factor", where),
-                                    get_number(rope, "high_freq_factor", where),
-                                    get_integer(rope, "original_max_position_embeddings", where)};
+  read_hf_fields(rope, where, config.rope_scaling.emplace());
+}
+
+// `positions` stands where the list has what is of the rope.
+template <typename Struct>
+void write_hf_fields(const Struct& fields, nlohmann::ordered_json& json, const nlohmann::ordered_json& positions = {}) {
+  for_each_field(fields, [&](const auto& field, const auto& value) {
+    if (field.hf_name == nullptr)
+      json.update(positions);
+    else
+      json[field.hf_name] = shape_to_json<nlohmann::ordered_json>(value);
+  });
 }
 
 int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
@@ -87,19 +110,14 @@ int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
 ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   check_supported_architecture(json, path);
   ModelConfig config;
-  config.hidden_size = get_integer(json, "hidden_size", path);
-  config.intermediate_size = get_integer(json, "intermediate_size", path);
-  config.num_layers = get_integer(json, "num_hidden_layers", path);
-  config.num_heads = get_integer(json, "num_attention_heads", path);
+  config.rms_norm_eps = 1e-6;  // the default of transformers
+  read_hf_fields(json, path, config);
   CHECK_INPUT(config.num_heads > 0, "{}: num_attention_heads is {}, expected a positive number", path,
               config.num_heads);
-  config.num_kv_heads = get_integer(json, "num_key_value_heads", config.num_heads, path);
+  if (!given(json, "num_key_value_heads")) config.num_kv_heads = config.num_heads;
   CHECK_INPUT(config.num_kv_heads > 0, "{}: num_key_value_heads is {}, expected a positive number", path,
               config.num_kv_heads);
-  config.head_dim = get_integer(json, "head_dim", config.hidden_size / config.num_heads, path);
-  config.vocab_size = get_integer(json, "vocab_size", path);
-  config.rms_norm_eps = given(json, "rms_norm_eps") ? get_number(json, "rms_norm_eps", path) : 1e-6;
-  config.tie_word_embeddings = get_flag(json, "tie_word_embeddings", path);
+  if (!given(json, "head_dim")) config.head_dim = config.hidden_size / config.num_heads;
   parse_rope(json, path, config);
   config.validate(path);
   return config;
@@ -119,29 +137,18 @@ nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadat
   nlohmann::ordered_json scaling;  // null without scaling
   nlohmann::ordered_json rope = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
   if (config.rope_scaling) {
-    scaling = {{"rope_type", "llama3"},
-               {"factor", config.rope_scaling->factor},
-               {"low_freq_factor", config.rope_scaling->low_freq_factor},
-               {"high_freq_factor", config.rope_scaling->high_freq_factor},
-               {"original_max_position_embeddings", config.rope_scaling->original_max_position_embeddings}};
+    scaling["rope_type"] = "llama3";
+    write_hf_fields(*config.rope_scaling, scaling);
     rope.update(scaling);
   }
+  const nlohmann::ordered_json positions = {{"max_position_embeddings", max_positions(config, metadata)},
+                                            {"rope_theta", config.rope_theta},
+                                            {"rope_scaling", scaling},
+                                            {"rope_parameters", rope}};
   nlohmann::ordered_json json;
   json["architectures"] = {"LlamaForCausalLM"};
   json["model_type"] = "llama";
-  json["hidden_size"] = config.hidden_size;
-  json["intermediate_size"] = config.intermediate_size;
-  json["num_hidden_layers"] = config.num_layers;
-  json["num_attention_heads"] = config.num_heads;
-  json["num_key_value_heads"] = config.num_kv_heads;
-  json["head_dim"] = config.head_dim;
-  json["vocab_size"] = config.vocab_size;
-  json["max_position_embeddings"] = max_positions(config, metadata);
-  json["rope_theta"] = config.rope_theta;
-  json["rope_scaling"] = scaling;
-  json["rope_parameters"] = rope;
-  json["rms_norm_eps"] = config.rms_norm_eps;
-  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  write_hf_fields(config, json, positions);
   json["hidden_act"] = "silu";
   json["attention_bias"] = false;
   json["attention_dropout"] = 0.0;
