@@ -91,20 +91,20 @@ LinearLayer::LinearLayer(const LinearOptions& options, Arena& arena) : options_(
 LinearInput LinearLayer::allocate_input(Arena& arena) const {
   const LinearOptions& o = options_;
   const std::string name =
-      fmt::format("{}activations {} input", o.shared_input != nullptr ? "shared " : "", o.linear.names.forward);
+      fmt::format("{}activations {} input", o.shared_input != nullptr ? "shared " : "", o.names.forward);
   LinearInput input;
   if (is_fp8(o.recipe)) {
-    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.linear.shape.in,
-                                     o.linear.shape.tokens, arena);
+    input.columns =
+        allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens, arena);
   } else if (divides(Divided::kOutputs)) {
-    input.gathered = arena.allocate(name, o.precision.compute, {o.linear.shape.tokens, o.linear.shape.in});
+    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in});
   }
   return input;
 }
 
 // All tokens at the width that is not divided.
 Tensor LinearLayer::exchange() const {
-  const LinearShape& s = options_.linear.shape;
+  const LinearShape& s = options_.shape;
   const Tensor& memory = options_.scratch->exchange;
   return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
 }
@@ -159,7 +159,7 @@ Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
   // Rows are for the product, and what columns are made of where bytes are gathered.
   const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
-                                       traits(o.recipe).activations, o.linear.shape.tokens, o.linear.shape.in);
+                                       traits(o.recipe).activations, o.shape.tokens, o.shape.in);
   return {.rows = wants_rows ? rows : Fp8Operand{},
           .columns = pass == o.input_pass ? kept_.columns : Fp8Operand{},
           .amax = scale_amax(AmaxTable::kInput)};
@@ -169,12 +169,11 @@ Fp8Cast LinearLayer::gradient_operands() const {
   const LinearOptions& o = options_;
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
-  const LinearScratch::Columns& columns = o.scratch->columns[o.linear.gradient_slot];
-  return {.rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.linear.shape.tokens,
-                               o.linear.shape.out),
-          .columns =
-              view_operand(columns.bytes, columns.scales, format, scaling, o.linear.shape.out, o.linear.shape.tokens),
-          .amax = scale_amax(AmaxTable::kOutputGradient)};
+  const LinearScratch::Columns& columns = o.scratch->columns[o.gradient_slot];
+  return {
+      .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
+      .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.shape.out, o.shape.tokens),
+      .amax = scale_amax(AmaxTable::kOutputGradient)};
 }
 
 bool LinearLayer::fast(bool forward) const {
@@ -182,7 +181,7 @@ bool LinearLayer::fast(bool forward) const {
 }
 
 const char* LinearLayer::name_of(Kind kind) const {
-  return kind == AmaxTable::kInput ? options_.linear.names.forward : options_.linear.names.d_x;
+  return kind == AmaxTable::kInput ? options_.names.forward : options_.names.d_x;
 }
 
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
@@ -219,7 +218,7 @@ void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, S
   const auto& [x, kind, made, pass] = source;
   if (is_share(kind)) return gather_operands(operands, source, stream, work);
   if (made != Made::kCast || !casts_early(kind, pass)) cast(operands.rows, operands.columns, source, stream);
-  if (work) work(0, options_.linear.shape.tokens);
+  if (work) work(0, options_.shape.tokens);
 }
 
 void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
@@ -229,7 +228,7 @@ void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source,
   if (!needs_amax(options_.recipe)) {
     group.gather(exchange(), x, name_of(kind));
     cast(operands.rows, operands.columns, {.x = exchange(), .kind = kind, .made = made, .pass = pass}, stream);
-    if (work) work(0, options_.linear.shape.tokens);
+    if (work) work(0, options_.shape.tokens);
     return;
   }
   const Fp8Operand share = share_rows(operands.rows);
@@ -252,7 +251,7 @@ void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& s
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.rows,
                 .fast_accumulation = fast(true),
-                .name = o.linear.names.forward},
+                .name = o.names.forward},
                stream);
   };
   if (!divides(Divided::kInputs)) {
@@ -265,9 +264,9 @@ void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& s
 
 void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) {
   TensorGroup& group = *options_.tensor;
-  const char* name = options_.linear.names.forward;
+  const char* name = options_.names.forward;
   if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
-  work(0, options_.linear.shape.tokens);
+  work(0, options_.shape.tokens);
   group.reduce_scatter(y, exchange(), name);
 }
 
@@ -284,10 +283,10 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
                 .a = token_rows(operands.rows, begin, end),
                 .b = o.weight.columns,
                 .fast_accumulation = fast(false),
-                .name = o.linear.names.d_x},
+                .name = o.names.d_x},
                stream);
   });
-  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.linear.names.d_x);
+  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
   if (between) between();
   make_weight_gradient([this, columns = operands.columns, accumulate, &stream] {
     fp8_matmul({.d = options_.gradient,
@@ -295,7 +294,7 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
                 .b = kept_.columns,
                 .accumulate = accumulate,
                 .fast_accumulation = fast(false),
-                .name = options_.linear.names.d_w},
+                .name = options_.names.d_w},
                stream);
   });
   if (sums) o.tensor->wait();
@@ -314,21 +313,21 @@ void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pa
             .a = in.rows(begin, end),
             .b = o.weight.value,
             .transpose_b = true,
-            .name = o.linear.names.forward},
+            .name = o.names.forward},
            stream);
   };
   const bool gathers = divides(Divided::kOutputs);
   input_ = gathers ? kept_.gathered : x;
   if (pass == ForwardPass::kInputAgain) {
-    if (gathers) o.tensor->gather(input_, x, o.linear.names.forward);
+    if (gathers) o.tensor->gather(input_, x, o.names.forward);
     return;
   }
   if (gathers) {
-    return o.tensor->gather(input_, x, o.linear.names.forward,
+    return o.tensor->gather(input_, x, o.names.forward,
                             [&](int64_t begin, int64_t end) { product(y, input_, begin, end); });
   }
   if (divides(Divided::kInputs)) {
-    return o.tensor->reduce_scatter(y, exchange(), o.linear.names.forward,
+    return o.tensor->reduce_scatter(y, exchange(), o.names.forward,
                                     [&](int64_t begin, int64_t end) { product(exchange(), x, begin, end); });
   }
   product(y, x, 0, x.dim(0));
@@ -342,14 +341,11 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
   const Tensor d_input = sums ? exchange() : d_x;
   const Tensor d_output = gathers ? exchange() : d_y;
   const auto product = [&](int64_t begin, int64_t end) {
-    matmul({.d = d_input.rows(begin, end),
-            .a = d_output.rows(begin, end),
-            .b = o.weight.value,
-            .name = o.linear.names.d_x},
+    matmul({.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.names.d_x},
            stream);
   };
   if (gathers) {
-    o.tensor->gather(d_output, d_y, o.linear.names.d_x, product);
+    o.tensor->gather(d_output, d_y, o.names.d_x, product);
   } else {
     product(0, d_output.dim(0));
   }
@@ -359,10 +355,10 @@ void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accu
             .b = input_,
             .transpose_a = true,
             .accumulate = accumulate,
-            .name = options_.linear.names.d_w},
+            .name = options_.names.d_w},
            stream);
   };
-  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.linear.names.d_x);
+  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
   if (between) between();
   if (!sums) return weight_gradient();  // what was exchanged will be overwritten
   make_weight_gradient(weight_gradient);

@@ -93,7 +93,9 @@ enum class ForwardPass : uint8_t {
 struct LinearOptions {
   LinearPrecision recipe = LinearPrecision::kBFloat16;
   PrecisionConfig precision;
-  LinearSpec linear;
+  LinearShape shape;
+  LinearNames names;
+  size_t gradient_slot = 0;  // of LinearScratch::columns
   LinearWeight weight;
   Tensor gradient;                   // [out, in] float32, or bfloat16; undefined in inference
   AmaxTable* amaxes = nullptr;       // per-tensor recipes; borrowed
@@ -178,7 +180,7 @@ class LinearLayer {
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
   Tensor exchange() const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
-  bool divides(Divided what) const { return !alone() && options_.linear.shape.divided == what; }
+  bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
   bool fast(bool forward) const;
   const char* name_of(Kind kind) const;
 

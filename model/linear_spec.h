@@ -42,9 +42,9 @@ struct MatrixSpec {
 };
 
 struct LinearSpec {
-  LinearNames names;
-  LinearShape shape;
-  std::vector<MatrixSpec> matrices;  // W, one under the other
+  LinearNames names = {};
+  LinearShape shape = {};
+  std::vector<MatrixSpec> matrices = {};  // W, one under the other
   InputSource input = InputSource::kNorm;
   // Which scratch its output gradient is cast into by columns: another one than that of the linears before and behind
   // it in backward, as the weight gradient of one may be made while the next one's output gradient is cast.

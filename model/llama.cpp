@@ -114,10 +114,15 @@ void Llama::make_block(int64_t layer, Arena& arena) {
   const HalfParts parts{
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
-      .next_linear = [&] { return std::move(*linear++); }};
+      .next_linear =
+          [&] {
+            CHECK(linear != linears.end(), "the halves of a block take more than the {} linears they list",
+                  linears.size());
+            return std::move(*linear++);
+          }};
   blocks_.emplace_back(parts, activations, *block_scratch_);
-  CHECK(linear == linears.end(), "the halves of a block took {} linears of {}", linear - linears.begin(),
-        linears.size());
+  CHECK(linear == linears.end(), "the halves of a block list {} linears and take {}", linears.size(),
+        linear - linears.begin());
 }
 
 BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
@@ -141,7 +146,9 @@ LinearLayer Llama::make_linear(int64_t layer, size_t i, Arena& arena) {
   std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
   return {{.recipe = recipe,
            .precision = options_.precision,
-           .linear = linear,
+           .shape = linear.shape,
+           .names = linear.names,
+           .gradient_slot = linear.gradient_slot,
            .weight = weights_[block].linear(i),
            .gradient =
                training() ? linear_matrix(gradients_of(*parameters_), parameters_->layout(), linear, layer) : Tensor(),

@@ -84,10 +84,11 @@ class OneLinear {
         weight_columns_(allocate_operand("weight transposed", DType::kFloat8E4M3, traits(recipe).weights, kLinear.in,
                                          kLinear.out, arena_)),
         amaxes_(precision_, 1, arena_),
-        scratch_(std::array{spec()}, precision_, alone_, arena_),
+        scratch_(std::array{LinearSpec{.shape = kLinear}}, precision_, alone_, arena_),
         layer_({.recipe = recipe,
                 .precision = precision_,
-                .linear = spec(),
+                .shape = kLinear,
+                .names = {},
                 .weight = {.value = {}, .rows = weight_rows_, .columns = weight_columns_},
                 .gradient = gradient,
                 .amaxes = &amaxes_,
@@ -119,7 +120,6 @@ class OneLinear {
   }
 
   static constexpr LinearShape kLinear{.tokens = 128, .in = 256, .out = 384};
-  static LinearSpec spec() { return {.names = {}, .shape = kLinear, .matrices = {}}; }
   Stream stream = Stream::cpu();
   Array y{DType::kFloat32, {kLinear.tokens, kLinear.out}};
   Array d_x{DType::kFloat32, {kLinear.tokens, kLinear.in}};

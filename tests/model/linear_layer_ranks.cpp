@@ -121,14 +121,15 @@ class TestedLayer {
         gradient(like(data.weight)),
         data_(data),
         precision_{.compute = DType::kFloat32, .linear = recipe.precision},
-        spec_(spec_of(data.weight, division.divided)),
+        shape_(shape_of(data.weight, division.divided)),
         group_({.ranks = ranks, .chunks = division.chunks}, kTokens, stream_),
         weight_(make_weight(weight_amax)),
         amaxes_(precision_, 1, arena_),
-        scratch_(std::array{spec_}, precision_, group_, arena_),
+        scratch_(std::array{LinearSpec{.shape = shape_}}, precision_, group_, arena_),
         layer_({.recipe = recipe.precision,
                 .precision = precision_,
-                .linear = spec_,
+                .shape = shape_,
+                .names = {},
                 .weight = weight_,
                 .gradient = gradient,
                 .amaxes = &amaxes_,
@@ -137,7 +138,7 @@ class TestedLayer {
                 .scratch = &scratch_,
                 .tensor = &group_},
                arena_) {
-    const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, spec_.shape, DType::kFloat32, stream_);
+    const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, shape_, DType::kFloat32, stream_);
     workspace_.resize(static_cast<size_t>(bytes));
     stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
     if (!recipe.history) return;
@@ -172,8 +173,8 @@ class TestedLayer {
 
  private:
   static Array like(const Tensor& tensor) { return {DType::kFloat32, {tensor.dim(0), tensor.dim(1)}}; }
-  static LinearSpec spec_of(const Tensor& weight, Divided divided) {
-    return {.names = {}, .shape = {kTokens, weight.dim(1), weight.dim(0), divided}, .matrices = {}};
+  static LinearShape shape_of(const Tensor& weight, Divided divided) {
+    return {.tokens = kTokens, .in = weight.dim(1), .out = weight.dim(0), .divided = divided};
   }
 
   // As block_weights.cpp and sharded_parameters.cpp do.
@@ -183,13 +184,12 @@ class TestedLayer {
     const auto allocate = [&](int64_t rows, int64_t k) {
       return allocate_operand("weight", DType::kFloat8E4M3, traits(recipe).weights, rows, k, arena_);
     };
-    const LinearWeight weight{.value = {},
-                              .rows = allocate(spec_.shape.out, spec_.shape.in),
-                              .columns = allocate(spec_.shape.in, spec_.shape.out)};
+    const LinearWeight weight{
+        .value = {}, .rows = allocate(shape_.out, shape_.in), .columns = allocate(shape_.in, shape_.out)};
     Array scaling(DType::kFloat32, {1});
     scaling.set(0, amax);
     quantize_part({.rows = weight.rows, .columns = weight.columns, .x = data_.weight, .amax = scaling, .amax_out = {}},
-                  spec_.shape.divided, &group_, stream_);
+                  shape_.divided, &group_, stream_);
     return weight;
   }
 
@@ -204,7 +204,7 @@ class TestedLayer {
 
   LayerData data_;
   PrecisionConfig precision_;
-  LinearSpec spec_;
+  LinearShape shape_;
   Stream stream_ = Stream::cpu();
   Arena arena_{Device::kCpu, 16 << 20};
   TensorGroup group_;
