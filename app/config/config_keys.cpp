@@ -35,9 +35,8 @@ OptionalToken rule_of(const std::optional<int32_t>&) { return {}; }
 
 // `get` returns what the rule reads and writes of a Config, const where that is.
 template <typename Get, typename Rule>
-ConfigKey make_key(std::string name, Get get, Rule rule, const char* unit, const char* sentence) {
-  ConfigKey key{
-      .name = std::move(name), .expected = rule.expected(), .fallback = {}, .unit = unit, .sentence = sentence};
+ConfigKey make_key(const std::string& name, Get get, Rule rule, const char* unit, const char* sentence) {
+  ConfigKey key{.name = name, .expected = rule.expected(), .fallback = {}, .unit = unit, .sentence = sentence};
   key.read = [get, rule](const ConfigNode& found, Config& config) { return rule.read(found, get(config)); };
   key.write = [get, rule](const Config& config) { return std::make_optional<OrderedJson>(rule.write(get(config))); };
   return key;
@@ -186,7 +185,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("train", &Data::train, Datasets{"data.train"}, "", "Token files to train on, mixed by weight in tokens.").item_keys = {"path", "weight"};
   data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, always read in file order from their beginning.").item_keys = {"path", "weight"};
   data.add("seq_len", &Data::seq_len, Integers{1, kMaxSeqLen}, "tokens", "Tokens that a model sees at once.");
-  data.add("shuffle", &Data::shuffle, OneOf(kShuffle), "", "Order of the training documents: lcg, a new pseudo-random one every epoch, or none, as in the file.");
+  data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training documents: lcg, a new pseudo-random one every epoch, or none, as in the file.");
   data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
   data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
   data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document.");
@@ -211,27 +210,27 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.");
   optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.");
   optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.");
-  optimizer.add("schedule", &Optimizer::schedule, OneOf(kSchedule), "", "The learning rate after the warm-up; wsd is constant up to a linear decay at the end.");
+  optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a linear decay at the end.");
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.");
   keys.push_back(make_key("optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; 0 for no clipping.");
-  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf(kFloatType), "", "What the moments are kept in.");
+  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kFloatType}, "", "What the moments are kept in.");
 }
 
 void add_precision(std::vector<ConfigKey>& keys) {
   using Precision = PrecisionConfig;
   SectionKeys<Precision> precision(keys, "precision", &Config::precision);
-  keys.push_back(make_key("precision.compute", kWhole, ComputeRule{OneOf(kFloatType)}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
+  keys.push_back(make_key("precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
-  precision.add("linear", &Precision::linear, OneOf(kLinear), "", "Recipe of the linears (qkv, o, gate_up, down); with bfloat16 they multiply in precision.compute.");
+  precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Recipe of the linears (qkv, o, gate_up, down); with bfloat16 they multiply in precision.compute.");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the start whose linears stay out of FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the end whose linears stay out of FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.");
-  precision.add("reduce", &Precision::reduce, OneOf(kFloatType), "", "What gradients are reduced in.");
-  precision.add("gradient_format", &Precision::gradient_format, OneOf(kFloat8Type), "", "FP8 format of output gradients; activations and weights are e4m3.");
-  precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf(kFastAccumulation), "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
+  precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "What gradients are reduced in.");
+  precision.add("gradient_format", &Precision::gradient_format, OneOf{kFloat8Type}, "", "FP8 format of output gradients; activations and weights are e4m3.");
+  precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed: steps whose largest amax makes the scale.");
   precision.add("amax_margin", &Precision::amax_margin, Integers{0, kMaxAmaxMargin}, "powers of 2", "fp8_delayed: the scale is divided by 2 to the power of this.");
 }
@@ -243,10 +242,10 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, Integers{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP).");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that split each layer, with sequence parallelism.");
   parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Stretches of the tokens that the collectives and products of tensor parallelism are split into, to overlap.");
-  parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf(kReshard), "", "Whether gathered weights are freed after forward and gathered anew in backward; auto frees them where they do not all fit.");
+  parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf{kReshard}, "", "Whether gathered weights are freed after forward and gathered anew in backward; auto frees them where they do not all fit.");
   parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, "", "Whether full gradients are kept over the micro-batches and reduced once a step.");
   parallel.add("nccl_max_ctas", &Parallel::nccl_max_ctas, Integers{0, kMaxCtas}, "multiprocessors", "Multiprocessors that a collective may take; 0 for NCCL's choice.");
-  parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf(kNcclMemory), "", "How NCCL reaches tensors: through its own buffers (plain), in memory mapped by all ranks (registered), with gathers on the copy engines too (copy_engine); auto registers the shard axis on one machine.");
+  parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL reaches tensors: through its own buffers (plain), in memory mapped by all ranks (registered), with gathers on the copy engines too (copy_engine); auto registers the shard axis on one machine.");
   parallel.add("cover_multiprocessors", &Parallel::cover_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "What products take while they cover a tensor-parallel collective; 0 for all.");
   parallel.add("timeout_s", &Parallel::timeout_s, kNonNegative, "seconds", "A collective that takes longer ends the run; 0 for never.");
 }
@@ -254,7 +253,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
 void add_activation_checkpointing(std::vector<ConfigKey>& keys) {
   using Checkpointing = ActivationCheckpointing;
   SectionKeys<Checkpointing> checkpointing(keys, "activation_checkpointing", &Config::activation_checkpointing);
-  checkpointing.add("mode", &Checkpointing::mode, OneOf(kMode), "", "What backward makes again; auto keeps as much as fits into memory.");
+  checkpointing.add("mode", &Checkpointing::mode, OneOf{kMode}, "", "What backward makes again; auto keeps as much as fits into memory.");
   checkpointing.add("ratio", &Checkpointing::ratio, kUnitInterval, "", "block: share of the blocks that are recomputed whole.");
 }
 
@@ -274,7 +273,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");
   validation.add("batches", &ValidationConfig::batches, Integers{1, kMaxSteps}, "batches", "Global batches of one validation.");
   const auto device = [](auto& config) -> auto& { return config.device; };
-  keys.push_back(make_key("device", device, OneOf(kDevice), "", "Where to train; auto takes a GPU where there is one."));
+  keys.push_back(make_key("device", device, OneOf{kDevice}, "", "Where to train; auto takes a GPU where there is one."));
 }
 
 // clang-format on
