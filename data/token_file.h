@@ -108,8 +108,8 @@ class TokenFile {
   std::vector<int64_t> starts_;
 };
 
-// What tells this version of the file from another (core/file_identity.h): its index as a whole, where there is one, and
-// samples of its tokens.
+// What tells this version of the file from another (core/file_identity.h): its index as a whole, where there is one,
+// and samples of its tokens.
 std::string token_file_identity(const std::string& path);
 
 }  // namespace octavo

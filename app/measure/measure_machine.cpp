@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <random>
 
-#include "app/config/config_names.h"
 #include "app/measure/bench_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "core/arena.h"
