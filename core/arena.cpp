@@ -56,11 +56,11 @@ void* Arena::reserve(int64_t bytes) {
   return data;
 }
 
-Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Lifetime lifetime) {
   const Tensor wanted(nullptr, dtype, shape);
   CHECK(has_room(wanted.bytes()), "the arena of {} bytes has no room for {} ({} at {})", buffer_.bytes(), name,
         wanted.describe(), used_);
-  items_.push_back({name, wanted.bytes()});
+  items_.push_back({name, wanted.bytes(), lifetime});
   return Tensor(reserve(wanted.bytes()), dtype, shape);
 }
 
@@ -70,7 +70,8 @@ void Arena::overlay(std::initializer_list<Part> parts) {
   const auto largest =
       std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
-    for (const Item& item : plan->items()) items_.push_back({item.name, item.bytes, item.overlaid || plan != largest});
+    for (const Item& item : plan->items())
+      items_.push_back({item.name, item.bytes, item.lifetime, item.overlaid || plan != largest});
   }
   CHECK(has_room(largest->used()), "the arena of {} bytes has no room for overlaid parts of {} at {}", buffer_.bytes(),
         largest->used(), used_);

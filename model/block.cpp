@@ -33,17 +33,19 @@ BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& 
   const int64_t share = shape.share();
   const int64_t hidden = config.hidden_size;
   const auto output = [&](const char* name, DType dtype, std::initializer_list<int64_t> sizes) {
-    return keeps(o.recompute, Activation::kOutput) ? arena.allocate(fmt::format("activations {}", name), dtype, sizes)
-                                                   : shared.get(name, dtype, sizes, arena);
+    return keeps(o.recompute, Activation::kOutput)
+               ? arena.allocate(fmt::format("activations {}", name), dtype, sizes, Lifetime::kStep)
+               : shared.get(name, dtype, sizes, arena);
   };
   const bool keeps_inputs = keeps(o.recompute, Activation::kLinearInput);
   const auto norm = [&](const char* name, const char* shared_name) {
-    return o.reads_norms && keeps_inputs ? arena.allocate(fmt::format("activations {}", name), compute, {share, hidden})
-                                         : shared.get(shared_name, compute, {share, hidden}, arena);
+    return o.reads_norms && keeps_inputs
+               ? arena.allocate(fmt::format("activations {}", name), compute, {share, hidden}, Lifetime::kStep)
+               : shared.get(shared_name, compute, {share, hidden}, arena);
   };
   // Both norms can lie in one place, unless a forward makes both for backward.
   const bool makes_both = o.reads_norms && o.recompute == Recompute::kBlock;
-  h0 = arena.allocate("activations h0", compute, {share, hidden});
+  h0 = arena.allocate("activations h0", compute, {share, hidden}, Lifetime::kStep);
   rstd1 = output("rstd1", DType::kFloat32, {share});
   norm1 = norm("qkv input", makes_both ? "norm1" : "norm");
   qkv = output("qkv", compute, {tokens, config.qkv_width()});
@@ -58,11 +60,11 @@ BlockActivations::BlockActivations(const ModelConfig& config, const BatchShape& 
 BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
                            Arena& arena) {
   const int64_t tokens = shape.tokens();
-  swiglu = arena.allocate("swiglu", compute, {tokens, config.intermediate_size});
+  swiglu = arena.allocate("swiglu", compute, {tokens, config.intermediate_size}, Lifetime::kBlock);
   if (!gradients) return;
-  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size});
-  d_qkv = arena.allocate("gradient of qkv", compute, {tokens, config.qkv_width()});
-  d_attention = arena.allocate("gradient of attention", compute, {tokens, config.attention_width()});
+  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
+  d_qkv = arena.allocate("gradient of qkv", compute, {tokens, config.qkv_width()}, Lifetime::kBlock);
+  d_attention = arena.allocate("gradient of attention", compute, {tokens, config.attention_width()}, Lifetime::kBlock);
 }
 
 void BlockContext::clear_padding(const Tensor& rows) const {

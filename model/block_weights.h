@@ -16,11 +16,11 @@
 
 namespace octavo {
 
-// Memory for the FP8 operands of one block's weights.
+// Memory for the FP8 operands of one block's weights, which last as `lifetime` says.
 struct BlockWeightMemory {
   // Columns only in training, rows only where they are not what is gathered.
   BlockWeightMemory(const std::array<LinearShape, kLinearsPerBlock>& shapes, LinearPrecision recipe, bool rows,
-                    bool columns, Arena& arena);
+                    bool columns, Lifetime lifetime, Arena& arena);
 
   std::array<Fp8Operand, kLinearsPerBlock> rows, columns;
 };
