@@ -51,7 +51,7 @@ bool Arena::has_room(int64_t bytes) const { return planning() || used_ + bytes <
 void* Arena::reserve(int64_t bytes) {
   // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
   char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
-  char* data = base + used_;
+  char* data = base + origin_ + used_;
   used_ += round_up(bytes);
   return data;
 }
@@ -66,7 +66,11 @@ Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_li
 
 void Arena::overlay(std::initializer_list<Part> parts) {
   std::vector<Arena> plans;
-  for (const Part& part : parts) part(plans.emplace_back(device_));
+  for (const Part& part : parts) {
+    Arena& plan = plans.emplace_back(device_);
+    plan.origin_ = origin_ + used_;
+    part(plan);
+  }
   const auto largest =
       std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {

@@ -81,6 +81,7 @@ class Arena {
 
   Device device_;
   Buffer buffer_;
+  int64_t origin_ = 0;  // of a planning arena in the one that it is a part of
   int64_t used_ = 0;
   std::vector<Item> items_;
 };

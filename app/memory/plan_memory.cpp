@@ -2,43 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "app/memory/planned_rank.h"
 #include "app/run/validation.h"
 #include "core/error.h"
 
 namespace octavo {
 
 namespace {
-
-// Rank 0 of a mesh that is not there.
-class PlannedRank {
- public:
-  PlannedRank(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group)
-      : stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
-        shard_(axis(group, "shard", mesh.shard)),
-        replicate_(axis(group, "replicate", mesh.replicate)),
-        tensor_(axis(group, "tensor", mesh.tensor)),
-        data_(axis(group, "data", mesh.data())),
-        world_(axis(group, "world", mesh.ranks())) {
-    stream_.set_deterministic(config.training.deterministic);
-  }
-
-  TrainingRank rank() {
-    return {.stream = stream_,
-            .data_parallel = {shard_.get(), replicate_.get()},
-            .tensor = *tensor_,
-            .data = *data_,
-            .world = *world_};
-  }
-
- private:
-  static std::unique_ptr<Communicator> axis(ProcessGroup& group, const char* name, int64_t size) {
-    return make_planned_communicator(group, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
-  }
-
-  Stream stream_;
-  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
-};
 
 // The largest first.
 std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
@@ -102,7 +74,8 @@ MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank,
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
-  PlannedRank planned(config, mesh, device, group);
+  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
+  PlannedRank planned(config, mesh, std::move(stream), group.watchdog());
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
   const MemoryRoom room = memory_room(config, mesh, device);

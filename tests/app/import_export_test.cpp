@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string golden(const std::string& name) { return std::string(OCTAVO_SOURCE_DIR) + "/tests/golden/" + name; }
+std::string golden(const std::string& name) { return fmt::format("{}/tests/golden/{}", OCTAVO_SOURCE_DIR, name); }
 
 using Weights = std::map<std::string, std::vector<float>>;
 
