@@ -51,26 +51,31 @@ bool Arena::has_room(int64_t bytes) const { return planning() || used_ + bytes <
 void* Arena::reserve(int64_t bytes) {
   // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
   char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
-  char* data = base + used_;
+  char* data = base + origin_ + used_;
   used_ += round_up(bytes);
   return data;
 }
 
-Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
+Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape, Lifetime lifetime) {
   const Tensor wanted(nullptr, dtype, shape);
   CHECK(has_room(wanted.bytes()), "the arena of {} bytes has no room for {} ({} at {})", buffer_.bytes(), name,
         wanted.describe(), used_);
-  items_.push_back({name, wanted.bytes()});
+  items_.push_back({name, wanted.bytes(), lifetime});
   return Tensor(reserve(wanted.bytes()), dtype, shape);
 }
 
 void Arena::overlay(std::initializer_list<Part> parts) {
   std::vector<Arena> plans;
-  for (const Part& part : parts) part(plans.emplace_back(device_));
+  for (const Part& part : parts) {
+    Arena& plan = plans.emplace_back(device_);
+    plan.origin_ = origin_ + used_;
+    part(plan);
+  }
   const auto largest =
       std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
-    for (const Item& item : plan->items()) items_.push_back({item.name, item.bytes, item.overlaid || plan != largest});
+    for (const Item& item : plan->items())
+      items_.push_back({item.name, item.bytes, item.lifetime, item.overlaid || plan != largest});
   }
   CHECK(has_room(largest->used()), "the arena of {} bytes has no room for overlaid parts of {} at {}", buffer_.bytes(),
         largest->used(), used_);

@@ -37,11 +37,15 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
+// How long the contents of a tensor are needed.
+enum class Lifetime : uint8_t { kRun, kStep, kBlock };
+
 class Arena {
  public:
   struct Item {
     std::string name;
     int64_t bytes;
+    Lifetime lifetime;
     bool overlaid = false;  // lies in memory that other items are counted for
   };
 
@@ -55,8 +59,10 @@ class Arena {
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // The next tensor, aligned to 256 bytes. Throws when a real arena is full.
-  Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape);
+  // The next tensor, aligned to 256 bytes. `lifetime` is for those who read the plan: what is needed for less than the
+  // run has its place all the same. Throws when a real arena is full.
+  Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
+                  Lifetime lifetime = Lifetime::kRun);
 
   // One stretch of memory for tensors of several parts that are never needed at the same time: each part, called twice,
   // allocates its own from the arena it is given, the same both times. The last call's tensors are those to use.
@@ -75,6 +81,7 @@ class Arena {
 
   Device device_;
   Buffer buffer_;
+  int64_t origin_ = 0;  // of a planning arena in the one that it is a part of
   int64_t used_ = 0;
   std::vector<Item> items_;
 };

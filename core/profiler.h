@@ -1,7 +1,8 @@
 // Profiler: the time each op takes, by name. Off (null in the Stream) it costs one comparison an op.
 //
 // Every op's front function opens an OpTimer; on a GPU it records two events around the op's launches, on the CPU it
-// reads the clock. Times are collected with totals() after the stream was synchronized.
+// reads the clock. Times are collected with totals() after the stream was synchronized. On a planned stream the op is
+// recorded (core/op_record.h), and does not run.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "core/op_record.h"
 #include "core/stream.h"
 
 namespace octavo {
-
-// What an op cannot be faster than.
-enum class OpBound : uint8_t {
-  kMemory,         // moving its bytes
-  kProduct,        // its FLOPs at the rate of products in the compute dtype; attention as well
-  kFp8Product,     // its FLOPs at the rate of FP8 products
-  kCommunication,  // the links between ranks
-};
 
 class Profiler {
  public:
@@ -43,10 +37,7 @@ class Profiler {
   struct Record {
     Event begin;
     Event end;
-    const char* name;
-    double flops;
-    double bytes;
-    OpBound bound;
+    Op op;
   };
 
   Device device_;
@@ -54,13 +45,19 @@ class Profiler {
   size_t used_ = 0;
 };
 
-// Times the enclosing scope on `stream` under `name` (a string literal).
+// Times the enclosing scope on `stream` as `op`. On a planned stream it records the op instead, and throws where that
+// has no record.
 class OpTimer {
  public:
-  OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0, OpBound bound = OpBound::kMemory);
+  OpTimer(const Stream& stream, const Op& op);
+  OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0)
+      : OpTimer(stream, Op{.name = name, .flops = flops, .bytes = bytes}) {}
   ~OpTimer();
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
+
+  // The op was recorded, and there is nothing to run it on.
+  bool planned() const { return stream_.is_planned(); }
 
  private:
   const Stream& stream_;

@@ -7,6 +7,7 @@
 #include "build_config.h"
 #include "core/cuda_backend.h"
 #include "core/error.h"
+#include "core/op_record.h"
 
 namespace octavo {
 
@@ -33,10 +34,16 @@ Stream Stream::cuda(int device_index) {
   throw Error("unreachable");
 }
 
-Stream Stream::planned(int multiprocessors) { return {Device::kCuda, Native(nullptr, kNothing), 0, multiprocessors}; }
+Stream Stream::planned(int multiprocessors, OpRecord* record, Device device) {
+  Stream stream(device, Native(nullptr, kNothing), 0, multiprocessors);
+  stream.planned_ = true;
+  stream.record_ = record;
+  if (record != nullptr) stream.number_ = record->streams_++;
+  return stream;
+}
 
 Stream Stream::beside(const Stream& other) {
-  if (other.is_planned()) return planned(other.multiprocessors_);
+  if (other.is_planned()) return planned(other.multiprocessors_, other.record_, other.device_);
   if constexpr (kHasCuda) {
     if (other.is_cuda()) {
       Native native(cuda::create_urgent_stream(), cuda::destroy_stream);
@@ -64,7 +71,7 @@ void Stream::synchronize() {
 
 void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
-  CHECK(!is_planned(), "a copy on a stream that only plans");
+  if (is_planned()) return record({.name = "copy", .bytes = 2 * static_cast<double>(bytes)});
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
   }
@@ -79,11 +86,16 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
 
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
-  CHECK(!is_planned(), "memory cleared on a stream that only plans");
+  if (is_planned()) return record({.name = "zero", .bytes = static_cast<double>(tensor.bytes())});
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());
   }
   std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+}
+
+void Stream::record(const Op& op) const {
+  CHECK(record_ != nullptr, "{} on a stream that only plans", op.name);
+  record_->add(number_, op);
 }
 
 void* Stream::workspace(int64_t bytes) const {
@@ -97,13 +109,15 @@ Event::Event(Event&& other) noexcept
     : device_(other.device_),
       timing_(other.timing_),
       native_(std::exchange(other.native_, nullptr)),
-      host_ms_(other.host_ms_) {}
+      host_ms_(other.host_ms_),
+      signal_(other.signal_) {}
 
 Event& Event::operator=(Event&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(timing_, other.timing_);
   std::swap(native_, other.native_);
   std::swap(host_ms_, other.host_ms_);
+  std::swap(signal_, other.signal_);
   return *this;
 }
 
@@ -114,6 +128,10 @@ Event::~Event() {
 }
 
 void Event::record(const Stream& stream) {
+  if (stream.is_planned()) {
+    if (stream.record_ != nullptr) signal_ = stream.record_->signal(stream.number_);
+    return;
+  }
   if constexpr (kHasCuda) {
     if (device_ == Device::kCuda) {
       if (native_ == nullptr) native_ = cuda::create_event(timing_);
@@ -126,6 +144,10 @@ void Event::record(const Stream& stream) {
 }
 
 void Event::wait(const Stream& stream) const {
+  if (stream.is_planned()) {
+    if (signal_ > 0) stream.record_->wait(stream.number_, signal_);
+    return;
+  }
   if constexpr (kHasCuda) {
     if (native_ != nullptr) cuda::stream_wait_event(stream.native(), native_);
   }

@@ -18,7 +18,9 @@ namespace octavo {
 
 enum class Device : uint8_t { kCpu, kCuda };
 
+class OpRecord;
 class Profiler;
+struct Op;
 
 class Stream {
  public:
@@ -29,9 +31,10 @@ class Stream {
   // A second stream on the device of `other`, for work beside it; on a GPU its kernels are placed before those of
   // `other` that wait as well.
   static Stream beside(const Stream& other);
-  // A GPU's stream as far as planning goes, on a machine with or without one: what asks for sizes works, and nothing
-  // may be queued on it. A stream beside it is of the same kind.
-  static Stream planned(int multiprocessors);
+  // A stream as far as planning goes, on a machine with or without a GPU: what asks for sizes works, and what is queued
+  // on it does not run but goes into `record` (borrowed); without one nothing may be queued. A stream beside it is of
+  // the same kind and has the same record.
+  static Stream planned(int multiprocessors, OpRecord* record = nullptr, Device device = Device::kCuda);
 
   Stream(Stream&&) noexcept = default;
   Stream& operator=(Stream&&) noexcept = default;
@@ -39,7 +42,7 @@ class Stream {
 
   Device device() const { return device_; }
   bool is_cuda() const { return device_ == Device::kCuda; }
-  bool is_planned() const { return is_cuda() && native_ == nullptr; }
+  bool is_planned() const { return planned_; }
   void* native() const { return native_.get(); }  // cudaStream_t, null on the CPU
   int multiprocessors() const { return multiprocessors_; }
 
@@ -70,6 +73,9 @@ class Stream {
   // Bitwise reproducible results from run to run: ops then choose fixed algorithms instead of timing candidates.
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   bool deterministic() const { return deterministic_; }
+
+  // On a planned stream: adds an op to its record. Throws where it has none.
+  void record(const Op& op) const;
 
   // Times each op when set; borrowed, null by default.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
@@ -102,6 +108,11 @@ class Stream {
   bool deterministic_ = false;
   Tensor workspace_;
   Profiler* profiler_ = nullptr;
+  bool planned_ = false;
+  OpRecord* record_ = nullptr;  // of a planned stream
+  int number_ = 0;              // in that
+
+  friend class Event;
 };
 
 // A point in a stream that another stream, or the host, can wait for. Move-only. On the CPU, and before it is recorded,
@@ -126,6 +137,7 @@ class Event {
   bool timing_;
   void* native_ = nullptr;  // made when first recorded, so that plans need no GPU
   double host_ms_ = 0;
+  int64_t signal_ = 0;  // in the record of a planned stream; 0: none
 };
 
 // GPUs this process can use; 0 without CUDA in the build, without a driver or without a GPU.

@@ -28,6 +28,7 @@ void add(const Add& args, Stream& stream) {
   expect_tensor(args.x, "add x", args.x.dtype(), {args.x.numel()});
   expect_tensor(args.out, "add out", DType::kFloat32, {args.x.numel()});
   const OpTimer timer(stream, "add", 0, static_cast<double>(args.x.bytes() + 2 * args.out.bytes()));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::add(args, stream);
   }

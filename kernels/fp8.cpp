@@ -64,6 +64,12 @@ void check_fp8_matmul(const Fp8Matmul& args) {
   CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
 }
 
+// What machine files call products by the scaling of activations.
+const char* product_name(Scaling scaling) {
+  if (scaling == Scaling::kTensor) return "fp8_tensorwise";
+  return scaling == Scaling::kRow ? "fp8_rowwise" : "fp8_blockwise";
+}
+
 int64_t cast_bytes(const Fp8Cast& cast) {
   return (cast.rows.defined() ? cast.rows.data.bytes() : 0) + (cast.columns.defined() ? cast.columns.data.bytes() : 0);
 }
@@ -226,6 +232,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
 void amax(const Amax& args, Stream& stream) {
   expect_tensor(args.out, "amax out", DType::kFloat32, {1});
   const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::amax(args, stream);
   }
@@ -239,6 +246,7 @@ void quantize(const Quantize& args, Stream& stream) {
         static_cast<int>(cast.scaling()));
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
   const OpTimer timer(stream, "quantize", 0, static_cast<double>(args.x.bytes() + cast_bytes(cast)));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::quantize(args, stream);
   }
@@ -252,6 +260,7 @@ void row_amaxes(const RowAmaxes& args, Stream& stream) {
   CHECK(cast.defined() && cast.scaling() == Scaling::kRow, "row_amaxes: no operand that is scaled by row");
   check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
   const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::row_amaxes(args, stream);
   }
@@ -261,10 +270,21 @@ void row_amaxes(const RowAmaxes& args, Stream& stream) {
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   check_fp8_matmul(args);
-  const double m = static_cast<double>(args.d.dim(0));
-  const double flops = 2.0 * m * static_cast<double>(args.d.dim(1)) * static_cast<double>(args.a.data.dim(1));
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.a.data.dim(1);
+  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   const double bytes = static_cast<double>(args.a.data.bytes() + args.b.data.bytes() + args.d.bytes());
-  const OpTimer timer(stream, args.name, flops, bytes, OpBound::kFp8Product);
+  const OpTimer timer(stream, {.name = args.name,
+                               .flops = flops,
+                               .bytes = bytes,
+                               .bound = OpBound::kFp8Product,
+                               .m = m,
+                               .n = n,
+                               .k = k,
+                               .precision = product_name(args.a.scaling),
+                               .fast_accumulation = args.fast_accumulation});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::fp8_matmul(args, stream);
   }

@@ -84,7 +84,15 @@ void matmul(const Matmul& args, Stream& stream) {
   const Sizes s = check_sizes(args);
   const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
   const double bytes = static_cast<double>(args.a.bytes() + args.b.bytes() + args.d.bytes());
-  const OpTimer timer(stream, args.name, flops, bytes, OpBound::kProduct);
+  const OpTimer timer(stream, {.name = args.name,
+                               .flops = flops,
+                               .bytes = bytes,
+                               .bound = OpBound::kProduct,
+                               .m = s.m,
+                               .n = s.n,
+                               .k = s.k,
+                               .precision = dtype_name(args.a.dtype())});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::matmul(args, stream);
   }

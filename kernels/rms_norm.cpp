@@ -117,7 +117,8 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   check_cast(args.cast, "rms_norm_forward", args.out);
   const double passes = (args.residual.defined() ? 3 : 1) + (args.cast.defined() ? 1 : 0);
   const double bytes = passes * static_cast<double>(args.x.bytes()) + result_bytes(args.cast, args.out);
-  const OpTimer timer(stream, "rms_norm_forward", 0, bytes);
+  const OpTimer timer(stream, {.name = "rms_norm_forward", .bytes = bytes, .casts = args.cast.defined()});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_forward(args, stream);
   }
@@ -144,6 +145,7 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_backward amax", DType::kFloat32, {1});
   const double passes = args.d_residual.defined() ? 4 : 3;
   const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rms_norm_backward(args, stream);
   }

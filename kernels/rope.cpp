@@ -93,7 +93,10 @@ void rope(const Rope& args, Stream& stream) {
         args.table.dim(0));
   if (args.amax.defined()) expect_tensor(args.amax, "rope amax", DType::kFloat32, {1});
   check_cast(args.cast, "rope", args.qkv);
-  const OpTimer timer(stream, args.inverse ? "rope_backward" : "rope_forward", 0, bytes_moved(args));
+  const OpTimer timer(stream, {.name = args.inverse ? "rope_backward" : "rope_forward",
+                               .bytes = bytes_moved(args),
+                               .casts = args.cast.defined()});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::rope(args, stream);
   }

@@ -46,7 +46,9 @@ int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
-  const OpTimer timer(stream, "sdpa_forward", causal_flops(args.shape, 2), 0, OpBound::kProduct);
+  const OpTimer timer(
+      stream, {.name = "sdpa_forward", .flops = causal_flops(args.shape, 2), .bound = OpBound::kAttentionForward});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_forward(args, stream);
   }
@@ -57,7 +59,9 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
   expect_tensor(args.d_qkv, "sdpa_backward d_qkv", args.qkv.dtype(), {args.qkv.dim(0), args.qkv.dim(1)});
   expect_tensor(args.d_out, "sdpa_backward d_out", args.qkv.dtype(), {args.out.dim(0), args.out.dim(1)});
-  const OpTimer timer(stream, "sdpa_backward", causal_flops(args.shape, 5), 0, OpBound::kProduct);
+  const OpTimer timer(
+      stream, {.name = "sdpa_backward", .flops = causal_flops(args.shape, 5), .bound = OpBound::kAttentionBackward});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_backward(args, stream);
   }

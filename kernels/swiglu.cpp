@@ -65,7 +65,8 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
   check_cast(args.cast, "swiglu_forward", args.out);
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
-  const OpTimer timer(stream, "swiglu_forward", 0, bytes);
+  const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_forward(args, stream);
   }
@@ -108,7 +109,10 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   check_backward_out(args);
   const double read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
   const double out_bytes = args.out.defined() ? result_bytes(args.out_cast, args.out) : 0;
-  const OpTimer timer(stream, "swiglu_backward", 0, read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up));
+  const OpTimer timer(stream, {.name = "swiglu_backward",
+                               .bytes = read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up),
+                               .casts = args.cast.defined()});
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::swiglu_backward(args, stream);
   }

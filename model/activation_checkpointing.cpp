@@ -26,7 +26,7 @@ Recompute recompute_of(const ActivationCheckpointing& checkpointing, int64_t lay
 Tensor SharedActivations::get(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
                               Arena& arena) {
   Tensor& tensor = tensors_[name];
-  if (!tensor.defined()) tensor = arena.allocate("shared activations " + name, dtype, shape);
+  if (!tensor.defined()) tensor = arena.allocate("shared activations " + name, dtype, shape, Lifetime::kBlock);
   return tensor;
 }
 

@@ -40,8 +40,9 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
 }
 
 AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : d_qkv(arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()})),
-      d_attention(arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()})) {}
+    : d_qkv(arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()}, Lifetime::kBlock)),
+      d_attention(arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()},
+                                 Lifetime::kBlock)) {}
 
 Attention::Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch)
     : norm_(parts, kAttentionNorm),

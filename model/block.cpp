@@ -22,7 +22,7 @@ BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, D
                            Arena& arena)
     : mlp(config, shape, compute, arena) {
   if (!gradients) return;
-  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size});
+  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
   attention = AttentionScratch(config, shape, compute, arena);
 }
 

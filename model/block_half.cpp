@@ -11,13 +11,13 @@ void BlockContext::clear_padding(const Tensor& rows) const {
 
 Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
                              std::initializer_list<int64_t> shape) const {
-  return keeps(recompute, kind) ? arena.allocate(fmt::format("activations {}", name), dtype, shape)
+  return keeps(recompute, kind) ? arena.allocate(fmt::format("activations {}", name), dtype, shape, Lifetime::kStep)
                                 : shared.get(name, dtype, shape, arena);
 }
 
 Tensor ActivationMemory::norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const {
   if (reads_norms && keeps(recompute, Activation::kLinearInput)) {
-    return arena.allocate(fmt::format("activations {} input", linear), compute, shape);
+    return arena.allocate(fmt::format("activations {} input", linear), compute, shape, Lifetime::kStep);
   }
   // All norms can lie in one place, unless a forward makes them all for backward.
   const bool makes_all = reads_norms && recompute == Recompute::kBlock;

@@ -6,14 +6,15 @@
 namespace octavo {
 
 BlockWeightMemory::BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows,
-                                     bool with_columns, Arena& arena)
+                                     bool with_columns, Lifetime lifetime, Arena& arena)
     : rows(linears.size()), columns(linears.size()) {
   constexpr DType kFormat = DType::kFloat8E4M3;
   const Scaling scaling = traits(recipe).weights;
   for (size_t i = 0; i < linears.size(); ++i) {
     const auto& [tokens, in, out, divided] = linears[i].shape;
-    if (with_rows) rows[i] = allocate_operand("fp8 weights", kFormat, scaling, out, in, arena);
-    if (with_columns) columns[i] = allocate_operand("fp8 weights transposed", kFormat, scaling, in, out, arena);
+    if (with_rows) rows[i] = allocate_operand("fp8 weights", kFormat, scaling, out, in, arena, lifetime);
+    if (with_columns)
+      columns[i] = allocate_operand("fp8 weights transposed", kFormat, scaling, in, out, arena, lifetime);
   }
 }
 
@@ -38,7 +39,7 @@ BlockWeights::BlockWeights(const Options& o, Arena& arena)
 void BlockWeights::make_operands(const Options& o, Arena& arena) {
   const auto allocate = [&] {
     return std::make_unique<BlockWeightMemory>(o.linears, o.recipe, !rows_are_gathered_, o.mode == LlamaMode::kTraining,
-                                               arena);
+                                               keeps_ ? Lifetime::kRun : Lifetime::kBlock, arena);
   };
   std::unique_ptr<BlockWeightMemory> own;
   if (keeps_) own = allocate();

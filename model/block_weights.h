@@ -17,11 +17,11 @@
 
 namespace octavo {
 
-// Memory for the FP8 operands of one block's weights, by linear.
+// Memory for the FP8 operands of one block's weights, by linear, which last as `lifetime` says.
 struct BlockWeightMemory {
   // Columns only in training, rows only where they are not what is gathered.
   BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows, bool with_columns,
-                    Arena& arena);
+                    Lifetime lifetime, Arena& arena);
 
   std::vector<Fp8Operand> rows, columns;
 };

@@ -34,16 +34,16 @@ HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& sh
   const int64_t tokens = shape.tokens();
   const int64_t share = shape.share();
   const int64_t chunk = chunk_tokens(config, shape, compute);
-  h = arena.allocate("head h", compute, {share, config.hidden_size});
-  rstd = arena.allocate("head rstd", DType::kFloat32, {share});
-  norm = arena.allocate("head norm", compute, {share, config.hidden_size});
+  h = arena.allocate("head h", compute, {share, config.hidden_size}, Lifetime::kBlock);
+  rstd = arena.allocate("head rstd", DType::kFloat32, {share}, Lifetime::kBlock);
+  norm = arena.allocate("head norm", compute, {share, config.hidden_size}, Lifetime::kBlock);
   all_norm = norm;
-  logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size});
+  logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size}, Lifetime::kBlock);
   if (shape.tensor_ranks == 1) return;
-  all_norm = arena.allocate("head norm of all ranks", compute, {tokens, config.hidden_size});
-  stats = arena.allocate("logit statistics", DType::kFloat32, {chunk * kCrossEntropyStats});
+  all_norm = arena.allocate("head norm of all ranks", compute, {tokens, config.hidden_size}, Lifetime::kBlock);
+  stats = arena.allocate("logit statistics", DType::kFloat32, {chunk * kCrossEntropyStats}, Lifetime::kBlock);
   all_stats = arena.allocate("logit statistics of all ranks", DType::kFloat32,
-                             {shape.tensor_ranks * chunk * kCrossEntropyStats});
+                             {shape.tensor_ranks * chunk * kCrossEntropyStats}, Lifetime::kBlock);
 }
 
 void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Tensor& residual, const Tensor& delta,

@@ -9,7 +9,7 @@ KvCopies::KvCopies(const ModelConfig& config, TensorRank tensor, Arena& arena)
     : config_(config),
       tensor_(tensor),
       sums_(arena.allocate("gradients of copied kv heads", DType::kFloat32,
-                           {2 * config.num_kv_heads * config.head_dim * config.hidden_size})) {}
+                           {2 * config.num_kv_heads * config.head_dim * config.hidden_size}, Lifetime::kBlock)) {}
 
 std::vector<KvCopies::HeadRows> KvCopies::head_rows(const Tensor& d_qkv) const {
   const std::vector<KvHead> heads = local_kv_heads(config_, tensor_);

@@ -11,9 +11,9 @@
 namespace octavo {
 
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
-                            Arena& arena) {
-  return {.data = arena.allocate(name, format, {rows, k}),
-          .scale_inv = arena.allocate(name + " scales", DType::kFloat32, {fp8_scale_count(scaling, rows, k)}),
+                            Arena& arena, Lifetime lifetime) {
+  return {.data = arena.allocate(name, format, {rows, k}, lifetime),
+          .scale_inv = arena.allocate(name + " scales", DType::kFloat32, {fp8_scale_count(scaling, rows, k)}, lifetime),
           .scaling = scaling};
 }
 
@@ -62,17 +62,19 @@ LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const Precisio
     slot.scale_count = std::max(slot.scale_count, fp8_scale_count(scaling, s.out, s.tokens));
   }
   if (is_fp8(precision.linear)) {
-    row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements});
-    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {scale_count});
+    row_bytes = arena.allocate("fp8 rows", DType::kUInt8, {elements}, Lifetime::kBlock);
+    row_scales = arena.allocate("fp8 row scales", DType::kFloat32, {scale_count}, Lifetime::kBlock);
     for (const Room& slot : slots) {
-      columns.push_back({.bytes = arena.allocate("fp8 columns", DType::kUInt8, {slot.elements}),
-                         .scales = arena.allocate("fp8 column scales", DType::kFloat32, {slot.scale_count})});
+      columns.push_back(
+          {.bytes = arena.allocate("fp8 columns", DType::kUInt8, {slot.elements}, Lifetime::kBlock),
+           .scales = arena.allocate("fp8 column scales", DType::kFloat32, {slot.scale_count}, Lifetime::kBlock)});
     }
   }
   if (tensor.alone()) return;
-  exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged});
+  exchange = arena.allocate("tokens of all ranks", precision.compute, {exchanged}, Lifetime::kBlock);
   if (needs_amax(precision.linear)) {
-    share_bytes = arena.allocate("fp8 tokens of one rank", DType::kUInt8, {exchanged / tensor.size()});
+    share_bytes =
+        arena.allocate("fp8 tokens of one rank", DType::kUInt8, {exchanged / tensor.size()}, Lifetime::kBlock);
   }
 }
 
@@ -92,12 +94,13 @@ LinearInput LinearLayer::allocate_input(Arena& arena) const {
   const LinearOptions& o = options_;
   const std::string name =
       fmt::format("{}activations {} input", o.shared_input != nullptr ? "shared " : "", o.names.forward);
+  const Lifetime lifetime = o.shared_input != nullptr ? Lifetime::kBlock : Lifetime::kStep;
   LinearInput input;
   if (is_fp8(o.recipe)) {
-    input.columns =
-        allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens, arena);
+    input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens,
+                                     arena, lifetime);
   } else if (divides(Divided::kOutputs)) {
-    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in});
+    input.gathered = arena.allocate(name, o.precision.compute, {o.shape.tokens, o.shape.in}, lifetime);
   }
   return input;
 }

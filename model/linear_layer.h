@@ -74,7 +74,7 @@ struct LinearWeight {
 
 // Memory for an operand [rows, k].
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
-                            Arena& arena);
+                            Arena& arena, Lifetime lifetime = Lifetime::kRun);
 
 // What backward needs of x, where that is not x itself.
 struct LinearInput {

@@ -44,9 +44,9 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   shared_inputs_.resize(linears_.size());
   shared_fp8_inputs_.resize(linears_.size());
   sdpa_check_supported(config.head_dim, compute, stream.device());
-  losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()});
+  losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
-  delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size});
+  delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
   if (training()) {
     d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
@@ -72,7 +72,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   const int64_t workspace_bytes = std::max({block_workspace_bytes(local_, shape, options.precision, stream),
                                             head_workspace_bytes(local_, shape, compute, stream),
                                             reduce_workspace_bytes(stream), fp8_stats_workspace_bytes(stream)});
-  const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes});
+  const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes}, Lifetime::kBlock);
   if (arena.planning()) return;
   stream.set_workspace(workspace);
   upload_rope_table();

@@ -33,7 +33,7 @@ MlpActivations::MlpActivations(const ModelConfig& config, const BatchShape& shap
 }
 
 MlpScratch::MlpScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size})) {}
+    : swiglu(arena.allocate("swiglu", compute, {shape.tokens(), config.intermediate_size}, Lifetime::kBlock)) {}
 
 Mlp::Mlp(const HalfParts& parts, const MlpActivations& activations, const MlpScratch& scratch)
     : norm_(parts, kMlpNorm),

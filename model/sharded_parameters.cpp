@@ -59,13 +59,20 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
   const bool keep_weights = !sharding.reshard_after_forward;
   const bool keep_gradients = sharding.accumulate_unsharded;
-  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1};
+  const Lifetime weights = keep_weights ? Lifetime::kRun : Lifetime::kBlock;
+  const Lifetime gradients = keep_gradients ? Lifetime::kStep : Lifetime::kBlock;
+  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1, .gradient_lifetime = gradients};
   const FsdpPool tables{.name = "tables",
                         .weight_slots = slots(keep_weights, 1),
                         .gradient_slots = slots(keep_gradients, 1),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients,
                         .weights_over = kBlocksPool};
-  const FsdpPool blocks{
-      .name = "blocks", .weight_slots = slots(keep_weights, 2), .gradient_slots = slots(keep_gradients, 2)};
+  const FsdpPool blocks{.name = "blocks",
+                        .weight_slots = slots(keep_weights, 2),
+                        .gradient_slots = slots(keep_gradients, 2),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients};
   FsdpOptions options{
       .units = {}, .pools = {norms, tables, blocks}, .groups = groups, .gradients = mode == LlamaMode::kTraining};
   for (size_t u = 0; u < layout.units().size(); ++u) {

@@ -70,8 +70,12 @@ void copy_unless_same(const Tensor& dst, const Tensor& src, Stream& stream) {
 
 template <typename Work>
 void Communicator::run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work) {
+  const OpTimer timer(stream, {.name = op,
+                               .bytes = static_cast<double>(tensor.bytes()),
+                               .bound = OpBound::kCommunication,
+                               .axis = name_.c_str()});
+  if (timer.planned()) return;
   const Watchdog::Scope scope(watchdog_, {op, what, name_.c_str()});
-  const OpTimer timer(stream, op, 0, static_cast<double>(tensor.bytes()), OpBound::kCommunication);
   work();
   after_queueing(scope.collective(), stream);
 }
@@ -113,8 +117,8 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
   return make_mpi_communicator(group, ranks);
 }
 
-std::unique_ptr<Communicator> make_planned_communicator(ProcessGroup& group, const RankGroup& ranks) {
-  return std::make_unique<PlannedCommunicator>(group.watchdog(), ranks);
+std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks) {
+  return std::make_unique<PlannedCommunicator>(watchdog, ranks);
 }
 
 Buffer allocate_for_collectives(int64_t bytes) {

@@ -97,8 +97,9 @@ std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankG
 // The communicator of all ranks.
 std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
 
-// For planning: a communicator that says whose rank it is among how many, and throws when asked to move anything.
-std::unique_ptr<Communicator> make_planned_communicator(ProcessGroup& group, const RankGroup& ranks);
+// For planning: a communicator that says whose rank it is among how many. On a planned stream its collectives are
+// recorded, on any other they throw.
+std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks);
 
 // Zeroed memory of a GPU that can be registered with communicators.
 Buffer allocate_for_collectives(int64_t bytes);

@@ -79,16 +79,20 @@ std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
 
 // Pool by pool; the weights of one may lie over the gradients of another.
 void Fsdp::allocate_slots(Arena& arena) {
-  const auto part = [this](size_t pool, std::vector<Slot>& slots, size_t State::*slot, const char* what) {
-    return [this, pool, &slots, slot, name = what + options_.pools[pool].name](Arena& memory) {
+  const auto part = [this](size_t pool, std::vector<Slot>& slots, size_t State::*slot, const char* what,
+                           Lifetime FsdpPool::*lifetime) {
+    const FsdpPool& p = options_.pools[pool];
+    return [this, pool, &slots, slot, name = what + p.name, lasts = p.*lifetime](Arena& memory) {
       for (const size_t i : slots_of(pool, slot)) {
-        slots[i].memory = memory.allocate(name, DType::kUInt8, {slots[i].bytes});
+        slots[i].memory = memory.allocate(name, DType::kUInt8, {slots[i].bytes}, lasts);
       }
     };
   };
-  const auto weights = [&](size_t pool) { return part(pool, weight_slots_, &State::weight_slot, "gathered "); };
+  const auto weights = [&](size_t pool) {
+    return part(pool, weight_slots_, &State::weight_slot, "gathered ", &FsdpPool::weight_lifetime);
+  };
   const auto gradients = [&](size_t pool) {
-    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ");
+    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ", &FsdpPool::gradient_lifetime);
   };
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
@@ -136,7 +140,7 @@ void Fsdp::lay_out_weights(Arena& arena) {
 void Fsdp::lay_out_gradients(Arena& arena) {
   int64_t total = 0;
   for (const FsdpUnit& unit : options_.units) total += unit.shard_elements;
-  gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total});
+  gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total}, Lifetime::kStep);
   int64_t offset = 0;
   int64_t arrived_bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
@@ -149,7 +153,7 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     if (!s.keeps_gradient) arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
     offset += elements;
   }
-  if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes});
+  if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes}, Lifetime::kBlock);
 }
 
 void Fsdp::gather(size_t unit) {

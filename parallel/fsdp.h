@@ -61,6 +61,9 @@ struct FsdpPool {
   std::string name;
   int64_t weight_slots = 0;
   int64_t gradient_slots = 0;
+  // Of what lies in them.
+  Lifetime weight_lifetime = Lifetime::kRun;
+  Lifetime gradient_lifetime = Lifetime::kStep;
   // The pool over whose gradients this pool's weights may lie, where neither are kept: its backward comes after the
   // last use of these weights in a micro-batch.
   std::optional<size_t> weights_over = {};

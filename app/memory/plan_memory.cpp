@@ -1,10 +1,10 @@
 #include "app/memory/plan_memory.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
-#include <string_view>
+#include <utility>
 
+#include "app/memory/planned_rank.h"
 #include "app/run/validation.h"
 #include "core/error.h"
 
@@ -12,78 +12,8 @@ namespace octavo {
 
 namespace {
 
-// Rank 0 of a mesh that is not there.
-class PlannedRank {
- public:
-  PlannedRank(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group)
-      : stream_(device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu()),
-        shard_(axis(group, "shard", mesh.shard)),
-        replicate_(axis(group, "replicate", mesh.replicate)),
-        tensor_(axis(group, "tensor", mesh.tensor)),
-        data_(axis(group, "data", mesh.data())),
-        world_(axis(group, "world", mesh.ranks())) {
-    stream_.set_deterministic(config.training.deterministic);
-  }
-
-  TrainingRank rank() {
-    return {.stream = stream_,
-            .data_parallel = {shard_.get(), replicate_.get()},
-            .tensor = *tensor_,
-            .data = *data_,
-            .world = *world_};
-  }
-
- private:
-  static std::unique_ptr<Communicator> axis(ProcessGroup& group, const char* name, int64_t size) {
-    return make_planned_communicator(group, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
-  }
-
-  Stream stream_;
-  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
-};
-
-struct NamedLifetime {
-  std::string_view prefix;
-  Lifetime lifetime;
-};
-
-// By the beginning of a tensor's name; the first that fits. All else lasts.
-constexpr auto kLifetimes = std::to_array<NamedLifetime>({
-    {"activations", Lifetime::kStep},
-    {"gradients of copied", Lifetime::kBlock},
-    {"gradients", Lifetime::kStep},
-    {"losses", Lifetime::kStep},
-    {"loss", Lifetime::kStep},
-    {"residual delta", Lifetime::kStep},
-    {"token batch", Lifetime::kStep},
-    {"shared activations", Lifetime::kBlock},
-    {"head ", Lifetime::kBlock},
-    {"logit", Lifetime::kBlock},
-    {"swiglu", Lifetime::kBlock},
-    {"gradient of ", Lifetime::kBlock},
-    {"full gradients of ", Lifetime::kBlock},
-    {"reduced gradient", Lifetime::kBlock},
-    {"fp8 rows", Lifetime::kBlock},
-    {"fp8 row scales", Lifetime::kBlock},
-    {"fp8 column", Lifetime::kBlock},
-    {"fp8 tokens", Lifetime::kBlock},
-    {"tokens of all ranks", Lifetime::kBlock},
-    {"workspace", Lifetime::kBlock},
-});
-
-Lifetime lifetime_of(std::string_view name, const TrainingOptions& options) {
-  const bool of_full_weights =
-      name == "gathered blocks" || name == "gathered tables" || name.starts_with("fp8 weights");
-  if (of_full_weights) return options.sharding.reshard_after_forward ? Lifetime::kBlock : Lifetime::kRun;
-  if (name.starts_with("full gradients") && options.sharding.accumulate_unsharded) return Lifetime::kStep;
-  for (const NamedLifetime& known : kLifetimes) {
-    if (name.starts_with(known.prefix)) return known.lifetime;
-  }
-  return Lifetime::kRun;
-}
-
 // The largest first.
-std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& options, bool overlaid) {
+std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
   std::map<std::string, MemoryItem> by_name;
   for (const Arena::Item& item : arena.items()) {
     if (item.overlaid != overlaid) continue;
@@ -91,7 +21,7 @@ std::vector<MemoryItem> group_items(const Arena& arena, const TrainingOptions& o
     group.name = item.name;
     ++group.count;
     group.bytes += item.bytes;
-    group.lifetime = lifetime_of(item.name, options);
+    group.lifetime = item.lifetime;
   }
   std::vector<MemoryItem> items;
   items.reserve(by_name.size());
@@ -135,8 +65,8 @@ MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank,
   const Arena arena = plan_arena(options, rank);
   MemoryPlan plan{.sharding = options.sharding,
                   .checkpointing = options.checkpointing,
-                  .items = group_items(arena, options, false),
-                  .overlaid = group_items(arena, options, true),
+                  .items = group_items(arena, false),
+                  .overlaid = group_items(arena, true),
                   .arena_bytes = arena.used(),
                   .room = room};
   plan.items.push_back(padding_of(arena, plan.items));
@@ -144,7 +74,8 @@ MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank,
 }
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
-  PlannedRank planned(config, mesh, device, group);
+  Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
+  PlannedRank planned(config, mesh, std::move(stream), group.watchdog());
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
   const MemoryRoom room = memory_room(config, mesh, device);

@@ -15,8 +15,6 @@
 
 namespace octavo {
 
-// How long the contents of an item are needed.
-enum class Lifetime : uint8_t { kRun, kStep, kBlock };
 const char* lifetime_name(Lifetime lifetime);  // "whole run", "one step", "one block"
 
 // All tensors of one name.

@@ -9,7 +9,8 @@ namespace octavo {
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, bool document_mask, Arena& arena,
                            Stream& stream)
     : shape_(shape), rows_(rows), document_mask_(document_mask), stream_(&stream) {
-  for (Tensor& set : device_) set = arena.allocate("token batch", DType::kInt32, {4, rows * shape.seq_len});
+  for (Tensor& set : device_)
+    set = arena.allocate("token batch", DType::kInt32, {4, rows * shape.seq_len}, Lifetime::kStep);
   if (arena.planning()) return;
   for (Buffer& buffer : host_) buffer = Buffer::host(stream.device(), device_[0].bytes());
   counts_.resize(static_cast<size_t>(vocab_size) + 1);

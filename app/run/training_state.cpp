@@ -26,7 +26,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
             parameters, arena, rank.stream),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena, rank.stream),
-      loss(arena.allocate("loss", DType::kFloat32, {1})) {}
+      loss(arena.allocate("loss", DType::kFloat32, {1}, Lifetime::kStep)) {}
 
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   Arena plan(rank.stream.device());

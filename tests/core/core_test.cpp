@@ -209,6 +209,29 @@ TEST(Stream, MovesWithAllItHolds) {
   EXPECT_TRUE(assigned.deterministic());
 }
 
+TEST(Stream, PlannedOnesRecord) {
+  OpRecord record;
+  Stream compute = Stream::planned(132, &record);
+  Stream beside = Stream::beside(compute);
+  Event event(compute.device());
+  event.wait(beside);  // not recorded yet, so there is nothing to wait for
+  event.record(compute);
+  event.wait(beside);
+  record.set_times(3);
+  const OpTimer timer(beside, {.name = "add", .bytes = 12});
+  EXPECT_TRUE(timer.planned());
+  ASSERT_EQ(record.entries().size(), 3u);
+  const OpRecord::Entry& wait = record.entries()[1];
+  EXPECT_EQ(wait.action, OpRecord::Action::kWait);
+  EXPECT_EQ(wait.signal, record.entries()[0].signal);
+  EXPECT_EQ(wait.stream, 1);
+  const OpRecord::Entry& op = record.entries()[2];
+  EXPECT_STREQ(op.op.name, "add");
+  EXPECT_EQ(op.op.bytes, 12);
+  EXPECT_EQ(op.times, 3);
+  EXPECT_EQ(op.stream, 1);
+}
+
 // ---- Staging memory
 
 TEST(StagingMemory, IsThereWhenItIsAskedFor) {
@@ -274,9 +297,9 @@ TEST(Profiler, TellsWhatBoundsAnOp) {
   Stream stream = Stream::cpu();
   Profiler profiler(Device::kCpu);
   stream.set_profiler(&profiler);
-  { const OpTimer timer(stream, "qkv", 10, 1, OpBound::kProduct); }
-  { const OpTimer timer(stream, "qkv", 30, 1, OpBound::kFp8Product); }
-  { const OpTimer timer(stream, "all_reduce", 0, 1, OpBound::kCommunication); }
+  { const OpTimer timer(stream, {.name = "qkv", .flops = 10, .bytes = 1, .bound = OpBound::kProduct}); }
+  { const OpTimer timer(stream, {.name = "qkv", .flops = 30, .bytes = 1, .bound = OpBound::kFp8Product}); }
+  { const OpTimer timer(stream, {.name = "all_reduce", .bytes = 1, .bound = OpBound::kCommunication}); }
   const auto totals = profiler.totals();
   EXPECT_EQ(totals.at("qkv").flops, 40);
   EXPECT_EQ(totals.at("qkv").fp8_flops, 30);

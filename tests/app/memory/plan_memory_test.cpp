@@ -123,7 +123,7 @@ TEST(PlannedStream, DeterministicAttentionNeedsMore) {
 
 TEST(PlannedCommunicator, SaysItsSizeAndRefusesWork) {
   ProcessGroup group;
-  const auto shard = make_planned_communicator(group, {.name = "shard", .color = 0, .rank = 3, .size = 16});
+  const auto shard = make_planned_communicator(group.watchdog(), {.name = "shard", .color = 0, .rank = 3, .size = 16});
   EXPECT_EQ(shard->rank(), 3);
   EXPECT_EQ(shard->size(), 16);
   Stream stream = Stream::cpu();

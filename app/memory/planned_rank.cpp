@@ -1,0 +1,33 @@
+#include "app/memory/planned_rank.h"
+
+#include <utility>
+
+namespace octavo {
+
+namespace {
+
+std::unique_ptr<Communicator> axis(Watchdog& watchdog, const char* name, int64_t size) {
+  return make_planned_communicator(watchdog, {.name = name, .color = 0, .rank = 0, .size = static_cast<int>(size)});
+}
+
+}  // namespace
+
+PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, Stream stream, Watchdog& watchdog)
+    : stream_(std::move(stream)),
+      shard_(axis(watchdog, "shard", mesh.shard)),
+      replicate_(axis(watchdog, "replicate", mesh.replicate)),
+      tensor_(axis(watchdog, "tensor", mesh.tensor)),
+      data_(axis(watchdog, "data", mesh.data())),
+      world_(axis(watchdog, "world", mesh.ranks())) {
+  stream_.set_deterministic(config.training.deterministic);
+}
+
+TrainingRank PlannedRank::rank() {
+  return {.stream = stream_,
+          .data_parallel = {shard_.get(), replicate_.get()},
+          .tensor = *tensor_,
+          .data = *data_,
+          .world = *world_};
+}
+
+}  // namespace octavo

@@ -1,0 +1,26 @@
+// Rank 0 of a mesh that is not there: a planned stream and planned communicators, for what a run would make and do on
+// it.
+#pragma once
+
+#include <memory>
+
+#include "app/run/training_state.h"
+#include "parallel/watchdog.h"
+
+namespace octavo {
+
+class PlannedRank {
+ public:
+  // `stream`, planned or a CPU's, is this rank's; `watchdog` must outlive it.
+  PlannedRank(const Config& config, const MeshShape& mesh, Stream stream, Watchdog& watchdog);
+  PlannedRank(const PlannedRank&) = delete;
+  PlannedRank& operator=(const PlannedRank&) = delete;
+
+  TrainingRank rank();
+
+ private:
+  Stream stream_;
+  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
+};
+
+}  // namespace octavo

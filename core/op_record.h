@@ -1,0 +1,78 @@
+// OpRecord: what was queued on planned streams (Stream::planned), in the order of the calls, in place of running it:
+// the ops with what they do and move, as they report it when they are timed, the collectives, and the events by which
+// the streams wait for each other. So the program itself says what a step is made of, without a GPU.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace octavo {
+
+// What an op cannot be faster than.
+enum class OpBound : uint8_t {
+  kMemory,             // moving its bytes
+  kProduct,            // its FLOPs at the rate of products in the compute dtype
+  kFp8Product,         // its FLOPs at the rate of FP8 products
+  kAttentionForward,   // its FLOPs at the rate of attention, as the next
+  kAttentionBackward,  //
+  kCommunication,      // the links between ranks
+};
+
+struct Op {
+  const char* name = "";  // a string literal
+  double flops = 0;       // floating-point operations asked for
+  double bytes = 0;       // it must move at least; of a collective, of the whole tensor
+  OpBound bound = OpBound::kMemory;
+  bool casts = false;  // it writes its result in FP8, in place of the values or with them
+
+  // Of a product d [m, n] over k.
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const char* precision = "";  // as machine files name it; a string literal
+  bool fast_accumulation = false;
+
+  const char* axis = "";  // of a collective: the communicator's name, valid as long as that
+};
+
+class OpRecord {
+ public:
+  enum class Action : uint8_t {
+    kOp,
+    kSignal,  // an event is recorded
+    kWait,    // the stream waits for one
+  };
+  struct Entry {
+    Action action = Action::kOp;
+    int stream = 0;      // in the order in which they were made, from 0
+    double times = 1;    // that it happens, see set_times()
+    int64_t signal = 0;  // of kSignal and kWait, the same number
+    Op op;
+  };
+
+  // What follows stands for as many repetitions of it.
+  void set_times(double times) { times_ = times; }
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Forgets the entries, not the streams.
+  void clear() { entries_.clear(); }
+
+ private:
+  friend class Stream;
+  friend class Event;
+  friend class OpTimer;
+  void add(int stream, const Op& op) { entries_.push_back({.stream = stream, .times = times_, .op = op}); }
+  int64_t signal(int stream) {
+    entries_.push_back({.action = Action::kSignal, .stream = stream, .times = times_, .signal = ++signals_, .op = {}});
+    return signals_;
+  }
+  void wait(int stream, int64_t signal) {
+    entries_.push_back({.action = Action::kWait, .stream = stream, .times = times_, .signal = signal, .op = {}});
+  }
+
+  std::vector<Entry> entries_;
+  int streams_ = 0;
+  int64_t signals_ = 0;  // 0: none
+  double times_ = 1;
+};
+
+}  // namespace octavo
