@@ -45,13 +45,10 @@ class OpRecord {
   struct Entry {
     Action action = Action::kOp;
     int stream = 0;      // in the order in which they were made, from 0
-    double times = 1;    // that it happens, see set_times()
     int64_t signal = 0;  // of kSignal and kWait, the same number
     Op op;
   };
 
-  // What follows stands for as many repetitions of it.
-  void set_times(double times) { times_ = times; }
   const std::vector<Entry>& entries() const { return entries_; }
   // Forgets the entries, not the streams.
   void clear() { entries_.clear(); }
@@ -60,19 +57,18 @@ class OpRecord {
   friend class Stream;
   friend class Event;
   friend class OpTimer;
-  void add(int stream, const Op& op) { entries_.push_back({.stream = stream, .times = times_, .op = op}); }
+  void add(int stream, const Op& op) { entries_.push_back({.stream = stream, .op = op}); }
   int64_t signal(int stream) {
-    entries_.push_back({.action = Action::kSignal, .stream = stream, .times = times_, .signal = ++signals_, .op = {}});
+    entries_.push_back({.action = Action::kSignal, .stream = stream, .signal = ++signals_, .op = {}});
     return signals_;
   }
   void wait(int stream, int64_t signal) {
-    entries_.push_back({.action = Action::kWait, .stream = stream, .times = times_, .signal = signal, .op = {}});
+    entries_.push_back({.action = Action::kWait, .stream = stream, .signal = signal, .op = {}});
   }
 
   std::vector<Entry> entries_;
   int streams_ = 0;
   int64_t signals_ = 0;  // 0: none
-  double times_ = 1;
 };
 
 }  // namespace octavo
