@@ -10,10 +10,13 @@ target_precompile_headers(octavo_headers PRIVATE <algorithm> <cmath> <cstdint> <
 # What calls a vendor's library is a file named after it; CUDA's are left out without CUDA.
 function(octavo_library name)
   file(GLOB sources CONFIGURE_DEPENDS *.cpp *.cu)
+  file(GLOB cuda_sources *.cu)
   if(NOT OCTAVO_HAS_CUDA)
     list(FILTER sources EXCLUDE REGEX "(\\.cu|_(cuda|cublaslt|cudnn|nccl)\\.cpp)$")
   endif()
   add_library(octavo_${name} STATIC ${sources})
   target_link_libraries(octavo_${name} PUBLIC ${ARGN})
   target_precompile_headers(octavo_${name} REUSE_FROM octavo_headers)
+  # CMake 3.31 would compile these together too.
+  set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
