@@ -1,4 +1,4 @@
-// Reading of the config: every key of the design, overrides, strictness, and writing it back.
+// Reading of the config: every key, overrides, strictness, and writing it back.
 #include "app/config/config.h"
 
 #include <algorithm>
