@@ -14,8 +14,8 @@ namespace octavo {
 namespace {
 
 struct ProductBuffers {
-  ProductBuffers(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
-    const auto [m, n, k] = shape;
+  ProductBuffers(const ProductSize& size, const PrecisionConfig& precision, Stream& stream, Arena& arena) {
+    const auto [m, n, k] = size;
     a = arena.allocate("a", precision.compute, {m, k});
     b = arena.allocate("b", precision.compute, {n, k});
     d = arena.allocate("d", precision.compute, {m, n});
@@ -93,11 +93,11 @@ double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream
   return median(times);
 }
 
-double measure_product(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream) {
+double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream) {
   Arena plan(stream.device());
-  const ProductBuffers planned(shape, precision, stream, plan);
+  const ProductBuffers planned(size, precision, stream, plan);
   Arena arena(stream.device(), plan.used());
-  const ProductBuffers p(shape, precision, stream, arena);
+  const ProductBuffers p(size, precision, stream, arena);
   stream.set_workspace(p.workspace);
   fill_random(p.a, 1, stream);
   fill_random(p.b, 2, stream);
@@ -108,9 +108,9 @@ double measure_product(const ProductShape& shape, const PrecisionConfig& precisi
     const bool fast = accumulates_fast(precision.linear, precision.fast_accumulation, true);
     product = [&, fast] { fp8_matmul({.d = p.d, .a = p.fp8_a, .b = p.fp8_b, .fast_accumulation = fast}, stream); };
   }
-  const double seconds = time_runs(product_runs(shape.flops(), stream), product, stream);
+  const double seconds = time_runs(product_runs(size.flops(), stream), product, stream);
   stream.set_workspace({});
-  return shape.flops() / seconds;
+  return size.flops() / seconds;
 }
 
 double measure_multiply_adds(Stream& stream) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "app/plan/machine_rates.h"
 #include "core/profiler.h"
 #include "model/precision.h"
 
@@ -19,17 +20,10 @@ struct DeviceRates {
 // of a GPU's memory meanwhile, and the stream's workspace away.
 DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream);
 
-// A product [m, k] x [k, n].
-struct ProductShape {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  double flops() const { return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
-};
 // FLOP/s of d = a b^T, a [m, k], b [n, k], in the compute dtype (linear: bfloat16) or of the FP8 recipe's quantized
 // operands, with fast accumulation unless the config or the recipe has none. m, n and k multiples of 128. Takes the
 // stream's workspace away.
-double measure_product(const ProductShape& shape, const PrecisionConfig& precision, Stream& stream);
+double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream);
 // FLOP/s of this process's threads that multiply and add in registers; on the CPU.
 double measure_multiply_adds(Stream& stream);
 // Bytes/s, read and written together, of a large copy.

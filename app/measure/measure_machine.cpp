@@ -24,7 +24,7 @@ namespace {
 
 struct MeasureSizes {
   DType compute;
-  std::vector<ProductShape> products;  // the last square is the largest
+  std::vector<ProductSize> products;  // the last square is the largest
   SdpaShape attention;
   int64_t attention_runs;
   std::vector<int64_t> collective_bytes;  // the largest last
@@ -91,7 +91,7 @@ void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& st
     const std::string precision = precision_name(kind.linear, kind.compute);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
     const bool is_first = !rates.product_flops.contains(precision);  // with fast accumulation where there is
-    for (const ProductShape& shape : sizes.products) {
+    for (const ProductSize& shape : sizes.products) {
       const double flops = measure_product(shape, kind, stream);
       rates.products.push_back({precision, fast, shape.m, shape.n, shape.k, flops});
       if (is_first && shape.m == shape.n && shape.n == shape.k) rates.product_flops[precision] = flops;

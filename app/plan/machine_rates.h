@@ -21,6 +21,14 @@
 
 namespace octavo {
 
+// d [m, n] = a b^T over k.
+struct ProductSize {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
 // A product d = a b^T, a [m, k], b [n, k], both with k innermost, as forward products are; d in the compute dtype.
 struct ProductRate {
   std::string precision;  // as in product_flops

@@ -8,14 +8,6 @@
 
 namespace octavo {
 
-// d [m, n] = a b^T over k.
-struct ProductSize {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
-};
-
 // FLOP/s of a product of any size: those of the sizes measured in that precision (and kind of accumulation, where there
 // are any), weighted by the inverse fourth power of their distance in log2 of m, n and k. Throws InputError when the
 // machine has no rate of the precision.
