@@ -56,6 +56,7 @@ int config_command(const ConfigCommandArguments& arguments) {
   } else {
     std::cout << to_yaml(load_config(arguments.config.path, arguments.config.overrides));
   }
+  CHECK(std::cout.flush().good(), "standard output cannot be written");
   return kExitDone;
 }
 
