@@ -26,7 +26,7 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   std::string all_sizes;  // of the sentence about all of them
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = this->*axis.configured;
-    if (axis.key == filling.key) {
+    if (&axis == &filling) {
       CHECK_INPUT(size == -1 || size >= 1, "parallel.{} is {}, expected a positive number or -1 for all that is left",
                   axis.key, size);
       continue;
