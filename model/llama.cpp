@@ -118,7 +118,7 @@ void Llama::make_block(int64_t layer, Arena& arena) {
           [&] {
             CHECK(linear != linears.end(), "the halves of a block take more than the {} linears they list",
                   linears.size());
-            return std::move(*linear++);
+            return *linear++;
           }};
   blocks_.emplace_back(parts, activations, *block_scratch_);
   CHECK(linear == linears.end(), "the halves of a block list {} linears and take {}", linears.size(),
