@@ -15,6 +15,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_source.h"
 #include "core/arena.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_input.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_files.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/json_input.h"
 #include "core/mapped_file.h"

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/output_file.h"
 

@@ -1,8 +1,5 @@
 #include "checkpoint/checkpoint_format.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -12,6 +9,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/json_input.h"
 #include "model/model_fields.h"
@@ -206,10 +204,6 @@ std::string checksum_of(const Json& json) {
 }  // namespace
 
 int64_t CheckpointTensorInfo::numel() const { return slice_numel(shape, {}); }
-
-std::string checksum_hex(const void* bytes, int64_t count) {
-  return fmt::format("{:016x}", XXH3_64bits(bytes, static_cast<size_t>(count)));
-}
 
 std::string step_directory_name(int64_t step) { return fmt::format("step_{:08d}", step); }
 

@@ -98,8 +98,6 @@ ModelConfig model_config_from_json(const nlohmann::json& json);
 // InputError naming the first field in which a checkpoint's model differs from the run's, with both values.
 void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path);
 
-std::string checksum_hex(const void* bytes, int64_t count);
-
 std::string step_directory_name(int64_t step);  // "step_00000500"
 std::string shard_name(int rank);               // "rank_00000.safetensors"
 inline constexpr const char* kManifestName = "manifest.json";

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
+#include "core/checksum.h"
 #include "core/error.h"
 
 namespace octavo {

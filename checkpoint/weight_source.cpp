@@ -4,6 +4,7 @@
 #include <set>
 
 #include "checkpoint/tensor_slice.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file_identity.h"
 #include "core/input_file.h"

@@ -9,7 +9,7 @@
 //               the parts' patches at this place of [m, n], zeros outside
 #pragma once
 
-#include "kernels/fp8.h"
+#include "kernels/fp8_cast.h"
 #include "kernels/fp8_tile.cuh"
 
 #ifdef __CUDACC__
@@ -242,17 +242,22 @@ void with_format(DType dtype, F&& f) {
 }
 
 // Makes a result of parts [m, n] and casts it; amax_out may be undefined.
-template <typename Source>
+template <CastOf kWhat, typename Source>
 void make_and_cast(const char* name, const Source& source, bool source_aligned, const Fp8Cast& cast, int64_t m,
                    int64_t n, const Tensor& amax_out, Stream& stream) {
   const CastArguments args = cast_arguments(cast, m, n, amax_out);
-  with_format(cast.format(), [&]<Format kFormat>() {
+  const auto cast_to = [&]<Format kFormat>() {
     if (cast.scaling() == Scaling::kTensor) {
       launch_cast<Scaling::kTensor, kFormat>(name, source, source_aligned, args, stream);
     } else {
       launch_cast<Scaling::kBlock1x128, kFormat>(name, source, source_aligned, args, stream);
     }
-  });
+  };
+  if constexpr (kWhat == CastOf::kActivation) {
+    cast_to.template operator()<__NV_E4M3>();
+  } else {
+    with_format(cast.format(), cast_to);
+  }
 }
 
 }  // namespace octavo::cuda

@@ -5,8 +5,11 @@
 
 namespace octavo {
 
-// Whether a cast, where defined, suits an op's result [m, n].
-void check_cast(const Fp8Cast& cast, const char* op, const Tensor& result);
+// What is cast: activations become e4m3, gradients either format.
+enum class CastOf { kActivation, kGradient };
+
+// Whether a cast, where defined, suits an op's result [m, n]. GPUs cast bfloat16 alone, what they compute in.
+void check_cast(const Fp8Cast& cast, CastOf what, const char* op, const Tensor& result, const Stream& stream);
 
 // Bytes that the result is written in: the operands', or its own.
 double result_bytes(const Fp8Cast& cast, const Tensor& result);

@@ -114,7 +114,7 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
     expect_tensor(args.residual_out, "rms_norm_forward residual_out", compute, {tokens, hidden});
   }
   if (args.amax.defined()) expect_tensor(args.amax, "rms_norm_forward amax", DType::kFloat32, {1});
-  check_cast(args.cast, "rms_norm_forward", args.out);
+  check_cast(args.cast, CastOf::kActivation, "rms_norm_forward", args.out, stream);
   const double passes = (args.residual.defined() ? 3 : 1) + (args.cast.defined() ? 1 : 0);
   const double bytes = passes * static_cast<double>(args.x.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "rms_norm_forward", .bytes = bytes, .casts = args.cast.defined()});

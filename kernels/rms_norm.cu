@@ -144,24 +144,23 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
 }
 
 // out, from h and rstd.
-template <typename T>
 struct NormedSource {
-  using Element = T;
+  using Element = __nv_bfloat16;
   static constexpr int kParts = 1;
-  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 2 : 3;
-  const T* h;
+  static constexpr int kMinBlocks = 3;
+  const Element* h;
   const float* rstd;
-  const T* weight;
+  const Element* weight;
 
   template <bool kAligned>
-  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    constexpr int N = kVector<T>;
-    Patch<T>& patch = parts[0];
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    constexpr int N = kVector<Element>;
+    Patch<Element>& patch = parts[0];
     patch = load_patch<kAligned>(h, m, n, n, at);
     const int64_t row = at.row + at.patch_row * kPatch;
     const int64_t column = at.column + at.patch_column * kPatch;
 #pragma unroll
-    for (int v = 0; v < Patch<T>::kVectors; ++v) {
+    for (int v = 0; v < Patch<Element>::kVectors; ++v) {
       const int64_t i = column + v * N;
       float w[N];
       load_some<kAligned>(weight + i, n - i).widen(w);
@@ -173,7 +172,7 @@ struct NormedSource {
         patch.rows[r][v].widen(a);
 #pragma unroll
         for (int j = 0; j < N; ++j) a[j] = a[j] * scale * w[j];
-        patch.rows[r][v] = Vec<T>::narrow(a);
+        patch.rows[r][v] = Vec<Element>::narrow(a);
       }
     }
   }
@@ -370,13 +369,14 @@ void forward(const RmsNormForward& args, Stream& stream) {
   }
 }
 
-template <typename T>
 void cast_forward(const RmsNormForward& args, Stream& stream) {
+  using T = __nv_bfloat16;
   const int64_t hidden = args.x.dim(1);
-  const NormedSource<T> source{pointer<const T>(args.residual.defined() ? args.residual_out : args.x),
-                               pointer<const float>(args.rstd), pointer<const T>(args.weight)};
+  const NormedSource source{pointer<const T>(args.residual.defined() ? args.residual_out : args.x),
+                            pointer<const float>(args.rstd), pointer<const T>(args.weight)};
   const bool source_aligned = rows_are_aligned<T>(hidden, {source.h, source.weight});
-  make_and_cast("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden, args.amax, stream);
+  make_and_cast<CastOf::kActivation>("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden,
+                                     args.amax, stream);
 }
 
 // Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
@@ -412,11 +412,11 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
 }  // namespace
 
 void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
+  if (args.cast.defined()) {
+    forward<__nv_bfloat16, false>(args, stream);
+    return cast_forward(args, stream);
+  }
   with_element(args.x.dtype(), [&]<typename T>() {
-    if (args.cast.defined()) {
-      forward<T, false>(args, stream);
-      return cast_forward<T>(args, stream);
-    }
     if (args.amax.defined()) return forward<T, true>(args, stream);
     forward<T, false>(args, stream);
   });

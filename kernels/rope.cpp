@@ -92,7 +92,7 @@ void rope(const Rope& args, Stream& stream) {
   CHECK(args.qkv.dim(0) % args.table.dim(0) == 0, "rope: {} tokens are not whole sequences of {}", args.qkv.dim(0),
         args.table.dim(0));
   if (args.amax.defined()) expect_tensor(args.amax, "rope amax", DType::kFloat32, {1});
-  check_cast(args.cast, "rope", args.qkv);
+  check_cast(args.cast, CastOf::kGradient, "rope", args.qkv, stream);
   const OpTimer timer(stream, {.name = args.inverse ? "rope_backward" : "rope_forward",
                                .bytes = bytes_moved(args),
                                .casts = args.cast.defined()});

@@ -105,12 +105,11 @@ __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
 
 // ---- With a cast
 
-template <typename T>
 struct RotatedSource {
-  using Element = T;
+  using Element = __nv_bfloat16;
   static constexpr int kParts = 1;
-  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 1 : 2;
-  const T* qkv;
+  static constexpr int kMinBlocks = 2;
+  const Element* qkv;
   const float* table;
   RopeSizes sizes;
 
@@ -130,7 +129,7 @@ struct RotatedSource {
 
   // kAligned: half a head is a whole number of patches.
   template <bool kAligned>
-  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     if constexpr (kAligned) {
       make_patch(parts[0], m, n, at);
     } else {
@@ -138,14 +137,14 @@ struct RotatedSource {
     }
   }
 
-  __device__ void make_patch(Patch<T>& patch, int64_t m, int64_t n, const Place& at) const {
+  __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t column = at.column + at.patch_column * kPatch;
     patch = load_patch<true>(qkv, m, n, n, at);
     if (!is_rotated(column)) return;
     const Pair pair = pair_of(column);
     Place other_at = at;
     other_at.column += pair.other;
-    const Patch<T> others = load_patch<true>(qkv, m, n, n, other_at);
+    const Patch<Element> others = load_patch<true>(qkv, m, n, n, other_at);
     const int64_t row = at.row + at.patch_row * kPatch;
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
@@ -171,27 +170,27 @@ struct RotatedSource {
   }
 
   // Any head size and alignment.
-  __device__ void make_elements(Patch<T>& patch, int64_t m, int64_t n, const Place& at) const {
+  __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t row = at.row + at.patch_row * kPatch;
     const int64_t column = at.column + at.patch_column * kPatch;
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
-      for (int v = 0; v < Patch<T>::kVectors; ++v) {
-        const int64_t first = column + v * kVector<T>;
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        const int64_t first = column + v * kVector<Element>;
         patch.rows[r][v] =
-            pack_some<T>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
+            pack_some<Element>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
       }
     }
   }
 
-  __device__ T element(int64_t row, int64_t column, int64_t n) const {
-    const T* x = qkv + row * n + column;
+  __device__ Element element(int64_t row, int64_t column, int64_t n) const {
+    const Element* x = qkv + row * n + column;
     if (!is_rotated(column)) return *x;
     const Pair pair = pair_of(column);
     const float* cosine = cosines_of(row) + pair.angle;
     const float sine = cosine[sizes.head_dim / 2] * pair.direction;
-    return from_float<T>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
+    return from_float<Element>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
   }
 };
 
@@ -206,15 +205,15 @@ void rope(const Rope& args, Stream& stream) {
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
   const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
+  if (args.cast.defined()) {
+    const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
+    const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
+                                rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
+                                rows_are_aligned<float>(head_dim, {source.table});
+    return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
+                                            args.amax, stream);
+  }
   with_element(args.qkv.dtype(), [&]<typename T>() {
-    if (args.cast.defined()) {
-      const RotatedSource<T> source{pointer<const T>(args.qkv), pointer<const float>(args.table), sizes};
-      const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
-                                  rows_are_aligned<T>(sizes.row_elements, {source.qkv}) &&
-                                  rows_are_aligned<float>(head_dim, {source.table});
-      return make_and_cast("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements, args.amax,
-                           stream);
-    }
     // Half a head is what must be aligned; a row is a whole number of heads.
     const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
     auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;

@@ -63,7 +63,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   expect_tensor(args.out, "swiglu_forward out", args.gate_up.dtype(), {tokens, width});
   expect_tensor(args.gate_up, "swiglu_forward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_forward amax", DType::kFloat32, {1});
-  check_cast(args.cast, "swiglu_forward", args.out);
+  check_cast(args.cast, CastOf::kActivation, "swiglu_forward", args.out, stream);
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
   if (timer.planned()) return;
@@ -79,7 +79,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
 
 namespace {
 
-void check_backward_out(const SwigluBackward& args) {
+void check_backward_out(const SwigluBackward& args, const Stream& stream) {
   const Fp8Cast& cast = args.out_cast;
   if (args.out.defined()) {
     expect_tensor(args.out, "swiglu_backward out", args.gate_up.dtype(), {args.d_out.dim(0), args.d_out.dim(1)});
@@ -87,9 +87,8 @@ void check_backward_out(const SwigluBackward& args) {
   CHECK(!args.out.defined() || cast.defined() || !args.cast.defined(),
         "swiglu_backward: the gradient is cast and out is not, expected both or the latter alone");
   if (!cast.defined()) return;
-  check_cast(cast, "swiglu_backward out", args.out);
-  CHECK(!cast.rows.defined() && cast.format() == DType::kFloat8E4M3,
-        "swiglu_backward out: a cast to rows, or to {}, expected e4m3 columns alone", dtype_name(cast.format()));
+  check_cast(cast, CastOf::kActivation, "swiglu_backward out", args.out, stream);
+  CHECK(!cast.rows.defined(), "swiglu_backward out: a cast to rows, expected columns alone");
   CHECK(!args.cast.defined() || args.cast.scaling() == cast.scaling(),
         "swiglu_backward: the casts of the gradient and of out differ in scaling");
 }
@@ -103,10 +102,10 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   expect_tensor(args.gate_up, "swiglu_backward gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   expect_tensor(args.d_gate_up, "swiglu_backward d_gate_up", args.gate_up.dtype(), {tokens, 2 * width});
   if (args.amax.defined()) expect_tensor(args.amax, "swiglu_backward amax", DType::kFloat32, {1});
-  check_cast(args.cast, "swiglu_backward", args.d_gate_up);
+  check_cast(args.cast, CastOf::kGradient, "swiglu_backward", args.d_gate_up, stream);
   CHECK(!args.cast.defined() || args.cast.scaling() != Scaling::kBlock1x128 || width % 128 == 0,
         "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
-  check_backward_out(args);
+  check_backward_out(args, stream);
   const double read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
   const double out_bytes = args.out.defined() ? result_bytes(args.out_cast, args.out) : 0;
   const OpTimer timer(stream, {.name = "swiglu_backward",

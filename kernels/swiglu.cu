@@ -120,21 +120,20 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- With a cast
 
-template <typename T>
 struct ForwardSource {
-  using Element = T;
+  using Element = __nv_bfloat16;
   static constexpr int kParts = 1;
-  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 1 : 3;
-  const T* gate_up;  // [m, 2 n]
+  static constexpr int kMinBlocks = 3;
+  const Element* gate_up;  // [m, 2 n]
 
   template <bool kAligned>
-  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
-    const Patch<T> gate = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
-    const Patch<T> up = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    const Patch<Element> gate = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
+    const Patch<Element> up = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
-      for (int v = 0; v < Patch<T>::kVectors; ++v) {
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
         parts[0].rows[r][v] = forward_vector(gate.rows[r][v], up.rows[r][v]);
       }
     }
@@ -142,24 +141,24 @@ struct ForwardSource {
 };
 
 // Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way.
-template <typename T, Scaling kOutScaling>
+template <Scaling kOutScaling>
 struct BackwardSource {
-  using Element = T;
+  using Element = __nv_bfloat16;
   static constexpr int kParts = 2;
-  static constexpr int kMinBlocks = std::is_same_v<T, float> ? 1 : 2;
-  const T* d_out;     // [m, n]
-  const T* gate_up;   // [m, 2 n]
-  CastArguments out;  // columns null: not wanted
+  static constexpr int kMinBlocks = 2;
+  const Element* d_out;    // [m, n]
+  const Element* gate_up;  // [m, 2 n]
+  CastArguments out;       // columns null: not wanted
 
   template <bool kAligned>
-  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     parts[0] = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
     parts[1] = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
-    Patch<T> d = load_patch<kAligned>(d_out, m, n, n, at);
+    Patch<Element> d = load_patch<kAligned>(d_out, m, n, n, at);
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
 #pragma unroll
-      for (int v = 0; v < Patch<T>::kVectors; ++v)
+      for (int v = 0; v < Patch<Element>::kVectors; ++v)
         backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
     }
     if (out.columns == nullptr) return;
@@ -170,9 +169,11 @@ struct BackwardSource {
 
 // The gradient as it is, beside a cast of the result of forward with the scale of out.amax. Half a patch at a time:
 // whole ones of all three inputs leave no registers for a third block on a multiprocessor.
-template <bool kAligned, typename T>
-__global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, float> ? 1 : 3)
-    swiglu_backward_tile_kernel(T* d_gate_up, const T* d_out, const T* gate_up, float* amax, const CastArguments out) {
+template <bool kAligned>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    swiglu_backward_tile_kernel(__nv_bfloat16* d_gate_up, const __nv_bfloat16* d_out, const __nv_bfloat16* gate_up,
+                                float* amax, const CastArguments out) {
+  using T = __nv_bfloat16;
   constexpr int kHalf = kPatch / 2;
   constexpr int kVectors = Patch<T>::kVectors;
   const Place at = place_of_thread(out.n);
@@ -234,13 +235,13 @@ LaunchShape row_tiles(int64_t tokens, int64_t columns) {
 void swiglu_forward(const SwigluForward& args, Stream& stream) {
   const int64_t tokens = args.out.dim(0);
   const int64_t intermediate = args.out.dim(1);
+  if (args.cast.defined()) {
+    const ForwardSource source{pointer<const __nv_bfloat16>(args.gate_up)};
+    const bool source_aligned = rows_are_aligned<__nv_bfloat16>(intermediate, {source.gate_up});
+    return make_and_cast<CastOf::kActivation>("swiglu_forward", source, source_aligned, args.cast, tokens, intermediate,
+                                              args.amax, stream);
+  }
   with_element(args.out.dtype(), [&]<typename T>() {
-    if (args.cast.defined()) {
-      const ForwardSource<T> source{pointer<const T>(args.gate_up)};
-      const bool source_aligned = rows_are_aligned<T>(intermediate, {source.gate_up});
-      return make_and_cast("swiglu_forward", source, source_aligned, args.cast, tokens, intermediate, args.amax,
-                           stream);
-    }
     const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});
     auto* plain = aligned ? swiglu_forward_kernel<T, kVector<T>, false> : swiglu_forward_kernel<T, 1, false>;
     auto* with_amax = aligned ? swiglu_forward_kernel<T, kVector<T>, true> : swiglu_forward_kernel<T, 1, true>;
@@ -267,8 +268,8 @@ void backward_by_rows(const SwigluBackward& args, Stream& stream) {
 }
 
 // The gradient is not cast, out is.
-template <typename T>
 void backward_with_cast_out(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
   if (args.out_cast.scaling() != Scaling::kTensor) {
     backward_by_rows<T>(args, stream);
     return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
@@ -276,18 +277,19 @@ void backward_with_cast_out(const SwigluBackward& args, Stream& stream) {
   const CastArguments out = cast_arguments(args.out_cast, args.d_out.dim(0), args.d_out.dim(1), {});
   const bool aligned = rows_are_aligned<T>(out.n, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()}) &&
                        rows_are_aligned<uint8_t>(out.m, {out.columns});
-  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, T> : swiglu_backward_tile_kernel<false, T>;
+  auto* kernel = aligned ? swiglu_backward_tile_kernel<true> : swiglu_backward_tile_kernel<false>;
   launch("swiglu_backward", kernel, tiles(out.m, out.n), stream, pointer<T>(args.d_gate_up),
          pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), out);
 }
 
 // The gradient is cast, and out where it is wanted.
-template <typename T, Scaling kScaling>
+template <Scaling kScaling>
 void backward_with_cast(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
   const int64_t m = args.d_out.dim(0);
   const int64_t n = args.d_out.dim(1);
-  const BackwardSource<T, kScaling> source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-                                           cast_arguments(args.out_cast, m, n, {})};
+  const BackwardSource<kScaling> source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                                        cast_arguments(args.out_cast, m, n, {})};
   const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
                        (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
   with_format(args.cast.format(), [&]<Format kFormat>() {
@@ -299,12 +301,12 @@ void backward_with_cast(const SwigluBackward& args, Stream& stream) {
 }  // namespace
 
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
-  with_element(args.d_out.dtype(), [&]<typename T>() {
-    if (!args.cast.defined() && !args.out_cast.defined()) return backward_by_rows<T>(args, stream);
-    if (!args.cast.defined()) return backward_with_cast_out<T>(args, stream);
-    if (args.cast.scaling() == Scaling::kTensor) return backward_with_cast<T, Scaling::kTensor>(args, stream);
-    backward_with_cast<T, Scaling::kBlock1x128>(args, stream);
-  });
+  if (!args.cast.defined() && !args.out_cast.defined()) {
+    return with_element(args.d_out.dtype(), [&]<typename T>() { backward_by_rows<T>(args, stream); });
+  }
+  if (!args.cast.defined()) return backward_with_cast_out(args, stream);
+  if (args.cast.scaling() == Scaling::kTensor) return backward_with_cast<Scaling::kTensor>(args, stream);
+  backward_with_cast<Scaling::kBlock1x128>(args, stream);
 }
 
 }  // namespace octavo::cuda

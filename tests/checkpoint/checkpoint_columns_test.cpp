@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
