@@ -23,12 +23,20 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   check_same_data("data.validation", config.data.validation, group);
   InferenceModel inference(config, true, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr);
-  const double loss = inference.state().validator->loss(inference.state().model);
-  if (group.is_root()) {
-    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}",
-             checkpoint ? checkpoint->path().string() : config.init_from, loss, std::exp(loss),
-             with_thousands_separators(inference.state().validator->num_tokens()));
+  Validator& validator = *inference.state().validator;
+  const ValidationLoss result = validator.loss(inference.state().model);
+  if (!group.is_root()) return kExitDone;
+  const auto line = [&](const std::string& what, double loss, int64_t samples) {
+    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, loss, std::exp(loss),
+             with_thousands_separators(samples * config.data.seq_len));
+  };
+  int64_t samples = 0;
+  for (size_t d = 0; d < validator.datasets().size(); ++d) {
+    const ValidationSet::Dataset& dataset = validator.datasets()[d];
+    samples += dataset.num_samples;
+    if (validator.datasets().size() > 1) line(dataset.name, result.by_dataset[d], dataset.num_samples);
   }
+  line(checkpoint ? checkpoint->path().string() : config.init_from, result.loss, samples);
   return kExitDone;
 }
 

@@ -10,16 +10,33 @@
 namespace octavo {
 
 struct DatasetSource {
-  // Token file: PREFIX, PREFIX.bin or PREFIX.idx of a Megatron indexed dataset, or an llm.c .bin shard.
-  std::string path = {};
-  // Share of the tokens that comes from this dataset, relative to the other weights (they need not sum to 1).
+  // Token files, one row of tokens in this order: each PREFIX, PREFIX.bin or PREFIX.idx of a Megatron indexed dataset,
+  // an llm.c .bin shard, or a folder of them. At least one.
+  std::vector<std::string> paths = {};
+  std::string name = {};  // in logs and metrics; empty: dataset_names() finds one
+  // Share of the samples that comes from this dataset, relative to the other weights (they need not sum to 1).
   // 0: never read.
   double weight = 1.0;
+  double max_epochs = 0;  // passes over it of which more are reported (DataConfig::on_max_epochs); 0: any number
+  bool operator==(const DatasetSource&) const = default;
 };
 
+// The sources' names, or the last part of their first path where they have none; of several alike, the later ones with
+// "_2", "_3" and so on behind.
+std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
+
 enum class Shuffle {
-  kLcg,   // documents in the order of the LCG permutation, a new one every epoch
-  kNone,  // documents in file order, over and over, in a single lane
+  kLcg,   // windows in the order of the LCG permutation, a new one every epoch
+  kNone,  // windows in file order, over and over
+};
+
+enum class OnMaxEpochs { kWarn, kError };
+
+// Global samples [begin, end).
+struct SampleRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool operator==(const SampleRange&) const = default;
 };
 
 struct DataConfig {
@@ -30,10 +47,12 @@ struct DataConfig {
   Shuffle shuffle = Shuffle::kLcg;
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
-  // Used by the model; the loader always reports the boundaries.
+  // Whether attention stays within documents, and the loss leaves out targets of the next one.
   bool document_mask = false;
-  // Sample g comes from lane g mod lanes. 1 when shuffle is none.
-  int64_t lanes = 1024;
+  OnMaxEpochs on_max_epochs = OnMaxEpochs::kWarn;
+  std::vector<SampleRange> skip = {};              // that training passes over
+  std::optional<int64_t> resume_from_sample = {};  // where the data goes on, whatever a checkpoint says
+  int64_t reader_threads = 4;                      // that read samples ahead
   std::string tokenizer = "byte";
   uint64_t seed = 1234;
 };

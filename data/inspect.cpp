@@ -164,13 +164,13 @@ OrderedJson inspect_token_file(const std::string& path) {
 void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out) {
   CHECK_INPUT(begin >= 0 && begin <= end, "samples {}:{}, expected A:B with 0 <= A <= B", begin, end);
   SampleStream stream(config, config.train, /*vocab_size=*/0);
-  stream.skip(begin);
+  stream.seek(begin);
   std::vector<int32_t> tokens(static_cast<size_t>(config.seq_len + 1));
   for (int64_t g = begin; g < end; ++g) {
-    Sample sample;
-    stream.next(tokens, {}, &sample);
-    out << fmt::format("{{\"sample\":{},\"lane\":{},\"epoch\":{},\"tokens\":[{}]}}\n", sample.index, sample.lane,
-                       sample.epoch, fmt::join(tokens, ","));
+    const Sample sample = stream.next();
+    stream.read(sample, tokens, {});
+    out << fmt::format("{{\"sample\":{},\"dataset\":{},\"epoch\":{},\"window\":{},\"tokens\":[{}]}}\n", sample.index,
+                       sample.dataset, sample.window.epoch, sample.window.index, fmt::join(tokens, ","));
   }
   out.flush();
   CHECK(out.good(), "writing the samples failed");

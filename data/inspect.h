@@ -22,8 +22,10 @@ namespace octavo {
 // InputError when the file itself is broken or missing.
 nlohmann::ordered_json inspect_token_file(const std::string& path);
 
-// `octavo inspect CONFIG --samples A:B`: the global training samples begin to end-1, one JSON object a line, exactly
-//   {"sample":g,"lane":l,"epoch":e,"tokens":[seq_len + 1 ids]}
+// `octavo inspect CONFIG --samples A:B`: the global training samples begin to end-1, those of data.skip too, one JSON
+// object a line, exactly
+//   {"sample":g,"dataset":d,"epoch":e,"window":w,"tokens":[seq_len + 1 ids]}
+// with the number of the dataset in data.train.
 // InputError when the range is not 0 <= begin <= end.
 void write_samples(const DataConfig& config, int64_t begin, int64_t end, std::ostream& out);
 

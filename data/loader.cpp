@@ -6,46 +6,67 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_input.h"
 #include "data/sample_batch.h"
 
 namespace octavo {
 namespace {
 
-SampleStream open_stream(const DataConfig& config, int64_t vocab_size, const nlohmann::json* state) {
-  SampleStream stream(config, config.train, vocab_size);
-  if (state != nullptr) stream.restore(*state);
-  return stream;
+using Json = nlohmann::json;
+
+constexpr const char* kSaved = "the loader state";
+
+// In rising order, with those that touch as one.
+std::vector<SampleRange> merged(std::vector<SampleRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::vector<SampleRange> merged;
+  for (const SampleRange& range : ranges) {
+    CHECK_INPUT(range.begin >= 0 && range.begin < range.end,
+                "data.skip has the range {} to {}, expected [A, B] with 0 <= A < B", range.begin, range.end);
+    if (!merged.empty() && range.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, range.end);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+Json to_json(const std::vector<SampleRange>& ranges) {
+  Json json = Json::array();
+  for (const SampleRange& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+std::vector<SampleRange> ranges_from_json(const Json& json) {
+  std::vector<SampleRange> ranges;
+  for (const Json& range : json) {
+    ranges.push_back({as_integer(range.at(0), kSaved), as_integer(range.at(1), kSaved)});
+  }
+  return ranges;
 }
 
 }  // namespace
 
-Loader::Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state)
-    : Loader(open_stream(config, options.vocab_size, state), options) {}
-
-Loader::Loader(SampleStream stream, const LoaderOptions& options) : options_(options), stream_(std::move(stream)) {
+Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Json* state)
+    : config_(config), options_(options), stream_(config, config.train, options.vocab_size) {
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "loader of rank {} of {} ranks", options.rank, options.num_ranks);
   CHECK_INPUT(options.global_batch_size >= 1 && options.global_batch_size % options.num_ranks == 0,
               "training.global_batch_size is {}, expected a multiple of the {} data-parallel ranks",
               options.global_batch_size, options.num_ranks);
   CHECK(options.prefetch_depth >= 1, "prefetch depth {}, expected at least 1", options.prefetch_depth);
-  start();
-}
-
-void Loader::start() {
+  CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
+  config_.skip = merged(config.skip);
+  restore(state);
   initial_state_ = stream_.state();
-  sample_.resize(static_cast<size_t>(stream_.seq_len() + 1));
-  const auto tokens = static_cast<size_t>(local_batch_size() * stream_.seq_len());
-  // One more than is prefetched: the consumer holds one.
+  // One more than is prepared ahead: the consumer holds one.
   for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
-    auto batch = std::make_unique<Batch>();
-    batch->inputs.resize(tokens);
-    batch->targets.resize(tokens);
-    batch->document_start.resize(tokens);
-    batch->state_after = initial_state_;
-    free_.push_back(std::move(batch));
+    auto slot = std::make_unique<Slot>();
+    resize(slot->batch, local_batch_size(), stream_.seq_len());
+    free_.push_back(std::move(slot));
   }
-  thread_ = std::thread([this] { run(); });
+  for (int64_t i = 0; i < config_.reader_threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
 Loader::~Loader() {
@@ -53,71 +74,114 @@ Loader::~Loader() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// A job that is requeued with data.resume_from_sample still in its config goes on where it was.
+void Loader::restore(const Json* state) {
+  resumed_from_sample_ = config_.resume_from_sample;
+  if (state == nullptr) return stream_.seek(config_.resume_from_sample.value_or(0));
+  try {
+    const Json saved = state->value("resumed_from_sample", Json());
+    const bool goes_elsewhere = config_.resume_from_sample && saved != *config_.resume_from_sample;
+    skipped_ = ranges_from_json(state->value("skipped", Json::array()));
+    if (goes_elsewhere) return stream_.seek(*config_.resume_from_sample);
+    if (!saved.is_null()) resumed_from_sample_ = as_integer(saved, kSaved);
+  } catch (const Json::exception& error) {
+    throw InputError(fmt::format("{} is malformed: {}", kSaved, reason_of(error)));
+  }
+  stream_.restore(*state);
 }
 
 void Loader::run() {
-  try {
-    while (std::unique_ptr<Batch> batch = take_free()) {
-      fill(*batch);
-      {
-        const std::lock_guard lock(mutex_);
-        ready_.push_back(std::move(batch));
-      }
-      changed_.notify_all();
-    }
-  } catch (...) {
-    {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
-    }
-    changed_.notify_all();
-  }
-}
-
-// Waits for a batch that nobody holds; null when the loader is being destroyed.
-std::unique_ptr<Batch> Loader::take_free() {
+  std::vector<int32_t> scratch(static_cast<size_t>(stream_.seq_len() + 1));
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopping_ || !free_.empty(); });
-  if (stopping_) return nullptr;
-  std::unique_ptr<Batch> batch = std::move(free_.back());
-  free_.pop_back();
-  return batch;
+  while (true) {
+    Slot* slot = nullptr;
+    work_.wait(lock, [&] { return stopping_ || (slot = slot_with_work()) != nullptr; });
+    if (stopping_) return;
+    const size_t row = slot->taken++;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      read_sample(stream_, slot->samples[row], static_cast<int64_t>(row), scratch, slot->batch);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure && !slot->failure) slot->failure = failure;
+    if (--slot->missing == 0) ready_.notify_all();
+  }
 }
 
-void Loader::fill(Batch& batch) {
-  const int64_t local = local_batch_size();
-  batch.step = next_step_++;
-  stream_.skip(options_.rank * local);
-  for (int64_t row = 0; row < local; ++row) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;  // the half-filled batch is never handed out
-    }
-    read_sample(stream_, sample_, row, batch);
+// The first batch of which a sample is still to be read, a new one where there is room; null when there is neither.
+Loader::Slot* Loader::slot_with_work() {
+  for (const auto& slot : slots_) {
+    if (slot->taken < slot->samples.size()) return slot.get();
   }
-  stream_.skip(options_.global_batch_size - (options_.rank + 1) * local);
+  if (free_.empty()) return nullptr;
+  slots_.push_back(std::move(free_.back()));
+  free_.pop_back();
+  Slot& slot = *slots_.back();
+  locate(slot);
+  work_.notify_all();
+  return &slot;
+}
+
+void Loader::locate(Slot& slot) {
+  const int64_t local = local_batch_size();
+  Batch& batch = slot.batch;
+  slot.samples.clear();
+  batch.step = next_step_++;
+  batch.skipped.clear();
+  batch.dataset.clear();
+  batch.dataset_samples.assign(static_cast<size_t>(stream_.num_datasets()), 0);
+  for (int64_t i = 0; i < options_.global_batch_size; ++i) {
+    pass_over_skipped(batch);
+    const Sample sample = stream_.next();
+    ++batch.dataset_samples[static_cast<size_t>(sample.dataset)];
+    if (i / local != options_.rank) continue;
+    slot.samples.push_back(sample);
+    batch.dataset.push_back(sample.dataset);
+  }
   batch.state_after = stream_.state();
+  slot.taken = 0;
+  slot.missing = slot.samples.size();
+  slot.failure = nullptr;
+}
+
+void Loader::pass_over_skipped(Batch& batch) {
+  for (const SampleRange& range : config_.skip) {
+    const int64_t next = stream_.next_sample();
+    if (next < range.begin || next >= range.end) continue;
+    batch.skipped.push_back({next, range.end});
+    stream_.seek(range.end);
+  }
 }
 
 const Batch& Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !ready_.empty() || failure_; });
+  ready_.wait(lock, [this] { return !slots_.empty() && slots_.front()->missing == 0; });
   // On failure the consumer keeps the batch it has, so that state_json() still tells the last good step.
-  if (ready_.empty()) std::rethrow_exception(failure_);
+  if (slots_.front()->failure) std::rethrow_exception(slots_.front()->failure);
   if (current_) free_.push_back(std::move(current_));
-  current_ = std::move(ready_.front());
-  ready_.pop_front();
+  current_ = std::move(slots_.front());
+  slots_.pop_front();
   lock.unlock();
-  changed_.notify_all();
+  work_.notify_all();
+  const Batch& batch = current_->batch;
+  skipped_.insert(skipped_.end(), batch.skipped.begin(), batch.skipped.end());
   data_ms_ = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  return *current_;
+  return batch;
 }
 
-nlohmann::json Loader::state_json() const {
-  return stream_.state_json(current_ ? current_->state_after : initial_state_);
+Json Loader::state_json() const {
+  Json json = stream_.state_json(state());
+  json["skipped"] = to_json(skipped_);
+  json["resumed_from_sample"] = resumed_from_sample_ ? Json(*resumed_from_sample_) : Json();
+  return json;
 }
 
 }  // namespace octavo

@@ -1,8 +1,8 @@
-// Batches of samples for one data-parallel rank, prepared ahead by a thread.
+// Batches of samples for one data-parallel rank, read ahead by a few threads.
 //
-// A step takes the next global_batch_size global samples of the stream; rank r of R receives the samples
-// [r B/R, (r+1) B/R) of them and passes over the rest by their lengths. All ranks hold the same state after a step, and
-// that state does not depend on R, so a run may go on with any number of ranks.
+// A step takes the next global_batch_size global samples of the stream, past the ranges of data.skip; rank r of R
+// receives the samples r B/R to (r+1) B/R - 1 of them. All ranks hold the same state after a step, and that state does
+// not depend on R, so a run may go on with any number of ranks.
 #pragma once
 
 #include <condition_variable>
@@ -28,30 +28,35 @@ struct LoaderOptions {
   int64_t vocab_size = 0;         // every token must lie in [0, vocab_size); 0 checks nothing
 };
 
-// The three arrays are [local_batch, seq_len], row-major.
+// The first three arrays are [local_batch, seq_len], row-major.
 struct Batch {
   int64_t step = 0;                     // batches before this one, since the loader's construction
   std::vector<int32_t> inputs;          // first seq_len tokens of each sample
   std::vector<int32_t> targets;         // last seq_len tokens; -1 where the loss ignores the position
   std::vector<int32_t> document_start;  // position in its sample of the first token of the document of each input token
-  StreamState state_after;              // of the stream once this step is consumed
+  std::vector<int64_t> dataset;         // [local_batch] that the sample is of
+  std::vector<int64_t> dataset_samples;  // by dataset: of the whole step, over all ranks
+  std::vector<SampleRange> skipped;      // of data.skip, that this step passed over
+  StreamState state_after;               // of the stream once this step is consumed
 };
+
+// Whether the loss counts a position of that target.
+inline bool is_target(int32_t target) { return target >= 0; }
 
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
 class Loader {
  public:
   // Opens config.train, checks it against vocab_size, goes to `state` (a state_json()) if one is given, and starts the
-  // prefetching thread. InputError as TokenFile and SampleStream, and when the batch does not divide.
+  // reading threads. config.resume_from_sample, where set, is gone to instead, unless the state has gone there before.
+  // InputError as SampleStream, and when the batch does not divide.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
-  // Reads on from wherever `stream` stands; vocab_size is then the stream's.
-  Loader(SampleStream stream, const LoaderOptions& options);
-  // Stops the thread after at most the sample it is reading.
+  // Stops the threads after at most the samples that they are reading.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   // The next step's batch, valid until the following call; buffers are reused. Waits when none is ready. Throws what
-  // the thread threw (Error when a token lies outside the vocabulary) once the batches before it are consumed.
+  // a thread threw (Error when a token lies outside the vocabulary) once the batches before it are consumed.
   const Batch& next();
 
   // Milliseconds that the last next() waited.
@@ -60,32 +65,44 @@ class Loader {
   int64_t local_batch_size() const { return options_.global_batch_size / options_.num_ranks; }
   const SampleStream& stream() const { return stream_; }
 
-  // State after the step that the last next() returned (not of what was prefetched beyond it): give it to a loader to
-  // go on with the following step.
+  // State after the step that the last next() returned (not of what was read ahead): give it to a loader to go on with
+  // the following step.
   nlohmann::json state_json() const;
+  const StreamState& state() const { return current_ ? current_->batch.state_after : initial_state_; }
 
  private:
-  void start();
+  // A batch on its way.
+  struct Slot {
+    Batch batch;
+    std::vector<Sample> samples;  // of this rank
+    size_t taken = 0;             // by threads that read them
+    size_t missing = 0;           // not yet read
+    std::exception_ptr failure;
+  };
+  void restore(const nlohmann::json* state);
   void run();
-  void fill(Batch& batch);
-  std::unique_ptr<Batch> take_free();
+  Slot* slot_with_work();
+  void locate(Slot& slot);
+  void pass_over_skipped(Batch& batch);
 
+  DataConfig config_;
   LoaderOptions options_;
-  SampleStream stream_;  // used by the thread alone once it runs, apart from its constants
-  std::vector<int32_t> sample_;
-  int64_t next_step_ = 0;
+  SampleStream stream_;  // the threads share it, under mutex_ but for read()
   StreamState initial_state_;
-  std::unique_ptr<Batch> current_;  // what the consumer holds
+  std::vector<SampleRange> skipped_;  // up to the current batch, by the runs before this one too
+  std::optional<int64_t> resumed_from_sample_;
+  std::unique_ptr<Slot> current_;  // what the consumer holds
   double data_ms_ = 0;
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<Batch>> ready_;
-  std::vector<std::unique_ptr<Batch>> free_;
-  std::exception_ptr failure_;
+  std::mutex mutex_;                         // guards what follows
+  std::condition_variable work_;             // for the threads
+  std::condition_variable ready_;            // for the consumer
+  std::deque<std::unique_ptr<Slot>> slots_;  // in the order of the steps
+  std::vector<std::unique_ptr<Slot>> free_;
+  int64_t next_step_ = 0;
   bool stopping_ = false;
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace octavo

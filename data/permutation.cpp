@@ -26,14 +26,18 @@ uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The additions keep (0, 0, 0) off the fixed point 0 of mix_bits and the three values from cancelling one another.
+uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch) {
+  return mix_bits(mix_bits(mix_bits(seed + 1) + dataset + 1) + epoch + 1);
+}
+
 Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t epoch) : n_(n) {
   CHECK(n >= 1 && n <= uint64_t{1} << 62, "a permutation of {} elements, expected 1 to 2^62", n);
   const int bits = static_cast<int>(std::bit_width(n - 1));
   mask_ = (uint64_t{1} << bits) - 1;
   shift_ = std::max(1, (bits + 1) / 2);
 
-  // The additions keep (0, 0, 0) off the fixed point 0 of mix_bits and the three values from cancelling one another.
-  Draws draw(mix_bits(mix_bits(mix_bits(seed + 1) + dataset + 1) + epoch + 1));
+  Draws draw(hash_of_epoch(seed, dataset, epoch));
   // a = 5 mod 8 is the half of a = 1 mod 4 in which a - 1 has no further factor of two (the greatest potency: Knuth,
   // The Art of Computer Programming 2, 3.2.1.3); among the rest are multipliers as poor as 1.
   const Steps one_step{.a = (draw() & ~uint64_t{7}) | 5, .c = draw() | 1};

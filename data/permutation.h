@@ -1,5 +1,5 @@
-// The order of the documents in an epoch: a pseudo-random permutation of [0, n) that is evaluated one element at a
-// time. No list is built, so 10 billion documents cost what ten do, and any position is reached at once.
+// The order of the windows in an epoch: a pseudo-random permutation of [0, n) that is evaluated one element at a time.
+// No list is built, so 10 billion windows cost what ten do, and any position is reached at once.
 //
 // With k = ceil(log2 n) bits and m = 2^k, position i goes through three bijections:
 //
@@ -11,7 +11,7 @@
 //      x_i takes ceil(k/6) multiplications instead of i.
 //   2. An output permutation of k bits, several rounds of: xor with a key, x ^= x >> s, multiply by an odd key mod m.
 //      Each is invertible on k bits. It is needed because bit b of a bare LCG modulo 2^k has period 2^(b+1): the lowest
-//      bit alternates, so even and odd documents would take turns.
+//      bit alternates, so even and odd windows would take turns.
 //   3. Cycle-walking: m may exceed n, by less than a factor 2; while the result is not below n, it goes through 1 and 2
 //      again. That follows the cycle of i in the permutation of [0, m) to the next element below n, which is a
 //      permutation of [0, n), and takes fewer than two rounds on average.
@@ -27,6 +27,9 @@ namespace octavo {
 
 // A well-mixed 64-bit hash (the finalizer of SplitMix64), a bijection of 64-bit integers.
 uint64_t mix_bits(uint64_t x);
+
+// What an epoch of a dataset draws from.
+uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch);
 
 // Immutable; safe to use from several threads.
 class Permutation {

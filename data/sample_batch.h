@@ -9,7 +9,14 @@
 
 namespace octavo {
 
-// Reads the next sample of `stream` into row `row` of the batch. `scratch` is [seq_len + 1].
-void read_sample(SampleStream& stream, std::span<int32_t> scratch, int64_t row, Batch& batch);
+// Room for `rows` samples of seq_len.
+void resize(Batch& batch, int64_t rows, int64_t seq_len);
+
+// Reads `sample` into row `row` of the batch. `scratch` is [seq_len + 1].
+void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, std::span<int32_t> scratch,
+                 Batch& batch);
+
+// A row that is no sample: inputs 0 and targets -1, which the loss ignores.
+void pad_row(Batch& batch, int64_t row, int64_t seq_len);
 
 }  // namespace octavo

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 
@@ -94,36 +95,47 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
   return first == ids.end() ? -1 : first - ids.begin();
 }
 
-TokenFile::TokenFile(const std::string& path) {
-  CHECK_INPUT(!path.empty(), "the path of a token file is empty");
-  const std::string prefix = token_file_prefix(path);
-  if (path_exists(prefix + ".idx") || !path_exists(prefix + ".bin")) {
-    open_megatron(prefix);
-  } else {
-    open_llm_c(prefix + ".bin");
-  }
+namespace {
+
+// InputError where there is neither a Megatron dataset nor a shard.
+bool is_megatron(const std::string& prefix) {
+  CHECK_INPUT(!prefix.empty(), "the path of a token file is empty");
+  if (path_exists(prefix + ".idx")) return true;
+  CHECK_INPUT(path_exists(prefix + ".bin"), "{}.idx: no such token file (a Megatron dataset is {}.bin and {}.idx)",
+              prefix, prefix, prefix);
+  return false;
 }
 
-void TokenFile::open_megatron(const std::string& prefix) {
-  const std::string idx_path = prefix + ".idx";
-  CHECK_INPUT(path_exists(idx_path), "{}: no such token file (a Megatron dataset is {}.bin and {}.idx)", idx_path,
-              prefix, prefix);
-  idx_ = MappedFile(idx_path);
-  bin_ = MappedFile(prefix + ".bin");
+// Reads into `bytes` what the file begins with, and returns the file's size.
+int64_t read_beginning(const std::string& path, std::span<std::byte> bytes) {
+  const InputFile file(path);
+  for (size_t done = 0; done < bytes.size();) {
+    const auto count = ::pread(file.descriptor(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    CHECK_INPUT(count >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return file.size_bytes();
+}
 
-  const int64_t size = idx_.size_bytes();
-  CHECK_INPUT(size >= kMegatronHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", idx_path, size,
+struct MegatronHeader {
+  TokenDtype dtype = TokenDtype::kU16;
+  int64_t sequences = 0;
+  int64_t entries = 0;  // of the document index
+};
+
+// `header`: the first bytes of a file of `size`, as many as a header has where it is long enough.
+MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, const std::string& path) {
+  CHECK_INPUT(size >= kMegatronHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
               kMegatronHeaderBytes);
-  const std::byte* header = idx_.data();
   CHECK_INPUT(std::memcmp(header, kMegatronMagic.data(), kMegatronMagic.size()) == 0,
-              "{}: is not a Megatron index: it does not begin with MMIDIDX", idx_path);
+              "{}: is not a Megatron index: it does not begin with MMIDIDX", path);
   const auto version = load<uint64_t>(header + 9, 0);
-  CHECK_INPUT(version == 1, "{}: has version {}, expected 1", idx_path, version);
+  CHECK_INPUT(version == 1, "{}: has version {}, expected 1", path, version);
   const auto code = load<uint8_t>(header + 17, 0);
   CHECK_INPUT(code == 1 || code == 4 || code == 8, "{}: has dtype code {}, expected 1 (uint8), 4 (int32) or 8 (uint16)",
-              idx_path, code);
-  dtype_ = static_cast<TokenDtype>(code);
-
+              path, code);
   const auto sequences = load<uint64_t>(header + 18, 0);
   const auto entries = load<uint64_t>(header + 26, 0);
   // Bounding the counts first keeps the sum below from overflowing on a garbled header.
@@ -132,12 +144,69 @@ void TokenFile::open_megatron(const std::string& prefix) {
                   static_cast<uint64_t>(kMegatronHeaderBytes) + 12 * sequences + 8 * entries == bound,
               "{}: is {} bytes, which does not fit its counts of {} sequences and {} document-index entries "
               "(34 + 12 a sequence + 8 an entry): truncated or foreign",
-              idx_path, size, sequences, entries);
-  CHECK_INPUT(entries >= 1, "{}: has no document index, expected at least one entry", idx_path);
+              path, size, sequences, entries);
+  CHECK_INPUT(entries >= 1, "{}: has no document index, expected at least one entry", path);
+  return {static_cast<TokenDtype>(code), static_cast<int64_t>(sequences), static_cast<int64_t>(entries)};
+}
 
-  num_sequences_ = static_cast<int64_t>(sequences);
-  num_documents_ = static_cast<int64_t>(entries) - 1;
-  lengths_ = header + kMegatronHeaderBytes;
+struct LlmCHeader {
+  TokenDtype dtype = TokenDtype::kU16;
+  int64_t tokens = 0;
+};
+
+LlmCHeader parse_llm_c_header(const std::byte* header, int64_t size, const std::string& path) {
+  const int32_t magic = size >= 4 ? load<int32_t>(header, 0) : 0;
+  CHECK_INPUT(
+      magic == kLlmCGpt2Magic || magic == kLlmCLlama3Magic,
+      "{}: has no .idx beside it as a Megatron token file would, and begins with {} where an llm.c shard has {} "
+      "or {}",
+      path, magic, kLlmCGpt2Magic, kLlmCLlama3Magic);
+  CHECK_INPUT(size >= kLlmCHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
+              kLlmCHeaderBytes);
+  const bool llama3 = magic == kLlmCLlama3Magic;
+  const int32_t version = load<int32_t>(header, 1);
+  const int32_t expected = llama3 ? kLlmCLlama3Version : kLlmCGpt2Version;
+  CHECK_INPUT(version == expected, "{}: has version {}, expected {} for magic {}", path, version, expected, magic);
+  const LlmCHeader parsed{llama3 ? TokenDtype::kI32 : TokenDtype::kU16, load<int32_t>(header, 2)};
+  CHECK_INPUT(parsed.tokens >= 0 && size == kLlmCHeaderBytes + parsed.tokens * token_size_bytes(parsed.dtype),
+              "{}: is {} bytes, which does not fit its count of {} tokens of {} bytes after {} of header: truncated or "
+              "foreign",
+              path, size, parsed.tokens, token_size_bytes(parsed.dtype), kLlmCHeaderBytes);
+  return parsed;
+}
+
+}  // namespace
+
+TokenFileCounts count_tokens(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  std::array<std::byte, kLlmCHeaderBytes> header{};
+  if (!is_megatron(prefix)) {
+    const int64_t size = read_beginning(prefix + ".bin", header);
+    return {.tokens = parse_llm_c_header(header.data(), size, prefix + ".bin").tokens, .index_bytes = size};
+  }
+  const int64_t size = read_beginning(prefix + ".idx", header);
+  const MegatronHeader parsed = parse_megatron_header(header.data(), size, prefix + ".idx");
+  const int64_t bin_bytes = read_beginning(prefix + ".bin", {});
+  return {.tokens = bin_bytes / token_size_bytes(parsed.dtype), .documents = parsed.entries - 1, .index_bytes = size};
+}
+
+TokenFile::TokenFile(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  if (is_megatron(prefix)) {
+    open_megatron(prefix);
+  } else {
+    open_llm_c(prefix + ".bin");
+  }
+}
+
+void TokenFile::open_megatron(const std::string& prefix) {
+  idx_ = MappedFile(prefix + ".idx");
+  bin_ = MappedFile(prefix + ".bin");
+  const MegatronHeader header = parse_megatron_header(idx_.data(), idx_.size_bytes(), idx_.path());
+  dtype_ = header.dtype;
+  num_sequences_ = header.sequences;
+  num_documents_ = header.entries - 1;
+  lengths_ = idx_.data() + kMegatronHeaderBytes;
   offsets_ = lengths_ + 4 * num_sequences_;
   document_index_ = offsets_ + 8 * num_sequences_;
   check_sequences();
@@ -146,6 +215,7 @@ void TokenFile::open_megatron(const std::string& prefix) {
   for (int64_t d = 0; one_sequence_each_ && d < num_documents_; ++d) {
     one_sequence_each_ = load<int64_t>(document_index_, d) == d;
   }
+  find_document_begins();
 }
 
 void TokenFile::check_sequences() {
@@ -153,7 +223,9 @@ void TokenFile::check_sequences() {
   int64_t end_of_last = 0;
   for (int64_t s = 0; s < num_sequences_; ++s) {
     const int64_t length = sequence_length(s);
-    end_of_last = std::max(end_of_last, sequence_offset_bytes(s, length) + length * width);
+    const int64_t offset = sequence_offset_bytes(s, length);
+    in_order_ = in_order_ && offset == num_tokens_ * width;
+    end_of_last = std::max(end_of_last, offset + length * width);
     num_tokens_ += length;
   }
   CHECK_INPUT(end_of_last == bin_.size_bytes(), "{}: is {} bytes, but {} describes {}: the two do not belong together",
@@ -173,29 +245,26 @@ void TokenFile::check_document_index() const {
               previous, num_sequences_);
 }
 
+void TokenFile::find_document_begins() {
+  if (in_order_) {
+    for (int64_t d = 0; d < num_documents_; d += kStride) sparse_begins_.push_back(document_begin(d));
+    return;
+  }
+  begins_.reserve(static_cast<size_t>(num_documents_) + 1);
+  int64_t begin = 0;
+  for (int64_t d = 0; d < num_documents_; ++d) {
+    begins_.push_back(begin);
+    begin += document_length(d);
+  }
+  begins_.push_back(begin);
+}
+
 void TokenFile::open_llm_c(const std::string& bin_path) {
   bin_ = MappedFile(bin_path);
-  const int64_t size = bin_.size_bytes();
-  const int32_t magic = size >= 4 ? load<int32_t>(bin_.data(), 0) : 0;
-  CHECK_INPUT(
-      magic == kLlmCGpt2Magic || magic == kLlmCLlama3Magic,
-      "{}: has no .idx beside it as a Megatron token file would, and begins with {} where an llm.c shard has {} "
-      "or {}",
-      bin_path, magic, kLlmCGpt2Magic, kLlmCLlama3Magic);
-  CHECK_INPUT(size >= kLlmCHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", bin_path, size,
-              kLlmCHeaderBytes);
-  const bool llama3 = magic == kLlmCLlama3Magic;
-  const int32_t version = load<int32_t>(bin_.data(), 1);
-  const int32_t expected = llama3 ? kLlmCLlama3Version : kLlmCGpt2Version;
-  CHECK_INPUT(version == expected, "{}: has version {}, expected {} for magic {}", bin_path, version, expected, magic);
-
-  dtype_ = llama3 ? TokenDtype::kI32 : TokenDtype::kU16;
-  num_tokens_ = load<int32_t>(bin_.data(), 2);
-  CHECK_INPUT(num_tokens_ >= 0 && size == kLlmCHeaderBytes + num_tokens_ * token_size_bytes(dtype_),
-              "{}: is {} bytes, which does not fit its count of {} tokens of {} bytes after {} of header: truncated or "
-              "foreign",
-              bin_path, size, num_tokens_, token_size_bytes(dtype_), kLlmCHeaderBytes);
-  if (llama3) {
+  const LlmCHeader header = parse_llm_c_header(bin_.data(), bin_.size_bytes(), bin_path);
+  dtype_ = header.dtype;
+  num_tokens_ = header.tokens;
+  if (dtype_ == TokenDtype::kI32) {
     find_llm_c_documents<uint32_t>(kLlama3BeginOfText);
   } else {
     find_llm_c_documents<uint16_t>(kGpt2EndOfText);
@@ -204,13 +273,13 @@ void TokenFile::open_llm_c(const std::string& bin_path) {
 
 template <typename T>
 void TokenFile::find_llm_c_documents(T leading_token) {
-  if (num_tokens_ > 0) starts_.push_back(0);
+  if (num_tokens_ > 0) begins_.push_back(0);
   const std::byte* tokens = bin_.data() + kLlmCHeaderBytes;
   for (int64_t t = 1; t < num_tokens_; ++t) {
-    if (load<T>(tokens, t) == leading_token) starts_.push_back(t);
+    if (load<T>(tokens, t) == leading_token) begins_.push_back(t);
   }
-  num_documents_ = num_sequences_ = static_cast<int64_t>(starts_.size());
-  starts_.push_back(num_tokens_);
+  num_documents_ = num_sequences_ = static_cast<int64_t>(begins_.size());
+  begins_.push_back(num_tokens_);
 }
 
 int64_t TokenFile::first_sequence(int64_t document) const {
@@ -230,12 +299,12 @@ int64_t TokenFile::sequence_length(int64_t sequence) const {
     return length;
   }
   const auto s = static_cast<size_t>(sequence);
-  return starts_[s + 1] - starts_[s];
+  return begins_[s + 1] - begins_[s];
 }
 
 int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const {
   const int64_t width = token_size_bytes(dtype_);
-  if (offsets_ == nullptr) return kLlmCHeaderBytes + starts_[static_cast<size_t>(sequence)] * width;
+  if (offsets_ == nullptr) return kLlmCHeaderBytes + begins_[static_cast<size_t>(sequence)] * width;
   const auto offset = load<int64_t>(offsets_, sequence);
   CHECK_INPUT(offset >= 0, "{}: sequence {} has byte offset {}, expected no negative value", idx_.path(), sequence,
               offset);
@@ -247,19 +316,45 @@ int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const
   return offset;
 }
 
-void TokenFile::check_lengths() const {
-  int64_t tokens = 0;
-  for (int64_t s = 0; s < num_sequences_; ++s) tokens += sequence_length(s);
-  CHECK_INPUT(tokens == num_tokens_, "{}: describes {} tokens, but it was {} when it was opened: it has been changed",
-              idx_.path(), tokens, num_tokens_);
-}
-
 int64_t TokenFile::document_length(int64_t document) const {
   if (one_sequence_each_) return sequence_length(document);
   const int64_t end = first_sequence(document + 1);
   int64_t length = 0;
   for (int64_t s = first_sequence(document); s < end; ++s) length += sequence_length(s);
   return length;
+}
+
+int64_t TokenFile::document_begin(int64_t document) const {
+  if (!begins_.empty()) return begins_[static_cast<size_t>(document)];
+  const int64_t sequence = document < num_documents_ ? first_sequence(document) : num_sequences_;
+  if (sequence == num_sequences_) return num_tokens_;
+  return load<int64_t>(offsets_, sequence) / token_size_bytes(dtype_);
+}
+
+int64_t TokenFile::find_document(int64_t position, int64_t extra) const {
+  // The number of documents of `count` that begin at `position` or before, where `begin_of` rises.
+  const auto count_up_to = [&](int64_t count, const auto& begin_of) {
+    int64_t low = 0, high = count;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (begin_of(middle) <= position) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  const auto row_begin = [&](int64_t d) { return document_begin(d) + d * extra; };
+  int64_t first = 0, count = num_documents_;
+  if (!sparse_begins_.empty()) {
+    const auto blocks = static_cast<int64_t>(sparse_begins_.size());
+    const int64_t block =
+        count_up_to(blocks, [&](int64_t b) { return sparse_begins_[static_cast<size_t>(b)] + b * kStride * extra; });
+    first = std::max<int64_t>(0, block - 1) * kStride;
+    count = std::min(kStride, num_documents_ - first);
+  }
+  return std::max<int64_t>(0, first + count_up_to(count, [&](int64_t i) { return row_begin(first + i); }) - 1);
 }
 
 void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) const {

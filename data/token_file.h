@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,15 @@ int64_t max_token_id(TokenDtype dtype);
 
 // Strips a trailing ".bin" or ".idx": the PREFIX of a Megatron dataset.
 std::string token_file_prefix(const std::string& path);
+
+// What can be known of a token file before it is opened, from the sizes of its files and its header.
+struct TokenFileCounts {
+  int64_t tokens = 0;
+  std::optional<int64_t> documents = {};  // nothing where only the tokens tell (llm.c)
+  int64_t index_bytes = 0;                // that opening it reads: of PREFIX.idx, or of the shard
+};
+// `path` as TokenFile takes it. InputError as there, as far as the header tells.
+TokenFileCounts count_tokens(const std::string& path);
 
 // Position in `ids` of the first one outside [0, vocab_size), or -1. One pass at memory speed when there is none.
 int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size);
@@ -67,8 +77,11 @@ class TokenFile {
   // Tokens in a document; O(its sequences). No range check: 0 <= document < num_documents().
   int64_t document_length(int64_t document) const;
 
-  // InputError when the lengths in the index no longer sum up to num_tokens(). O(sequences).
-  void check_lengths() const;
+  // Tokens before a document, in the order of the documents; num_tokens() for num_documents().
+  int64_t document_begin(int64_t document) const;
+  // The last document d with document_begin(d) + d * extra <= position, by binary search; `extra` is what a reader adds
+  // to every document. 0 where the index has been changed to nonsense.
+  int64_t find_document(int64_t position, int64_t extra) const;
 
   // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes
   // negative, which no vocabulary contains). Error when the range does not lie inside the document.
@@ -86,6 +99,7 @@ class TokenFile {
   void open_llm_c(const std::string& bin_path);
   void check_sequences();
   void check_document_index() const;
+  void find_document_begins();
   template <typename T>
   void find_llm_c_documents(T leading_token);
 
@@ -104,8 +118,13 @@ class TokenFile {
   const std::byte* document_index_ = nullptr;
   // True when document d is sequence d, as most writers have it: saves a look-up in the document index.
   bool one_sequence_each_ = true;
-  // llm.c: first token of each document, and the token count at the end.
-  std::vector<int64_t> starts_;
+  // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets say what lies before one.
+  bool in_order_ = true;
+  // llm.c, and Megatron files that are not in order: tokens before each document, and the token count at the end.
+  std::vector<int64_t> begins_;
+  // Of the others: the same of every kStride-th document, so that a search reads few pages of the index.
+  static constexpr int64_t kStride = 4096;
+  std::vector<int64_t> sparse_begins_;
 };
 
 // What tells this version of the file from another (core/file_identity.h): its index as a whole, where there is one,

@@ -6,69 +6,59 @@
 #include "data/sample_batch.h"
 
 namespace octavo {
-namespace {
 
-SampleStream open_stream(const DataConfig& config, int64_t vocab_size) {
+ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& options) : options_(options) {
   CHECK_INPUT(!config.validation.empty(), "data.validation names no dataset, expected at least one");
-  DataConfig in_file_order = config;
-  in_file_order.shuffle = Shuffle::kNone;
-  return SampleStream(in_file_order, config.validation, vocab_size);
-}
-
-}  // namespace
-
-ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& options)
-    : options_(options), stream_(open_stream(config, options.vocab_size)), initial_state_(stream_.state()) {
   CHECK_INPUT(options.batches >= 1, "validation.batches is {}, expected at least 1", options.batches);
   CHECK(options.global_batch_size >= 1 && options.micro_batch_size >= 1,
         "validation batch of {} in micro-batches of {}", options.global_batch_size, options.micro_batch_size);
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "validation on rank {} of {} ranks", options.rank, options.num_ranks);
-  const int64_t length = stream_.seq_len() + 1;
-  for (int64_t d = 0; d < stream_.num_datasets(); ++d) {
-    CHECK_INPUT(stream_.num_tokens(d) >= length,
-                "{}: has {} tokens, expected at least data.seq_len + 1 = {} to validate on", stream_.file(d).path(),
-                stream_.num_tokens(d), length);
+  constexpr uint64_t kSeed = 0;  // whatever data.seed is, so that runs can be compared
+  DataConfig spread = config;
+  spread.shuffle = Shuffle::kLcg;
+  spread.seed = kSeed;
+  const std::vector<std::string> names = dataset_names(config.validation);
+  for (size_t i = 0; i < config.validation.size(); ++i) {
+    const DatasetSource& source = config.validation[i];
+    if (source.weight == 0) continue;
+    const SampleStream& stream = streams_.emplace_back(spread, std::vector{source}, options.vocab_size);
+    CHECK_INPUT(stream.num_tokens(0) > stream.seq_len(),
+                "{}: has {} tokens, expected at least data.seq_len + 1 = {} to validate on", source.paths.front(),
+                stream.num_tokens(0), stream.seq_len() + 1);
+    // Without a product that could overflow.
+    const int64_t windows = stream.num_windows(0);
+    const bool all = options.batches > windows / options.global_batch_size;
+    datasets_.push_back({names[i], source.weight, all ? windows : options.batches * options.global_batch_size});
   }
-  num_samples_ = stream_.num_tokens() / length;
-  if (options.batches <= num_samples_ / options.global_batch_size) {
-    num_samples_ = options.batches * options.global_batch_size;
-  }
-  const int64_t rows = options.num_ranks * options.micro_batch_size;
-  num_micro_batches_ = (num_samples_ + rows - 1) / rows;
-
-  sample_.resize(static_cast<size_t>(length));
-  const auto tokens = static_cast<size_t>(options.micro_batch_size * stream_.seq_len());
-  batch_.inputs.resize(tokens);
-  batch_.targets.resize(tokens);
-  batch_.document_start.resize(tokens);
+  CHECK_INPUT(!datasets_.empty(), "the weights of data.validation are all 0, expected one above");
+  scratch_.resize(static_cast<size_t>(config.seq_len + 1));
+  resize(batch_, options.micro_batch_size, config.seq_len);
 }
 
-const Batch* ValidationSet::next() {
-  if (next_micro_batch_ == num_micro_batches_) {
+int64_t ValidationSet::num_micro_batches(size_t dataset) const {
+  const int64_t rows = options_.num_ranks * options_.micro_batch_size;
+  return (datasets_[dataset].num_samples + rows - 1) / rows;
+}
+
+const Batch* ValidationSet::next(size_t dataset) {
+  if (next_micro_batch_ == num_micro_batches(dataset)) {
     next_micro_batch_ = 0;
     return nullptr;
   }
-  if (next_micro_batch_ == 0) stream_.set_state(initial_state_);
+  SampleStream& stream = streams_[dataset];
   batch_.step = next_micro_batch_;
   const int64_t first = (next_micro_batch_ * options_.num_ranks + options_.rank) * options_.micro_batch_size;
-  stream_.skip(std::max<int64_t>(0, std::min(first, num_samples_) - stream_.next_sample()));
   for (int64_t row = 0; row < options_.micro_batch_size; ++row) {
-    if (first + row < num_samples_) {
-      read_sample(stream_, sample_, row, batch_);
-    } else {
-      pad(row);
+    if (first + row >= datasets_[dataset].num_samples) {
+      pad_row(batch_, row, stream.seq_len());
+      continue;
     }
+    stream.seek(first + row);
+    read_sample(stream, stream.next(), row, scratch_, batch_);
   }
   ++next_micro_batch_;
   return &batch_;
-}
-
-void ValidationSet::pad(int64_t row) {
-  const int64_t begin = row * stream_.seq_len(), end = begin + stream_.seq_len();
-  std::fill(batch_.inputs.begin() + begin, batch_.inputs.begin() + end, 0);
-  std::fill(batch_.targets.begin() + begin, batch_.targets.begin() + end, -1);
-  std::fill(batch_.document_start.begin() + begin, batch_.document_start.begin() + end, 0);
 }
 
 }  // namespace octavo

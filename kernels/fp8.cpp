@@ -80,8 +80,8 @@ void check_cast(const Fp8Cast& cast, CastOf what, const char* op, const Tensor& 
   if (!cast.defined()) return;
   CHECK(what == CastOf::kGradient || cast.format() == DType::kFloat8E4M3, "{} cast: to {}, expected {}", op,
         dtype_name(cast.format()), dtype_name(DType::kFloat8E4M3));
-  CHECK(!stream.is_cuda() || result.dtype() == DType::kBFloat16,
-        "{} cast: of {} on a GPU, expected bfloat16", op, dtype_name(result.dtype()));
+  CHECK(!stream.is_cuda() || result.dtype() == DType::kBFloat16, "{} cast: of {} on a GPU, expected bfloat16", op,
+        dtype_name(result.dtype()));
   check_operands(cast, fmt::format("{} cast", op), result.dim(0), result.dim(1));
   CHECK(cast.scaling() == Scaling::kTensor || cast.scaling() == Scaling::kBlock1x128,
         "{} cast: scaling {} is known only after the result", op, static_cast<int>(cast.scaling()));

@@ -59,8 +59,8 @@ void derive_heads(Config& config) {
 
 void check_dataset_paths(const std::vector<DatasetSource>& sources, const char* key, const std::string& source) {
   for (size_t i = 0; i < sources.size(); ++i)
-    CHECK_INPUT(!sources[i].path.empty(), "{}: {} has no path in dataset {}, expected {{path: PREFIX, weight: NUMBER}}",
-                source, key, i + 1);
+    CHECK_INPUT(!sources[i].paths.empty(),
+                "{}: {} has no path in dataset {}, expected {{path: PREFIX, weight: NUMBER}}", source, key, i + 1);
 }
 
 Config read_config(const ConfigNode& tree, const std::string& source) {

@@ -1,6 +1,7 @@
 #include "app/config/config_check.h"
 
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "app/config/config_names.h"
@@ -93,6 +94,11 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   const double total = std::accumulate(sources.begin(), sources.end(), 0.0,
                                        [](double sum, const DatasetSource& source) { return sum + source.weight; });
   CHECK_INPUT(sources.empty() || total > 0, "the weights of {} are all 0, expected at least one above 0", key);
+  std::set<std::string> names;
+  for (const DatasetSource& source : sources) {
+    CHECK_INPUT(source.name.empty() || names.insert(source.name).second,
+                "{} has two datasets of the name {}, expected names of their own", key, source.name);
+  }
 }
 
 }  // namespace

@@ -25,13 +25,13 @@ constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMaxMultiprocessors = 1024;
-constexpr int64_t kMaxLanes = 1 << 24;
+constexpr int64_t kMaxReaderThreads = 256;
 
 // The rule of a member that its type alone gives.
 Flag rule_of(const bool&) { return {}; }
 Text rule_of(const std::string&) { return {}; }
 Seed rule_of(const uint64_t&) { return {}; }
-OptionalToken rule_of(const std::optional<int32_t>&) { return {}; }
+OptionalInteger<int32_t> rule_of(const std::optional<int32_t>&) { return kOptionalToken; }
 
 // `get` returns what the rule reads and writes of a Config, const where that is.
 template <typename Get, typename Rule>
@@ -179,19 +179,24 @@ void add_model(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key("model.init_from", init_from, OptionalText{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
 }
 
+const std::vector<std::string> kDatasetKeys{"path", "name", "weight", "max_epochs"};
+
 void add_data(std::vector<ConfigKey>& keys) {
   using Data = DataConfig;
   SectionKeys<Data> data(keys, "data", &Config::data);
-  data.add("train", &Data::train, Datasets{"data.train"}, "", "Token files to train on, mixed by weight in tokens.").item_keys = {"path", "weight"};
-  data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, always read in file order from their beginning.").item_keys = {"path", "weight"};
+  data.add("train", &Data::train, Datasets{"data.train"}, "", "Token files to train on: PREFIX, a list of them or a folder; a name for logs and metrics; samples are mixed by weight; passes of which more are reported.").item_keys = kDatasetKeys;
+  data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, of which windows spread over each are taken, always the same; each has a loss of its own.").item_keys = kDatasetKeys;
   data.add("seq_len", &Data::seq_len, Integers{1, kMaxSeqLen}, "tokens", "Tokens that a model sees at once.");
-  data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training documents: lcg, a new pseudo-random one every epoch, or none, as in the file.");
+  data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training windows: lcg, a new pseudo-random one every epoch, or none, as in the file.");
   data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
   data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
   data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document.");
-  data.add("lanes", &Data::lanes, Integers{1, kMaxLanes}, "", "Independent reading positions, so that neighbouring samples of a batch come from different documents; 1 when shuffle is none.");
+  data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.");
+  data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.");
+  data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.");
+  data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Threads of a rank that read samples ahead.");
   data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.");
-  data.add("seed", &Data::seed, "", "Seed of the document order.");
+  data.add("seed", &Data::seed, "", "Seed of the order of the windows.");
 }
 
 void add_training(std::vector<ConfigKey>& keys) {

@@ -93,21 +93,22 @@ bool RanksOrRest::read(const ConfigNode& node, int64_t& value) const {
   return Integers(-1, -1).read(node, value) || Integers::read(node, value);
 }
 
-constexpr Integers kTokens{0, std::numeric_limits<int32_t>::max()};
-
-std::string OptionalToken::expected() const { return kTokens.expected(); }
-
-bool OptionalToken::read(const ConfigNode& node, std::optional<int32_t>& value) const {
+template <typename Integer>
+bool OptionalInteger<Integer>::read(const ConfigNode& node, std::optional<Integer>& value) const {
   int64_t wide = 0;
   const bool is_empty = node.kind == Kind::kNull;
-  if (!is_empty && !kTokens.read(node, wide)) return false;
-  value = is_empty ? std::nullopt : std::optional(static_cast<int32_t>(wide));
+  if (!is_empty && !range.read(node, wide)) return false;
+  value = is_empty ? std::nullopt : std::optional(static_cast<Integer>(wide));
   return true;
 }
 
-OrderedJson OptionalToken::write(const std::optional<int32_t>& value) const {
+template <typename Integer>
+OrderedJson OptionalInteger<Integer>::write(const std::optional<Integer>& value) const {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
+
+template struct OptionalInteger<int32_t>;
+template struct OptionalInteger<int64_t>;
 
 std::string Seed::expected() const {
   return fmt::format("an integer from 0 to {}", std::numeric_limits<uint64_t>::max());
@@ -160,6 +161,20 @@ bool NumberPair::read(const ConfigNode& node, double& first, double& second) con
   return true;
 }
 
+bool Texts::read(const ConfigNode& node, std::vector<std::string>& value) const {
+  const bool is_list = node.kind == Kind::kList;
+  std::vector<std::string> texts(is_list ? node.children.size() : 1);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (!Text{}.read(is_list ? node.children[i] : node, texts[i])) return false;
+  }
+  value = std::move(texts);
+  return !value.empty();
+}
+
+OrderedJson Texts::write(const std::vector<std::string>& value) const {
+  return value.size() == 1 ? OrderedJson(value.front()) : OrderedJson(value);
+}
+
 bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources) const {
   sources.clear();
   if (node.kind == Kind::kNull) return true;
@@ -168,9 +183,11 @@ bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources)
     const ConfigNode& item = is_list ? node.children[i] : node;
     DatasetSource source;
     if (item.kind == Kind::kMap) {
-      read_item(item, key, "path", Text{}, source.path);
+      read_item(item, key, "path", Texts{}, source.paths);
+      read_item(item, key, "name", Text{}, source.name);
       read_item(item, key, "weight", kNonNegative, source.weight);
-    } else if (!Text{}.read(item, source.path)) {
+      read_item(item, key, "max_epochs", kNonNegative, source.max_epochs);
+    } else if (!Text{}.read(item, source.paths.emplace_back())) {
       refuse_value(item, key, expected());
     }
     sources.push_back(std::move(source));
@@ -180,8 +197,32 @@ bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources)
 
 OrderedJson Datasets::write(const std::vector<DatasetSource>& sources) const {
   OrderedJson list = OrderedJson::array();
-  for (const DatasetSource& source : sources)
-    list.push_back(OrderedJson{{"path", source.path}, {"weight", source.weight}});
+  for (const DatasetSource& source : sources) {
+    OrderedJson item{{"path", Texts{}.write(source.paths)}, {"weight", source.weight}};
+    if (!source.name.empty()) item["name"] = source.name;
+    if (source.max_epochs > 0) item["max_epochs"] = source.max_epochs;
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+bool SampleRanges::read(const ConfigNode& node, std::vector<SampleRange>& ranges) const {
+  ranges.clear();
+  if (node.kind == Kind::kNull) return true;
+  if (node.kind != Kind::kList) return false;
+  constexpr Integers kSamples{0, kMaxSample};
+  for (const ConfigNode& item : node.children) {
+    SampleRange& range = ranges.emplace_back();
+    const bool is_pair = item.kind == Kind::kList && item.children.size() == 2 &&
+                         kSamples.read(item.children[0], range.begin) && kSamples.read(item.children[1], range.end);
+    if (!is_pair || range.begin >= range.end) refuse_value(item, key, expected());
+  }
+  return true;
+}
+
+OrderedJson SampleRanges::write(const std::vector<SampleRange>& ranges) const {
+  OrderedJson list = OrderedJson::array();
+  for (const SampleRange& range : ranges) list.push_back({range.begin, range.end});
   return list;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -17,6 +18,9 @@
 #include "kernels/rope.h"
 
 namespace octavo {
+
+// No run draws as many samples.
+inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 
 // Throws InputError "PLACE: section.key is FOUND, expected WHAT".
 [[noreturn]] void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected);
@@ -50,11 +54,15 @@ struct RanksOrRest : Integers {
 };
 
 // Empty: there is none.
-struct OptionalToken {
-  std::string expected() const;
-  bool read(const ConfigNode& node, std::optional<int32_t>& value) const;
-  nlohmann::ordered_json write(const std::optional<int32_t>& value) const;
+template <typename Integer>
+struct OptionalInteger {
+  Integers range;
+
+  std::string expected() const { return range.expected(); }
+  bool read(const ConfigNode& node, std::optional<Integer>& value) const;
+  nlohmann::ordered_json write(const std::optional<Integer>& value) const;
 };
+inline constexpr OptionalInteger<int32_t> kOptionalToken{{0, std::numeric_limits<int32_t>::max()}};
 
 struct Seed : PlainValue {
   std::string expected() const;
@@ -147,9 +155,25 @@ struct NumberPair {
 struct Datasets {
   const char* key;
 
-  std::string expected() const { return "a list of {path: PREFIX, weight: NUMBER}"; }
+  std::string expected() const { return "a list of {path: PREFIX, weight: NUMBER}, or of paths"; }
   bool read(const ConfigNode& node, std::vector<DatasetSource>& sources) const;
   nlohmann::ordered_json write(const std::vector<DatasetSource>& sources) const;
+};
+
+// A text that is not empty, or a list of such.
+struct Texts {
+  std::string expected() const { return "a text that is not empty, or a list of them"; }
+  bool read(const ConfigNode& node, std::vector<std::string>& value) const;
+  nlohmann::ordered_json write(const std::vector<std::string>& value) const;
+};
+
+// A list of [A, B], A < B. Throws for a wrong one of them, under the name `key`.
+struct SampleRanges {
+  const char* key;
+
+  std::string expected() const { return "a list of ranges [A, B] of global samples, 0 <= A < B"; }
+  bool read(const ConfigNode& node, std::vector<SampleRange>& ranges) const;
+  nlohmann::ordered_json write(const std::vector<SampleRange>& ranges) const;
 };
 
 // Whether there is a section of keys; empty or `none`: there is not. The keys in it have rules of their own.

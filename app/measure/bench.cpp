@@ -47,7 +47,10 @@ Bench::Bench(const Config& config, Runtime& runtime)
   state_.batch.upload(synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank()));
 }
 
-void Bench::step() { training_step(state_, ++step_, kLearningRate, training_rank(runtime_)); }
+void Bench::step() {
+  const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.data.seq_len);
+  training_step(state_, ++step_, kLearningRate, tokens, training_rank(runtime_));
+}
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
   Stream& stream = runtime_.stream();

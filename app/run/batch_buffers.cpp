@@ -11,6 +11,7 @@ BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_
     : shape_(shape), rows_(rows), document_mask_(document_mask), stream_(&stream) {
   for (Tensor& set : device_)
     set = arena.allocate("token batch", DType::kInt32, {4, rows * shape.seq_len}, Lifetime::kStep);
+  datasets_.assign(static_cast<size_t>(rows), 0);
   if (arena.planning()) return;
   for (Buffer& buffer : host_) buffer = Buffer::host(stream.device(), device_[0].bytes());
   counts_.resize(static_cast<size_t>(vocab_size) + 1);
@@ -27,6 +28,7 @@ void BatchBuffers::upload(const Batch& batch) {
   CHECK(static_cast<int64_t>(batch.inputs.size()) == tokens, "a batch of {} tokens, room for {}", batch.inputs.size(),
         tokens);
   current_ = 1 - current_;
+  if (!batch.dataset.empty()) datasets_ = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
   uploaded_[slot].synchronize();  // this host memory was last read two batches ago
   const Tensor host(host_[slot].data(), DType::kInt32, {4, tokens});

@@ -22,6 +22,8 @@ class BatchBuffers {
   // Micro-batch i of the batch uploaded last.
   MicroBatch micro_batch(int64_t i) const;
   int64_t num_micro_batches() const { return rows_ / shape_.micro_batch_size; }
+  // That a sequence of the batch uploaded last is of.
+  int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
  private:
   // One set of the four arrays, [rows * seq_len] int32 each.
@@ -38,7 +40,8 @@ class BatchBuffers {
   Tensor device_[2];
   Buffer host_[2];
   std::vector<Event> uploaded_;
-  std::vector<int32_t> counts_;  // of the sort
+  std::vector<int32_t> counts_;    // of the sort
+  std::vector<int64_t> datasets_;  // by row, of the batch uploaded last; 0 before there is one
   int current_ = 0;
 };
 

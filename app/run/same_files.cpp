@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "data/token_file.h"
+#include "data/token_row.h"
 #include "parallel/start_checks.h"
 
 namespace octavo {
@@ -25,6 +26,13 @@ std::string found_by(const std::function<std::string()>& look) {
   } catch (const InputError& error) {
     return error.what();
   }
+}
+
+// Of all token files that `path` names.
+std::string identities(const std::string& path) {
+  std::string lines;
+  for (const std::string& file : find_token_files(path)) lines += token_file_identity(file) + "; ";
+  return lines;
 }
 
 // What a rank may choose and all open.
@@ -123,7 +131,8 @@ void check_same_data(const char* key, const std::vector<DatasetSource>& sources,
   std::string lines;
   group.agree_on_files("looking at the data", [&] {
     for (const DatasetSource& source : sources) {
-      lines += fmt::format("{} {}\n", key, found_by([&] { return token_file_identity(source.path); }));
+      for (const std::string& path : source.paths)
+        lines += fmt::format("{} {}\n", key, found_by([&] { return identities(path); }));
     }
   });
   check_same_settings(group, lines);

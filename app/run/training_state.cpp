@@ -1,5 +1,8 @@
 #include "app/run/training_state.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "app/run/fp8_report.h"
 #include "kernels/reduce.h"
 
@@ -26,7 +29,8 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
             parameters, arena, rank.stream),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena, rank.stream),
-      loss(arena.allocate("loss", DType::kFloat32, {1}, Lifetime::kStep)) {}
+      loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
+                          Lifetime::kStep)) {}
 
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   Arena plan(rank.stream.device());
@@ -34,15 +38,30 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   return plan;
 }
 
-void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+namespace {
+
+// Each sequence is of one dataset.
+void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
+  if (state.loss.numel() == 1) return sum({.out = state.loss, .x = state.model.losses()}, stream);
+  const BatchShape& shape = state.model.shape();
+  for (int64_t i = 0; i < shape.micro_batch_size; ++i) {
+    const int64_t dataset = state.batch.dataset(micro_batch * shape.micro_batch_size + i);
+    sum({.out = state.loss.rows(dataset, dataset + 1),
+         .x = state.model.losses().rows(i * shape.seq_len, (i + 1) * shape.seq_len)},
+        stream);
+  }
+}
+
+}  // namespace
+
+void training_step(TrainingState& state, int64_t step, double lr, double tokens, const TrainingRank& rank) {
   Stream& stream = rank.stream;
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const int64_t tokens = micro_batches * state.model.shape().tokens() * rank.data.size();
   const float scale = 1.0f / static_cast<float>(tokens);
   stream.zero(state.loss);
   for (int64_t i = 0; i < micro_batches; ++i) {
     state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
-    sum({.out = state.loss, .x = state.model.losses()}, stream);
+    add_losses(state, i, stream);
   }
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);

@@ -1,5 +1,7 @@
 #include "app/run/validation.h"
 
+#include <algorithm>
+
 #include "kernels/reduce.h"
 
 namespace octavo {
@@ -17,25 +19,40 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .rank = runtime.mesh().data().rank(),
                              .num_ranks = runtime.mesh().data().size(),
                              .vocab_size = config.model.vocab_size}),
-      seq_len_(config.data.seq_len),
       buffers_(config, arena, runtime.stream()) {}
 
 // A bad token in the data of one rank ends all of them.
-const Batch* Validator::next_batch() {
+const Batch* Validator::next_batch(size_t dataset) {
   const Batch* batch = nullptr;
-  runtime_->group().agree([&] { batch = samples_.next(); });
+  runtime_->group().agree([&] { batch = samples_.next(dataset); });
   return batch;
 }
 
-double Validator::loss(Llama& model) {
+ValidationLoss Validator::loss(Llama& model) {
   return *loss(model, [] { return false; });
 }
 
-std::optional<double> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
+std::optional<ValidationLoss> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
+  ValidationLoss result;
+  double weights = 0;
+  for (size_t d = 0; d < datasets().size(); ++d) {
+    const std::optional<double> loss = dataset_loss(d, model, should_stop);
+    if (!loss) return std::nullopt;
+    result.by_dataset.push_back(*loss);
+    result.loss += datasets()[d].weight * *loss;
+    weights += datasets()[d].weight;
+  }
+  result.loss /= weights;
+  return result;
+}
+
+std::optional<double> Validator::dataset_loss(size_t dataset, Llama& model, const std::function<bool()>& should_stop) {
   Stream& stream = runtime_->stream();
   double total = 0;
-  while (const Batch* batch = next_batch()) {
+  double tokens = 0;
+  while (const Batch* batch = next_batch(dataset)) {
     if (should_stop()) return std::nullopt;
+    tokens += static_cast<double>(std::count_if(batch->targets.begin(), batch->targets.end(), is_target));
     buffers_.batch.upload(*batch);
     model.forward(buffers_.batch.micro_batch(0));
     stream.zero(buffers_.sum);
@@ -47,7 +64,8 @@ std::optional<double> Validator::loss(Llama& model, const std::function<bool()>&
   }
   const bool counts = runtime_->mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same losses
   total = runtime_->group().all_reduce_sum(counts ? total : 0);
-  return total / static_cast<double>(num_tokens());
+  tokens = runtime_->group().all_reduce_sum(counts ? tokens : 0);
+  return total / tokens;
 }
 
 }  // namespace octavo

@@ -1,9 +1,10 @@
 // The validation loss: the mean cross entropy of a model over the samples of data.validation, the same samples at every
-// call and for any number of ranks.
+// call and for any number of ranks; of each dataset, and their mean weighted by the datasets' weights.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/run/batch_buffers.h"
@@ -21,25 +22,30 @@ struct ValidationBuffers {
   Tensor sum;  // [1] float32
 };
 
+// In nats a token.
+struct ValidationLoss {
+  double loss = 0;
+  std::vector<double> by_dataset;  // as Validator::datasets()
+};
+
 class Validator {
  public:
   // Opens data.validation; takes its buffers from `arena`.
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
-  // A collective. In nats a token.
-  double loss(Llama& model);
+  // A collective.
+  ValidationLoss loss(Llama& model);
   // The same, or nothing once `should_stop` is true, which is asked before every micro-batch and a collective of the
   // ranks too. After that nothing but the destructor may be called.
-  std::optional<double> loss(Llama& model, const std::function<bool()>& should_stop);
-  // That the loss is the mean of.
-  int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
+  std::optional<ValidationLoss> loss(Llama& model, const std::function<bool()>& should_stop);
+  const std::vector<ValidationSet::Dataset>& datasets() const { return samples_.datasets(); }
 
  private:
-  const Batch* next_batch();
+  const Batch* next_batch(size_t dataset);
+  std::optional<double> dataset_loss(size_t dataset, Llama& model, const std::function<bool()>& should_stop);
 
   Runtime* runtime_;
   ValidationSet samples_;
-  int64_t seq_len_;
   ValidationBuffers buffers_;
 };
 

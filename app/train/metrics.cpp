@@ -44,6 +44,19 @@ void visit_numbers(const StepMetrics& m, Visit visit) {
   if (m.validation_loss) visit("validation_loss", *m.validation_loss);
 }
 
+// visit(key, numbers) with what there is by dataset.
+template <typename Visit>
+void visit_datasets(const StepMetrics& m, Visit visit) {
+  if (!m.loss_by_dataset.empty()) visit("loss_by_dataset", m.loss_by_dataset);
+  if (!m.validation_loss_by_dataset.empty()) visit("validation_loss_by_dataset", m.validation_loss_by_dataset);
+  if (!m.epochs.empty()) visit("epochs", m.epochs);
+}
+
+template <typename Visit>
+void visit_numbers(const NumbersByName& numbers, Visit visit) {
+  for (const auto& [name, value] : numbers) visit(name.c_str(), value);
+}
+
 template <typename Visit>
 void visit_numbers(const Fp8TensorReport& report, Visit visit) {
   visit("amax", report.stats.amax);
@@ -70,17 +83,25 @@ void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbe
   });
 }
 
-OrderedJson fp8_json(const Fp8TensorReport& report) {
-  OrderedJson json{{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}};
+// `json` with the numbers behind what it has.
+template <typename Numbers>
+OrderedJson with_numbers(OrderedJson json, const Numbers& numbers) {
   OrderedJson nonfinite;
-  add_numbers(json, nonfinite, report);
+  add_numbers(json, nonfinite, numbers);
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json;
+}
+
+OrderedJson fp8_json(const Fp8TensorReport& report) {
+  return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
 }
 
 std::vector<Scalar> scalars(const StepMetrics& metrics) {
   std::vector<Scalar> all;
   visit_numbers(metrics, [&](const char* key, auto value) { all.push_back({key, static_cast<double>(value)}); });
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", key, name), value});
+  });
   for (const Fp8TensorReport& report : metrics.fp8) {
     visit_numbers(report, [&](const char* key, auto value) {
       all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
@@ -117,6 +138,9 @@ std::string metrics_json(const StepMetrics& metrics) {
   OrderedJson json{{"step", metrics.step}};
   OrderedJson nonfinite;
   add_numbers(json, nonfinite, metrics);
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    json[key] = with_numbers(OrderedJson::object(), numbers);
+  });
   for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/run/fp8_report.h"
@@ -11,6 +12,9 @@
 #include "app/train/tensorboard.h"
 
 namespace octavo {
+
+// Numbers of datasets by their names.
+using NumbersByName = std::vector<std::pair<std::string, double>>;
 
 // One logged step. Rates and times are means over the interval since the last logged step.
 struct StepMetrics {
@@ -27,7 +31,10 @@ struct StepMetrics {
   double data_ms = 0;     // of step_ms, waiting for the loader
   double memory_gib = 0;  // reserved, a GPU
   std::optional<double> validation_loss;
-  std::vector<Fp8TensorReport> fp8;  // where statistics were due
+  NumbersByName loss_by_dataset;             // where there are several; without those that had no sample in the step
+  NumbersByName validation_loss_by_dataset;  // where there are several
+  NumbersByName epochs;                      // passes over each dataset so far
+  std::vector<Fp8TensorReport> fp8;          // where statistics were due
 };
 
 // "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
@@ -39,7 +46,8 @@ std::string format_duration(double seconds);
 
 // The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
 // value is written as null, and an object `nonfinite` beside it says what each of them was, as in
-// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}.
+// {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}. Numbers by dataset are objects with the datasets' names as
+// keys.
 std::string metrics_json(const StepMetrics& metrics);
 
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
@@ -48,7 +56,7 @@ class MetricsWriter {
  public:
   // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers
   // skip it. With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
-  // under its key, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
+  // under its key, a dataset's as in loss_by_dataset/NAME, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
   // Throws InputError naming the file that cannot be opened.
   MetricsWriter(const std::string& dir, bool tensorboard);
 

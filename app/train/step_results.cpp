@@ -6,7 +6,8 @@
 
 namespace octavo {
 
-StepResults::StepResults(Device device) : host_(Buffer::host(device, kSlots * 2 * dtype_bytes(DType::kFloat32))) {
+StepResults::StepResults(Device device, int64_t datasets)
+    : datasets_(datasets), host_(Buffer::host(device, kSlots * (datasets + 1) * dtype_bytes(DType::kFloat32))) {
   for (size_t i = 0; i < kMarks; ++i) marks_.emplace_back(device, true);
 }
 
@@ -18,13 +19,13 @@ size_t StepResults::mark(Stream& stream) {
 
 void StepResults::start(Stream& stream) { mark(stream); }
 
-void StepResults::push(int64_t step, const Tensor& loss_sum, const Tensor& grad_sum_of_squares, Stream& stream) {
+void StepResults::push(int64_t step, const Tensor& loss_sums, const Tensor& grad_sum_of_squares, Stream& stream) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());
   const int64_t slot = pushed_++ % kSlots;
-  float* host = static_cast<float*>(host_.data()) + slot * 2;
+  float* host = static_cast<float*>(host_.data()) + slot * (datasets_ + 1);
   const size_t begin = last_mark_;
-  stream.copy(host, loss_sum.raw(), sizeof(float));
-  stream.copy(host + 1, grad_sum_of_squares.raw(), sizeof(float));
+  stream.copy(host, loss_sums.raw(), loss_sums.bytes());
+  stream.copy(host + datasets_, grad_sum_of_squares.raw(), sizeof(float));
   steps_[slot] = {step, begin, mark(stream)};
 }
 
@@ -34,10 +35,10 @@ std::optional<StepResult> StepResults::pop() {
   const Pending& pending = steps_[slot];
   const Event& end = marks_[pending.end];
   end.synchronize();
-  const float* host = static_cast<const float*>(host_.data()) + slot * 2;
+  const float* host = static_cast<const float*>(host_.data()) + slot * (datasets_ + 1);
   return StepResult{.step = pending.step,
-                    .loss_sum = static_cast<double>(host[0]),
-                    .grad_norm = std::sqrt(static_cast<double>(host[1])),
+                    .loss_sums = {host, host + datasets_},
+                    .grad_norm = std::sqrt(static_cast<double>(host[datasets_])),
                     .step_ms = end.milliseconds_since(marks_[pending.begin])};
 }
 

@@ -1,6 +1,10 @@
 #include "app/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "app/memory/training_options.h"
@@ -14,6 +18,8 @@
 namespace octavo {
 
 namespace {
+
+double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state) {
@@ -53,7 +59,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       timer_(timer),
       model_(config_, true, runtime),
       state_(model_.state()),
-      results_(runtime.stream().device()),
+      results_(runtime.stream().device(), std::ssize(config.data.train)),
       writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
               runtime.stream()) {
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
@@ -64,7 +70,12 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   prepare_fp8_reports();
   std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());
   check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
-  runtime.group().agree_on_files("reading the weights", [&] { resume_or_initialize(found); });
+  runtime.group().agree_on_files("reading the weights", [&] {
+    resume_or_initialize(found);
+    const int64_t steps = std::max<int64_t>(0, config_.training.steps - start_step_);
+    data_report_.emplace(config_.data, *loader_, steps * config_.training.global_batch_size);
+    data_report_->check_max_epochs();
+  });
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
@@ -169,6 +180,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     if (start_step_ >= total_steps) {
       log_info("nothing to do: step {} of {} is reached", start_step_, total_steps);
     } else {
+      data_report_->log_start();
       log_info("started in {}", timer_.report());
     }
   }
@@ -178,7 +190,8 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     signals.at_step(step);
     interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
-    train_step(step);
+    if (runtime_.group().is_root()) data_report_->log_events(batch, step);
+    train_step(step, batch);
 
     const bool last = step == total_steps;
     bool stopping = should_stop(signals);
@@ -248,13 +261,34 @@ std::string Trainer::last_checkpoint() const {
   return resumed_ ? resumed_->string() : "none";
 }
 
+// Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
+std::vector<double> Trainer::count_tokens(const Batch& batch) {
+  const int64_t seq_len = config_.data.seq_len;
+  std::vector<double> tokens(batch.dataset_samples.size());
+  if (!config_.data.document_mask) {
+    for (size_t d = 0; d < tokens.size(); ++d) tokens[d] = static_cast<double>(batch.dataset_samples[d] * seq_len);
+    return tokens;
+  }
+  for (size_t row = 0; row < batch.dataset.size(); ++row) {
+    const auto targets =
+        std::span(batch.targets).subspan(row * static_cast<size_t>(seq_len), static_cast<size_t>(seq_len));
+    tokens[static_cast<size_t>(batch.dataset[row])] +=
+        static_cast<double>(std::count_if(targets.begin(), targets.end(), is_target));
+  }
+  const bool counts = runtime_.mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same batch
+  for (double& sum : tokens) sum = runtime_.group().all_reduce_sum(counts ? sum : 0);
+  return tokens;
+}
+
 // Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
 // when the step's result is popped.
-void Trainer::train_step(int64_t step) {
+void Trainer::train_step(int64_t step, const Batch& batch) {
   Stream& stream = runtime_.stream();
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  training_step(state_, step, lr, training_rank(runtime_));
+  step_data_.push_back({count_tokens(batch), data_report_->epochs(batch.state_after)});
+  const std::vector<double>& tokens = step_data_.back().tokens;
+  training_step(state_, step, lr, sum_of(tokens), training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 }
@@ -267,14 +301,16 @@ bool Trainer::should_stop(const StopSignals& signals) {
 void Trainer::finish_step(bool always, bool validating, const StopSignals& signals) {
   const std::optional<StepResult> result = results_.pop();
   if (!result) return;
+  const StepData data = std::move(step_data_.front());
+  step_data_.pop_front();
   ++interval_.steps;
   interval_.milliseconds += result->step_ms;
-  const bool finite = std::isfinite(result->loss_sum) && std::isfinite(result->grad_norm);
-  std::optional<double> validation_loss;
-  if (validating && finite) validation_loss = validator_->loss(state_.model, [&] { return should_stop(signals); });
+  const bool finite = std::isfinite(sum_of(result->loss_sums)) && std::isfinite(result->grad_norm);
+  std::optional<ValidationLoss> validation;
+  if (validating && finite) validation = validator_->loss(state_.model, [&] { return should_stop(signals); });
   const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
   const bool first = result->step == start_step_ + 1;
-  if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, validation_loss);
+  if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, data, validation);
   if (finite) return;
   complete_pending_save();  // so that the one that is named is there
   runtime_.group().agree([&] {
@@ -283,13 +319,13 @@ void Trainer::finish_step(bool always, bool validating, const StopSignals& signa
   });
 }
 
-void Trainer::report(const StepResult& result, std::optional<double> validation_loss) {
+void Trainer::report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation) {
   const double seconds = interval_.milliseconds / 1e3;
   const double steps = static_cast<double>(interval_.steps);
   StepMetrics m;
   m.step = result.step;
   m.total_steps = config_.training.steps;
-  m.loss = result.loss_sum / static_cast<double>(tokens_per_step());
+  m.loss = sum_of(result.loss_sums) / sum_of(data.tokens);
   m.grad_norm = result.grad_norm;
   m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
   m.tokens = tokens_seen(result.step);
@@ -300,7 +336,15 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   m.step_ms = 1e3 * seconds / steps;
   m.data_ms = interval_.data_ms / steps;
   m.memory_gib = runtime_.memory_gib();
-  m.validation_loss = validation_loss;
+  m.loss_by_dataset = data_report_->means(result.loss_sums, data.tokens);
+  m.epochs = data.epochs;
+  if (validation) {
+    m.validation_loss = validation->loss;
+    const auto& datasets = validator_->datasets();
+    for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
+      m.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d]);
+    }
+  }
   if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();
   interval_ = {};
   if (!metrics_) return;

@@ -1,12 +1,14 @@
 // The training loop: one object a run. See Trainer::run() for the life of a step.
 #pragma once
 
+#include <deque>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/memory/training_model.h"
@@ -14,6 +16,7 @@
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
+#include "app/train/data_report.h"
 #include "app/train/metrics.h"
 #include "app/train/signals.h"
 #include "app/train/step_results.h"
@@ -44,6 +47,12 @@ class Trainer {
     double data_ms = 0;
   };
 
+  // What is known of a step when it is queued, and reported when its result is there.
+  struct StepData {
+    std::vector<double> tokens;  // by dataset, that its loss is the mean of
+    NumbersByName epochs;
+  };
+
   void resume_or_initialize(std::optional<Checkpoint>& found);
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
@@ -52,12 +61,13 @@ class Trainer {
   Outcome train(StopSignals& signals);
   void end_run();
   const Batch& next_batch();
-  void train_step(int64_t step);
+  std::vector<double> count_tokens(const Batch& batch);
+  void train_step(int64_t step, const Batch& batch);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and
   // reports the step when it is due, `always`, or validated.
   void finish_step(bool always, bool validating, const StopSignals& signals);
-  void report(const StepResult& result, std::optional<double> validation_loss);
+  void report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation);
   void save(int64_t step);
   std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
   bool should_stop(const StopSignals& signals);
@@ -79,6 +89,8 @@ class Trainer {
   std::optional<Validator> validator_;
   CheckpointWriter writer_;
   std::unique_ptr<Loader> loader_;
+  std::optional<DataReport> data_report_;
+  std::deque<StepData> step_data_;        // of the steps whose results are pending
   std::optional<MetricsWriter> metrics_;  // on rank 0
   int64_t start_step_ = 0;                // already done when the run began
   int64_t start_tokens_ = 0;              // seen by then

@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/error.h"
-#include "data/validation_set.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -18,10 +18,8 @@ class LoaderTest : public testing::Test {
   LoaderTest() {
     write_tokens(dir_ / "a", counting_documents(varied_lengths(60, 40, 1)));
     write_tokens(dir_ / "b", counting_documents(varied_lengths(30, 90, 2), 5000));
-    config_.train = {{dir_ / "a", 0.7}, {dir_ / "b", 0.3}};
-    config_.validation = {{dir_ / "a", 1.0}};
+    config_.train = {{.paths = {dir_ / "a"}, .weight = 0.7}, {.paths = {dir_ / "b"}, .weight = 0.3}};
     config_.seq_len = 16;
-    config_.lanes = 10;
     config_.eos_id = 9000;
   }
   TempDir dir_;
@@ -38,6 +36,9 @@ Batch joined_batch(std::vector<std::unique_ptr<Loader>>& ranks) {
     joined.inputs.insert(joined.inputs.end(), part.inputs.begin(), part.inputs.end());
     joined.targets.insert(joined.targets.end(), part.targets.begin(), part.targets.end());
     joined.document_start.insert(joined.document_start.end(), part.document_start.begin(), part.document_start.end());
+    joined.dataset.insert(joined.dataset.end(), part.dataset.begin(), part.dataset.end());
+    EXPECT_EQ(part.dataset_samples,
+              (loader == ranks.front() ? joined.dataset_samples = part.dataset_samples : joined.dataset_samples));
   }
   return joined;
 }
@@ -51,7 +52,9 @@ TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
     EXPECT_EQ(batch.step, step);
     EXPECT_GE(loader.data_ms(), 0);
     for (size_t row = 0; row < 3; ++row) {
-      stream.next(tokens, start, nullptr);
+      const Sample sample = stream.next();
+      EXPECT_EQ(batch.dataset[row], sample.dataset);
+      stream.read(sample, tokens, start);
       for (size_t t = 0; t < 16; ++t) {
         ASSERT_EQ(batch.inputs[row * 16 + t], tokens[t]);
         ASSERT_EQ(batch.targets[row * 16 + t], tokens[t + 1]);
@@ -78,6 +81,10 @@ TEST_F(LoaderTest, AnyNumberOfRanksReadsTheSameBatches) {
       ASSERT_EQ(joined.targets, expected.targets);
       ASSERT_EQ(joined.document_start, expected.document_start);
       ASSERT_EQ(joined.state_after, expected.state_after);
+      ASSERT_EQ(joined.dataset, expected.dataset);
+      for (size_t d = 0; d < 2; ++d) {
+        EXPECT_EQ(expected.dataset_samples[d], std::count(joined.dataset.begin(), joined.dataset.end(), d));
+      }
     }
   }
 }
@@ -111,12 +118,12 @@ TEST_F(LoaderTest, BuffersAreReused) {
   EXPECT_LE(addresses.size(), 3u);
 }
 
+// The file is changed once it is checked; of a depth of 1, no more than two batches are read before the first next().
 TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
-  write_tokens(dir_ / "bad", {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 300, 4}});
-  StreamOptions options{.seq_len = 3, .shuffle = Shuffle::kNone, .vocab_size = 256};
-  std::vector<TokenFile> files;
-  files.emplace_back(dir_ / "bad");
-  Loader loader(SampleStream(options, std::move(files)), {.global_batch_size = 1, .vocab_size = 256});
+  write_tokens(dir_ / "bad", {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4}});
+  config_ = {.train = {{.paths = {dir_ / "bad"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 3};
+  Loader loader(config_, {.global_batch_size = 1, .prefetch_depth = 1, .vocab_size = 256});
+  overwrite(dir_ / "bad.bin", 10 * sizeof(int32_t), Bytes().add<int32_t>(300).str());
   loader.next();
   loader.next();
   for (int again = 0; again < 2; ++again) {
@@ -125,7 +132,80 @@ TEST_F(LoaderTest, BadTokenSurfacesAtItsStep) {
   EXPECT_EQ(loader.state_json().at("next_sample"), 2);
 }
 
+// Threads read ahead, but a failure waits for the steps before it, and the state stays that of the last good one.
+TEST_F(LoaderTest, AFailureSurfacesAtItsStep) {
+  write_tokens(dir_ / "t", counting_documents({8, 4, 8}));
+  config_ = {.train = {{.paths = {dir_ / "t"}}}, .seq_len = 3, .shuffle = Shuffle::kNone, .reader_threads = 4};
+  Loader loader(config_, {.global_batch_size = 1, .prefetch_depth = 1});
+  loader.next();
+  overwrite(dir_ / "t.idx", 34 + 8, Bytes().add<int32_t>(-1).str());
+  const auto read_on = [&] {
+    for (int i = 0; i < 10; ++i) loader.next();
+  };
+  expect_mentions(message_of<InputError>(read_on), {"t.idx", "length -1"});
+  const nlohmann::json state = loader.state_json();
+  EXPECT_LE(state.at("next_sample"), 4);
+  expect_mentions(message_of<InputError>(read_on), {"t.idx", "length -1"});
+  EXPECT_EQ(loader.state_json(), state);
+}
+
+// Samples of skipped ranges come in no batch; the others keep their numbers.
+TEST_F(LoaderTest, SkippedRangesArePassedOver) {
+  SampleStream stream(config_, config_.train, 0);
+  std::vector<std::vector<int32_t>> samples;
+  for (int g = 0; g < 60; ++g) {
+    std::vector<int32_t> tokens(17);
+    stream.read(stream.next(), tokens, {});
+    samples.emplace_back(tokens.begin(), tokens.end() - 1);
+  }
+  config_.skip = {{30, 33}, {0, 2}, {10, 12}, {11, 20}, {33, 34}};
+  std::vector<size_t> kept;
+  for (size_t g = 0; g < 60; ++g) {
+    if (g >= 2 && (g < 10 || g >= 20) && (g < 30 || g >= 34)) kept.push_back(g);
+  }
+  for (const int64_t num_ranks : {1, 2}) {
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int64_t r = 0; r < num_ranks; ++r) {
+      ranks.push_back(
+          std::make_unique<Loader>(config_, LoaderOptions{.global_batch_size = 4, .rank = r, .num_ranks = num_ranks}));
+    }
+    for (size_t step = 0; step < kept.size() / 4; ++step) {
+      const Batch joined = joined_batch(ranks);
+      for (size_t row = 0; row < 4; ++row) {
+        const auto begin = joined.inputs.begin() + static_cast<std::ptrdiff_t>(row) * 16;
+        ASSERT_EQ(std::vector<int32_t>(begin, begin + 16), samples[kept[step * 4 + row]]);
+      }
+    }
+    const nlohmann::json state = ranks[0]->state_json();
+    EXPECT_EQ(state.at("skipped").dump(), "[[0,2],[10,20],[30,34]]");
+    // A run that goes on remembers what was passed over, also where its config does not name it any more.
+    DataConfig without = config_;
+    without.skip = {};
+    EXPECT_EQ(Loader(without, {.global_batch_size = 4}, &state).state_json(), state);
+  }
+}
+
+TEST_F(LoaderTest, GoesOnFromASampleThatIsNamedOnce) {
+  config_.resume_from_sample = 100;
+  Loader first(config_, {.global_batch_size = 4});
+  first.next();
+  EXPECT_EQ(first.state_json().at("next_sample"), 104);
+  const nlohmann::json state = first.state_json();
+  EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 104);
+  config_.resume_from_sample = 7;
+  EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 7);
+  config_.resume_from_sample = {};
+  EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &state).state().next_sample, 104);
+  // Checkpoints of lanes have another place in the data.
+  const nlohmann::json lanes{{"lanes", 64}, {"next_sample", 40}};
+  expect_mentions(message_of<InputError>([&] { Loader(config_, {.global_batch_size = 4}, &lanes); }),
+                  {"data.resume_from_sample to 40"});
+  config_.resume_from_sample = 0;
+  EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &lanes).state().next_sample, 0);
+}
+
 TEST_F(LoaderTest, WrongFileIsFoundBeforeTheFirstStep) {
+  config_.eos_id = {};
   expect_mentions(message_of<InputError>([&] { Loader loader(config_, {.vocab_size = 100}); }), {"a.bin", "id 100"});
   expect_mentions(message_of<InputError>([&] { Loader loader(config_, {.global_batch_size = 4, .num_ranks = 3}); }),
                   {"training.global_batch_size is 4", "3 data-parallel ranks"});
@@ -141,83 +221,6 @@ TEST_F(LoaderTest, StopsPromptly) {
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   EXPECT_LT(taken.count(), 10);
-}
-
-// All rows of all ranks with a target, in the order of the samples, over one validation.
-std::vector<std::vector<int32_t>> validation_rows(const DataConfig& config, int64_t num_ranks, int64_t micro_batch_size,
-                                                  int64_t batches, int64_t* num_samples) {
-  std::vector<std::unique_ptr<ValidationSet>> ranks;
-  for (int64_t r = 0; r < num_ranks; ++r) {
-    ranks.push_back(std::make_unique<ValidationSet>(config, ValidationOptions{.batches = batches,
-                                                                              .global_batch_size = 4,
-                                                                              .micro_batch_size = micro_batch_size,
-                                                                              .rank = r,
-                                                                              .num_ranks = num_ranks}));
-  }
-  *num_samples = ranks[0]->num_samples();
-  std::vector<std::vector<int32_t>> rows;
-  int64_t micro_batches = 0;
-  for (bool more = true; more;) {
-    for (auto& rank : ranks) {
-      const Batch* batch = rank->next();
-      if (batch == nullptr) {
-        more = false;
-        continue;
-      }
-      EXPECT_TRUE(more) << "ranks end at different micro-batches";
-      ++micro_batches;
-      for (int64_t row = 0; row < micro_batch_size; ++row) {
-        const auto begin = batch->targets.begin() + row * config.seq_len;
-        const std::vector<int32_t> targets(begin, begin + config.seq_len);
-        const bool padding = std::all_of(targets.begin(), targets.end(), [](int32_t id) { return id == -1; });
-        if (!padding) rows.push_back(targets);
-      }
-    }
-  }
-  EXPECT_EQ(micro_batches, num_ranks * ranks[0]->num_micro_batches());
-  return rows;
-}
-
-TEST_F(LoaderTest, ValidationIsTheSameForAnyNumberOfRanks) {
-  DataConfig in_order = config_;
-  in_order.shuffle = Shuffle::kNone;
-  for (const int64_t batches : {1, 2, 1000}) {
-    SampleStream stream(in_order, config_.validation, 0);
-    const int64_t expected_samples = std::min(batches * 4, stream.num_tokens() / 17);
-    std::vector<std::vector<int32_t>> expected;
-    std::vector<int32_t> tokens(17);
-    for (int64_t g = 0; g < expected_samples; ++g) {
-      stream.next(tokens, {}, nullptr);
-      expected.emplace_back(tokens.begin() + 1, tokens.end());
-    }
-    for (const int64_t num_ranks : {1, 2, 3, 5}) {
-      for (const int64_t micro_batch_size : {1, 2, 3}) {
-        int64_t num_samples = 0;
-        EXPECT_EQ(validation_rows(config_, num_ranks, micro_batch_size, batches, &num_samples), expected);
-        EXPECT_EQ(num_samples, expected_samples);
-      }
-    }
-  }
-}
-
-TEST_F(LoaderTest, ValidationBeginsAnew) {
-  ValidationSet set(config_, {.batches = 2, .global_batch_size = 4, .micro_batch_size = 3});
-  std::vector<int32_t> first;
-  for (int round = 0; round < 3; ++round) {
-    std::vector<int32_t> inputs;
-    while (const Batch* batch = set.next()) inputs.insert(inputs.end(), batch->inputs.begin(), batch->inputs.end());
-    EXPECT_EQ(inputs.size(), 9u * 16u);
-    if (round == 0) first = inputs;
-    EXPECT_EQ(inputs, first);
-  }
-}
-
-TEST_F(LoaderTest, ValidationFilesThatAreTooShortAreRefused) {
-  write_tokens(dir_ / "short", {{1, 2, 3}});
-  config_.validation = {{dir_ / "short", 1.0}};
-  expect_mentions(message_of<InputError>([&] { ValidationSet set(config_, {}); }), {"short.bin", "4 tokens", "17"});
-  config_.validation = {};
-  expect_mentions(message_of<InputError>([&] { ValidationSet set(config_, {}); }), {"data.validation"});
 }
 
 }  // namespace

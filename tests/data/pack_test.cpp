@@ -188,19 +188,19 @@ TEST(Inspect, EmptyFile) {
 
 TEST(Inspect, SamplesAsJsonLines) {
   const TempDir dir;
-  write_tokens(dir / "t", {{1, 2, 3}, {4, 5, 6, 7}});
+  write_tokens(dir / "t", {{1, 2, 3}, {4, 5, 6, 7, 8, 9}});
   DataConfig config;
-  config.train = {{dir / "t", 1.0}};
+  config.train = {{.paths = {dir / "t"}}};
   config.seq_len = 3;
   config.shuffle = Shuffle::kNone;
   std::ostringstream all, tail;
   write_samples(config, 0, 3, all);
   EXPECT_EQ(all.str(),
-            "{\"sample\":0,\"lane\":0,\"epoch\":0,\"tokens\":[1,2,3,4]}\n"
-            "{\"sample\":1,\"lane\":0,\"epoch\":0,\"tokens\":[5,6,7,1]}\n"
-            "{\"sample\":2,\"lane\":0,\"epoch\":1,\"tokens\":[2,3,4,5]}\n");
+            "{\"sample\":0,\"dataset\":0,\"epoch\":0,\"window\":0,\"tokens\":[1,2,3,4]}\n"
+            "{\"sample\":1,\"dataset\":0,\"epoch\":0,\"window\":1,\"tokens\":[5,6,7,8]}\n"
+            "{\"sample\":2,\"dataset\":0,\"epoch\":1,\"window\":0,\"tokens\":[1,2,3,4]}\n");
   write_samples(config, 2, 3, tail);
-  EXPECT_EQ(tail.str(), "{\"sample\":2,\"lane\":0,\"epoch\":1,\"tokens\":[2,3,4,5]}\n");
+  EXPECT_EQ(tail.str(), "{\"sample\":2,\"dataset\":0,\"epoch\":1,\"window\":0,\"tokens\":[1,2,3,4]}\n");
   EXPECT_THROW(write_samples(config, 3, 2, tail), InputError);
   EXPECT_THROW(write_samples(config, -1, 2, tail), InputError);
 }

@@ -90,6 +90,58 @@ double chi_square_deviation(const std::vector<double>& counts) {
   return (statistic - freedom) / std::sqrt(2 * freedom);
 }
 
+// How the images of consecutive positions hang together.
+struct SerialStatistics {
+  double correlation = 0;  // of neighbours
+  double alternation = 0;  // the share of neighbours of which one is even and one odd
+  double chi_square = 0;   // of the pairs of neighbours on a 64 x 64 grid, a degree of freedom
+};
+
+template <typename Image>
+SerialStatistics serial_statistics(uint64_t n, const Image& image) {
+  constexpr uint64_t kCells = 64;
+  SerialStatistics statistics;
+  std::vector<double> cells(kCells * kCells);
+  const auto pairs = static_cast<double>(n - 1);
+  const auto centred = [&](uint64_t x) { return (static_cast<double>(x) + 0.5) / static_cast<double>(n) - 0.5; };
+  uint64_t x = image(0);
+  for (uint64_t i = 1; i < n; ++i) {
+    const uint64_t y = image(i);
+    statistics.correlation += 12 * centred(x) * centred(y) / pairs;
+    statistics.alternation += (x ^ y) % 2 == 1 ? 1 / pairs : 0;
+    ++cells[x * kCells / n * kCells + y * kCells / n];
+    x = y;
+  }
+  const double expected = pairs / static_cast<double>(cells.size());
+  for (const double count : cells) statistics.chi_square += (count - expected) * (count - expected) / expected;
+  // Rows and columns of the grid are filled evenly by the permutation itself.
+  statistics.chi_square /= static_cast<double>((kCells - 1) * (kCells - 1));
+  return statistics;
+}
+
+constexpr uint64_t kPositions = uint64_t{1} << 20;
+
+TEST(Permutation, NeighboursLookIndependent) {
+  for (const uint64_t n : {kPositions, kPositions + 1, kPositions - 12345}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      const SerialStatistics statistics = serial_statistics(n, Permutation(n, seed, 0, seed));
+      EXPECT_LE(std::abs(statistics.correlation), 0.005) << n << " seed " << seed;
+      EXPECT_NEAR(statistics.alternation, 0.5, 0.005) << n << " seed " << seed;
+      EXPECT_GT(statistics.chi_square, 0.9) << n << " seed " << seed;
+      EXPECT_LT(statistics.chi_square, 1.1) << n << " seed " << seed;
+    }
+  }
+}
+
+// What the output permutation is there for.
+TEST(Permutation, NeighboursOfABareGeneratorDoNot) {
+  uint64_t state = 12345;
+  const SerialStatistics bare =
+      serial_statistics(kPositions, [&](uint64_t) { return state = (state * 1664525 + 1013904223) % kPositions; });
+  EXPECT_NEAR(bare.alternation, 1, 1e-6);
+  EXPECT_TRUE(bare.chi_square < 0.9 || bare.chi_square > 1.1) << bare.chi_square;
+}
+
 class Randomness : public testing::TestWithParam<uint64_t> {};
 
 // Pairs of consecutive images fall evenly on a 16 x 16 grid, for the high and for the low bits.

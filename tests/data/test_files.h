@@ -46,6 +46,14 @@ inline void write_file(const std::string& path, std::string_view content) {
   ASSERT_TRUE(file.good());
 }
 
+// In place, which mapped files show.
+inline void overwrite(const std::string& path, int64_t offset, std::string_view bytes) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(offset);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(file.good());
+}
+
 inline std::string read_whole_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

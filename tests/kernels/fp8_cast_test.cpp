@@ -1,9 +1,10 @@
 // Ops that write FP8 operands in place of their result: the same bits as the op followed by quantize.
+#include "kernels/fp8_cast.h"
+
 #include <functional>
 #include <limits>
 
 #include "core/error.h"
-#include "kernels/fp8_cast.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/swiglu.h"

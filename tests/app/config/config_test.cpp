@@ -26,15 +26,18 @@ model:
   init_from: weights/hf
 data:
   train:
-    - {path: data/fineweb, weight: 0.7}
-    - {path: data/code, weight: 3}
+    - {path: data/fineweb, weight: 0.7, name: web, max_epochs: 1.5}
+    - {path: [data/code, data/more], weight: 3}
   validation: [{path: data/held_out}]
   seq_len: 128
   shuffle: none
   bos_id: 1
   eos_id: 2
   document_mask: true
-  lanes: 16
+  on_max_epochs: error
+  skip: [[3, 9], [20, 21]]
+  resume_from_sample: 77
+  reader_threads: 3
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
 training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true}
@@ -68,7 +71,10 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_TRUE(config.model_given());
   EXPECT_TRUE(model == (ModelConfig{1024, 2816, 4, 8, 2, 64, 1000, 10000.0, RopeScaling{16, 2, 3, 4096}, 1e-6, true}));
   ASSERT_EQ(config.data.train.size(), 2u);
-  EXPECT_EQ(config.data.train[0].path, "data/fineweb");
+  EXPECT_EQ(config.data.train[0].paths, std::vector<std::string>{"data/fineweb"});
+  EXPECT_EQ(config.data.train[0].name, "web");
+  EXPECT_EQ(config.data.train[0].max_epochs, 1.5);
+  EXPECT_EQ(config.data.train[1].paths, (std::vector<std::string>{"data/code", "data/more"}));
   EXPECT_EQ(config.data.train[0].weight, 0.7);
   EXPECT_EQ(config.data.train[1].weight, 3.0);
   ASSERT_EQ(config.data.validation.size(), 1u);
@@ -78,7 +84,10 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config.data.bos_id, 1);
   EXPECT_EQ(config.data.eos_id, 2);
   EXPECT_TRUE(config.data.document_mask);
-  EXPECT_EQ(config.data.lanes, 16);
+  EXPECT_EQ(config.data.on_max_epochs, OnMaxEpochs::kError);
+  EXPECT_EQ(config.data.skip, (std::vector<SampleRange>{{3, 9}, {20, 21}}));
+  EXPECT_EQ(config.data.resume_from_sample, 77);
+  EXPECT_EQ(config.data.reader_threads, 3);
   EXPECT_EQ(config.data.tokenizer, "tok/tokenizer.json");
   EXPECT_EQ(config.data.seed, 18446744073709551615u);
   EXPECT_EQ(config.training.steps, 7);
@@ -143,7 +152,7 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
   EXPECT_FALSE(config.model_given());
   EXPECT_EQ(config.init_from, "");
   EXPECT_EQ(config.data.seq_len, 8192);
-  EXPECT_EQ(config.data.lanes, 1024);
+  EXPECT_FALSE(config.data.resume_from_sample.has_value());
   EXPECT_EQ(config.data.seed, 1234u);
   EXPECT_FALSE(config.data.bos_id.has_value());
   EXPECT_EQ(config.training.steps, 2000);
@@ -171,7 +180,7 @@ TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
                        "data.bos_id=", "model.init_from=null"});
   EXPECT_EQ(config.device, DeviceChoice::kCuda);
   ASSERT_EQ(config.data.train.size(), 1u);
-  EXPECT_EQ(config.data.train[0].path, "only");
+  EXPECT_EQ(config.data.train[0].paths, std::vector<std::string>{"only"});
   EXPECT_EQ(config.model.rope_scaling->factor, 8.0);
   EXPECT_EQ(config.model.rope_scaling->low_freq_factor, 2.0);
   EXPECT_EQ(config.training.steps, 60);
@@ -239,14 +248,16 @@ TEST_F(ConfigTest, HeadsAreDerived) {
 }
 
 TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
-  EXPECT_EQ(load("data: {train: data/x}\n").data.train.at(0).path, "data/x");
+  EXPECT_EQ(load("data: {train: data/x}\n").data.train.at(0).paths, std::vector<std::string>{"data/x"});
   EXPECT_EQ(load("data: {train: {path: data/x, weight: 2}}\n").data.train.at(0).weight, 2.0);
-  EXPECT_EQ(load("data: {train: [a, {path: b}]}\n").data.train.at(1).path, "b");
+  EXPECT_EQ(load("data: {train: [a, {path: b}]}\n").data.train.at(1).paths, std::vector<std::string>{"b"});
   EXPECT_TRUE(load("data: {train: []}\n").data.train.empty());
   expect_error("data: {train: [{weight: 1}]}\n", {"data.train", "no path"});
   expect_error("data: {train: [{pth: x}]}\n", {"unknown key data.train.pth", "data.train.path"});
   expect_error("data: {validation: [[x]]}\n", {"data.validation is a list", "path"});
   expect_error("data: {train: [{path: x, weight: -1}]}\n", {"data.train.weight is '-1'", "at least 0"});
+  expect_error("data: {train: [{path: x, max_epochs: -1}]}\n", {"data.train.max_epochs is '-1'", "at least 0"});
+  expect_error("data: {train: [{path: []}]}\n", {"data.train.path is a list", "a list of them"});
 }
 
 TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
@@ -286,7 +297,12 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
                                           "model.rope_theta=0",
                                           "model.rms_norm_eps=-1e-5",
                                           "data.seq_len=0",
-                                          "data.lanes=0",
+                                          "data.reader_threads=0",
+                                          "data.resume_from_sample=-1",
+                                          "data.skip=[[3, 3]]",
+                                          "data.skip=[[3]]",
+                                          "data.skip=5",
+
                                           "data.bos_id=-1",
                                           "data.seed=-1",
                                           "training.steps=0",

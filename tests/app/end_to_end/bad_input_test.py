@@ -72,7 +72,7 @@ class BadConfigTest(BadInput):
             ("optimizer.weight_decay=-1", ("optimizer.weight_decay",)),
             ("optimizer.grad_clip=-1", ("optimizer.grad_clip",)),
             ("data.seq_len=0", ("data.seq_len",)),
-            ("data.lanes=0", ("data.lanes",)),
+            ("data.skip=[[2,1]]", ("data.skip",)),
             ("data.bos_id=-1", ("data.bos_id",)),
             ("data.bos_id=272", ("data.bos_id", "272")),
             ("data.eos_id=99999", ("data.eos_id", "99999")),

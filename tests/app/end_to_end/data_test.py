@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 from support import Scratch, read_megatron, text_documents, write_llm_c, write_megatron
 
@@ -110,18 +111,15 @@ class PackTest(Scratch):
         self.refused("inspect", "tokens", mentions=["tokens.bin"])
 
 
-def file_order(documents, seq_len, bos, eos):
-    """The samples of `shuffle: none`, by the definition, endlessly."""
+def row_of(documents, bos=None, eos=None):
+    """A dataset as one row of tokens, by the definition."""
     wrapped = [([bos] if bos is not None else []) + d + ([eos] if eos is not None else []) for d in documents]
-    stream, origin, epoch = [], [], 0
-    while True:
-        for document, tokens in zip(documents, wrapped):
-            stream += tokens
-            origin += [epoch] * len(tokens)
-        epoch += 1
-        while len(stream) > seq_len:
-            yield stream[: seq_len + 1], origin[0]
-            stream, origin = stream[seq_len + 1 :], origin[seq_len + 1 :]
+    return sum(wrapped, [])
+
+
+def window_of(row, begin, seq_len):
+    """seq_len + 1 tokens of the row, whose end is joined to its beginning."""
+    return [row[(begin + t) % len(row)] for t in range(seq_len + 1)]
 
 
 class SamplesTest(Scratch):
@@ -132,7 +130,7 @@ class SamplesTest(Scratch):
         samples = [json.loads(line) for line in out.splitlines()]
         self.assertEqual([sample["sample"] for sample in samples], list(range(begin, end)))
         for sample in samples:
-            self.assertEqual(list(sample), ["sample", "lane", "epoch", "tokens"])
+            self.assertEqual(list(sample), ["sample", "dataset", "epoch", "window", "tokens"])
             self.assertEqual(len(sample["tokens"]), settings.get("seq_len", 32) + 1)
         return samples
 
@@ -145,13 +143,12 @@ class SamplesTest(Scratch):
         data = write_megatron(self.dir / "data", documents, "i32")
         for bos, eos, seq_len in ((None, None, 8), (5, None, 8), (None, 6, 1), (5, 6, 16), (5, 5, 100)):
             with self.subTest(bos=bos, eos=eos, seq_len=seq_len):
-                if bos is not None or eos is not None:
-                    documents[2] = [2000]  # what surrounds an empty document is not specified
-                    write_megatron(self.dir / "data", documents, "i32")
-                found = self.samples(data, 0, 60, shuffle="none", bos_id=bos, eos_id=eos, seq_len=seq_len, lanes=8)
-                for sample, (tokens, epoch) in zip(found, file_order(documents, seq_len, bos, eos)):
-                    self.assertEqual(sample["tokens"], tokens)
-                    self.assertEqual((sample["lane"], sample["epoch"]), (0, epoch))
+                row = row_of(documents, bos, eos)
+                windows = max(1, len(row) // (seq_len + 1))
+                for sample in self.samples(data, 0, 60, shuffle="none", bos_id=bos, eos_id=eos, seq_len=seq_len):
+                    epoch, window = divmod(sample["sample"], windows)
+                    self.assertEqual((sample["dataset"], sample["epoch"], sample["window"]), (0, epoch, window))
+                    self.assertEqual(sample["tokens"], window_of(row, window * (seq_len + 1), seq_len))
 
     def test_every_format(self):
         documents = [[1, 2, 3, 250], [4, 5], [6, 7, 8, 9, 10]]
@@ -170,110 +167,84 @@ class SamplesTest(Scratch):
         path = write_llm_c(self.dir / "llama.bin", llama, llama3=True)
         self.assertEqual(self.samples(path, 0, 1, shuffle="none", seq_len=4)[0]["tokens"], llama)
 
-    def lane_documents(self, samples, lanes, lengths, bos=None, eos=None):
-        """position -> document, from the tokens of each lane; checks that documents are whole and epochs right."""
-        order = {}
-        for lane in range(lanes):
-            stream = [(token, s["epoch"], i) for s in samples if s["lane"] == lane for i, token in enumerate(s["tokens"])]
-            place, number = 0, 0
-            while place < len(stream):
-                skipped = 1 if bos is not None else 0
-                if place + skipped >= len(stream):
-                    break
-                document = stream[place + skipped][0] // 1000
-                tokens = [1000 * document + t for t in range(lengths[document])]
-                tokens = ([bos] if bos is not None else []) + tokens + ([eos] if eos is not None else [])
-                read = stream[place : place + len(tokens)]
-                self.assertEqual([token for token, _, _ in read], tokens[: len(read)])
-                position = lane + number * lanes
-                for _, epoch, index in read:
-                    if index == 0:
-                        self.assertEqual(epoch, position // len(lengths), f"epoch of document {document}")
-                order[position] = document
-                place, number = place + len(read), number + 1
-        return order
-
-    def permutations(self, order, count):
-        """The epochs of `order` that were read whole."""
-        whole = []
-        while all(len(whole) * count + i in order for i in range(count)):
-            whole.append([order[len(whole) * count + i] for i in range(count)])
-        return whole
-
-    def test_shuffle_reads_each_document_once_an_epoch_whatever_the_lanes(self):
-        lengths = random.Random(7).choices(range(1, 60), k=37)
-        data = write_megatron(self.dir / "data", self.distinct_documents(lengths), "i32")
-        reference = None
-        for lanes, seq_len, bos, eos in ((1, 16, None, None), (5, 9, None, 999_999), (64, 33, 888_888, 999_999)):
-            with self.subTest(lanes=lanes):
-                count = 6000 * lanes // (seq_len + 1) // lanes + 1
-                samples = self.samples(data, 0, count * lanes, lanes=lanes, seq_len=seq_len, bos_id=bos, eos_id=eos)
-                self.assertEqual([s["lane"] for s in samples], [s["sample"] % lanes for s in samples])
-                epochs = self.permutations(self.lane_documents(samples, lanes, lengths, bos, eos), len(lengths))
-                self.assertGreaterEqual(len(epochs), 4)
-                for epoch in epochs:
-                    self.assertEqual(sorted(epoch), list(range(len(lengths))))
-                reference = reference or epochs
-                common = min(len(epochs), len(reference))
-                self.assertEqual(epochs[:common], reference[:common], "the order depends on the lanes")
-        self.assertNotEqual(reference[0], reference[1], "all epochs alike")
-        self.assertNotEqual(reference[0], sorted(reference[0]), "not shuffled")
+    def test_shuffle_reads_each_window_once_an_epoch_and_cuts_elsewhere(self):
+        documents = self.distinct_documents(random.Random(7).choices(range(60), k=37))
+        data = write_megatron(self.dir / "data", documents, "i32")
+        for seq_len, bos, eos in ((16, None, None), (9, None, 999_999), (33, 888_888, 999_999)):
+            with self.subTest(seq_len=seq_len):
+                row = row_of(documents, bos, eos)
+                windows = len(row) // (seq_len + 1)
+                samples = self.samples(data, 0, 4 * windows, seq_len=seq_len, bos_id=bos, eos_id=eos)
+                orders, shifts = [], []
+                for epoch in range(4):
+                    drawn = samples[epoch * windows : (epoch + 1) * windows]
+                    self.assertEqual({sample["epoch"] for sample in drawn}, {epoch})
+                    orders.append([sample["window"] for sample in drawn])
+                    self.assertEqual(sorted(orders[-1]), list(range(windows)))
+                    # One shift fits all windows of an epoch.
+                    fits = [shift for shift in range(len(row)) if all(
+                        sample["tokens"] == window_of(row, shift + sample["window"] * (seq_len + 1), seq_len)
+                        for sample in drawn)]
+                    self.assertEqual(len(fits), 1)
+                    shifts += fits
+                self.assertEqual(shifts[0], 0)
+                self.assertEqual(len(set(shifts)), 4, shifts)
+                self.assertEqual(len({tuple(order) for order in orders}), 4, "epochs alike")
 
     def test_order_depends_on_the_seed(self):
         data = write_megatron(self.dir / "data", self.distinct_documents([4] * 100), "i32")
-        first, again, other = (self.samples(data, 0, 100, seq_len=3, lanes=1, seed=seed) for seed in (1, 1, 2))
+        first, again, other = (self.samples(data, 0, 100, seq_len=3, seed=seed) for seed in (1, 1, 2))
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
-        starts = [sample["tokens"][0] // 1000 for sample in first]
-        self.assertEqual(sorted(starts), list(range(100)))
+        windows = [sample["window"] for sample in first]
         # A permutation that is random looks so: no long rising runs, few fixed points.
-        rises = sum(a < b for a, b in zip(starts, starts[1:]))
+        rises = sum(a < b for a, b in zip(windows, windows[1:]))
         self.assertTrue(30 <= rises <= 70, rises)
-        self.assertLess(sum(i == d for i, d in enumerate(starts)), 8)
+        self.assertLess(sum(i == w for i, w in enumerate(windows)), 8)
 
     def test_far_samples_are_those_read_from_the_beginning(self):
         lengths = random.Random(3).choices(range(1, 30), k=23)
         one = write_megatron(self.dir / "one", self.distinct_documents(lengths), "i32")
         two = write_megatron(self.dir / "two", self.distinct_documents(lengths[:11], base=500), "i32")
         mixed = [{"path": one, "weight": 0.8}, {"path": two, "weight": 0.3}]
-        for data, settings in ((one, {"lanes": 7}), (one, {"shuffle": "none"}), (mixed, {"lanes": 3}),
-                               (mixed, {"shuffle": "none"})):
+        for data, settings in ((one, {}), (one, {"shuffle": "none"}), (mixed, {}), (mixed, {"shuffle": "none"})):
             with self.subTest(settings=settings):
                 every = self.samples(data, 0, 3000, seq_len=6, bos_id=1, eos_id=2, **settings)
                 for begin, end in ((1, 2), (17, 40), (2990, 3000), (1500, 1500)):
                     self.assertEqual(self.samples(data, begin, end, seq_len=6, bos_id=1, eos_id=2, **settings),
                                      every[begin:end])
-        self.samples(one, 10**7, 10**7 + 2, seq_len=6, lanes=7)
-        self.samples(one, 10**12, 10**12 + 2, seq_len=6, shuffle="none")
+                began = time.monotonic()
+                self.samples(data, 10**12, 10**12 + 2, seq_len=6, **settings)
+                self.assertLess(time.monotonic() - began, 5)
 
-    def test_mixing_follows_the_weights_in_tokens(self):
-        rng = random.Random(5)
-        lengths = [rng.choices(range(1, 25), k=19), rng.choices(range(10, 80), k=29), rng.choices(range(1, 9), k=31)]
-        weights, base = [0.5, 3, 1.5], [0, 100, 200]
+    def test_mixing_follows_the_weights(self):
+        weights = [0.5, 3, 1.5]
         train = []
         for d in range(3):
-            path = write_megatron(self.dir / f"set{d}", self.distinct_documents(lengths[d], base[d]), "i32")
+            path = write_megatron(self.dir / f"set{d}", self.distinct_documents([90] * 5, 100 * d), "i32")
             train.append({"path": path, "weight": weights[d]})
-        lanes, seq_len = 2, 49
-        samples = self.samples(train, 0, 200, lanes=lanes, seq_len=seq_len)
-        for lane in range(lanes):
-            stream = sum((s["tokens"] for s in samples if s["lane"] == lane), [])
-            consumed, place = [0, 0, 0], 0
-            while place < len(stream):
-                source, document = divmod(stream[place] // 1000, 100)
-                total = sum(consumed)
-                lag = [weights[d] / 5 * total - consumed[d] for d in range(3)]
-                self.assertGreaterEqual(lag[source], max(lag) - 1e-6, f"lane {lane}, token {place}")
-                length = lengths[source][document]
-                read = stream[place : place + length]
-                self.assertEqual(read, list(range(stream[place], stream[place] + len(read))))
-                consumed[source] += length
-                place += length
-            self.assertGreater(min(consumed), 300)
+        samples = self.samples(train, 0, 400, seq_len=12)
+        counts = [0, 0, 0]
+        for g, sample in enumerate(samples):
+            behind = [weights[d] / 5 * g - counts[d] for d in range(3)]
+            d = sample["dataset"]
+            self.assertGreaterEqual(behind[d], max(behind) - 1e-9, f"sample {g}")
+            self.assertTrue(all(100_000 * d <= token < 100_000 * (d + 1) for token in sample["tokens"]))
+            counts[d] += 1
+            self.assertTrue(all(abs(counts[d] - weights[d] / 5 * (g + 1)) <= 1 for d in range(3)), f"sample {g}")
         # A weight of 0 switches a dataset off; the order within a dataset does not depend on the others.
         train[0]["weight"] = train[2]["weight"] = 0
-        samples = self.samples(train, 0, 60, lanes=lanes, seq_len=seq_len)
-        self.assertTrue(all(100_000 <= token < 200_000 for s in samples for token in s["tokens"]))
+        alone = self.samples(train, 0, 60, seq_len=12)
+        middle = [sample for sample in samples if sample["dataset"] == 1][:60]
+        self.assertEqual([s["tokens"] for s in alone], [s["tokens"] for s in middle])
+
+    def test_many_files_are_one_row(self):
+        documents = self.distinct_documents([7, 30, 2, 41, 11, 9])
+        whole = write_megatron(self.dir / "whole", documents, "i32")
+        parts = [write_megatron(self.dir / f"parts/{i}/p", documents[2 * i : 2 * i + 2], "i32") for i in range(3)]
+        expected = self.samples(whole, 0, 50, seq_len=9, eos_id=5)
+        for path in (parts, str(self.dir / "parts")):
+            self.assertEqual(self.samples([{"path": path}], 0, 50, seq_len=9, eos_id=5), expected)
 
     def test_wrong_ranges_are_refused(self):
         data = write_megatron(self.dir / "data", text_documents(4, 40))

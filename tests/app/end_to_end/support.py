@@ -120,7 +120,7 @@ class Scratch(unittest.TestCase):
         """Writes a config of a tiny model into self.dir; `sections` are merged into the defaults."""
         content = {
             "model": dict(TINY_MODEL),
-            "data": {"train": [{"path": str(train)}], "seq_len": 32, "bos_id": 256, "eos_id": 257, "lanes": 4},
+            "data": {"train": [{"path": str(train)}], "seq_len": 32, "bos_id": 256, "eos_id": 257},
             "training": {"steps": 6, "global_batch_size": 8, "micro_batch_size": 4},
             "optimizer": {"lr": 3e-3, "warmup_steps": 2},
             "checkpoint": {"dir": "checkpoints", "every": 0},
@@ -185,6 +185,7 @@ def write_megatron(prefix, documents, dtype="u16", sequences_per_document=None):
     """A token file as Megatron writes it. Documents of several sequences are given by their numbers of sequences."""
     code, letter = CODES[dtype]
     prefix = str(prefix)
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     offsets, offset = [], 0
     with open(prefix + ".bin", "wb") as file:
         for tokens in documents:

@@ -405,7 +405,7 @@ class VariantsTest(Corpus):
             ("model.rope_scaling", "{factor: 8, low_freq_factor: 1, high_freq_factor: 4, "
              "original_max_position_embeddings: 16}", True),
             ("data.shuffle", "none", True),
-            ("data.lanes", 7, True),
+            ("data.seed", 7, True),
             ("optimizer.betas", "[0.5, 0.6]", False),
             ("optimizer.eps", 1e-3, False),
             ("optimizer.weight_decay", 5, False),

@@ -73,7 +73,7 @@ Outcome train(Config config) {
   batch.document_start.assign(batch.inputs.size(), 0);
   state.batch.upload(batch);
   for (int64_t step = 1; step <= 2; ++step) {
-    training_step(state, step, 1e-3, rank);
+    training_step(state, step, 1e-3, 4 * 128, rank);
     append(state.loss, stream, outcome.numbers);
     append(state.model.losses(), stream, outcome.numbers);
     append(state.parameters.gradients(), stream, outcome.numbers);

@@ -194,7 +194,7 @@ TEST_P(GoldenTest, Trajectory) {
     writer.finish();
   }
   Config config = this->config();
-  config.data.train = {{(scratch_ / "tokens").string(), 1.0}};
+  config.data.train = {{.paths = {(scratch_ / "tokens").string()}}};
   config.data.shuffle = Shuffle::kNone;
   config.training.steps = golden_.at("steps");
   config.training.micro_batch_size = 1;  // and gradient accumulation

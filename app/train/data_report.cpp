@@ -1,0 +1,80 @@
+#include "app/train/data_report.h"
+
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+
+namespace octavo {
+
+DataReport::DataReport(const DataConfig& config, const Loader& loader, int64_t samples)
+    : config_(config), loader_(loader), samples_(samples), draws_(loader.state().draws) {}
+
+// But for what data.skip will pass over.
+double DataReport::epochs_at_end(int64_t dataset) const {
+  const SampleStream& stream = loader_.stream();
+  return stream.epochs(dataset, stream.expected_draws(dataset, loader_.state().next_sample + samples_));
+}
+
+void DataReport::check_max_epochs() const {
+  for (size_t d = 0; d < config_.train.size(); ++d) {
+    const double most = config_.train[d].max_epochs;
+    const double epochs = epochs_at_end(static_cast<int64_t>(d));
+    CHECK_INPUT(config_.on_max_epochs != OnMaxEpochs::kError || most == 0 || epochs <= most,
+                "this run would pass over the dataset {} {:.2f} times, expected at most its max_epochs {}; fewer "
+                "training.steps, less weight, or data.on_max_epochs: warn",
+                loader_.stream().name(static_cast<int64_t>(d)), epochs, most);
+  }
+}
+
+void DataReport::log_start() const {
+  const SampleStream& stream = loader_.stream();
+  const StreamState& state = loader_.state();
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    log_info("data {}: {} tokens, {} windows of {}; passes so far {:.3f}, at the end of the run {:.3f}", stream.name(d),
+             with_thousands_separators(stream.num_tokens(d)), with_thousands_separators(stream.num_windows(d)),
+             stream.seq_len() + 1, stream.epochs(d, state.draws[static_cast<size_t>(d)]), epochs_at_end(d));
+  }
+  if (config_.resume_from_sample == state.next_sample) {
+    log_info("data.resume_from_sample: the data goes on at sample {}", state.next_sample);
+  }
+}
+
+void DataReport::log_events(const Batch& batch, int64_t step) {
+  const SampleStream& stream = loader_.stream();
+  for (const SampleRange& range : batch.skipped) {
+    log_info("data.skip: step {} passed over the samples {} to {}", step, range.begin, range.end - 1);
+  }
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    const auto i = static_cast<size_t>(d);
+    const double before = stream.epochs(d, draws_[i]);
+    const double now = stream.epochs(d, batch.state_after.draws[i]);
+    draws_[i] = batch.state_after.draws[i];
+    const auto pass = static_cast<int64_t>(now);
+    if (pass > static_cast<int64_t>(before)) {
+      log_info("data {}: pass {} begins with step {}", stream.name(d), pass + 1, step);
+    }
+    const double most = config_.train[i].max_epochs;
+    if (most > 0 && before <= most && now > most) {
+      log_warning("data {}: step {} passes over it for more than the {} times of its max_epochs", stream.name(d), step,
+                  most);
+    }
+  }
+}
+
+NumbersByName DataReport::epochs(const StreamState& state) const {
+  NumbersByName epochs;
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    epochs.emplace_back(loader_.stream().name(d), loader_.stream().epochs(d, state.draws[static_cast<size_t>(d)]));
+  }
+  return epochs;
+}
+
+NumbersByName DataReport::means(const std::vector<double>& sums, const std::vector<double>& tokens) const {
+  NumbersByName means;
+  for (size_t d = 0; num_datasets() > 1 && d < sums.size(); ++d) {
+    if (tokens[d] > 0) means.emplace_back(loader_.stream().name(static_cast<int64_t>(d)), sums[d] / tokens[d]);
+  }
+  return means;
+}
+
+}  // namespace octavo

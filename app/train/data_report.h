@@ -1,0 +1,39 @@
+// What a run says of its data: what it will take of each dataset, when it begins another pass, what it passes over.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "app/train/metrics.h"
+#include "data/config.h"
+#include "data/loader.h"
+
+namespace octavo {
+
+class DataReport {
+ public:
+  // `loader` must outlive it. `samples` are still to be trained on.
+  DataReport(const DataConfig& config, const Loader& loader, int64_t samples);
+
+  // InputError where the run would pass a dataset's max_epochs and data.on_max_epochs is error.
+  void check_max_epochs() const;
+  // A line a dataset.
+  void log_start() const;
+  // Logs what happens with the batch of a step: ranges passed over, passes that begin, a max_epochs passed.
+  void log_events(const Batch& batch, int64_t step);
+
+  NumbersByName epochs(const StreamState& state) const;
+  // Of sums and numbers of tokens by dataset, the means of those that have tokens; none of a single dataset.
+  NumbersByName means(const std::vector<double>& sums, const std::vector<double>& tokens) const;
+
+ private:
+  double epochs_at_end(int64_t dataset) const;
+  int64_t num_datasets() const { return loader_.stream().num_datasets(); }
+
+  const DataConfig& config_;
+  const Loader& loader_;
+  int64_t samples_;
+  std::vector<int64_t> draws_;  // windows of each dataset that are reported
+};
+
+}  // namespace octavo

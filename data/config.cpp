@@ -1,0 +1,26 @@
+#include "data/config.h"
+
+#include <filesystem>
+#include <set>
+
+namespace octavo {
+
+std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const DatasetSource& source : sources) taken.insert(source.name);
+  for (const DatasetSource& source : sources) {
+    std::string name = source.name;
+    if (name.empty()) {
+      std::filesystem::path path = source.paths.front();
+      if (!path.has_filename()) path = path.parent_path();  // of a folder with a slash behind
+      const std::string stem = path.filename().string();
+      name = stem;
+      for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+}  // namespace octavo

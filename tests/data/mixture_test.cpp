@@ -1,0 +1,121 @@
+#include "data/mixture.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+using Weights = std::vector<int64_t>;
+
+std::vector<int64_t> first_datasets(Mixture mixture, int64_t count) {
+  std::vector<int64_t> datasets;
+  for (int64_t g = 0; g < count; ++g) datasets.push_back(mixture.next());
+  return datasets;
+}
+
+TEST(Mixture, WeightsBecomeTheSmallestIntegers) {
+  const auto integers = [](std::vector<double> weights) { return integer_weights(weights); };
+  EXPECT_EQ(integers({0.7, 0.3}), (Weights{7, 3}));
+  EXPECT_EQ(integers({1}), (Weights{1}));
+  EXPECT_EQ(integers({0, 1e-30}), (Weights{0, 1}));
+  EXPECT_EQ(integers({0.25, 0.5, 0.125}), (Weights{2, 4, 1}));
+  EXPECT_EQ(integers({30, 0, 10}), (Weights{3, 0, 1}));
+  EXPECT_EQ(integers({1234.5, 1}), (Weights{2469, 2}));
+  // What is no decimal is rounded, but never to nothing.
+  const Weights thirds = integers({1.0 / 3, 2.0 / 3, 1e-20});
+  EXPECT_NEAR(static_cast<double>(thirds[1]) / static_cast<double>(thirds[0]), 2, 1e-9);
+  EXPECT_GE(thirds[2], 1);
+}
+
+// Spelled out from the definition; beside it, how far the counts are off their shares.
+TEST(Mixture, TakesTheDatasetThatIsFurthestBehind) {
+  std::mt19937_64 random(7);
+  for (int draw = 0; draw < 300; ++draw) {
+    Weights weights(1 + random() % 12);
+    for (int64_t& weight : weights) weight = static_cast<int64_t>(random() % (uint64_t{1} << (1 + random() % 30)));
+    weights[random() % weights.size()] += 1;
+    const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+    Mixture mixture(weights);
+    std::vector<int64_t> counts(weights.size());
+    for (int64_t g = 0; g < 2000; ++g) {
+      int64_t expected = -1;
+      for (size_t d = 0; d < weights.size(); ++d) {
+        const int64_t behind = weights[d] * g - total * counts[d];
+        ASSERT_LT(-behind, total) << "a sample ahead: draw " << draw << " sample " << g;
+        ASSERT_LT(behind, weights.size() <= 2 ? total : 2 * total) << "draw " << draw << " sample " << g;
+        const bool further = expected < 0 || behind > weights[static_cast<size_t>(expected)] * g -
+                                                          total * counts[static_cast<size_t>(expected)];
+        if (weights[d] > 0 && further) expected = static_cast<int64_t>(d);
+      }
+      ASSERT_EQ(mixture.next(), expected) << "draw " << draw << " sample " << g;
+      ++counts[static_cast<size_t>(expected)];
+      for (size_t d = 0; d < weights.size(); ++d) ASSERT_EQ(mixture.taken(static_cast<int64_t>(d)), counts[d]);
+    }
+  }
+}
+
+// Weights that people write hold to one sample at every moment, and are exact after each period.
+TEST(Mixture, PlainWeightsHoldToOneSample) {
+  for (const Weights& weights : {Weights{7, 3}, {5, 3, 2}, {1, 1, 1, 1, 1}, {50, 25, 15, 7, 3}, {1, 99}, {6, 3, 1}}) {
+    const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+    Mixture mixture(weights);
+    std::vector<int64_t> counts(weights.size());
+    for (int64_t g = 1; g <= 3 * total; ++g) {
+      ++counts[static_cast<size_t>(mixture.next())];
+      for (size_t d = 0; d < weights.size(); ++d) {
+        const int64_t off = std::abs(counts[d] * total - g * weights[d]);
+        ASSERT_LE(off, g % total == 0 ? 0 : total) << "dataset " << d << " of " << weights.size() << " sample " << g;
+      }
+    }
+  }
+}
+
+TEST(Mixture, ASampleIsReachedFromAnywhere) {
+  for (const Weights& weights : {Weights{1}, {7, 3}, {3, 0, 5, 11}, {1'000'003, 17, 4}}) {
+    const std::vector<int64_t> expected = first_datasets(Mixture(weights), 400);
+    Mixture mixture(weights);
+    for (const int64_t g : {350, 0, 17, 16, 399, 100}) {
+      mixture.seek(g);
+      EXPECT_EQ(mixture.next_sample(), g);
+      for (size_t d = 0; d < weights.size(); ++d) {
+        const auto dataset = static_cast<int64_t>(d);
+        EXPECT_EQ(mixture.taken(dataset), std::count(expected.begin(), expected.begin() + g, dataset));
+      }
+      EXPECT_EQ(mixture.next(), expected[static_cast<size_t>(g)]);
+    }
+  }
+}
+
+TEST(Mixture, FarSamplesAreReachedQuickly) {
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int64_t kFar = int64_t{1} << 58;
+  Mixture decimals(integer_weights(std::vector<double>{0.7, 0.2, 0.1}));
+  decimals.seek(kFar);
+  EXPECT_NEAR(static_cast<double>(decimals.taken(0)), 0.7 * static_cast<double>(kFar), 64);  // what a double holds
+  Mixture single({1});
+  single.seek(kFar);
+  EXPECT_EQ(single.taken(0), kFar);
+  Mixture thirds(integer_weights(std::vector<double>{1.0 / 3, 2.0 / 3}));
+  thirds.seek(10'000'000);
+  EXPECT_NEAR(static_cast<double>(thirds.taken(0)), 1e7 / 3, 1);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(taken.count(), 5);
+}
+
+TEST(Mixture, TiesGoToTheFirst) {
+  EXPECT_EQ(first_datasets(Mixture({1, 1, 1}), 7), (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(first_datasets(Mixture({0, 2, 1}), 6), (std::vector<int64_t>{1, 2, 1, 1, 2, 1}));
+}
+
+TEST(Mixture, RefusesWeightsOfNothing) { EXPECT_THROW(Mixture({0, 0}), Error); }
+
+}  // namespace
+}  // namespace octavo
