@@ -2,7 +2,9 @@
 # Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Installs nothing that is there already,
 # so it takes a second the second time. Never touches the system's Python packages through pip.
 #
-#   ./scripts/setup.sh
+#   ./scripts/setup.sh [--tokenizing]
+#
+# --tokenizing also makes .deps/venv with the Python packages that scripts/tokenize_hf.py reads text, Parquet and Zstandard with.
 #
 # With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend. Where that
 # fails, a sentence says so and CMake builds the CPU program.
@@ -139,8 +141,25 @@ fetch_cudnn_frontend() {
   mv "$scratch/unpacked/include" "$frontend_dir/include"
 }
 
+make_tokenizing_venv() {
+  python_with "tokenizers, pyarrow, zstandard" >/dev/null && return 0
+  local venv="$OCTAVO_ROOT/.deps/venv"
+  say "Installing tokenizers, pyarrow and zstandard into .deps/venv"
+  python3 -m venv "$venv" || { apt_install python3-venv && python3 -m venv "$venv"; } || return 1
+  "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check tokenizers pyarrow zstandard
+}
+
+tokenizing=0
+for argument in "$@"; do
+  case "$argument" in
+    --tokenizing) tokenizing=1 ;;
+    *) die "unknown argument $argument, expected --tokenizing" ;;
+  esac
+done
+
 install_packages
 check_cmake_version
+if ((tokenizing)); then make_tokenizing_venv || die "could not install tokenizers, pyarrow and zstandard into .deps/venv"; fi
 if nvcc="$(find_nvcc)" && ! has_cudnn_frontend "$nvcc"; then
   say "Fetching the headers of cuDNN's C++ frontend $cudnn_frontend_version"
   fetch_cudnn_frontend || printf '%s\n' \

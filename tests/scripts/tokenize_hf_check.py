@@ -1,14 +1,23 @@
 """Runs tokenize_hf.py and hf_tokenizer.py with a small tokenizer made on the spot, and compares what they write with the
-library's own encoding. Skipped (exit code 77) where the Python package `tokenizers` is not installed."""
+library's own encoding: whatever the number of workers, killed and gone on with, shuffled, with a tokenizer of its own making.
+Skipped (exit code 77) where the Python package `tokenizers` is not installed."""
 
-import array
+import fcntl
+import gzip
+import importlib.util
 import json
 import os
-import struct
+import random
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+
+from tokenizing_cases import (SCRIPTS, TEXTS, command, compress_zstd, inspect, make_tokenizer, random_texts, read_dataset, refuse,
+                              run, write_jsonl, write_parquet)
 
 try:
     import tokenizers
@@ -16,61 +25,191 @@ except ImportError:
     print("skipped: the Python package `tokenizers` is not installed")
     sys.exit(77)
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-TEXTS = [f"document {i}: naïve café, {'word ' * (i % 7)} int main() {{ return {i * i}; }}\n" for i in range(250)]
-
-
-def make_tokenizer(path):
-    """A byte-level BPE whose post-processor adds bos, which the scripts must not let through."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|begin_of_text|>", "<|end_of_text|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]
-    )
-    tokenizer.save(str(path))
-    return tokenizer
-
-
-def read_dataset(prefix):
-    idx, data = Path(f"{prefix}.idx").read_bytes(), Path(f"{prefix}.bin").read_bytes()
-    version, code, sequences, entries = struct.unpack_from("<QBQQ", idx, 9)
-    assert (idx[:9], version, code, entries) == (b"MMIDIDX\0\0", 1, 8, sequences + 1), (version, code, sequences, entries)
-    lengths = struct.unpack_from(f"<{sequences}i", idx, 34)
-    offsets = struct.unpack_from(f"<{sequences}q", idx, 34 + 4 * sequences)
-    return [list(array.array("H", data[o : o + 2 * n])) for n, o in zip(lengths, offsets)]
-
 
 def check_tokenize(scratch, tokenizer):
-    with open(scratch / "texts.jsonl", "w", encoding="utf-8") as lines:
-        for text in TEXTS:
-            lines.write(json.dumps({"text": text}) + "\n")
-    command = [sys.executable, SCRIPTS / "tokenize_hf.py", "--tokenizer", scratch / "tokenizer.json", "--workers", "2"]
-    command += ["--input", scratch / "texts.jsonl", "--output", scratch / "out", "--hold-out-every", "10"]
-    subprocess.run(command, check=True)
+    write_jsonl(scratch / "texts.jsonl", TEXTS)
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--workers", "2", "--input", scratch / "texts.jsonl"]
+    arguments += ["--output", scratch / "out", "--hold-out-every", "10"]
+    result = run(*arguments)
+    assert "tokens/s" in result.stdout, result
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
     assert read_dataset(scratch / "out") == [ids for i, ids in enumerate(expected, 1) if i % 10]
     assert read_dataset(scratch / "out_held_out") == expected[9::10]
     sidecar = json.loads((scratch / "out.json").read_text())
     assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (tokenizer.get_vocab_size(), 0, 1), sidecar
     assert (sidecar["documents"], sidecar["tokens"]) == (225, sum(len(e) for i, e in enumerate(expected, 1) if i % 10))
-    octavo = os.environ.get("OCTAVO_BINARY")
-    if octavo:
-        subprocess.run([octavo, "inspect", scratch / "out"], check=True, stdout=subprocess.DEVNULL)
+    inspect(scratch / "out")
+    assert not (scratch / "out.parts").exists()
+    assert "is complete already" in run(*arguments).stdout
+    refuse("out.bin: is there already", *arguments[:-1], "20")
+    run(*arguments[:-1], "20", "--overwrite")
+    assert read_dataset(scratch / "out_held_out") == expected[19::20]
+
+
+def contents(prefix):
+    return [Path(f"{prefix}{suffix}").read_bytes() for suffix in (".bin", ".idx", ".json")]
+
+
+def check_workers_and_shuffle(scratch, tokenizer):
+    """The same bytes from 1, 2 and 3 workers; a shuffle changes the order alone."""
+    texts = random_texts(400, seed=1)
+    write_jsonl(scratch / "corpus.jsonl", texts)
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "corpus.jsonl", "--hold-out-every", "50"]
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    held_out, plain = ids[49::50], [tokens for i, tokens in enumerate(ids, 1) if i % 50]
+    orders = {}
+    for workers, part_bytes, seed in [(1, 2000, 7), (2, 9000, 7), (3, 2000, 7), (2, 100_000, 8)]:
+        name = scratch / f"shuffled_{workers}_{seed}"
+        run(*arguments, "--workers", workers, "--part-bytes", part_bytes, "--shuffle", seed, "--output", name)
+        written = [*contents(name)[:2], *contents(f"{name}_held_out")[:2]]
+        orders.setdefault(seed, set()).add(b"".join(written))
+        documents = read_dataset(name)
+        assert documents != plain and sorted(documents) == sorted(plain)
+        assert sorted(read_dataset(f"{name}_held_out")) == sorted(held_out)
+    assert len(orders[7]) == 1 and orders[7] != orders[8], {seed: len(found) for seed, found in orders.items()}
+
+
+def check_formats(scratch, tokenizer):
+    """A folder of all formats, each cut into several parts, holds the documents of the plain file."""
+    folder = scratch / "formats"
+    folder.mkdir()
+    formats = [("a.jsonl", None), ("b.jsonl.gz", gzip.compress)]
+    if importlib.util.find_spec("zstandard"):
+        formats.append(("c.jsonl.zst", compress_zstd))
+    for name, pack in formats:
+        data = write_jsonl(folder / name, TEXTS).read_bytes()
+        if pack:
+            (folder / name).write_bytes(pack(data))
+    expected = len(formats) * TEXTS
+    if importlib.util.find_spec("pyarrow"):
+        write_parquet(folder / "d.parquet", TEXTS)
+        expected = expected + TEXTS
+    (folder / "e.txt.gz").write_bytes(gzip.compress(b"a text"))
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--part-bytes", "1000", "--workers", "2"]
+    run(*arguments, "--input", folder, "--output", scratch / "all")
+    assert read_dataset(scratch / "all") == [tokenizer.encode(t, add_special_tokens=False).ids for t in [*expected, "a text"]]
+
+
+def part_files(folder):
+    """{name: (inode, time of writing)} of the finished parts."""
+    try:
+        return {e.name: (e.inode(), e.stat().st_mtime_ns) for e in os.scandir(folder) if "." not in e.name and len(e.name) == 32}
+    except FileNotFoundError:
+        return {}
+
+
+def children(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def check_kills(scratch):
+    """SIGKILL at random moments; what was finished stays, and the end is as if nothing had happened."""
+    draw = random.Random()
+    seed = draw.getrandbits(32)
+    draw.seed(seed)
+    print(f"kills drawn with seed {seed}")
+    write_jsonl(scratch / "killed.jsonl", random_texts(600, seed=2))
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "killed.jsonl", "--part-bytes", "2000",
+                 "--workers", "2", "--shuffle", "3", "--hold-out-every", "7"]
+    run(*arguments, "--output", scratch / "whole")
+    folder, output = scratch / "killed.parts", scratch / "killed"
+    before = {}
+    for kill in range(5):
+        process = subprocess.Popen(command(*arguments, "--output", output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        more = draw.randint(0, 12)
+        at_the_end = kill == 4
+        deadline = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < deadline:
+            if Path(f"{output}.bin.tmp").exists() if at_the_end else len(part_files(folder)) >= len(before) + more:
+                break
+            time.sleep(0.001)
+        time.sleep(draw.random() * 0.02)
+        workers = children(process.pid) if process.poll() is None else []
+        process.kill()
+        process.communicate()
+        ended = time.monotonic() + 10
+        while any(is_running(pid) for pid in workers) and time.monotonic() < ended:
+            time.sleep(0.01)
+        assert not any(is_running(pid) for pid in workers), "workers outlive their main process"
+        if process.returncode == 0:
+            break  # it was quicker than the kill
+        assert process.returncode == -signal.SIGKILL, process.returncode
+        after = part_files(folder)
+        assert before.items() <= after.items(), "finished parts were done again"
+        before = after
+    if before and process.returncode != 0:
+        refuse("another shuffle (3, now 4)", *arguments, "--output", output, "--shuffle", "4")
+        with open(folder / "lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            refuse("another process", *arguments, "--output", output)
+        assert before.items() <= part_files(folder).items()
+    result = run(*arguments, "--output", output)
+    assert not before or process.returncode == 0 or f"; {len(before)} of " in result.stdout, (len(before), result.stdout)
+    for end in ("", "_held_out"):
+        assert contents(f"{output}{end}") == contents(scratch / f"whole{end}")
+    assert not folder.exists() and not list(scratch.glob("*.tmp"))
+
+
+def check_train_bpe(scratch):
+    """A tokenizer of exactly N entries, with which every text comes back, whatever the number of workers."""
+    arguments = ["--train-bpe", "400", "--input", scratch / "killed.jsonl", "--output"]
+    for workers in (1, 3):
+        run(*arguments, scratch / f"trained_{workers}", "--workers", workers)
+    first, second = ((scratch / f"trained_{workers}.tokenizer.json").read_bytes() for workers in (1, 3))
+    assert first == second and contents(scratch / "trained_1")[:2] == contents(scratch / "trained_3")[:2]
+    tokenizer = tokenizers.Tokenizer.from_file(str(scratch / "trained_1.tokenizer.json"))
+    assert tokenizer.get_vocab_size() == 400
+    sidecar = json.loads((scratch / "trained_1.json").read_text())
+    assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (400, 0, 1), sidecar
+    assert [tokenizer.decode(ids) for ids in read_dataset(scratch / "trained_1")] == random_texts(600, seed=2)
+    refuse("entries only", "--train-bpe", "90000", "--input", scratch / "killed.jsonl", "--output", scratch / "bad")
+    refuse("at least 258", "--train-bpe", "100", "--input", scratch / "killed.jsonl", "--output", scratch / "bad")
+    assert not list(scratch.glob("bad*"))
 
 
 def check_bad_input(scratch):
-    command = [sys.executable, SCRIPTS / "tokenize_hf.py", "--tokenizer", scratch / "texts.jsonl"]
-    command += ["--input", scratch / "texts.jsonl", "--output", scratch / "bad"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "texts.jsonl" in result.stderr, result
+    tokenizer, good = scratch / "tokenizer.json", scratch / "texts.jsonl"
+    output = ["--output", scratch / "bad"]
+    refuse("texts.jsonl: is not a Hugging Face tokenizer.json", "--tokenizer", good, "--input", good, *output)
+    refuse("none.json: cannot be read: No such file", "--tokenizer", scratch / "none.json", "--input", good, *output)
+    refuse('texts.jsonl:1: expected a JSON object with a string in the field "body"', "--tokenizer", tokenizer, "--input", good,
+           *output, "--text-field", "body")
+    refuse("*.none: no file matches", "--tokenizer", tokenizer, "--input", scratch / "*.none", *output)
     assert not list(scratch.glob("bad*"))
+
+    lines = good.read_text().splitlines()
+    lines[200] = '{"text": 5}'
+    (scratch / "late.jsonl").write_text("\n".join(lines))
+    late = ["--tokenizer", tokenizer, "--input", scratch / "late.jsonl", *output, "--part-bytes", "1000", "--workers", "2"]
+    refuse("late.jsonl:201: expected", *late)
+    assert [path.name for path in scratch.glob("bad*")] == ["bad.parts"] and part_files(scratch / "bad.parts")
+    lines[200] = '{"text": "mended"}'
+    (scratch / "late.jsonl").write_text("\n".join(lines))
+    refuse("late.jsonl has changed", *late)
+    run(*late, "--overwrite")
+    assert len(read_dataset(scratch / "bad")) == 250 and not (scratch / "bad.parts").exists()
+
+
+def check_full_disk(scratch):
+    """Files may not grow beyond a limit, which fails as a full disk does."""
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "killed.jsonl", "--workers", "1"]
+    arguments += ["--part-bytes", "4000", "--output", scratch / "full"]
+    limit = lambda size: lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    refuse("cannot be written: File too large", *arguments, code=1, preexec_fn=limit(1000))
+    refuse("full: cannot be written: File too large", *arguments, code=1, preexec_fn=limit(20_000))
+    assert [path.name for path in scratch.glob("full*")] == ["full.parts"], list(scratch.glob("full*"))
+    run(*arguments)
+    assert len(read_dataset(scratch / "full")) == 600
 
 
 def check_what_is_left_out(scratch):
@@ -78,15 +217,13 @@ def check_what_is_left_out(scratch):
     folder = scratch / "mixed"
     folder.mkdir()
     (folder / "readme.txt").write_text("some text")
-    for name in ("a.parquet", "b.parquet", "c.jsonl.gz"):
-        (folder / name).write_bytes(b"PAR1\0")
-    command = [sys.executable, SCRIPTS / "tokenize_hf.py", "--tokenizer", scratch / "tokenizer.json"]
-    command += ["--input", folder, "--output", scratch / "mixed_out"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "--allow-skipped" in result.stderr, result
-    assert "left out 3 files: 2 .parquet, 1 .jsonl.gz" in result.stderr, result
+    for name in ("a.png", "b.png", "c.tar.bz2"):
+        (folder / name).write_bytes(b"\x89PNG\0")
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", folder, "--output", scratch / "mixed_out"]
+    refuse("left out 3 files: 2 .png, 1 .tar.bz2", *arguments)
+    refuse("--allow-skipped", *arguments)
     assert not list(scratch.glob("mixed_out*"))
-    result = subprocess.run([*command, "--allow-skipped"], capture_output=True, text=True, check=True)
+    result = run(*arguments, "--allow-skipped")
     assert "1 documents" in result.stdout and "left out 3 files" in result.stderr, result
 
 
@@ -111,7 +248,12 @@ def main():
         scratch = Path(name)
         tokenizer = make_tokenizer(scratch / "tokenizer.json")
         check_tokenize(scratch, tokenizer)
+        check_formats(scratch, tokenizer)
+        check_workers_and_shuffle(scratch, tokenizer)
+        check_kills(scratch)
+        check_train_bpe(scratch)
         check_bad_input(scratch)
+        check_full_disk(scratch)
         check_what_is_left_out(scratch)
         check_child_process(scratch, tokenizer)
 

@@ -1,0 +1,1 @@
+"""What scripts/tokenize_hf.py is made of: inputs -> documents -> parts -> token files."""

@@ -1,0 +1,193 @@
+"""The documents of a file, of a range of its bytes or rows, or of a block of its lines. Memory does not grow with the file,
+except for a text file, which is one document."""
+
+import json
+import re
+
+from tokenizing.blocks import BLOCK_BYTES, read_blocks
+from tokenizing.errors import InputError
+from tokenizing.inputs import kind_of
+
+CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")  # but not tabs, ends of lines and pages, and escape
+MAX_DOCUMENT_BYTES = 1 << 30
+PARQUET_ROWS = 256  # that are decoded at once
+
+
+def text_of(data):
+    """The text of a file, or nothing when it is none: it has a NUL, or other control characters and is no UTF-8."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None if CONTROLS.search(data) else data.decode("utf-8", errors="replace")
+
+
+def too_long(where):
+    return InputError(f"{where}: a document of more than {MAX_DOCUMENT_BYTES >> 30} GiB, which does not go through a tokenizer "
+                      "at once; divide it (a text file is one document, a .jsonl file has one a line)")
+
+
+def read_text(source, sources):
+    data = bytearray()
+    for block in read_blocks(source):
+        data += block
+        if b"\0" in block:
+            break
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise too_long(source.path)
+    text = text_of(bytes(data))
+    if text is not None:
+        sources.taken += 1
+        yield text
+    elif source.named:
+        raise InputError(f"{source.path}: is not text: it has a NUL byte, or control characters and is no UTF-8")
+    else:
+        sources.left_out[kind_of(source.path)] += 1
+
+
+def split_lines(blocks, where):
+    """Lines without their ends, from blocks that end anywhere."""
+    held = []  # a line's beginning
+    held_bytes = 0
+    for block in blocks:
+        *lines, rest = block.split(b"\n")
+        for line in lines:
+            yield b"".join([*held, line]) if held else line
+            held, held_bytes = [], 0
+        if rest:
+            held.append(rest)
+            held_bytes += len(rest)
+            if held_bytes > MAX_DOCUMENT_BYTES:
+                raise too_long(where)
+    if held:
+        yield b"".join(held)
+
+
+def range_blocks(source, first, last):
+    """The lines of a plain file that begin in the bytes [first, last), as blocks."""
+    try:
+        with open(source.path, "rb") as file:
+            if first:
+                file.seek(first - 1)
+                while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
+                    pass  # the end of a line that began before
+            left, block = last - file.tell(), b"\n"
+            while left > 0 and (block := file.read(min(BLOCK_BYTES, left))):
+                left -= len(block)
+                yield block
+            while left == 0 and not block.endswith(b"\n") and (block := file.readline(BLOCK_BYTES)):
+                yield block
+    except OSError as error:
+        raise InputError(f"{source.path}: cannot be read: {error.strerror or error}") from error
+
+
+def count_lines(source, last):
+    """How many lines begin before byte `last` of a plain file."""
+    return sum(block.count(b"\n") for block in range_blocks(source, 0, last))
+
+
+def parse_line(line, field):
+    """The document of a JSON line, nothing for a blank one; a ValueError where there is none."""
+    if not line or line.isspace():
+        return None
+    found = json.loads(line.decode("utf-8", errors="replace"))
+    text = found.get(field) if isinstance(found, dict) else None
+    if not isinstance(text, str):
+        raise ValueError
+    return text
+
+
+def read_lines(blocks, source, field, lines_before):
+    """lines_before(): how many lines of the file come before these blocks, asked for only to name a bad one."""
+    for number, line in enumerate(split_lines(blocks, source.path), 1):
+        try:
+            text = parse_line(line, field)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{source.path}:{lines_before() + number}: expected a JSON object with a string in the field "
+                             f'"{field}"') from error
+        if text is not None:
+            yield text
+
+
+def open_parquet(source, field):
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(f"{source.path}: needs the Python package `pyarrow`: python3 -m pip install pyarrow") from error
+    try:
+        file = pyarrow.parquet.ParquetFile(source.path, buffer_size=BLOCK_BYTES, pre_buffer=False)
+        columns = {column.name: column.type for column in file.schema_arrow}
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{source.path}: is not an intact Parquet file: {one_line(error)}") from error
+    found = columns.get(field)
+    if found is None:
+        raise InputError(f'{source.path}: has no column "{field}", only {", ".join(sorted(columns))}; --text-field names another')
+    if pyarrow.types.is_dictionary(found):
+        found = found.value_type
+    if not (pyarrow.types.is_string(found) or pyarrow.types.is_large_string(found)):
+        raise InputError(f'{source.path}: the column "{field}" holds {found}, expected strings')
+    return file
+
+
+def one_line(error):
+    return " ".join(str(error).split())
+
+
+def column_texts(column):
+    """The strings of a column, what is no UTF-8 in them replaced."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        import pyarrow
+
+        plain = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+        values = plain.cast(pyarrow.large_binary()).to_pylist()
+        return [value if value is None else value.decode("utf-8", errors="replace") for value in values]
+
+
+def read_row_group(file, source, field, row_group, first, last):
+    """The rows [first, last) of a row group. What comes before is decoded too, which costs little beside tokenizing."""
+    import pyarrow
+
+    begin = 0
+    try:
+        for batch in file.iter_batches(PARQUET_ROWS, row_groups=[row_group], columns=[field], use_threads=False):
+            end = begin + batch.num_rows
+            if end > first:
+                for row, text in enumerate(column_texts(batch.column(0)), begin):
+                    if text is None and first <= row < last:
+                        before = sum(file.metadata.row_group(i).num_rows for i in range(row_group))
+                        raise InputError(f'{source.path}: row {before + row + 1} has null in the column "{field}"')
+                    if first <= row < last:
+                        yield text
+            begin = end
+            if begin >= last:
+                return
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{source.path}: is not an intact Parquet file: {one_line(error)}") from error
+
+
+def read_parquet(source, field):
+    with open_parquet(source, field) as file:
+        for row_group in range(file.num_row_groups):
+            yield from read_row_group(file, source, field, row_group, 0, file.metadata.row_group(row_group).num_rows)
+
+
+def read_piece(piece, field, sources):
+    """The documents of a plan.Piece, in order."""
+    source = piece.source
+    if source.kind == "text":
+        yield from read_text(source, sources)
+    elif source.kind == "parquet" and piece.rows:
+        with open_parquet(source, field) as file:
+            yield from read_row_group(file, source, field, *piece.rows)
+    elif source.kind == "parquet":
+        yield from read_parquet(source, field)
+    elif piece.lines is not None:
+        yield from read_lines([piece.lines], source, field, lambda: piece.first_line)
+    elif piece.bytes:
+        yield from read_lines(range_blocks(source, *piece.bytes), source, field, lambda: count_lines(source, piece.bytes[0]))
+    else:
+        yield from read_lines(read_blocks(source), source, field, lambda: 0)

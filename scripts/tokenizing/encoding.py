@@ -1,0 +1,122 @@
+"""A tokenizer.json, and a process of the pool that encodes parts with it."""
+
+import array
+import hashlib
+import os
+import signal
+import threading
+
+from tokenizing.documents import one_line, read_piece
+from tokenizing.errors import InputError
+from tokenizing.inputs import Sources
+from tokenizing.part_files import PartWriter
+
+BATCH_BYTES = 1 << 20  # text that is encoded at once
+
+_worker = None  # a worker process's own
+
+
+def import_tokenizers():
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise InputError("the Python package `tokenizers` is missing: python3 -m pip install tokenizers") from error
+    return tokenizers
+
+
+def load_tokenizer(path):
+    tokenizers = import_tokenizers()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    except Exception as error:  # the package raises a bare Exception
+        raise InputError(f"{path}: is not a Hugging Face tokenizer.json: {one_line(error)}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(content).hexdigest()
+
+
+def first_id(tokenizer, names):
+    ids = [tokenizer.token_to_id(name) for name in names]
+    return next((token for token in ids if token is not None), None)
+
+
+def describe(tokenizer, path):
+    """What PREFIX.json says of it. Added tokens may leave gaps in the ids, so the largest id decides on the vocabulary."""
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    return {
+        "tokenizer": str(path),
+        "vocab_size": max(max(tokenizer.get_vocab().values(), default=0) + 1, size),
+        "bos": first_id(tokenizer, ["<|begin_of_text|>", "<s>", "<|startoftext|>", "<bos>"]),
+        "eos": first_id(tokenizer, ["<|end_of_text|>", "</s>", "<|endoftext|>", "<eos>"]),
+    }
+
+
+def batches(documents):
+    """Lists of non-empty documents of about BATCH_BYTES together."""
+    batch, size = [], 0
+    for text in documents:
+        if not text:
+            continue
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def without_surrogates(text):
+    """JSON can hold halves of characters ("\\ud83d" alone), which no encoding has."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class Encoder:
+    def __init__(self, tokenizer_path):
+        self.path = tokenizer_path
+        self.tokenizer, _ = load_tokenizer(tokenizer_path)
+        # Without the offsets of tokens in the text, which nobody asks for.
+        self.encode_batch = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
+
+    def encode(self, texts):
+        try:
+            try:
+                return self.encode_batch(texts, add_special_tokens=False)
+            except TypeError:
+                return self.encode_batch([without_surrogates(text) for text in texts], add_special_tokens=False)
+        except Exception as error:
+            raise InputError(f"{self.path}: cannot encode the text: {one_line(error)}") from error
+
+
+def start_worker(folder, tokenizer_path, typecode, field):
+    global _worker
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the pool
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _worker = (folder, Encoder(tokenizer_path), typecode, field)
+
+
+def end_with_parent():
+    """A main process that is killed cannot end its workers."""
+    import multiprocessing
+
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def encode_part(part):
+    """Writes the part's file and returns its summary (part_files.py)."""
+    folder, encoder, typecode, field = _worker
+    sources = Sources()
+    with PartWriter(folder, part.name, typecode) as writer:
+        for piece in part.pieces:
+            for batch in batches(read_piece(piece, field, sources)):
+                for encoding in encoder.encode(batch):
+                    writer.add_document(array.array(typecode, encoding.ids))
+        last_block = part.pieces[0].block and part.pieces[0].block[1]
+        return writer.finish({"taken": sources.taken, "left_out": dict(sources.left_out), "last_block": last_block})

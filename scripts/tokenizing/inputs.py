@@ -1,0 +1,127 @@
+"""Which files the inputs are, in which order, and what is left out of folders."""
+
+import collections
+import dataclasses
+import glob
+import os
+
+from tokenizing.blocks import COMPRESSIONS, read_blocks
+from tokenizing.errors import InputError
+
+OTHER_COMPRESSIONS = {".bz2", ".xz", ".lz4", ".zip"}  # not read, but part of a kind's name
+SNIFFED_BYTES = 1 << 13
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file to take documents from."""
+
+    path: str
+    kind: str  # "text": one document; "jsonl": one a line; "parquet": one a row
+    compression: str  # a key of COMPRESSIONS, or nothing
+    named: bool  # the user gave this very file, so it is refused, not left out, where it is no text
+    size_bytes: int
+    mtime_ns: int
+
+
+class Sources:
+    """What became of the files of the inputs."""
+
+    def __init__(self):
+        self.taken = 0
+        self.left_out = collections.Counter()  # by kind
+
+    def num_left_out(self):
+        return sum(self.left_out.values())
+
+    def add(self, taken, left_out):
+        self.taken += taken
+        self.left_out.update(left_out)
+
+    def describe_left_out(self):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_out.most_common())
+        return f"left out {self.num_left_out()} files: {kinds}"
+
+    def check(self, taken, allow_skipped):
+        if self.num_left_out() > taken and not allow_skipped:
+            raise InputError(f"{self.describe_left_out()}, which is more than the {taken} taken; --allow-skipped takes these all "
+                             "the same")
+
+
+def suffixes(path):
+    """("a.JSONL.gz") -> (".jsonl", ".gz"); the second is empty unless it is of a compression."""
+    stem, suffix = os.path.splitext(os.path.basename(path))
+    if suffix.lower() not in COMPRESSIONS.keys() | OTHER_COMPRESSIONS:
+        return suffix.lower(), ""
+    return os.path.splitext(stem)[1].lower(), suffix.lower()
+
+
+def kind_of(path):
+    """What a file that is left out is counted as."""
+    return "".join(suffixes(path)) or "without a suffix"
+
+
+def make_source(path, named):
+    inner, compression = suffixes(path)
+    kind = {".jsonl": "jsonl", ".parquet": "parquet"}.get(inner, "text")
+    if compression and (compression not in COMPRESSIONS or kind == "parquet"):
+        if named and kind == "parquet":
+            raise InputError(f"{path}: Parquet compresses by itself and is not read from a compressed file; unpack it")
+        kind, compression = "text", ""
+    status = os.stat(path)
+    return Source(path, kind, compression, named, status.st_size, status.st_mtime_ns)
+
+
+def walk(folder, sources, is_ours):
+    def unreadable(_):
+        sources.left_out["unreadable directory"] += 1
+
+    found = [os.path.join(root, name) for root, _, names in os.walk(folder, onerror=unreadable) for name in names]
+    for path in sorted(found, key=os.fsencode):
+        if is_ours(path):
+            continue
+        if os.path.islink(path):
+            sources.left_out["symbolic link"] += 1
+        elif os.path.isfile(path):
+            yield path
+        else:
+            sources.left_out["special file"] += 1
+
+
+def list_files(paths, sources, is_ours=lambda path: False):
+    """(path, named): every regular file of the inputs; `is_ours`: what this very run writes, which folders may hold."""
+    for given in paths:
+        found = [given]
+        if not os.path.exists(given) and glob.has_magic(given):
+            found = sorted(glob.glob(given, recursive=True), key=os.fsencode)
+            if not found:
+                raise InputError(f"{given}: no file matches the pattern")
+        for path in found:
+            if os.path.isdir(path):
+                yield from ((name, False) for name in walk(path, sources, is_ours))
+            elif os.path.isfile(path):
+                yield path, True
+            else:
+                raise InputError(f"{path}: no such file or directory")
+
+
+def find_sources(paths, sources, is_ours=lambda path: False):
+    """The files to take, in order. Looks at the beginning of those in folders, so that a folder of pictures is known for
+    one before anything is tokenized; the readers leave out what turns out later to be no text."""
+    taken = []
+    for path, named in list_files(paths, sources, is_ours):
+        try:
+            source = make_source(path, named)
+            with open(path, "rb") as file:
+                file.read(1)
+        except OSError as error:
+            if named:
+                raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            sources.left_out["unreadable"] += 1
+            continue
+        if source.kind == "text" and not named and b"\0" in next(read_blocks(source, SNIFFED_BYTES), b""):
+            sources.left_out[kind_of(path)] += 1
+        else:
+            taken.append(source)
+            sources.taken += source.kind != "text"  # the readers count these
+    return taken

@@ -1,0 +1,134 @@
+"""Joins the parts into the token files, in the documents' order or shuffled.
+
+The shuffled order is that of a keyed 64-bit hash of the documents' numbers: a random permutation that depends on the seed
+and on nothing else. The documents are first distributed by the leading bits of their hashes over files of which each fits
+in memory, then file after file is sorted and written. That reads and writes every token twice, always in long runs; taking
+the documents in a random order straight from the parts would need no second copy, but one seek a document, which for a
+billion documents is days. The order of the documents is the only thing that memory is needed for, so it is bounded."""
+
+import hashlib
+import os
+import shutil
+import struct
+
+RECORD = struct.Struct("<QQI")  # a document's hash, its number, its bytes; its tokens follow
+HASH_BITS = 64
+BUCKET_BYTES = 1 << 28  # that are sorted in memory
+RECORD_BYTES = 200  # of Python's objects that stand for a document while it is sorted
+MAX_FANOUT_BITS = 8  # files that are written at once; where that is not enough, they are divided again
+
+
+class Merger:
+    """Puts the documents, told their numbers, into the file or the held-out file."""
+
+    def __init__(self, writers, hold_out_every, progress):
+        self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
+
+    def is_held_out(self, number):
+        return self.hold_out_every and (number + 1) % self.hold_out_every == 0
+
+    def add(self, number, packed):
+        self.writers[1 if self.is_held_out(number) else 0].add_document(packed)
+
+    def in_order(self, parts):
+        number = 0
+        for part in parts:
+            if self.hold_out_every:
+                for packed in part.documents():
+                    self.add(number, packed)
+                    number += 1
+            else:
+                self.copy(part)
+            self.progress.add(part.token_bytes)
+
+    def copy(self, part):
+        with open(part.path, "rb", buffering=0) as file:
+            left = part.token_bytes
+            while left and (block := file.read(min(left, 1 << 20))):
+                self.writers[0].bin.write(block)
+                left -= len(block)
+        self.writers[0].add_lengths(part.lengths())
+
+    def shuffled(self, parts, seed, folder):
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
+        os.makedirs(folder)
+        hash_of = document_hash(seed)
+        root = Bucket(os.path.join(folder, "b"), sum(bucket_cost(p.token_bytes, p.summary["documents"]) for p in parts))
+
+        def records():
+            number = 0
+            for part in parts:
+                for packed in part.documents():
+                    yield hash_of(number), number, packed
+                    number += 1
+                self.progress.add(part.token_bytes)
+
+        for bucket in distribute(records(), root, 0):
+            self.add_sorted(bucket)
+        shutil.rmtree(folder)
+
+    def add_sorted(self, bucket):
+        if bucket.cost > BUCKET_BYTES and bucket.documents > 1 and bucket.bits < HASH_BITS:
+            smaller = distribute(bucket.records(), bucket, bucket.bits)
+            os.unlink(bucket.path)
+            for child in smaller:
+                self.add_sorted(child)
+            return
+        for _, number, packed in sorted(bucket.records()):
+            self.add(number, packed)
+            self.progress.add(len(packed))
+        os.unlink(bucket.path)
+
+
+def document_hash(seed):
+    keyed = hashlib.blake2b(digest_size=8, key=seed.to_bytes(8, "little"))
+
+    def hash_of(number):
+        state = keyed.copy()
+        state.update(number.to_bytes(8, "little"))
+        return int.from_bytes(state.digest(), "little")
+
+    return hash_of
+
+
+def bucket_cost(token_bytes, documents):
+    return token_bytes + RECORD_BYTES * documents
+
+
+class Bucket:
+    """A file of documents whose hashes agree in the leading `bits`."""
+
+    def __init__(self, path, cost=0, bits=0):
+        self.path, self.cost, self.bits = path, cost, bits
+        self.documents = 0
+        self.file = None
+
+    def add(self, record):
+        hashed, number, packed = record
+        self.file.write(RECORD.pack(hashed, number, len(packed)))
+        self.file.write(packed)
+        self.cost += bucket_cost(len(packed), 1)
+        self.documents += 1
+
+    def records(self):
+        with open(self.path, "rb", buffering=1 << 20) as file:
+            while head := file.read(RECORD.size):
+                hashed, number, length = RECORD.unpack(head)
+                yield hashed, number, file.read(length)
+
+
+def distribute(records, parent, bits):
+    """The buckets, in the order of their hashes, of `records` whose hashes agree in the leading `bits`."""
+    fanout_bits = min(max((2 * parent.cost // BUCKET_BYTES).bit_length(), 1), MAX_FANOUT_BITS, HASH_BITS - bits)
+    buckets = [Bucket(f"{parent.path}{i:02x}", bits=bits + fanout_bits) for i in range(1 << fanout_bits)]
+    try:
+        for bucket in buckets:
+            bucket.file = open(bucket.path, "wb", buffering=1 << 18)
+        shift, mask = HASH_BITS - bits - fanout_bits, (1 << fanout_bits) - 1
+        for record in records:
+            buckets[record[0] >> shift & mask].add(record)
+    finally:
+        for bucket in buckets:
+            if bucket.file:
+                bucket.file.close()
+    return buckets

@@ -1,0 +1,225 @@
+"""One run: inputs -> parts, by a pool of processes -> token files."""
+
+import concurrent.futures
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from concurrent.futures.process import BrokenProcessPool
+
+from tokenizing.documents import read_piece
+from tokenizing.encoding import describe, encode_part, load_tokenizer, start_worker
+from tokenizing.errors import InputError, RunError
+from tokenizing.inputs import Sources, find_sources
+from tokenizing.merge import Merger
+from tokenizing.part_files import TOKENIZER, PartsFolder, write_whole
+from tokenizing.plan import Piece, Planner, choose_part_bytes
+from tokenizing.progress import Progress
+from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, read_sidecar
+from tokenizing.training import MIN_ENTRIES, train_bpe
+
+PARTS_PER_WORKER = 2  # under way or waiting, so that none idles; more would hold more of a compressed file in memory
+
+
+class Run:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.prefixes = [arguments.output]
+        if arguments.hold_out_every:
+            self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
+        self.folder = PartsFolder(arguments.output + ".parts")
+        self.trained_tokenizer = arguments.output + ".tokenizer.json"
+
+    def find_inputs(self):
+        ends = [suffix + end for suffix in SUFFIXES for end in ("", ".tmp")]
+        written = {os.path.abspath(prefix + end) for prefix in self.prefixes for end in ends}
+        if self.arguments.train_bpe:
+            written.add(os.path.abspath(self.trained_tokenizer))
+        parts = os.path.abspath(self.folder.path) + os.sep
+        self.files = Sources()
+        self.sources = find_sources(
+            self.arguments.input,
+            self.files,
+            lambda path: os.path.abspath(path) in written or os.path.abspath(path).startswith(parts),
+        )
+        self.files.check(len(self.sources), self.arguments.allow_skipped)
+        if not self.sources:
+            raise InputError("the inputs hold no documents")
+        for source in self.sources:
+            if source.kind != "text":  # a wrong field or column shows in the first document
+                next(read_piece(Piece(source), self.arguments.text_field, Sources()), None)
+
+    def make_journal(self, tokenizer_hash):
+        """All that decides on the output, and the size of the parts."""
+        arguments = self.arguments
+        self.part_bytes = arguments.part_bytes or choose_part_bytes(self.sources)
+        self.journal = {
+            "tokenizer": tokenizer_hash or f"--train-bpe {arguments.train_bpe}",
+            "text_field": arguments.text_field,
+            "shuffle": arguments.shuffle,
+            "hold_out_every": arguments.hold_out_every,
+            "inputs": [[os.path.abspath(s.path), s.named, s.size_bytes, s.mtime_ns] for s in self.sources],
+        }
+        self.fingerprint = hashlib.sha256(json.dumps(self.journal).encode()).hexdigest()
+        self.journal["part_bytes"] = self.part_bytes
+
+    def is_complete(self):
+        sidecars = [read_sidecar(prefix) for prefix in self.prefixes]
+        return all(sidecar and sidecar.get("made_from") == self.fingerprint for sidecar in sidecars)
+
+    def check_outputs(self):
+        """What is there must be this command's, of a run that was ended while it renamed its files."""
+        found = [path for prefix in self.prefixes for path in dataset_files(prefix)]
+        if self.arguments.train_bpe and os.path.exists(self.trained_tokenizer):
+            found.append(self.trained_tokenizer)
+        if found and not self.arguments.overwrite and self.folder.read_journal() != self.journal:
+            raise InputError(f"{found[0]}: is there already, made from other inputs or with other options; --overwrite "
+                             "replaces it")
+
+    def train_tokenizer(self, planner):
+        path = self.folder.file(TOKENIZER)
+        if not os.path.exists(path):
+            progress = Progress("reading to train", self.input_bytes())
+            try:
+                train_bpe(planner, self.arguments.train_bpe, self.arguments.workers, path, progress)
+            finally:
+                progress.close()
+        return path
+
+    def input_bytes(self):
+        return sum(source.size_bytes for source in self.sources)
+
+    def make_parts(self, planner, tokenizer_path, typecode):
+        """The finished parts in order."""
+        arguments = self.arguments
+        pool = concurrent.futures.ProcessPoolExecutor(
+            arguments.workers,
+            multiprocessing.get_context("spawn"),  # a forked process would share the locks of the threads that trained
+            start_worker,
+            (self.folder.path, tokenizer_path, typecode, arguments.text_field),
+        )
+        self.progress = Progress("tokenizing", self.input_bytes())
+        self.found = 0
+        names, pending = [], {}
+        try:
+            for number, part in enumerate(planner.parts(self.is_last_block)):
+                names.append(part.name)
+                if self.folder.finished(part.name):
+                    self.found += 1
+                    self.progress.add(part.input_bytes, found=True)
+                    continue
+                if len(pending) >= PARTS_PER_WORKER * arguments.workers:
+                    self.collect(pending, concurrent.futures.FIRST_COMPLETED)
+                pending[pool.submit(encode_part, part)] = (number, part.input_bytes)
+            self.collect(pending, concurrent.futures.ALL_COMPLETED)
+        except BrokenProcessPool as error:
+            raise RunError("a worker process was killed, perhaps for want of memory") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+            self.progress.close()
+        return [self.folder.finished(name) for name in names]
+
+    def is_last_block(self, name):
+        part = self.folder.finished(name)
+        return part and part.summary["last_block"]
+
+    def collect(self, pending, until):
+        """Waits for parts. Of several that failed the first is told, whichever failed earlier."""
+        while pending:
+            done, _ = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
+            if any(future.exception() for future in done):
+                concurrent.futures.wait(pending)
+                failed = [(number, future) for future, (number, _) in pending.items() if future.exception()]
+                raise min(failed)[1].exception()
+            for future in done:
+                self.progress.add(pending.pop(future)[1], future.result()["tokens"])
+            if until == concurrent.futures.FIRST_COMPLETED:
+                return
+
+    def merge(self, parts, description):
+        documents, every = sum(part.summary["documents"] for part in parts), self.arguments.hold_out_every
+        held_out = documents // every if every else 0
+        if documents == held_out or (every and not held_out):
+            raise InputError(f"the inputs hold {documents} documents, too few")
+        token_bytes = sum(part.token_bytes for part in parts)
+        shuffle = self.arguments.shuffle
+        progress = Progress("writing", token_bytes * (1 if shuffle is None else 2))
+        buckets = self.folder.file("shuffle")
+        writers = []
+        try:
+            for prefix in self.prefixes:
+                writers.append(TokenFileWriter(prefix, description["vocab_size"]))
+            merger = Merger(writers, every, progress)
+            if shuffle is None:
+                merger.in_order(parts)
+            else:
+                merger.shuffled(parts, shuffle, buckets)
+            for writer in writers:
+                writer.close(description | {"made_from": self.fingerprint})
+            if self.arguments.train_bpe:
+                with open(self.folder.file(TOKENIZER), encoding="utf-8") as file:
+                    write_whole(self.trained_tokenizer, file.read())
+            for writer in writers:
+                writer.publish()
+        except BaseException as error:
+            for writer in writers:
+                writer.discard()
+            shutil.rmtree(buckets, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"{self.arguments.output}: cannot be written: {error.strerror or error}") from error
+            raise
+        finally:
+            progress.close()
+        return writers
+
+    def make_dataset(self):
+        arguments = self.arguments
+        planner = Planner(self.sources, arguments.text_field, self.part_bytes, None)
+        tokenizer_path, told = arguments.tokenizer, arguments.tokenizer
+        if arguments.train_bpe:
+            tokenizer_path, told = self.train_tokenizer(planner), self.trained_tokenizer
+        tokenizer, planner.key = load_tokenizer(tokenizer_path)
+        description = describe(tokenizer, told)
+        parts = self.make_parts(planner, tokenizer_path, "H" if description["vocab_size"] < 65536 else "i")
+        for part in parts:
+            self.files.add(part.summary["taken"], part.summary["left_out"])
+        if self.files.left_out:
+            print(self.files.describe_left_out(), file=sys.stderr)
+        self.files.check(self.files.taken, arguments.allow_skipped)
+        seconds = self.progress.seconds()
+        writers = self.merge(parts, description)
+        self.report(writers, parts, seconds)
+
+    def report(self, writers, parts, seconds):
+        for writer in writers:
+            print(f"{writer.prefix}: {writer.documents} documents, {writer.tokens} tokens")
+        tokens, workers = self.progress.tokens, self.arguments.workers
+        found = f"; {self.found} of {len(parts)} parts were finished before" if self.found else ""
+        print(f"tokenized {tokens} tokens in {seconds:.1f} s with {workers} workers: {tokens / seconds:.0f} tokens/s{found}")
+
+
+def tokenize(arguments):
+    run = Run(arguments)
+    tokenizer_hash = None
+    if arguments.train_bpe is None:
+        tokenizer_hash = load_tokenizer(arguments.tokenizer)[1]
+    elif arguments.train_bpe < MIN_ENTRIES:
+        raise InputError(f"--train-bpe {arguments.train_bpe}: a byte-level tokenizer has at least {MIN_ENTRIES} entries")
+    run.find_inputs()
+    run.make_journal(tokenizer_hash)
+    if not arguments.overwrite and run.is_complete():
+        print(f"{arguments.output}: is complete already, made from these inputs with these options")
+        if run.folder.read_journal() in (None, run.journal):
+            run.folder.remove()  # a run that was ended while it did
+    else:
+        run.check_outputs()
+        run.folder.open(run.journal, arguments.overwrite)
+        try:
+            run.make_dataset()
+        except (InputError, RunError) as error:
+            if run.folder.keep_finished():
+                raise type(error)(f"{error}; {run.folder.path} keeps what is finished for the next run") from error
+            raise
+        run.folder.remove()

@@ -1,0 +1,127 @@
+"""Writes PREFIX.bin, PREFIX.idx and PREFIX.json, the Megatron indexed dataset; docs/data.md describes the format."""
+
+import array
+import itertools
+import json
+import os
+import struct
+from pathlib import Path
+
+from tokenizing.part_files import fsync_folder
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<QBQQ")
+SUFFIXES = (".bin", ".json", ".idx")  # the index last: without it there is no dataset
+BLOCK_DOCUMENTS = 1 << 16
+
+
+class TokenFileWriter:
+    """PREFIX.bin and the lengths as documents come, then the rest. Under temporary names until publish(); memory does not
+    grow with the documents."""
+
+    def __init__(self, prefix, vocab_size):
+        self.prefix = prefix
+        self.code, self.typecode = (8, "H") if vocab_size < 65536 else (4, "i")
+        self.token_bytes = array.array(self.typecode).itemsize
+        self.documents = self.tokens = 0
+        self.lengths = array.array("i")  # of the newest documents, not yet in the file
+        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        self.bin = open(f"{prefix}.bin.tmp", "wb", buffering=1 << 20)
+        self.idx = open(f"{prefix}.idx.tmp", "w+b", buffering=1 << 20)
+        self.idx.write(bytes(len(MAGIC) + HEADER.size))
+
+    def add_document(self, packed):
+        """`packed`: the document's tokens as bytes of self.typecode."""
+        self.bin.write(packed)
+        length = len(packed) // self.token_bytes
+        self.lengths.append(length)
+        self.documents += 1
+        self.tokens += length
+        if len(self.lengths) >= BLOCK_DOCUMENTS:
+            self.flush_lengths()
+
+    def add_lengths(self, lengths):
+        """Of documents whose tokens were written to self.bin."""
+        self.lengths.extend(lengths)
+        self.documents += len(lengths)
+        self.tokens += sum(lengths)
+        if len(self.lengths) >= BLOCK_DOCUMENTS:
+            self.flush_lengths()
+
+    def flush_lengths(self):
+        self.lengths.tofile(self.idx)
+        self.lengths = array.array("i")
+
+    def read_lengths(self):
+        """Those of all documents, in blocks, from PREFIX.idx.tmp."""
+        self.idx.flush()
+        with open(self.idx.name, "rb") as file:
+            file.seek(len(MAGIC) + HEADER.size)
+            for begin in range(0, self.documents, BLOCK_DOCUMENTS):
+                lengths = array.array("i")
+                lengths.fromfile(file, min(BLOCK_DOCUMENTS, self.documents - begin))
+                yield lengths
+
+    def write_index(self):
+        self.flush_lengths()
+        position = 0
+        for lengths in self.read_lengths():
+            offsets = array.array("q", itertools.accumulate((n * self.token_bytes for n in lengths), initial=position))
+            position = offsets.pop()
+            offsets.tofile(self.idx)
+        for begin in range(0, self.documents + 1, BLOCK_DOCUMENTS):
+            array.array("q", range(begin, min(begin + BLOCK_DOCUMENTS, self.documents + 1))).tofile(self.idx)
+        self.idx.seek(0)
+        self.idx.write(MAGIC + HEADER.pack(1, self.code, self.documents, self.documents + 1))
+
+    def close(self, description):
+        """Everything on disk, under temporary names."""
+        self.write_index()
+        sidecar = open(f"{self.prefix}.json.tmp", "w", encoding="utf-8")
+        json.dump(description | {"documents": self.documents, "tokens": self.tokens}, sidecar, indent=2)
+        sidecar.write("\n")
+        for file in (self.bin, self.idx, sidecar):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+    def publish(self):
+        # An older index must not be taken for that of the new tokens, should the process die between these lines.
+        Path(f"{self.prefix}.idx").unlink(missing_ok=True)
+        for suffix in SUFFIXES:
+            os.replace(self.prefix + suffix + ".tmp", self.prefix + suffix)
+        fsync_folder(os.path.dirname(self.prefix))
+
+    def finish(self, description):
+        self.close(description)
+        self.publish()
+
+    def discard(self):
+        for file in (self.bin, self.idx):
+            try:
+                file.close()
+            except OSError:
+                pass  # a full disk; why it is given up is known
+        for suffix in SUFFIXES:
+            Path(self.prefix + suffix + ".tmp").unlink(missing_ok=True)
+
+
+def dataset_files(prefix):
+    """Those of PREFIX that are there."""
+    return [prefix + suffix for suffix in SUFFIXES if os.path.exists(prefix + suffix)]
+
+
+def read_sidecar(prefix):
+    """PREFIX.json of a dataset whose files have the sizes that it speaks of, else nothing."""
+    try:
+        with open(f"{prefix}.json", encoding="utf-8") as file:
+            sidecar = json.load(file)
+        with open(f"{prefix}.idx", "rb") as file:
+            header = file.read(len(MAGIC) + HEADER.size)
+        _, code, documents, entries = HEADER.unpack(header[len(MAGIC) :])
+        idx_bytes = len(header) + 12 * documents + 8 * entries
+        bin_bytes = sidecar["tokens"] * {8: 2, 4: 4}[code]
+        whole = (os.path.getsize(f"{prefix}.idx"), os.path.getsize(f"{prefix}.bin")) == (idx_bytes, bin_bytes)
+        return sidecar if whole and sidecar["documents"] == documents else None
+    except (OSError, ValueError, KeyError, TypeError, struct.error):
+        return None

@@ -1,0 +1,68 @@
+"""Makes a byte-level BPE tokenizer.json on the corpus."""
+
+import os
+
+from tokenizing.documents import read_piece
+from tokenizing.encoding import import_tokenizers, without_surrogates
+from tokenizing.errors import InputError
+from tokenizing.inputs import Sources
+from tokenizing.part_files import write_whole
+from tokenizing.plan import EXPANSION
+
+SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>"]  # ids 0 and 1, as bos and eos
+MIN_ENTRIES = 256 + len(SPECIAL_TOKENS)
+TRAINING_BYTES = 1 << 30  # of text: more finds hardly other merges, and every different word takes memory
+# How Llama 3 divides text into words, within which pairs are merged.
+WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+         r"\s+(?!\S)|\s+")
+
+
+def training_texts(planner, progress):
+    """All documents, or of every k-th part where the corpus is larger than is trained on."""
+    text_bytes = sum(source.size_bytes * (EXPANSION if source.compression else 1) for source in planner.sources)
+    stride = -(-text_bytes // TRAINING_BYTES)
+    sources = Sources()
+    for number, part in enumerate(planner.parts()):
+        if number % stride == 0:
+            for piece in part.pieces:
+                for text in read_piece(piece, planner.field, sources):
+                    yield text if text.isascii() else without_surrogates(text)
+        progress.add(part.input_bytes)
+
+
+def train_bpe(planner, entries, workers, path, progress):
+    """The same bytes whatever the number of workers."""
+    os.environ["RAYON_NUM_THREADS"] = str(workers)
+    tokenizers = import_tokenizers()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated"),
+        tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=entries,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    failures = []
+
+    def texts():
+        try:
+            yield from training_texts(planner, progress)
+            progress.say(f"training: merging pairs for {entries} entries")
+        except BaseException as error:  # the package would wrap it
+            failures.append(error)
+            raise
+
+    try:
+        tokenizer.train_from_iterator(texts(), trainer)
+    except BaseException:
+        if failures:
+            raise failures[0] from None
+        raise
+    found = tokenizer.get_vocab_size(with_added_tokens=True)
+    if found != entries:
+        raise InputError(f"--train-bpe {entries}: the inputs have pairs to merge for {found} entries only")
+    write_whole(path, tokenizer.to_str(pretty=True) + "\n")

@@ -1,0 +1,363 @@
+"""Tests of scripts/tokenizing, in the process. What needs pyarrow or zstandard is skipped without them."""
+
+import array
+import collections
+import contextlib
+import gzip
+import importlib.util
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from tokenizing import documents, merge, plan, progress  # noqa: E402
+from tokenizing.encoding import batches, without_surrogates  # noqa: E402
+from tokenizing.errors import InputError, RunError  # noqa: E402
+from tokenizing.inputs import Sources, find_sources  # noqa: E402
+from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
+from tokenizing.token_files import TokenFileWriter, read_sidecar  # noqa: E402
+from tokenizing_cases import compress_zstd, random_texts, read_dataset, write_jsonl, write_parquet  # noqa: E402
+
+
+def needs(module):
+    return unittest.skipUnless(importlib.util.find_spec(module), f"the Python package {module} is not installed")
+
+
+class ScratchTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.root = Path(scratch.name)
+
+    def write(self, name, content):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    def read(self, *paths, field="text", part_bytes=1 << 20, sources=None):
+        """All documents, by way of the parts; `self.parts` is how many these were."""
+        sources = sources or Sources()
+        planner = plan.Planner(find_sources(paths, sources), field, part_bytes, "key")
+        parts = list(planner.parts())
+        self.parts = len(parts)
+        self.assertEqual(len({part.name for part in parts}), len(parts))
+        return [text for part in parts for piece in part.pieces for text in documents.read_piece(piece, field, sources)]
+
+
+class FormatsTest(ScratchTest):
+    """Every format gives the documents of the plain one, wherever it is cut."""
+
+    def setUp(self):
+        super().setUp()
+        self.texts = random_texts(60, seed=5) + ["", "last"]
+        self.jsonl = write_jsonl(self.root / "a.jsonl", self.texts).read_bytes()
+
+    def check(self, path, more_parts=True, **options):
+        for part_bytes in (50, 1500, 1 << 24):
+            self.assertEqual(self.read(path, part_bytes=part_bytes, **options), self.texts)
+            self.assertEqual(self.parts > 1, more_parts and part_bytes < 1 << 24, (path, part_bytes))
+
+    def test_jsonl_in_ranges(self):
+        self.check(str(self.root / "a.jsonl"))
+        for last in ("", "\n", "\n\n  \n", "\r\n"):
+            path = self.write("b.jsonl", self.jsonl.rstrip() + last.encode())
+            for part_bytes in (31, 1000):
+                with mock.patch.object(documents, "BLOCK_BYTES", 50):
+                    self.assertEqual(self.read(path, part_bytes=part_bytes), self.texts)
+
+    def test_every_byte_as_a_place_to_cut(self):
+        texts = ["a", "", "b\n"]
+        path = str(write_jsonl(self.root / "b.jsonl", texts))
+        for part_bytes in range(1, 40):
+            self.assertEqual(self.read(path, part_bytes=part_bytes), texts)
+
+    def test_other_field(self):
+        path = write_jsonl(self.root / "b.jsonl", self.texts, field="content")
+        self.check(str(path), field="content")
+
+    def test_gzip(self):
+        self.check(self.write("a.jsonl.gz", gzip.compress(self.jsonl)))
+        half = len(self.jsonl) // 2
+        self.check(self.write("b.JSONL.GZ", gzip.compress(self.jsonl[:half]) + gzip.compress(self.jsonl[half:])))
+
+    @needs("zstandard")
+    def test_zstd(self):
+        for frames in (1, 5):
+            self.check(self.write("a.jsonl.zst", compress_zstd(self.jsonl, frames)))
+
+    @needs("pyarrow")
+    def test_parquet(self):
+        import pyarrow
+
+        for row_group_size in (1, 60, 1000):
+            self.check(write_parquet(self.root / "a.parquet", self.texts, row_group_size=row_group_size))
+        for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
+            self.check(write_parquet(self.root / "b.parquet", self.texts, field="content", type=kind), field="content")
+
+    def test_text(self):
+        for name, pack in [("a.txt", bytes), ("b.txt.gz", gzip.compress), ("c.md.zst", compress_zstd), ("d.gz", gzip.compress)]:
+            if name.endswith(".zst") and not importlib.util.find_spec("zstandard"):
+                continue
+            self.assertEqual(self.read(self.write(name, pack("naïve\r\ntext".encode())), part_bytes=1), ["naïve\r\ntext"])
+
+    def test_part_names_depend_on_what_is_read(self):
+        path = str(self.root / "a.jsonl")
+
+        def names(key="key", field="text", part_bytes=900):
+            planner = plan.Planner(find_sources([path], Sources()), field, part_bytes, key)
+            return [part.name for part in planner.parts()]
+
+        self.assertEqual(names(), names())
+        for other in (names(key="k"), names(field="f"), names(part_bytes=899)):
+            self.assertFalse(set(names()) & set(other))
+        before = names()
+        os.utime(path, ns=(1, 1))
+        self.assertFalse(set(before) & set(names()))
+
+    def test_parts_of_a_file_do_not_depend_on_other_files(self):
+        names = []
+        for first in (self.jsonl, self.jsonl[:-40]):
+            paths = [self.write("0.jsonl", first), str(self.root / "a.jsonl")]
+            planner = plan.Planner(find_sources(paths, Sources()), "text", 900, "key")
+            names.append({part.name for part in planner.parts() if part.pieces[0].source.path == paths[1]})
+        self.assertTrue(len(names[0]) > 1 and names[0] == names[1])
+
+    def test_finished_blocks_of_compressed_files_are_not_unpacked(self):
+        path = self.write("a.jsonl.gz", gzip.compress(self.jsonl))
+        planner = plan.Planner(find_sources([path], Sources()), "text", 900, "key")
+        parts = list(planner.parts())
+        last = {part.name: part.pieces[0].block[1] for part in parts}
+        self.assertEqual(list(last.values()), [False] * (len(parts) - 1) + [True])
+        with mock.patch.object(plan, "read_blocks", side_effect=AssertionError):
+            self.assertEqual([part.name for part in planner.parts(last.get)], [part.name for part in parts])
+
+
+class BadInputsTest(ScratchTest):
+    def refuse(self, message, *paths, **options):
+        for part_bytes in (20, 1 << 20):
+            with self.assertRaisesRegex(InputError, message):
+                self.read(*paths, part_bytes=part_bytes, **options)
+
+    def test_bad_lines_are_named(self):
+        good = '{"text": "a"}\n'
+        for name, content, message in [
+            ("x.jsonl", 50 * good + '\n{"body": "b"}\n', r"x\.jsonl:52: expected .* field \"text\""),
+            ("y.jsonl", '{"text": 5}\n', r"y\.jsonl:1: "),
+            ("z.jsonl", "not json\n", r"z\.jsonl:1: "),
+            ("deep.jsonl", good + "[" * 100_000, r"deep\.jsonl:2: "),
+            ("list.jsonl", 9 * good + '["text"]', r"list\.jsonl:10: "),
+            ("n.txt", b"ab\x00c", r"n\.txt: is not text"),
+            ("g.jsonl.gz", gzip.compress(70 * good.encode() + b"{}\n"), r"g\.jsonl\.gz:71: "),
+        ]:
+            with self.subTest(name):
+                self.refuse(message, self.write(name, content))
+        self.refuse(r"missing\.txt: no such file", str(self.root / "missing.txt"))
+        self.refuse(r"\*\.none: no file matches", str(self.root / "*.none"))
+        self.refuse(r"a\.parquet\.gz: Parquet compresses by itself", self.write("a.parquet.gz", b"x"))
+
+    def test_broken_gzip(self):
+        whole = gzip.compress(os.urandom(2000).hex().encode())
+        for name, content in [("cut", whole[:-500]), ("foreign", b"PK" + whole), ("checksum", whole[:-8] + b"12345678"),
+                              ("tail", whole + b"tail"), ("data", whole[:200] + b"\xff" * 50 + whole[250:])]:
+            for suffix in (".jsonl.gz", ".txt.gz"):
+                with self.subTest(name + suffix):
+                    self.refuse(rf"{name}{suffix}: is not an intact gzip file", self.write(name + suffix, content))
+
+    @needs("zstandard")
+    def test_broken_zstd(self):
+        whole = compress_zstd(os.urandom(2000).hex().encode())
+        for name, content in [("cut", whole[:-500]), ("foreign", b"PK" + whole), ("tail", whole + b"tail"), ("head", whole[:3])]:
+            with self.subTest(name):
+                self.refuse(rf"{name}.jsonl.zst: is not an intact Zstandard file", self.write(f"{name}.jsonl.zst", content))
+
+    @needs("pyarrow")
+    def test_broken_parquet(self):
+        path = write_parquet(self.root / "a.parquet", ["a", "b", None])
+        self.refuse(r"a\.parquet: row 3 has null", path)
+        self.refuse(r'a\.parquet: has no column "content", only id, text; --text-field', path, field="content")
+        self.refuse(r'a\.parquet: the column "id" holds int64, expected strings', path, field="id")
+        self.refuse(r"b\.parquet: is not an intact Parquet file", self.write("b.parquet", Path(path).read_bytes()[:-20]))
+        self.refuse(r"c\.parquet: is not an intact Parquet file", self.write("c.parquet", b""))
+
+    def test_missing_packages_are_named(self):
+        for name, package in [("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")]:
+            with mock.patch.dict(sys.modules, {package: None}):
+                self.refuse(f"{name}: needs the Python package `{package}`: python3 -m pip install {package}", self.write(name, b"x"))
+
+    def test_documents_too_long_to_encode(self):
+        with mock.patch.object(documents, "MAX_DOCUMENT_BYTES", 1000), mock.patch.object(plan, "MAX_DOCUMENT_BYTES", 1000):
+            line = json.dumps({"text": "x" * 5000}).encode()
+            for name, content in [("a.txt", b"x" * 1001), ("a.jsonl", line), ("b.jsonl.gz", gzip.compress(line))]:
+                self.refuse(f"{name}: a document of more than", self.write(name, content))
+
+
+class FoldersTest(ScratchTest):
+    def test_in_order_of_paths_without_binary_files(self):
+        self.write("d/b.txt", "second")
+        self.write("d/a/z.txt", "first")
+        self.write("d/c.o", b"\x00\x01")
+        self.write("d/e.jsonl", '{"text": "third"}\n\n{"text": "fourth", "id": 1}\n')
+        self.assertEqual(self.read(str(self.root / "d")), ["first", "second", "third", "fourth"])
+        self.assertEqual(self.read(str(self.root / "d/[be]*"), part_bytes=1), ["second", "third", "fourth"])
+        self.assertEqual(self.read(str(self.root / "**/*.txt")), ["first", "second"])
+
+    def test_what_is_left_out_is_counted_by_kind(self):
+        self.write("d/a.txt", "text")
+        self.write("d/latin1.txt", "caf\xe9".encode("latin-1"))
+        self.write("d/b.png", b"\x89PNG\x00\x01")
+        self.write("d/c.tar.gz", gzip.compress(b"tar\0" * 9))
+        self.write("d/c.jsonl.bz2", b"BZh\0")
+        self.write("d/more/d.JSONL.bz2", b"BZh\0")
+        self.write("d/core", b"\x00")
+        self.write("d/late", b"text" * 5000 + b"\x00")
+        os.mkfifo(self.root / "d/fifo")
+        os.symlink("a.txt", self.root / "d/link")
+        sources = Sources()
+        self.assertEqual(self.read(str(self.root / "d"), sources=sources), ["text", "caf\ufffd"])
+        self.assertEqual(sources.taken, 2)
+        self.assertEqual(sources.left_out, {".png": 1, ".jsonl.bz2": 2, ".tar.gz": 1, "without a suffix": 2, "special file": 1,
+                                            "symbolic link": 1})
+        self.assertRegex(sources.describe_left_out(), r"left out 8 files: 2 \.jsonl\.bz2, .*1 \.png")
+        with self.assertRaisesRegex(InputError, "more than the 2 taken; --allow-skipped"):
+            sources.check(2, False)
+        sources.check(2, True)
+
+    def test_what_the_run_writes_is_not_read(self):
+        self.write("d/a.txt", "text")
+        ours = self.write("d/out.json", "{}")
+        found = find_sources([str(self.root / "d")], Sources(), lambda path: path == ours)
+        self.assertEqual([source.path for source in found], [str(self.root / "d/a.txt")])
+
+    def test_batches_keep_order_and_leave_out_empty_documents(self):
+        texts = ["x" * 600_000, "", "y" * 600_000, "z"]
+        self.assertEqual([len(batch) for batch in batches(texts)], [2, 1])
+
+    def test_halves_of_characters(self):
+        self.assertEqual(without_surrogates(json.loads('"a\\ud83db \\ud83d\\ude42"')), "a\ufffdb 🙂")
+
+
+class TokenFileWriterTest(ScratchTest):
+    def write_dataset(self, vocab_size, tokens_of_documents):
+        prefix = str(self.root / "out" / "tokens")
+        writer = TokenFileWriter(prefix, vocab_size)
+        for tokens in tokens_of_documents:
+            writer.add_document(array.array(writer.typecode, tokens).tobytes())
+        writer.finish({"tokenizer": "t", "vocab_size": vocab_size})
+        return Path(prefix + ".idx").read_bytes(), Path(prefix + ".bin").read_bytes(), Path(prefix + ".json")
+
+    def test_u16(self):
+        idx, data, sidecar = self.write_dataset(65535, [[1, 2, 65534], [7], [8, 9]])
+        self.assertEqual(idx[:34], b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4))
+        self.assertEqual(idx[34:], struct.pack("<3i3q4q", 3, 1, 2, 0, 6, 8, 0, 1, 2, 3))
+        self.assertEqual(data, struct.pack("<6H", 1, 2, 65534, 7, 8, 9))
+        self.assertEqual(json.loads(sidecar.read_text()), {"tokenizer": "t", "vocab_size": 65535, "documents": 3, "tokens": 6})
+
+    def test_i32_for_large_vocabularies(self):
+        idx, data, _ = self.write_dataset(65536, [[65535, 3]])
+        self.assertEqual(idx[17], 4)
+        self.assertEqual(data, struct.pack("<2i", 65535, 3))
+
+    def test_many_documents_in_blocks(self):
+        expected = [[i % 300] * (i % 5) for i in range(1000)]
+        with mock.patch("tokenizing.token_files.BLOCK_DOCUMENTS", 64):
+            self.write_dataset(300, expected)
+        self.assertEqual(read_dataset(self.root / "out/tokens"), expected)
+        self.assertEqual(read_sidecar(str(self.root / "out/tokens"))["documents"], 1000)
+        os.truncate(self.root / "out/tokens.bin", 10)
+        self.assertIsNone(read_sidecar(str(self.root / "out/tokens")))
+
+    def test_nothing_appears_before_finish(self):
+        prefix = str(self.root / "tokens")
+        writer = TokenFileWriter(prefix, 300)
+        writer.add_document(b"\x01\x00")
+        writer.discard()
+        self.assertEqual(list(self.root.iterdir()), [])
+
+
+class MergeTest(ScratchTest):
+    def make_parts(self, counts):
+        """Parts of `counts` documents; document i is i once, twice or three times."""
+        number, parts = 0, []
+        for part, count in enumerate(counts):
+            with PartWriter(self.root, f"part{part}", "H") as writer:
+                for _ in range(count):
+                    writer.add_document(array.array("H", [number] * (number % 3 + 1)))
+                    number += 1
+                writer.finish({"taken": 0})
+            parts.append(PartFile(str(self.root / f"part{part}")))
+        return parts
+
+    def merge(self, parts, every=0, seed=None):
+        writers = [TokenFileWriter(str(self.root / name), 60000) for name in ("a", "b")]
+        quiet = progress.Progress("test", 1, io.StringIO())
+        merger = merge.Merger(writers, every, quiet)
+        if seed is None:
+            merger.in_order(parts)
+        else:
+            merger.shuffled(parts, seed, str(self.root / "buckets"))
+            self.assertFalse((self.root / "buckets").exists())
+        for writer in writers:
+            writer.finish({})
+        found = [read_dataset(self.root / name) for name in ("a", "b")]
+        self.assertTrue(all(tokens == [tokens[0]] * (tokens[0] % 3 + 1) for tokens in found[0] + found[1]))
+        return [[tokens[0] for tokens in documents] for documents in found]
+
+    def test_in_order(self):
+        parts = self.make_parts([3, 0, 5, 2])
+        self.assertEqual(self.merge(parts), [list(range(10)), []])
+        self.assertEqual(self.merge(parts, every=4), [[0, 1, 2, 4, 5, 6, 8, 9], [3, 7]])
+
+    def test_shuffle_depends_on_the_seed_alone(self):
+        whole = self.merge(self.make_parts([2000]), every=10, seed=1)
+        self.assertEqual(sorted(whole[1]), list(range(9, 2000, 10)))
+        self.assertEqual(sorted(whole[0] + whole[1]), list(range(2000)))
+        self.assertNotEqual(whole[0], sorted(whole[0]))
+        for bucket_bytes in (1 << 20, 5000, 300):  # one level of buckets, or several
+            with mock.patch.object(merge, "BUCKET_BYTES", bucket_bytes), mock.patch.object(merge, "MAX_FANOUT_BITS", 2):
+                self.assertEqual(self.merge(self.make_parts([7, 993, 1000]), every=10, seed=1), whole)
+        self.assertNotEqual(self.merge(self.make_parts([2000]), every=10, seed=2), whole)
+
+    def test_all_orders_of_four_come_up_alike(self):
+        orders = collections.Counter(tuple(sorted(range(4), key=merge.document_hash(seed))) for seed in range(2400))
+        self.assertEqual(len(orders), 24)
+        self.assertLess(sum((count - 100) ** 2 / 100 for count in orders.values()), 49.7)  # chi squared of 23, p = 0.001
+
+    def test_broken_parts_are_refused(self):
+        self.make_parts([5])
+        whole = (self.root / "part0").read_bytes()
+        for content in (whole[:-1], whole[5:], b"", whole[:-8] + struct.pack("<Q", 1 << 40)):
+            with self.assertRaisesRegex(RunError, "part0: is not a whole part"):
+                PartFile(self.write("part0", content))
+
+    def test_unfinished_parts_leave_nothing(self):
+        with contextlib.suppress(ZeroDivisionError), PartWriter(self.root, "part", "H") as writer:
+            writer.add_document(array.array("H", [1]))
+            raise ZeroDivisionError
+        self.assertEqual(list(self.root.iterdir()), [])
+
+
+class ProgressTest(unittest.TestCase):
+    def test_lines_and_a_live_line(self):
+        for live in (False, True):
+            stream = io.StringIO()
+            stream.isatty = lambda live=live: live
+            with mock.patch("time.monotonic", side_effect=[0.0, 1.0, 20.0]):
+                shown = progress.Progress("tokenizing", 4_000_000, stream)
+                shown.add(1_000_000, found=True)
+                shown.add(1_000_000, tokens=300_000)
+            text = "tokenizing: 50.0% of 4.00 MB, 300.00 k tokens, 15.00 k tokens/s, 40s left"
+            self.assertIn(text, stream.getvalue())
+            self.assertEqual(stream.getvalue().count("\r"), 2 if live else 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
