@@ -5,6 +5,7 @@
 #include "app/commands.h"
 #include "app/config/config_check.h"
 #include "app/measure/bench_ops.h"
+#include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -28,9 +29,32 @@ void print_throughput(const nlohmann::ordered_json& r) {
                            r["tflops"].get<double>(), r["memory_gib"].get<double>());
 }
 
+// Of one rank; the others would do the same.
+int bench_data_command(const BenchArguments& arguments, ProcessGroup& group) {
+  const Config config = load_run_config(arguments.config, group, Purpose::kTrain);
+  const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
+  nlohmann::ordered_json result;
+  group.agree([&] {
+    if (group.is_root()) result = bench_data(config, data_ranks, arguments.warmup, arguments.steps);
+  });
+  if (!group.is_root()) return kExitDone;
+  if (arguments.json) {
+    std::cout << result.dump(2) << std::endl;
+    return kExitDone;
+  }
+  std::cout << fmt::format(
+      "data alone: {} tokens/s of a rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
+      "each, the first {:.1f} ms after opening the files\n",
+      with_thousands_separators(static_cast<int64_t>(result["tokens_per_s"].get<double>())),
+      result["reader_threads"].get<int64_t>(), result["batch"].get<int64_t>(), result["seq_len"].get<int64_t>(),
+      result["batch_ms"].get<double>(), result["first_batch_ms"].get<double>());
+  return kExitDone;
+}
+
 }  // namespace
 
 int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
+  if (arguments.data) return bench_data_command(arguments, group);
   if (!arguments.sweep.empty()) return bench_sweep_command(arguments, group);
   Config config = load_run_config(arguments.config, group, Purpose::kSynthetic);
   Runtime runtime(config, group);

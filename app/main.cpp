@@ -75,6 +75,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line, StartupTimer& timer,
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
   bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
       ->excludes(ops);
+  bench->add_flag("--data", line.bench.data, "the loader alone, on the config's data, without a model")->excludes(ops);
   bench->add_flag("--json", line.bench.json, "print JSON");
   bench->callback([&] { run = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });
 

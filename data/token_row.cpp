@@ -40,6 +40,7 @@ std::vector<std::string> find_token_files(const std::string& path) {
 TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options)
     : options_(options), extra_tokens_(int64_t{options.bos_id.has_value()} + int64_t{options.eos_id.has_value()}) {
   int64_t index_bytes = 0;
+  int64_t stored = 0;
   for (const std::string& path : paths) {
     auto file = std::make_unique<File>();
     file->path = path;
@@ -53,12 +54,13 @@ TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions&
     }
     file->stored = counts.tokens;
     file->tokens = counts.tokens + counts.documents.value_or(0) * extra_tokens_;
+    stored += file->stored;
     num_tokens_ += file->tokens;
     num_documents_ += counts.documents.value_or(0);
     files_.push_back(std::move(file));
   }
-  CHECK_INPUT(num_tokens_ > 0, "{}: empty dataset: {} documents without a token",
-              paths.empty() ? "data" : paths.front(), num_documents_);
+  CHECK_INPUT(stored > 0, "{}: empty dataset: {} documents without a token", paths.empty() ? "data" : paths.front(),
+              num_documents_);
 }
 
 TokenRow::TokenRow(TokenRow&&) noexcept = default;

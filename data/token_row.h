@@ -28,7 +28,7 @@ class TokenRow {
  public:
   // Opens `paths` (each as TokenFile takes it). Of many files only the first are opened and checked whole, as long as
   // that reads no more than kOpenedIndexBytes of their indexes; of the others the headers, and the rest when they are
-  // first read. InputError as TokenFile, and when there is no token.
+  // first read. InputError as TokenFile, and when no file has a token.
   TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options);
   TokenRow(TokenRow&&) noexcept;
   TokenRow& operator=(TokenRow&&) noexcept;

@@ -18,6 +18,7 @@ struct BenchArguments {
   bool ops = false;    // every op beside its floor
   // KEY=V1,V2,...: runs every combination. KEY is micro_batch_size, seq_len, linear or a config key section.key.
   std::vector<std::string> sweep;
+  bool data = false;
   bool json = false;
 };
 

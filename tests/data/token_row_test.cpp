@@ -150,7 +150,7 @@ TEST_F(TokenRowTest, IsReadByManyThreads) {
 TEST_F(TokenRowTest, FilesWithoutATokenAreRefused) {
   const std::vector<std::string> paths = write({counting_documents({0, 0})});
   expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}); }), {"f0", "empty dataset", "2 documents"});
-  EXPECT_EQ(TokenRow(paths, {.eos_id = 1}).num_tokens(), 2);
+  EXPECT_THROW(TokenRow(paths, {.eos_id = 1}), InputError);
   expect_mentions(message_of<InputError>([&] { TokenRow({dir_ / "nowhere"}, {}); }), {"nowhere.idx", "no such"});
 }
 
