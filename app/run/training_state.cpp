@@ -35,15 +35,21 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
 }
 
 void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
-  Stream& stream = rank.stream;
+  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, i, rank);
+  finish_step(state, step, lr, rank);
+}
+
+void queue_micro_batch(TrainingState& state, int64_t i, const TrainingRank& rank) {
   const int64_t micro_batches = state.batch.num_micro_batches();
   const int64_t tokens = micro_batches * state.model.shape().tokens() * rank.data.size();
   const float scale = 1.0f / static_cast<float>(tokens);
-  stream.zero(state.loss);
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
-    sum({.out = state.loss, .x = state.model.losses()}, stream);
-  }
+  if (i == 0) rank.stream.zero(state.loss);
+  state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
+  sum({.out = state.loss, .x = state.model.losses()}, rank.stream);
+}
+
+void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+  Stream& stream = rank.stream;
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);
   state.optimizer.step(step, lr, {rank.data_parallel.shard, &rank.tensor}, stream);

@@ -48,6 +48,9 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 // One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients summed
 // over the ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
 void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
+// Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
+void queue_micro_batch(TrainingState& state, int64_t i, const TrainingRank& rank);
+void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
 
 // Makes the weights that products read from the master weights, after those were set. A collective.
 void publish_weights(TrainingState& state, const TrainingRank& rank);
