@@ -64,7 +64,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   Bench bench(config, runtime);
   if (arguments.warmup > 0) bench.time_steps(arguments.warmup);
   const std::vector<double> times = bench.time_steps(arguments.steps);
-  nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear_precision(config)}};
+  nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
   result.update(throughput_json(config, runtime, times));
   result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;

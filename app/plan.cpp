@@ -70,8 +70,9 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
 // A faster mesh or micro-batch, when there is one worth the change.
 void add_faster(PlanReport& report, const PlanTarget& target, ProcessGroup& group) {
   constexpr double kWorthwhile = 1.08;  // beyond what predictions err by
-  const std::vector<Plan> best = search_plans(report.plan.config, target, 1, group);
-  if (best.empty() || best.front().prediction->wps < kWorthwhile * report.plan.prediction->wps) return;
+  const double worthwhile_s = report.plan.prediction->step_s / kWorthwhile;
+  const std::vector<Plan> best = search_plans(report.plan.config, target, 1, group, worthwhile_s);
+  if (best.empty()) return;
   report.advice = differences(report.plan, best.front());
   report.advice_wps = best.front().prediction->wps;
 }

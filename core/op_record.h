@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <unordered_map>
 #include <vector>
 
 namespace octavo {
@@ -33,6 +35,8 @@ struct Op {
   bool fast_accumulation = false;
 
   const char* axis = "";  // of a collective: the communicator's name, valid as long as that
+
+  bool operator==(const Op&) const = default;  // of texts the address
 };
 
 class OpRecord {
@@ -44,31 +48,50 @@ class OpRecord {
   };
   struct Entry {
     Action action = Action::kOp;
-    int stream = 0;      // in the order in which they were made, from 0
-    int64_t signal = 0;  // of kSignal and kWait, the same number
-    Op op;
+    int stream = 0;    // in the order in which they were made, from 0
+    size_t index = 0;  // of the op in ops(); of kSignal and kWait, the number of the event, from 1
   };
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Forgets the entries, not the streams.
+  // Those that state the same are one.
+  const std::vector<Op>& ops() const { return ops_; }
+  size_t streams() const { return streams_; }
+  size_t signals() const { return signals_; }
+  // Forgets the entries, not the streams and ops.
   void clear() { entries_.clear(); }
 
  private:
   friend class Stream;
   friend class Event;
   friend class OpTimer;
-  void add(int stream, const Op& op) { entries_.push_back({.stream = stream, .op = op}); }
-  int64_t signal(int stream) {
-    entries_.push_back({.action = Action::kSignal, .stream = stream, .signal = ++signals_, .op = {}});
+  void add(int stream, const Op& op) {
+    const auto [found, is_new] = known_.try_emplace(op, ops_.size());
+    if (is_new) ops_.push_back(op);
+    entries_.push_back({.stream = stream, .index = found->second});
+  }
+  size_t signal(int stream) {
+    entries_.push_back({.action = Action::kSignal, .stream = stream, .index = ++signals_});
     return signals_;
   }
-  void wait(int stream, int64_t signal) {
-    entries_.push_back({.action = Action::kWait, .stream = stream, .signal = signal, .op = {}});
+  void wait(int stream, size_t signal) {
+    entries_.push_back({.action = Action::kWait, .stream = stream, .index = signal});
   }
 
+  struct Hash {
+    size_t operator()(const Op& op) const {
+      size_t hash = std::hash<const char*>()(op.name);
+      for (const int64_t part : {static_cast<int64_t>(op.bytes), op.m, op.n}) {
+        hash = hash * 0x9E3779B97F4A7C15u + static_cast<size_t>(part);
+      }
+      return hash;
+    }
+  };
+
   std::vector<Entry> entries_;
-  int streams_ = 0;
-  int64_t signals_ = 0;  // 0: none
+  std::vector<Op> ops_;
+  std::unordered_map<Op, size_t, Hash> known_;
+  size_t streams_ = 0;
+  size_t signals_ = 0;
 };
 
 }  // namespace octavo

@@ -38,7 +38,7 @@ Stream Stream::planned(int multiprocessors, OpRecord* record, Device device) {
   Stream stream(device, Native(nullptr, kNothing), 0, multiprocessors);
   stream.planned_ = true;
   stream.record_ = record;
-  if (record != nullptr) stream.number_ = record->streams_++;
+  if (record != nullptr) stream.number_ = static_cast<int>(record->streams_++);
   return stream;
 }
 

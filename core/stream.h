@@ -137,7 +137,7 @@ class Event {
   bool timing_;
   void* native_ = nullptr;  // made when first recorded, so that plans need no GPU
   double host_ms_ = 0;
-  int64_t signal_ = 0;  // in the record of a planned stream; 0: none
+  size_t signal_ = 0;  // in the record of a planned stream; 0: none
 };
 
 // GPUs this process can use; 0 without CUDA in the build, without a driver or without a GPU.

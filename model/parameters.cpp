@@ -86,8 +86,9 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
   const auto add_norm = [&](std::string name, int64_t width) {
     add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
   };
+  const std::vector<HalfSpec> halves = block_halves(c);
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    for (const HalfSpec& half : block_halves(c)) {
+    for (const HalfSpec& half : halves) {
       for (const NormSpec& norm : half.norms) {
         add_norm(layer_parameter(layer, norm.name), norm.width);
         align_next();
@@ -98,8 +99,7 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
   end_unit();
 }
 
-void ParameterLayout::add_block(const ModelConfig& c, int64_t layer) {
-  const std::vector<LinearSpec> linears = block_linears(c);
+void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const ModelConfig& c, int64_t layer) {
   auto index = layer * static_cast<int64_t>(linears.size());
   begin_unit(fmt::format("block {}", layer), layer);
   for (const LinearSpec& linear : linears) add_linear(linear, c, layer, index++);
@@ -148,7 +148,8 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) :
   begin_unit("embedding");
   add_table("model.embed_tokens.weight");
   end_unit();
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(config, layer);
+  const std::vector<LinearSpec> linears = block_linears(config);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(linears, config, layer);
   if (config.tie_word_embeddings) return;
   begin_unit("lm_head");
   add_table("lm_head.weight");
@@ -167,7 +168,8 @@ Tensor parameter_view(const Tensor& flat, const ParameterSpec& spec, int64_t beg
 }
 
 std::string layer_parameter(int64_t layer, std::string_view name) {
-  return fmt::format("model.layers.{}.{}", layer, name);
+  std::string text = "model.layers." + std::to_string(layer) + ".";
+  return text += name;
 }
 
 Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear,

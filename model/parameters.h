@@ -90,7 +90,7 @@ class ParameterLayout {
                   int64_t linear = -1);
   void align_next();
   void add_norms(const ModelConfig& config);
-  void add_block(const ModelConfig& config, int64_t layer);
+  void add_block(const std::vector<LinearSpec>& linears, const ModelConfig& config, int64_t layer);
   void add_linear(const LinearSpec& linear, const ModelConfig& config, int64_t layer, int64_t index);
   void add_kv_heads(const std::string& name, const ModelConfig& config, int64_t linear);
 

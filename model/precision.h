@@ -81,4 +81,9 @@ struct PrecisionConfig {
 constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
 constexpr bool needs_amax(LinearPrecision recipe) { return traits(recipe).needs_amax; }
 
+// What the linears multiply in: an FP8 recipe, or without one the compute dtype.
+inline const char* precision_name(const PrecisionConfig& precision) {
+  return is_fp8(precision.linear) ? traits(precision.linear).name : dtype_name(precision.compute);
+}
+
 }  // namespace octavo

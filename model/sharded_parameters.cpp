@@ -30,11 +30,13 @@ std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit,
   const auto end_at = [&](int64_t end) {
     if (begin < end) padding.push_back({begin, end});
   };
-  for (const ParameterSpec& spec : layout.specs()) {
-    if (spec.unit != unit) continue;
-    const int64_t offset = spec.offset - layout.units()[unit].begin;
+  const std::vector<ParameterSpec>& specs = layout.specs();
+  auto spec = std::lower_bound(specs.begin(), specs.end(), unit,
+                               [](const ParameterSpec& s, size_t wanted) { return s.unit < wanted; });
+  for (; spec != specs.end() && spec->unit == unit; ++spec) {
+    const int64_t offset = spec->offset - layout.units()[unit].begin;
     end_at(offset);
-    begin = offset + spec.numel();
+    begin = offset + spec->numel();
   }
   end_at(elements);
   return padding;

@@ -153,9 +153,4 @@ void resolve_device(Config& config, Device device) {
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
 
-std::string linear_precision(const Config& config) {
-  const PrecisionConfig& precision = config.precision;
-  return is_fp8(precision.linear) ? traits(precision.linear).name : dtype_name(precision.compute);
-}
-
 }  // namespace octavo

@@ -29,7 +29,4 @@ void adopt_model(Config& config, const ModelConfig& from_weights);
 // refuses what the device has no kernels for. Sets `device` to the one that runs.
 void resolve_device(Config& config, Device device);
 
-// What the linears of a resolved config multiply in: an FP8 recipe, or without one the compute dtype.
-std::string linear_precision(const Config& config);
-
 }  // namespace octavo

@@ -88,7 +88,7 @@ std::vector<PrecisionConfig> product_kinds(DType compute, const Stream& stream) 
 
 void measure_products(MachineRates& rates, const MeasureSizes& sizes, Stream& stream) {
   for (const PrecisionConfig& kind : product_kinds(sizes.compute, stream)) {
-    const std::string precision = precision_name(kind.linear, kind.compute);
+    const std::string precision = precision_name(kind);
     const bool fast = is_fp8(kind.linear) && kind.fast_accumulation != FastAccumulation::kNone;
     const bool is_first = !rates.product_flops.contains(precision);  // with fast accumulation where there is
     for (const ProductSize& shape : sizes.products) {

@@ -152,7 +152,7 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
   const Plan& plan = report.plan;
   const Config& config = plan.config;
   OrderedJson json{{"parameters", config.model.num_parameters()},
-                   {"linear", linear_precision(config)},
+                   {"linear", precision_name(config.precision)},
                    {"ranks", target.gpus},
                    {"device", target.machine ? target.machine->device : "cpu"},
                    {"mesh", mesh_json(plan.mesh)},

@@ -1,6 +1,6 @@
 #include "app/plan/plan_search.h"
 
-#include <array>
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -29,14 +29,29 @@ bool is_valid(const Config& config, int64_t gpus) {
 struct Candidate {
   Config config;
   MeshShape mesh;
-  bool open = false;  // of block mode, whose number of blocks is not found yet; the config has the fewest
+  bool open = false;       // of block mode, whose number of blocks is not found yet
+  bool predicted = false;  // else it stands in the queue by the seconds that it takes at least
 };
 
-// Plans, the fastest first; memory is planned only for those whose turn comes.
+Plan plan_of(const Config& config, const PlanTarget& target, ProcessGroup& group, Predictor* predictor) {
+  Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
+  plan.memory = plan_memory(config, plan.mesh, target.device, group);
+  if (predictor != nullptr) {
+    plan.prediction = predictor->predict({config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing});
+  }
+  return plan;
+}
+
+// Plans, the fastest first. What memory may ask for of a mesh and micro-batch is predicted, and planned, only when its
+// turn comes.
 class Search {
  public:
-  Search(const Config& config, const PlanTarget& target, ProcessGroup& group)
-      : config_(config), target_(target), group_(group) {
+  Search(const Config& config, const PlanTarget& target, double at_most_s, ProcessGroup& group)
+      : config_(config),
+        target_(target),
+        group_(group),
+        predictor_(*target.machine, target.cluster),
+        at_most_s_(at_most_s) {
     for (const int64_t tensor : {1, 2, 4, 8}) {
       for (int64_t replicate = 1; tensor * replicate <= target_.gpus; replicate *= 2) {
         if (target_.gpus % (tensor * replicate) == 0) add_mesh({replicate, target_.gpus / replicate / tensor, tensor});
@@ -48,18 +63,24 @@ class Search {
   std::optional<Plan> next() {
     while (!queue_.empty()) {
       Candidate candidate = std::move(queue_.extract(queue_.begin()).mapped());
-      if (!can_fit(candidate)) continue;
+      if (!can_fit(candidate.config, candidate.mesh)) continue;
       if (candidate.open) {
         find_blocks(std::move(candidate));
         continue;
       }
-      Plan plan = make_plan(candidate.config, target_, group_);
+      if (!candidate.predicted) {
+        predict(std::move(candidate));
+        continue;
+      }
+      if (!is_worthwhile(candidate)) continue;
+      Plan plan = plan_of(candidate.config, target_, group_, &predictor_);
       if (plan.memory.fits()) return plan;
     }
     return std::nullopt;
   }
 
  private:
+  // Micro-batches from the smallest, as long as they fit on the most shards.
   void add_mesh(const MeshShape& mesh) {
     const int64_t local_batch = config_.training.global_batch_size / mesh.data();
     for (int64_t micro_batch = 1; micro_batch <= local_batch; micro_batch *= 2) {
@@ -68,75 +89,87 @@ class Search {
       for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
-      for (const Reshard reshard : {Reshard::kFalse, Reshard::kTrue}) {
-        if (reshard == Reshard::kTrue && mesh.shard == 1) continue;
-        config.parallel.reshard_after_forward = reshard;
-        add_modes(candidate);
-      }
+      if (mesh.shard > 1) config.parallel.accumulate_unsharded = false;
+      config.parallel.reshard_after_forward = Reshard::kTrue;
+      if (!can_fit(config, {.shard = mesh.data(), .tensor = mesh.tensor})) return;
+      config.parallel.reshard_after_forward = Reshard::kFalse;
+      config.activation_checkpointing = {.mode = Mode::kNone};
+      predict(std::move(candidate));
     }
   }
 
-  void add_modes(Candidate candidate) {
-    Config& config = candidate.config;
-    for (const Mode mode : {Mode::kNone, Mode::kSelective, Mode::kFull}) {
-      config.activation_checkpointing = {.mode = mode};
-      add_reductions(candidate);
-    }
-    const std::vector<MemoryChoice> choices = block_choices(config);
-    if (choices.size() == 1) return;
-    config.activation_checkpointing = choices[1].checkpointing;
-    candidate.open = true;
-    add_reductions(candidate);
+  // Puts the candidate in its place, and those that take at least as long for less memory.
+  void predict(Candidate candidate) {
+    const StepPrediction p = prediction(candidate);
+    candidate.predicted = true;
+    add(p.step_s, candidate);
+    candidate.predicted = false;
+    if (candidate.config.activation_checkpointing.mode == Mode::kNone) add_variants(candidate, p);
   }
 
-  // Gradients reduced with every micro-batch; and once a step, where that is faster for the memory it takes.
-  void add_reductions(Candidate candidate) {
-    bool& once = candidate.config.parallel.accumulate_unsharded;
-    const TrainingConfig& training = candidate.config.training;
-    const bool matters = candidate.mesh.shard > 1;
-    if (matters) once = false;
-    const double each_s = step_s(candidate);
-    queue_.emplace(each_s, candidate);
-    if (!matters || training.micro_batch_size * candidate.mesh.data() == training.global_batch_size) return;
-    once = true;
-    if (const double once_s = step_s(candidate); once_s < each_s) queue_.emplace(once_s, std::move(candidate));
+  void add(double least_s, const Candidate& candidate) {
+    if (least_s < at_most_s_) queue_.emplace(least_s, candidate);
   }
 
-  // Whether the candidate fits with all blocks recomputed, which takes the least memory. Where one that takes less does
-  // not, no memory is planned.
-  bool can_fit(Candidate candidate) {
-    Config& config = candidate.config;
-    const ParallelConfig& parallel = config.parallel;
-    const auto [known, is_new] = can_fit_.try_emplace(
-        {candidate.mesh.replicate, candidate.mesh.tensor, config.training.micro_batch_size,
-         parallel.reshard_after_forward == Reshard::kTrue ? 1 : 0, parallel.accumulate_unsharded ? 1 : 0});
-    if (!is_new) return known->second;
-    bool& fits_full = known->second;
-    config.activation_checkpointing = {.mode = Mode::kFull};
-    for (Candidate& less : candidates_with_less(candidate)) {
-      if (!can_fit(std::move(less))) return fits_full = false;
-    }
-    return fits_full = fits(config, candidate.mesh);
-  }
-
-  // The neighbours that need less memory.
-  static std::vector<Candidate> candidates_with_less(const Candidate& candidate) {
-    std::vector<Candidate> found;
-    const auto add = [&](const auto& change) { change(found.emplace_back(candidate)); };
+  // Of one that recomputes nothing.
+  void add_variants(const Candidate& candidate, const StepPrediction& p) {
     const ParallelConfig& parallel = candidate.config.parallel;
-    if (candidate.config.training.micro_batch_size > 1)
-      add([](Candidate& c) { c.config.training.micro_batch_size /= 2; });
-    if (candidate.mesh.replicate > 1) {
-      add([](Candidate& c) {
-        c.config.parallel.data_parallel_replicate = c.mesh.replicate /= 2;
-        c.config.parallel.data_parallel_shard = c.mesh.shard *= 2;
-      });
+    const TrainingConfig& training = candidate.config.training;
+    const auto add_changed = [&](double least_s, const auto& change) {
+      Candidate changed = candidate;
+      change(changed);
+      add(least_s, changed);
+    };
+    const bool sharded = candidate.mesh.shard > 1;
+    const bool several = training.micro_batch_size * candidate.mesh.data() < training.global_batch_size;
+    if (sharded && several && !parallel.accumulate_unsharded) {
+      add_changed(p.step_s - p.seconds(CostKind::kCommunication),
+                  [](Candidate& c) { c.config.parallel.accumulate_unsharded = true; });
     }
-    if (parallel.accumulate_unsharded) add([](Candidate& c) { c.config.parallel.accumulate_unsharded = false; });
-    if (candidate.mesh.shard > 1 && parallel.reshard_after_forward != Reshard::kTrue) {
-      add([](Candidate& c) { c.config.parallel.reshard_after_forward = Reshard::kTrue; });
+    if (sharded && !parallel.accumulate_unsharded && parallel.reshard_after_forward == Reshard::kFalse) {
+      add_changed(p.step_s, [](Candidate& c) { c.config.parallel.reshard_after_forward = Reshard::kTrue; });
     }
-    return found;
+    for (const Mode mode : {Mode::kSelective, Mode::kFull}) {
+      add_changed(p.step_s, [mode](Candidate& c) { c.config.activation_checkpointing = {.mode = mode}; });
+    }
+    if (block_choices(candidate.config).size() > 1) {
+      add_changed(p.step_s, [](Candidate& c) { c.open = true; });
+    }
+  }
+
+  // Gradients reduced once a step take memory, and must be faster for it.
+  bool is_worthwhile(const Candidate& candidate) {
+    if (candidate.mesh.shard == 1 || !candidate.config.parallel.accumulate_unsharded) return true;
+    Candidate each = candidate;
+    each.config.parallel.accumulate_unsharded = false;
+    return prediction(candidate).step_s < prediction(each).step_s;
+  }
+
+  // What memory grows with, apart from checkpointing.
+  struct Needs {
+    int64_t tensor, replicate, micro_batch_size;
+    bool keeps_weights, keeps_gradients;
+    bool at_most(const Needs& o) const {
+      return tensor == o.tensor && replicate <= o.replicate && micro_batch_size <= o.micro_batch_size &&
+             keeps_weights <= o.keeps_weights && keeps_gradients <= o.keeps_gradients;
+    }
+  };
+
+  // Whether the config fits with all blocks recomputed, which takes the least memory.
+  bool can_fit(Config config, const MeshShape& mesh) {
+    const Needs needs{.tensor = mesh.tensor,
+                      .replicate = mesh.replicate,
+                      .micro_batch_size = config.training.micro_batch_size,
+                      .keeps_weights = config.parallel.reshard_after_forward != Reshard::kTrue,
+                      .keeps_gradients = config.parallel.accumulate_unsharded};
+    const auto less = [&](const Needs& other) { return other.at_most(needs); };
+    const auto more = [&](const Needs& other) { return needs.at_most(other); };
+    if (std::any_of(fitting_.begin(), fitting_.end(), more)) return true;
+    if (std::any_of(unfitting_.begin(), unfitting_.end(), less)) return false;
+    config.activation_checkpointing = {.mode = Mode::kFull};
+    const bool fits_full = fits(config, mesh);
+    (fits_full ? fitting_ : unfitting_).push_back(needs);
+    return fits_full;
   }
 
   bool fits(const Config& config, const MeshShape& mesh) const {
@@ -147,15 +180,14 @@ class Search {
   void find_blocks(Candidate candidate) {
     const std::vector<MemoryChoice> choices = block_choices(candidate.config);
     ActivationCheckpointing& checkpointing = candidate.config.activation_checkpointing;
+    candidate.open = false;
     const size_t found = first_fitting(choices, [&](const MemoryChoice& choice) {
       checkpointing = choice.checkpointing;
       return fits(candidate.config, candidate.mesh);
     });
     if (found == 0 || found == choices.size()) return;
     checkpointing = choices[found].checkpointing;
-    candidate.open = false;
-    const double seconds = step_s(candidate);
-    queue_.emplace(seconds, std::move(candidate));
+    predict(std::move(candidate));
   }
 
   // Those of mode auto that recompute none of the blocks, or some of them.
@@ -169,19 +201,20 @@ class Search {
     return choices;
   }
 
-  double step_s(const Candidate& candidate) const {
+  StepPrediction prediction(const Candidate& candidate) {
     const ParallelConfig& parallel = candidate.config.parallel;
     const ShardingOptions sharding{.reshard_after_forward = parallel.reshard_after_forward == Reshard::kTrue,
                                    .accumulate_unsharded = parallel.accumulate_unsharded};
-    const PredictedRun run{candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing};
-    return predict_step(run, *target_.machine, target_.cluster).step_s;
+    return predictor_.predict({candidate.config, candidate.mesh, sharding, candidate.config.activation_checkpointing});
   }
 
   const Config& config_;
   const PlanTarget& target_;
   ProcessGroup& group_;
-  std::multimap<double, Candidate> queue_;          // by the predicted seconds of a step
-  std::map<std::array<int64_t, 5>, bool> can_fit_;  // by all of a candidate but its checkpointing
+  Predictor predictor_;
+  double at_most_s_;
+  std::multimap<double, Candidate> queue_;  // by the seconds of a step
+  std::vector<Needs> fitting_, unfitting_;  // what is known of them
 };
 
 }  // namespace
@@ -196,23 +229,24 @@ Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& t
 }
 
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
-  Plan plan{.config = config, .mesh = config.parallel.mesh_shape(target.gpus), .memory = {}, .prediction = {}};
-  plan.memory = plan_memory(config, plan.mesh, target.device, group);
-  if (target.machine) {
-    plan.prediction = predict_step({config, plan.mesh, plan.memory.sharding, plan.memory.checkpointing},
-                                   *target.machine, target.cluster);
-  }
-  return plan;
+  if (!target.machine) return plan_of(config, target, group, nullptr);
+  Predictor predictor(*target.machine, target.cluster);
+  return plan_of(config, target, group, &predictor);
 }
 
-std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group) {
-  Search search(config, target, group);
+std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
+                               double at_most_s) {
+  Search search(config, target, at_most_s, group);
   std::vector<Plan> plans;
   while (plans.size() < count) {
     std::optional<Plan> plan = search.next();
     if (!plan) break;
     plans.push_back(std::move(*plan));
   }
+  // Those that memory asked for may differ from what they were placed by in the digits behind.
+  std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
+    return a.prediction.value().step_s < b.prediction.value().step_s;
+  });
   return plans;
 }
 

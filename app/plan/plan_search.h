@@ -1,6 +1,7 @@
 // Plans of one config: as it stands, and with other meshes, micro-batches and checkpointing modes.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,9 +36,10 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
 // The fastest plans that fit, at most `count`, over all meshes with 1, 2, 4 or 8 tensor-parallel ranks, micro-batches
 // of powers of two, the checkpointing modes there are (of block mode, the fewest blocks that fit), full weights kept or
 // gathered anew, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
-// rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Needs
-// target.machine.
-std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group);
+// rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Those whose step
+// takes `at_most_s` or longer are left out. Needs target.machine.
+std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
+                               double at_most_s = std::numeric_limits<double>::infinity());
 
 // The keys by which a plan of a search differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);

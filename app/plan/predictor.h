@@ -1,19 +1,22 @@
 // How long a training step takes on a machine whose rates are known (app/plan/machine_rates.h), before it runs.
 //
-// A step is taken apart into what it does: products (each linear forward, input and weight gradient, 2 m n k FLOPs at
-// the rate of the nearest shapes measured), causal attention, ops bound by memory (the bytes they must move), and
-// collectives. A collective of n ranks takes the latency and bytes (n-1)/n over the bus bandwidth (ring), twice that
-// for an all-reduce; between nodes it is bound by the network cards of the group's GPUs on a node. Sharding travels
-// beside the blocks as parallel/fsdp.cpp queues it: the gather of the next block beside a block's forward, that and the
-// reduction of the block before beside its backward; what does not fit is exposed. Tensor-parallel collectives are
-// exposed but for what the split of the tokens and, in backward, the weight gradients cover (parallel/tensor_group.h).
+// The step itself says what it is made of: the model's own forward and backward, the collectives and the optimizer are
+// queued on a planned stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
+// (app/plan/predictor_rates.h): products (2 m n k FLOPs at the rate of the nearest shapes measured), causal attention,
+// ops bound by memory (the bytes they must move), and collectives. A collective of n ranks takes the latency and bytes
+// (n-1)/n over the bus bandwidth (ring), twice these bytes for an all-reduce; between nodes it is bound by the network
+// cards of the group's GPUs on a node. A clock (app/plan/step_clock.h) lets the streams run beside each other as their
+// events do, and says what of the collectives nothing covers.
 //
 // The constants that the measurements do not say are in predictor_rates.cpp, with where they come from. Against the
 // benchmarks (docs/benchmarks) predictions are within 8%.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "app/config/config.h"
@@ -69,7 +72,33 @@ struct PredictedRun {
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // auto counts as none
 };
 
-// Throws InputError when the machine's rates lack the config's products.
+class StepClock;
+
+// Predicts steps of one config on one machine; what it has recorded of one serves others that differ in the number of
+// shards, copies or micro-batches.
+class Predictor {
+ public:
+  // The machine is borrowed.
+  Predictor(const MachineRates& machine, const Cluster& cluster);
+  ~Predictor();
+  Predictor(const Predictor&) = delete;
+  Predictor& operator=(const Predictor&) = delete;
+
+  // Throws InputError when the machine's rates lack the config's products.
+  StepPrediction predict(const PredictedRun& run);
+
+ private:
+  // What a recorded step depends on besides the config: the tensor-parallel ranks, whether there are shards or copies
+  // alone, the size and number of micro-batches, the options of sharding, the checkpointing.
+  using Key = std::tuple<int64_t, bool, bool, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double>;
+  const StepClock& clock(const PredictedRun& run);
+
+  const MachineRates& machine_;
+  Cluster cluster_;
+  std::map<Key, std::unique_ptr<StepClock>> clocks_;
+};
+
+// Of a single run.
 StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
 
 }  // namespace octavo

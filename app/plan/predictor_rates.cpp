@@ -1,6 +1,7 @@
 #include "app/plan/predictor_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -12,7 +13,7 @@ namespace {
 // Launch, first and last wave of a kernel. Products and attention from the 1.8B at 1 x 1024 tokens
 // (docs/benchmarks/2026-11-20-one-gpu.md); the others assumed.
 constexpr double kProductOverhead_s = 5e-6;
-constexpr double kMemoryOverhead_s = 3e-6;
+constexpr double kMemoryOverhead_s = 2e-6;
 constexpr double kAttentionForwardOverhead_s = 12e-6;
 constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // Attention in a step to attention alone, on the H200: 496 to 533 of 642 TFLOP/s and 394 to 422 of 479.
@@ -25,6 +26,18 @@ constexpr double kMemoryShare = 0.88;
 constexpr double kBesideCompute = 1.5;
 // What NCCL reaches of the network cards; assumed.
 constexpr double kNetworkShare = 0.9;
+
+// Of that, ops that cast their result to FP8 on the way: in keeping with steps of the 1.8B, delayed and blockwise.
+constexpr double kCastingShare = 0.73;
+// Ops bound by memory that are not like all others.
+constexpr auto kMemoryOps = std::to_array<MemoryOp>({
+    {.name = "adamw", .kind = CostKind::kOptimizer},
+    {.name = "sum_of_squares", .kind = CostKind::kOptimizer},
+    {.name = "cross_entropy", .share = 0.75},
+    {.name = "cross_entropy_stats", .share = 0.75},
+    {.name = "cross_entropy_parallel", .share = 0.75},
+});
+constexpr MemoryOp kOtherOp;
 
 double squared_distance(const ProductRate& p, const ProductSize& size) {
   const auto octaves = [](int64_t a, int64_t b) { return std::log2(static_cast<double>(a) / static_cast<double>(b)); };
@@ -42,25 +55,22 @@ const CollectiveRates& collectives_of(const MachineRates& machine) {
   return *machine.collectives;
 }
 
+// All that a rank sends goes around the ring `rounds` times.
 double ring_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                    Beside beside) {
+                    double rounds, Beside beside) {
   if (group.ranks == 1) return 0;
   const CollectiveRates& rates = collectives_of(machine);
   double bus = rates.bus_bytes_per_s / (beside == Beside::kCompute ? kBesideCompute : 1);
-  double latency = rates.latency_s;
+  double hops_s = 0;
   if (group.nodes() > 1) {
     bus = std::min(bus, static_cast<double>(group.per_node) * cluster.network_gbps * 1e9 / 8 * kNetworkShare);
-    latency += static_cast<double>(group.nodes() - 1) * cluster.network_latency_us * 1e-6;
+    hops_s = static_cast<double>(group.nodes() - 1) * cluster.network_latency_us * 1e-6;
   }
   const double share = static_cast<double>(group.ranks - 1) / static_cast<double>(group.ranks);
-  return latency + bytes * share / bus;
+  return rates.latency_s + rounds * (hops_s + bytes * share / bus);
 }
 
 }  // namespace
-
-std::string precision_name(LinearPrecision linear, DType compute) {
-  return is_fp8(linear) ? traits(linear).product : dtype_name(compute);
-}
 
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size) {
@@ -91,20 +101,32 @@ double attention_forward_flops(const SdpaShape& s) {
   return 2 * of(s.batch) * of(s.num_heads) * of(s.seq_len) * of(s.seq_len) * of(s.head_dim);
 }
 
-double attention_forward_seconds(const MachineRates& machine, const SdpaShape& shape) {
+double op_seconds(const MachineRates& machine, const Op& op) {
   const bool gpu = machine.multiprocessors > 0;
-  const double rate = machine.attention.forward_flops * (gpu ? kAttentionForwardInStep : 1);
-  return attention_forward_flops(shape) / rate + (gpu ? kAttentionForwardOverhead_s : 0);
+  switch (op.bound) {
+    case OpBound::kProduct:
+    case OpBound::kFp8Product:
+      return product_seconds(machine, op.precision, op.fast_accumulation, {op.m, op.n, op.k});
+    case OpBound::kAttentionForward:
+      return op.flops / machine.attention.forward_flops / (gpu ? kAttentionForwardInStep : 1) +
+             (gpu ? kAttentionForwardOverhead_s : 0);
+    case OpBound::kAttentionBackward:
+      return op.flops / machine.attention.backward_flops / (gpu ? kAttentionBackwardInStep : 1) +
+             (gpu ? kAttentionBackwardOverhead_s : 0);
+    case OpBound::kMemory: {
+      const double share = kMemoryShare * memory_op(op.name).share * (op.casts ? kCastingShare : 1);
+      return op.bytes / (machine.memory_bytes_per_s * share) + (op.bytes > 0 ? kMemoryOverhead_s : 0);
+    }
+    case OpBound::kCommunication:
+      return 0;
+  }
+  return 0;
 }
 
-double attention_backward_seconds(const MachineRates& machine, const SdpaShape& shape) {
-  const bool gpu = machine.multiprocessors > 0;
-  const double rate = machine.attention.backward_flops * (gpu ? kAttentionBackwardInStep : 1);
-  return attention_backward_flops(shape) / rate + (gpu ? kAttentionBackwardOverhead_s : 0);
-}
-
-double memory_seconds(const MachineRates& machine, double bytes) {
-  return bytes / (machine.memory_bytes_per_s * kMemoryShare) + (bytes > 0 ? kMemoryOverhead_s : 0);
+const MemoryOp& memory_op(std::string_view name) {
+  const auto* found =
+      std::find_if(kMemoryOps.begin(), kMemoryOps.end(), [&](const MemoryOp& op) { return op.name == name; });
+  return found != kMemoryOps.end() ? *found : kOtherOp;
 }
 
 RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
@@ -114,12 +136,12 @@ RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
 
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
                           Beside beside) {
-  return ring_seconds(machine, cluster, group, bytes, beside);
+  return ring_seconds(machine, cluster, group, bytes, 1, beside);
 }
 
 double all_reduce_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
                           Beside beside) {
-  return 2 * ring_seconds(machine, cluster, group, bytes, beside);
+  return ring_seconds(machine, cluster, group, bytes, 2, beside);
 }
 
 }  // namespace octavo

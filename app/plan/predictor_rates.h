@@ -1,10 +1,12 @@
 // What single operations take on a machine, from its measured rates: the parts that predict_step adds up.
 #pragma once
 
+#include <string_view>
+
 #include "app/plan/machine_rates.h"
 #include "app/plan/predictor.h"
+#include "core/op_record.h"
 #include "kernels/sdpa.h"
-#include "model/precision.h"
 
 namespace octavo {
 
@@ -15,17 +17,21 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
                     const ProductSize& size);
 double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                        const ProductSize& size);
-// What machine files call the precision of a linear's products.
-std::string precision_name(LinearPrecision linear, DType compute);
 
 // Of the causal half.
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
-// Inside a step, where the machine is warmer than in a measurement of attention alone.
-double attention_forward_seconds(const MachineRates& machine, const SdpaShape& shape);
-double attention_backward_seconds(const MachineRates& machine, const SdpaShape& shape);
 
-double memory_seconds(const MachineRates& machine, double bytes);
+// An op inside a step, where the machine is warmer than in measurements of single ops; 0 of a collective.
+double op_seconds(const MachineRates& machine, const Op& op);
+
+// How ops bound by memory differ, by name.
+struct MemoryOp {
+  std::string_view name;
+  double share = 1;  // of the rate that the others reach
+  CostKind kind = CostKind::kMemory;
+};
+const MemoryOp& memory_op(std::string_view name);
 
 // Ranks of a collective, and how many of them share a node.
 struct RankSpread {

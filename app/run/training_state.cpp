@@ -55,14 +55,20 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
 }  // namespace
 
 void training_step(TrainingState& state, int64_t step, double lr, double tokens, const TrainingRank& rank) {
-  Stream& stream = rank.stream;
+  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, i, tokens, rank);
+  finish_step(state, step, lr, rank);
+}
+
+void queue_micro_batch(TrainingState& state, int64_t i, double tokens, const TrainingRank& rank) {
   const int64_t micro_batches = state.batch.num_micro_batches();
   const float scale = 1.0f / static_cast<float>(tokens);
-  stream.zero(state.loss);
-  for (int64_t i = 0; i < micro_batches; ++i) {
-    state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
-    add_losses(state, i, stream);
-  }
+  if (i == 0) rank.stream.zero(state.loss);
+  state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
+  add_losses(state, i, rank.stream);
+}
+
+void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+  Stream& stream = rank.stream;
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);
   state.optimizer.step(step, lr, {rank.data_parallel.shard, &rank.tensor}, stream);

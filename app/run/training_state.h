@@ -49,6 +49,9 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 // mean loss of the `tokens` that all ranks' batches have targets for, summed over the ranks, clip, update. Queued on
 // the stream; state.loss and the optimizer's norm are there when it gets there.
 void training_step(TrainingState& state, int64_t step, double lr, double tokens, const TrainingRank& rank);
+// Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
+void queue_micro_batch(TrainingState& state, int64_t i, double tokens, const TrainingRank& rank);
+void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
 
 // Makes the weights that products read from the master weights, after those were set. A collective.
 void publish_weights(TrainingState& state, const TrainingRank& rank);

@@ -217,17 +217,22 @@ TEST(Stream, PlannedOnesRecord) {
   event.wait(beside);  // not recorded yet, so there is nothing to wait for
   event.record(compute);
   event.wait(beside);
-  const OpTimer timer(beside, {.name = "add", .bytes = 12});
+  const char* name = "add";
+  const OpTimer timer(beside, {.name = name, .bytes = 12});
+  const OpTimer same(beside, {.name = name, .bytes = 12});
+  const OpTimer other(beside, {.name = name, .bytes = 13});
   EXPECT_TRUE(timer.planned());
-  ASSERT_EQ(record.entries().size(), 3u);
+  ASSERT_EQ(record.entries().size(), 5u);
   const OpRecord::Entry& wait = record.entries()[1];
   EXPECT_EQ(wait.action, OpRecord::Action::kWait);
-  EXPECT_EQ(wait.signal, record.entries()[0].signal);
+  EXPECT_EQ(wait.index, record.entries()[0].index);
   EXPECT_EQ(wait.stream, 1);
   const OpRecord::Entry& op = record.entries()[2];
-  EXPECT_STREQ(op.op.name, "add");
-  EXPECT_EQ(op.op.bytes, 12);
+  EXPECT_STREQ(record.ops()[op.index].name, "add");
+  EXPECT_EQ(record.ops()[op.index].bytes, 12);
   EXPECT_EQ(op.stream, 1);
+  EXPECT_EQ(record.entries()[3].index, op.index);
+  EXPECT_EQ(record.ops()[record.entries()[4].index].bytes, 13);
 }
 
 // ---- Staging memory

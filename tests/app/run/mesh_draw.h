@@ -131,8 +131,9 @@ inline std::string MeshDraw::describe() const {
       config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
       p.data_parallel_replicate, p.tensor_parallel, p.tensor_parallel_chunks,
       reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
-      linear_precision(config), config.precision.bf16_first_layers, config.precision.fp8_all_gather ? "so" : "wide",
-      static_cast<int>(checkpointing.mode), checkpointing.ratio, config.optimizer.grad_clip);
+      precision_name(config.precision), config.precision.bf16_first_layers,
+      config.precision.fp8_all_gather ? "so" : "wide", static_cast<int>(checkpointing.mode), checkpointing.ratio,
+      config.optimizer.grad_clip);
 }
 
 }  // namespace octavo

@@ -1,0 +1,104 @@
+#include "app/plan/recorded_step.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "app/memory/planned_rank.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t kRecordedShards = 8;
+constexpr int kFsdpStream = 1;
+
+// Appends what a record has, whose ops lie apart by where they are queued.
+class Appending {
+ public:
+  Appending(const OpRecord& record, RecordedStep& step) : record_(record), step_(step) {}
+
+  // Entries of the end of a step are of a rank's shard alone, as gradients are that were reduced.
+  void append(bool of_end) {
+    for (OpRecord::Entry entry : record_.entries()) {
+      if (entry.action == OpRecord::Action::kOp) entry.index = index_of(entry, of_end);
+      step_.entries.push_back(entry);
+    }
+    step_.streams = record_.streams();
+    step_.signals = record_.signals();
+  }
+
+ private:
+  size_t index_of(const OpRecord::Entry& entry, bool of_end) {
+    const Op& op = record_.ops()[entry.index];
+    const bool of_shard = of_end || (entry.stream == kFsdpStream && std::string_view(op.axis) != "shard");
+    const size_t place = (entry.index * 2 + (entry.stream == 0 ? 1 : 0)) * 2 + (of_shard ? 1 : 0);
+    if (place >= known_.size()) known_.resize(4 * record_.ops().size(), kNone);
+    if (known_[place] == kNone) {
+      known_[place] = step_.ops.size();
+      step_.ops.push_back({.op = op, .axis = op.axis, .of_compute = entry.stream == 0, .of_shard = of_shard});
+      step_.ops.back().op.axis = "";
+    }
+    return known_[place];
+  }
+
+  static constexpr size_t kNone = SIZE_MAX;
+  const OpRecord& record_;
+  RecordedStep& step_;
+  std::vector<size_t> known_;  // by op of the record, stream and share
+};
+
+MeshShape recorded_mesh(const MeshShape& mesh) {
+  if (mesh.shard == 1) return {.replicate = std::min<int64_t>(mesh.replicate, 2), .shard = 1, .tensor = mesh.tensor};
+  return {.replicate = 2, .shard = kRecordedShards, .tensor = mesh.tensor};
+}
+
+}  // namespace
+
+int64_t micro_batches_of(const PredictedRun& run) {
+  const TrainingConfig& training = run.config.training;
+  return training.global_batch_size / run.mesh.data() / training.micro_batch_size;
+}
+
+RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
+  const MeshShape mesh = recorded_mesh(run.mesh);
+  const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
+  const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
+  ActivationCheckpointing checkpointing = run.checkpointing;
+  if (checkpointing.mode == ActivationCheckpointing::Mode::kAuto) {
+    checkpointing.mode = ActivationCheckpointing::Mode::kNone;
+  }
+  OpRecord record;
+  Watchdog watchdog(0, RankBoard(), [] {});
+  PlannedRank planned(run.config, mesh, Stream::planned(multiprocessors, &record, device), watchdog);
+  const TrainingRank rank = planned.rank();
+  const ParameterLayout layout(run.config.model, {.rank = 0, .size = mesh.tensor});
+  Arena arena(device);
+  TrainingState state({.config = run.config,
+                       .layout = layout,
+                       .local_batch = micro_batches * run.config.training.micro_batch_size,
+                       .sharding = run.sharding,
+                       .checkpointing = checkpointing},
+                      rank, arena);
+  state.model.end_step(rank.world);  // that of the step before
+
+  RecordedStep step;
+  step.shards = mesh.shard;
+  Appending appending(record, step);
+  const auto take = [&](bool of_end) {
+    appending.append(of_end);
+    record.clear();
+  };
+  record.clear();
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    if (i == 1) step.middle_begin = step.entries.size();
+    queue_micro_batch(state, i, 1, rank);
+    take(false);
+    if (i == 1) step.middle_end = step.entries.size();
+  }
+  if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
+  finish_step(state, 2, 0, rank);
+  take(true);
+  return step;
+}
+
+}  // namespace octavo

@@ -1,0 +1,43 @@
+// RecordedStep: what a training step queues, in order: the model's own forward and backward, its collectives, the
+// optimizer and the casts of its weights, run on a planned stream (core/op_record.h) on rank 0 of the mesh.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/plan/predictor.h"
+#include "core/op_record.h"
+
+namespace octavo {
+
+struct RecordedStep {
+  // An op of the record on one stream.
+  struct StepOp {
+    Op op;
+    std::string axis;        // of a collective, in place of op.axis
+    bool of_compute = true;  // on the compute stream
+    bool of_shard = false;   // its bytes are a rank's share of what the shard axis has
+  };
+
+  std::vector<OpRecord::Entry> entries;  // the index of an op is one of `ops`
+  std::vector<StepOp> ops;
+  size_t streams = 1;  // the first is the compute stream
+  size_t signals = 0;
+  // The entries of a micro-batch that stands for all between the first and the last.
+  size_t middle_begin = 0;
+  size_t middle_end = 0;
+  int64_t shards = 1;  // that it was recorded on
+};
+
+// Of the micro-batches of a step so many are recorded at most.
+inline constexpr int64_t kFirstMiddleLast = 3;
+// The micro-batches of a rank in a step.
+int64_t micro_batches_of(const PredictedRun& run);
+
+// A step behind others: weights have yet to be gathered, and delayed scales come from a history. Several shards are
+// recorded as those of one node, with a copy beside them: what another number changes is told by `of_shard`, and
+// collectives of one rank take no time.
+RecordedStep record_step(const PredictedRun& run, int multiprocessors);
+
+}  // namespace octavo

@@ -1,0 +1,214 @@
+#include "app/plan/step_clock.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using StepOp = RecordedStep::StepOp;
+
+RankSpread axis_spread(std::string_view axis, const MeshShape& mesh, const Cluster& cluster) {
+  if (axis == "tensor") return spread(mesh.tensor, 1, cluster);
+  if (axis == "shard") return spread(mesh.shard, mesh.tensor, cluster);
+  if (axis == "replicate") return spread(mesh.replicate, mesh.tensor * mesh.shard, cluster);
+  if (axis == "data") return spread(mesh.data(), mesh.tensor, cluster);
+  CHECK(axis == "world", "a collective of the axis {}, expected one of the mesh", axis);
+  return spread(mesh.ranks(), 1, cluster);
+}
+
+CostKind kind_of(const StepOp& op) {
+  switch (op.op.bound) {
+    case OpBound::kProduct:
+    case OpBound::kFp8Product:
+      return CostKind::kProduct;
+    case OpBound::kAttentionForward:
+    case OpBound::kAttentionBackward:
+      return CostKind::kAttention;
+    case OpBound::kCommunication:
+      return CostKind::kCommunication;
+    case OpBound::kMemory:
+      break;
+  }
+  return op.of_compute ? memory_op(op.op.name).kind : CostKind::kCommunication;
+}
+
+std::string name_of(const StepOp& op) {
+  return op.axis.empty() ? op.op.name : fmt::format("{}, {} axis", op.op.name, op.axis);
+}
+
+}  // namespace
+
+StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Cluster& cluster)
+    : step_(std::move(step)), machine_(machine), cluster_(cluster) {
+  for (const StepOp& op : step_.ops) compute_s_.push_back(op.of_shard ? 0 : op_seconds(machine_, op.op));
+}
+
+StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
+  const auto seconds = std::string_view(op.op.name) == "all_reduce" ? all_reduce_seconds : collective_seconds;
+  const RankSpread ranks = axis_spread(op.axis, mesh, cluster_);
+  // Tokens travel between products, in small tensors: where nothing runs beside them, at the same pace.
+  const Beside alone = op.axis == "tensor" ? Beside::kCompute : Beside::kNothing;
+  return {.alone_s = seconds(machine_, cluster_, ranks, bytes, alone),
+          .beside_s = seconds(machine_, cluster_, ranks, bytes, Beside::kCompute),
+          .bytes = bytes};
+}
+
+std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {
+  const double of_shard = static_cast<double>(step_.shards) / static_cast<double>(mesh.shard);
+  std::vector<Price> prices;
+  for (size_t i = 0; i < step_.ops.size(); ++i) {
+    const StepOp& op = step_.ops[i];
+    const double bytes = op.op.bytes * (op.of_shard ? of_shard : 1);
+    if (op.op.bound == OpBound::kCommunication) {
+      prices.push_back(transfer(op, bytes, mesh));
+      continue;
+    }
+    Op here = op.op;
+    here.bytes = bytes;
+    const double seconds = op.of_shard ? op_seconds(machine_, here) : compute_s_[i];
+    prices.push_back({.alone_s = seconds, .beside_s = seconds, .bytes = bytes});
+  }
+  return prices;
+}
+
+// One pass over the entries.
+class StepClock::Walk {
+ public:
+  Walk(const RecordedStep& step, std::vector<Price> prices)
+      : step_(step),
+        prices_(std::move(prices)),
+        sums_(prices_.size()),
+        sides_(step.streams),
+        places_(step.signals + 1) {}
+
+  void run(double middle_times);
+  Times times() const;
+
+ private:
+  struct Transfer {
+    size_t op;
+    double times;
+    double ready_s;  // not before
+  };
+  // A stream beside the compute stream.
+  struct Side {
+    std::vector<Transfer> queue;
+    size_t done = 0;     // of the queue
+    double clock_s = 0;  // when the last of these is
+    double ready_s = 0;  // not before: events that it waited for
+  };
+  // Where a stream was when an event was recorded: of the compute stream the time, of others the length of the queue.
+  struct Place {
+    int stream = 0;
+    double time_s = 0;
+    size_t length = 0;
+  };
+  // What all entries of an op have come to.
+  struct Sum {
+    double times = 0;
+    double takes_s = 0;
+    double exposed_s = 0;
+  };
+
+  void compute(size_t op, double times);
+  void wait(int stream, const Place& place);
+  void advance(Side& side, size_t length);
+  void add(size_t op, double times, double takes_s, double exposed_s);
+
+  const RecordedStep& step_;
+  std::vector<Price> prices_;
+  std::vector<Sum> sums_;      // by op
+  std::vector<Side> sides_;    // by stream; the first is not used
+  std::vector<Place> places_;  // by signal
+  double now_s_ = 0;           // of the compute stream
+};
+
+void StepClock::Walk::run(double middle_times) {
+  for (size_t i = 0; i < step_.entries.size(); ++i) {
+    const auto& [action, stream, index] = step_.entries[i];
+    const double times = i >= step_.middle_begin && i < step_.middle_end ? middle_times : 1;
+    Side& side = sides_[static_cast<size_t>(stream)];
+    switch (action) {
+      case OpRecord::Action::kOp:
+        if (stream == 0) {
+          compute(index, times);
+        } else {
+          side.queue.push_back({index, times, side.ready_s});
+        }
+        break;
+      case OpRecord::Action::kSignal:
+        places_[index] = {stream, now_s_, side.queue.size()};
+        break;
+      case OpRecord::Action::kWait:
+        wait(stream, places_[index]);
+        break;
+    }
+  }
+  for (Side& side : sides_) advance(side, side.queue.size());
+}
+
+void StepClock::Walk::add(size_t op, double times, double takes_s, double exposed_s) {
+  Sum& sum = sums_[op];
+  sum.times += times;
+  sum.takes_s += times * takes_s;
+  sum.exposed_s += times * exposed_s;
+  now_s_ += exposed_s;
+}
+
+void StepClock::Walk::compute(size_t op, double times) {
+  const double seconds = prices_[op].alone_s;
+  add(op, times, seconds, seconds);
+}
+
+void StepClock::Walk::wait(int stream, const Place& place) {
+  if (place.stream == stream) return;
+  if (stream == 0) return advance(sides_[static_cast<size_t>(place.stream)], place.length);
+  CHECK(place.stream == 0, "stream {} waits for stream {}, expected none but the compute stream", stream, place.stream);
+  Side& side = sides_[static_cast<size_t>(stream)];
+  side.ready_s = std::max(side.ready_s, place.time_s);
+}
+
+// As far as `length` of the queue, which the compute stream waits for.
+void StepClock::Walk::advance(Side& side, size_t length) {
+  for (; side.done < length; ++side.done) {
+    const auto& [op, times, ready_s] = side.queue[side.done];
+    const double start_s = std::max(side.clock_s, ready_s);
+    // What nothing covers at all is alone; the rest keeps the pace at which it began.
+    const double takes_s = now_s_ > start_s ? prices_[op].beside_s : prices_[op].alone_s;
+    side.clock_s = start_s + takes_s;
+    add(op, times, takes_s, std::max(side.clock_s - now_s_, 0.0));
+  }
+}
+
+StepClock::Times StepClock::Walk::times() const {
+  Times times;
+  std::map<std::string, StepCost> by_name;
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    const StepOp& op = step_.ops[i];
+    const Sum& sum = sums_[i];
+    StepCost& cost = by_name[name_of(op)];
+    cost.kind = kind_of(op);
+    cost.seconds += sum.exposed_s;
+    cost.flops += sum.times * op.op.flops;
+    cost.bytes += sum.times * prices_[i].bytes;
+    if (op.op.bound == OpBound::kCommunication) times.communication_s += sum.takes_s;
+  }
+  for (auto& [name, cost] : by_name) {
+    cost.name = name;
+    times.costs.push_back(std::move(cost));
+  }
+  return times;
+}
+
+StepClock::Times StepClock::run(const MeshShape& mesh, int64_t micro_batches) const {
+  Walk walk(step_, prices(mesh));
+  walk.run(static_cast<double>(micro_batches - 2));
+  return walk.times();
+}
+
+}  // namespace octavo

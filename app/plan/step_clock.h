@@ -1,0 +1,48 @@
+// StepClock: how long a recorded step (app/plan/recorded_step.h) takes on a machine whose rates are known.
+//
+// Ops of the compute stream follow each other. What is queued on another stream, as the collectives of parallel/fsdp.h
+// and parallel/tensor_group.h are, begins when that stream and the events that it waits for let it, and runs beside the
+// compute stream until that one waits for it. The wait is what it adds to the step.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "app/plan/machine_rates.h"
+#include "app/plan/predictor.h"
+#include "app/plan/predictor_rates.h"
+#include "app/plan/recorded_step.h"
+
+namespace octavo {
+
+class StepClock {
+ public:
+  // The machine is borrowed. Throws InputError when its rates lack the step's products.
+  StepClock(RecordedStep step, const MachineRates& machine, const Cluster& cluster);
+
+  struct Times {
+    std::vector<StepCost> costs;  // one a name
+    double communication_s = 0;   // of all collectives, hidden or not
+  };
+  // On `mesh`, which differs from the one recorded in the number of its shards and copies alone. Throws InputError when
+  // the machine has no collectives.
+  Times run(const MeshShape& mesh, int64_t micro_batches) const;
+
+ private:
+  class Walk;
+  // What an op takes, by itself and beside the compute stream.
+  struct Price {
+    double alone_s = 0;
+    double beside_s = 0;
+    double bytes = 0;
+  };
+  std::vector<Price> prices(const MeshShape& mesh) const;
+  Price transfer(const RecordedStep::StepOp& op, double bytes, const MeshShape& mesh) const;
+
+  RecordedStep step_;
+  const MachineRates& machine_;
+  Cluster cluster_;
+  std::vector<double> compute_s_;  // by op; 0 of those that take what the mesh says
+};
+
+}  // namespace octavo
