@@ -1,12 +1,16 @@
 #include "app/run/validation.h"
 
+#include <algorithm>
+
 #include "kernels/reduce.h"
 
 namespace octavo {
 
 ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
-    : batch({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
-            config.model.vocab_size, config.data.document_mask, arena, stream),
+    : batch({.micro_batch_size = config.training.micro_batch_size,
+             .seq_len = config.data.seq_len,
+             .document_mask = config.data.document_mask},
+            config.training.micro_batch_size, config.model.vocab_size, arena, stream),
       sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
 
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)

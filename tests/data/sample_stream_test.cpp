@@ -39,7 +39,7 @@ struct Lane {
   std::vector<int64_t> epochs;
 };
 
-Lane expected_lane(const Documents& documents, const StreamOptions& options, int64_t lane, int64_t count) {
+Lane expected_lane(const TokenLists& documents, const StreamOptions& options, int64_t lane, int64_t count) {
   const int64_t lanes = options.shuffle == Shuffle::kNone ? 1 : options.lanes;
   const auto n = static_cast<int64_t>(documents.size());
   Lane result;
@@ -73,7 +73,7 @@ class Definition : public testing::TestWithParam<StreamCase> {};
 TEST_P(Definition, SamplesAreAsDefined) {
   const auto& [name, options, lengths] = GetParam();
   const TempDir dir;
-  const Documents documents = counting_documents(lengths);
+  const TokenLists documents = counting_documents(lengths);
   write_tokens(dir / "t", documents);
   SampleStream stream = open_stream(options, dir / "t");
   const int64_t lanes = stream.num_lanes(), rounds = 8, length = options.seq_len + 1;
@@ -267,10 +267,10 @@ TEST_P(OneOrSeveral, StatesOfOtherStreamsAreRefused) {
 TEST(SampleStream, MixesByWeightInTokens) {
   const TempDir dir;
   // Very different lengths: the weights are of tokens, not of documents.
-  write_tokens(dir / "a", Documents(50, std::vector<int32_t>(200, 0)));
-  write_tokens(dir / "b", Documents(500, std::vector<int32_t>(7, 1)));
-  write_tokens(dir / "c", Documents(20, std::vector<int32_t>(30, 2)));
-  write_tokens(dir / "d", Documents(20, std::vector<int32_t>(30, 3)));
+  write_tokens(dir / "a", TokenLists(50, std::vector<int32_t>(200, 0)));
+  write_tokens(dir / "b", TokenLists(500, std::vector<int32_t>(7, 1)));
+  write_tokens(dir / "c", TokenLists(20, std::vector<int32_t>(30, 2)));
+  write_tokens(dir / "d", TokenLists(20, std::vector<int32_t>(30, 3)));
   SampleStream stream =
       open_stream({.seq_len = 99, .lanes = 4, .weights = {6, 3, 1, 0}}, dir / "a", dir / "b", dir / "c", dir / "d");
   std::vector<double> counts(4);
@@ -288,8 +288,8 @@ TEST(SampleStream, MixesByWeightInTokens) {
 
 TEST(SampleStream, TiesGoToTheFirstDataset) {
   const TempDir dir;
-  write_tokens(dir / "a", Documents(4, std::vector<int32_t>(5, 0)));
-  write_tokens(dir / "b", Documents(4, std::vector<int32_t>(5, 1)));
+  write_tokens(dir / "a", TokenLists(4, std::vector<int32_t>(5, 0)));
+  write_tokens(dir / "b", TokenLists(4, std::vector<int32_t>(5, 1)));
   SampleStream stream = open_stream({.seq_len = 19, .shuffle = Shuffle::kNone}, dir / "a", dir / "b");
   const std::vector<int32_t> tokens = read_sample(stream).tokens;
   for (size_t t = 0; t < tokens.size(); ++t) EXPECT_EQ(tokens[t], static_cast<int32_t>(t / 5 % 2)) << t;
