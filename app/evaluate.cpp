@@ -27,7 +27,7 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   if (group.is_root()) {
     log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}",
              checkpoint ? checkpoint->path().string() : config.init_from, loss, std::exp(loss),
-             with_thousands_separators(inference.state().validator->num_tokens()));
+             with_thousands_separators(inference.state().validator->num_targets()));
   }
   return kExitDone;
 }

@@ -30,7 +30,7 @@ struct DataConfig {
   Shuffle shuffle = Shuffle::kLcg;
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
-  // Used by the model; the loader always reports the boundaries.
+  // A token attends within its own document only, and no target is the first token of another.
   bool document_mask = false;
   // Sample g comes from lane g mod lanes. 1 when shuffle is none.
   int64_t lanes = 1024;

@@ -22,7 +22,8 @@ SampleStream open_stream(const DataConfig& config, int64_t vocab_size, const nlo
 Loader::Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state)
     : Loader(open_stream(config, options.vocab_size, state), options) {}
 
-Loader::Loader(SampleStream stream, const LoaderOptions& options) : options_(options), stream_(std::move(stream)) {
+Loader::Loader(SampleStream stream, const LoaderOptions& options)
+    : options_(options), stream_(std::move(stream)), sample_(stream_.seq_len()) {
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "loader of rank {} of {} ranks", options.rank, options.num_ranks);
   CHECK_INPUT(options.global_batch_size >= 1 && options.global_batch_size % options.num_ranks == 0,
@@ -34,7 +35,6 @@ Loader::Loader(SampleStream stream, const LoaderOptions& options) : options_(opt
 
 void Loader::start() {
   initial_state_ = stream_.state();
-  sample_.resize(static_cast<size_t>(stream_.seq_len() + 1));
   const auto tokens = static_cast<size_t>(local_batch_size() * stream_.seq_len());
   // One more than is prefetched: the consumer holds one.
   for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
@@ -95,7 +95,7 @@ void Loader::fill(Batch& batch) {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;  // the half-filled batch is never handed out
     }
-    read_sample(stream_, sample_, row, batch);
+    read_sample(stream_, options_.document_mask, sample_, row, batch);
   }
   stream_.skip(options_.global_batch_size - (options_.rank + 1) * local);
   batch.state_after = stream_.state();

@@ -26,6 +26,7 @@ struct LoaderOptions {
   int64_t num_ranks = 1;          // data-parallel ranks
   int64_t prefetch_depth = 2;     // batches prepared ahead, at least 1
   int64_t vocab_size = 0;         // every token must lie in [0, vocab_size); 0 checks nothing
+  bool document_mask = false;     // no target is the first token of a document
 };
 
 // The three arrays are [local_batch, seq_len], row-major.
@@ -35,6 +36,12 @@ struct Batch {
   std::vector<int32_t> targets;         // last seq_len tokens; -1 where the loss ignores the position
   std::vector<int32_t> document_start;  // position in its sample of the first token of the document of each input token
   StreamState state_after;              // of the stream once this step is consumed
+};
+
+// A sample on its way into a batch: its tokens, and where the document of each begins, [seq_len + 1].
+struct SampleScratch {
+  explicit SampleScratch(int64_t seq_len) : tokens(static_cast<size_t>(seq_len + 1)), document_start(tokens) {}
+  std::vector<int32_t> tokens, document_start;
 };
 
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
@@ -72,7 +79,7 @@ class Loader {
 
   LoaderOptions options_;
   SampleStream stream_;  // used by the thread alone once it runs, apart from its constants
-  std::vector<int32_t> sample_;
+  SampleScratch sample_;
   int64_t next_step_ = 0;
   StreamState initial_state_;
   std::unique_ptr<Batch> current_;  // what the consumer holds

@@ -218,8 +218,8 @@ void SampleStream::next(std::span<int32_t> tokens, std::span<int32_t> document_s
   const int64_t length = seq_len() + 1;
   CHECK(static_cast<int64_t>(tokens.size()) == length, "a sample has {} tokens, but room for {} was given", length,
         tokens.size());
-  CHECK(document_start.empty() || static_cast<int64_t>(document_start.size()) == seq_len(),
-        "document_start has {} entries, expected {}", document_start.size(), seq_len());
+  CHECK(document_start.empty() || document_start.size() == tokens.size(), "document_start has {} entries, expected {}",
+        document_start.size(), length);
   const int64_t lane = state_.next_sample % options_.lanes;
   for (int64_t t = 0; t < length;) {
     const Reading reading = current(lane);
@@ -228,8 +228,7 @@ void SampleStream::next(std::span<int32_t> tokens, std::span<int32_t> document_s
     copy_tokens(reading, tokens.subspan(static_cast<size_t>(t), static_cast<size_t>(count)));
     if (!document_start.empty()) {
       // Only the first document of a sample can have begun before it, and t is 0 there.
-      const int64_t end = std::min(t + count, seq_len());
-      std::fill(document_start.begin() + t, document_start.begin() + std::max(t, end), static_cast<int32_t>(t));
+      std::fill_n(document_start.begin() + t, count, static_cast<int32_t>(t));
     }
     advance(reading, count);
     t += count;

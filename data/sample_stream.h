@@ -84,10 +84,10 @@ class SampleStream {
   // Global index of the sample that next() gives.
   int64_t next_sample() const { return state_.next_sample; }
 
-  // Reads the next global sample. `tokens` is [seq_len + 1]. `document_start`, [seq_len] or empty when not wanted,
-  // receives for each of the first seq_len tokens the position in the sample of the first token of its document, 0 when
-  // the document began in an earlier sample. `info` may be null. Error naming file, document and position when a token
-  // lies outside the vocabulary.
+  // Reads the next global sample. `tokens` is [seq_len + 1]. `document_start`, as long or empty when not wanted,
+  // receives for each token the position in the sample of the first token of its document, 0 when the document began in
+  // an earlier sample. `info` may be null. Error naming file, document and position when a token lies outside the
+  // vocabulary.
   void next(std::span<int32_t> tokens, std::span<int32_t> document_start, Sample* info);
 
   // Passes over `count` samples; the same state as reading them, but only lengths are looked at: a few nanoseconds a

@@ -18,7 +18,10 @@ SampleStream open_stream(const DataConfig& config, int64_t vocab_size) {
 }  // namespace
 
 ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& options)
-    : options_(options), stream_(open_stream(config, options.vocab_size)), initial_state_(stream_.state()) {
+    : options_(options),
+      stream_(open_stream(config, options.vocab_size)),
+      initial_state_(stream_.state()),
+      sample_(stream_.seq_len()) {
   CHECK_INPUT(options.batches >= 1, "validation.batches is {}, expected at least 1", options.batches);
   CHECK(options.global_batch_size >= 1 && options.micro_batch_size >= 1,
         "validation batch of {} in micro-batches of {}", options.global_batch_size, options.micro_batch_size);
@@ -37,7 +40,6 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
   const int64_t rows = options.num_ranks * options.micro_batch_size;
   num_micro_batches_ = (num_samples_ + rows - 1) / rows;
 
-  sample_.resize(static_cast<size_t>(length));
   const auto tokens = static_cast<size_t>(options.micro_batch_size * stream_.seq_len());
   batch_.inputs.resize(tokens);
   batch_.targets.resize(tokens);
@@ -55,7 +57,7 @@ const Batch* ValidationSet::next() {
   stream_.skip(std::max<int64_t>(0, std::min(first, num_samples_) - stream_.next_sample()));
   for (int64_t row = 0; row < options_.micro_batch_size; ++row) {
     if (first + row < num_samples_) {
-      read_sample(stream_, sample_, row, batch_);
+      read_sample(stream_, options_.document_mask, sample_, row, batch_);
     } else {
       pad(row);
     }

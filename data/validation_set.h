@@ -22,6 +22,7 @@ struct ValidationOptions {
   int64_t rank = 0;               // data-parallel rank
   int64_t num_ranks = 1;          // data-parallel ranks
   int64_t vocab_size = 0;         // every token must lie in [0, vocab_size); 0 checks nothing
+  bool document_mask = false;     // no target is the first token of a document
 };
 
 // Used by one thread.
@@ -44,7 +45,7 @@ class ValidationSet {
   SampleStream stream_;
   StreamState initial_state_;
   int64_t num_samples_ = 0, num_micro_batches_ = 0, next_micro_batch_ = 0;
-  std::vector<int32_t> sample_;
+  SampleScratch sample_;
   Batch batch_;
 };
 

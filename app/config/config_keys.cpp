@@ -188,7 +188,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training documents: lcg, a new pseudo-random one every epoch, or none, as in the file.");
   data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
   data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
-  data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document.");
+  data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document, and the first token of a document is no target.");
   data.add("lanes", &Data::lanes, Integers{1, kMaxLanes}, "", "Independent reading positions, so that neighbouring samples of a batch come from different documents; 1 when shuffle is none.");
   data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.");
   data.add("seed", &Data::seed, "", "Seed of the document order.");

@@ -1,5 +1,7 @@
 #include "app/run/training_state.h"
 
+#include <algorithm>
+
 #include "app/run/fp8_report.h"
 #include "kernels/reduce.h"
 
@@ -36,11 +38,10 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   return plan;
 }
 
-void training_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
   Stream& stream = rank.stream;
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const int64_t tokens = micro_batches * state.model.shape().tokens() * rank.data.size();
-  const float scale = 1.0f / static_cast<float>(tokens);
+  const float scale = 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1));
   stream.zero(state.loss);
   for (int64_t i = 0; i < micro_batches; ++i) {
     state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
@@ -48,7 +49,7 @@ void training_step(TrainingState& state, int64_t step, double lr, const Training
   }
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);
-  state.optimizer.step(step, lr, {rank.data_parallel.shard, &rank.tensor}, stream);
+  state.optimizer.step(step.number, step.lr, {rank.data_parallel.shard, &rank.tensor}, stream);
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }
 

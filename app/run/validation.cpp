@@ -20,8 +20,8 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .micro_batch_size = config.training.micro_batch_size,
                              .rank = runtime.mesh().data().rank(),
                              .num_ranks = runtime.mesh().data().size(),
-                             .vocab_size = config.model.vocab_size}),
-      seq_len_(config.data.seq_len),
+                             .vocab_size = config.model.vocab_size,
+                             .document_mask = config.data.document_mask}),
       buffers_(config, arena, runtime.stream()) {}
 
 // A bad token in the data of one rank ends all of them.
@@ -38,9 +38,11 @@ double Validator::loss(Llama& model) {
 std::optional<double> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
   Stream& stream = runtime_->stream();
   double total = 0;
+  double targets = 0;
   while (const Batch* batch = next_batch()) {
     if (should_stop()) return std::nullopt;
     buffers_.batch.upload(*batch);
+    targets += static_cast<double>(buffers_.batch.num_targets());
     model.forward(buffers_.batch.micro_batch(0));
     stream.zero(buffers_.sum);
     sum({.out = buffers_.sum, .x = model.losses()}, stream);
@@ -51,7 +53,9 @@ std::optional<double> Validator::loss(Llama& model, const std::function<bool()>&
   }
   const bool counts = runtime_->mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same losses
   total = runtime_->group().all_reduce_sum(counts ? total : 0);
-  return total / static_cast<double>(num_tokens());
+  targets = runtime_->group().all_reduce_sum(counts ? targets : 0);
+  num_targets_ = static_cast<int64_t>(targets);
+  return total / std::max(targets, 1.0);
 }
 
 }  // namespace octavo

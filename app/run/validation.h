@@ -31,16 +31,16 @@ class Validator {
   // The same, or nothing once `should_stop` is true, which is asked before every micro-batch and a collective of the
   // ranks too. After that nothing but the destructor may be called.
   std::optional<double> loss(Llama& model, const std::function<bool()>& should_stop);
-  // That the loss is the mean of.
-  int64_t num_tokens() const { return samples_.num_samples() * seq_len_; }
+  // That the last loss is the mean of.
+  int64_t num_targets() const { return num_targets_; }
 
  private:
   const Batch* next_batch();
 
   Runtime* runtime_;
   ValidationSet samples_;
-  int64_t seq_len_;
   ValidationBuffers buffers_;
+  int64_t num_targets_ = 0;
 };
 
 }  // namespace octavo

@@ -18,14 +18,15 @@ size_t StepResults::mark(Stream& stream) {
 
 void StepResults::start(Stream& stream) { mark(stream); }
 
-void StepResults::push(int64_t step, const Tensor& loss_sum, const Tensor& grad_sum_of_squares, Stream& stream) {
+void StepResults::push(int64_t step, int64_t targets, const Tensor& loss_sum, const Tensor& grad_sum_of_squares,
+                       Stream& stream) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());
   const int64_t slot = pushed_++ % kSlots;
   float* host = static_cast<float*>(host_.data()) + slot * 2;
   const size_t begin = last_mark_;
   stream.copy(host, loss_sum.raw(), sizeof(float));
   stream.copy(host + 1, grad_sum_of_squares.raw(), sizeof(float));
-  steps_[slot] = {step, begin, mark(stream)};
+  steps_[slot] = {step, targets, begin, mark(stream)};
 }
 
 std::optional<StepResult> StepResults::pop() {
@@ -36,6 +37,7 @@ std::optional<StepResult> StepResults::pop() {
   end.synchronize();
   const float* host = static_cast<const float*>(host_.data()) + slot * 2;
   return StepResult{.step = pending.step,
+                    .targets = pending.targets,
                     .loss_sum = static_cast<double>(host[0]),
                     .grad_norm = std::sqrt(static_cast<double>(host[1])),
                     .step_ms = end.milliseconds_since(marks_[pending.begin])};

@@ -11,7 +11,8 @@ namespace octavo {
 
 struct StepResult {
   int64_t step = 0;
-  double loss_sum = 0;   // over the step's tokens
+  int64_t targets = 0;
+  double loss_sum = 0;   // over the targets
   double grad_norm = 0;  // before clipping
   double step_ms = 0;    // since the end of the step before, or since start()
 };
@@ -25,7 +26,7 @@ class StepResults {
   void start(Stream& stream);
 
   // Queues the copy of two [1] float32 tensors, on `stream` behind the step that makes them. At most two are pending.
-  void push(int64_t step, const Tensor& loss_sum, const Tensor& grad_sum_of_squares, Stream& stream);
+  void push(int64_t step, int64_t targets, const Tensor& loss_sum, const Tensor& grad_sum_of_squares, Stream& stream);
   // The oldest pending result; none when nothing is pending.
   std::optional<StepResult> pop();
   int64_t pending() const { return pushed_ - popped_; }
@@ -36,6 +37,7 @@ class StepResults {
 
   struct Pending {
     int64_t step = 0;
+    int64_t targets = 0;
     size_t begin = 0;  // marks
     size_t end = 0;
   };

@@ -1,5 +1,6 @@
 #include "app/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -90,7 +91,8 @@ void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
-                              .vocab_size = config_.model.vocab_size};
+                              .vocab_size = config_.model.vocab_size,
+                              .document_mask = config_.data.document_mask};
   if (!found) {
     carry_tokenizer(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
@@ -254,9 +256,17 @@ void Trainer::train_step(int64_t step) {
   Stream& stream = runtime_.stream();
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  training_step(state_, step, lr, training_rank(runtime_));
+  const int64_t targets = count_targets();
+  training_step(state_, {.number = step, .lr = lr, .targets = targets}, training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
-  results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+  results_.push(step, targets, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+}
+
+// Of all ranks' batches: without a document mask, every token.
+int64_t Trainer::count_targets() {
+  if (!config_.data.document_mask) return tokens_per_step();
+  const double of_ranks = runtime_.group().all_reduce_sum(static_cast<double>(state_.batch.num_targets()));
+  return static_cast<int64_t>(of_ranks) / runtime_.mesh().tensor().size();  // these ranks have the same batch
 }
 
 // All ranks stop at the same step, whichever of them got the signal.
@@ -289,7 +299,7 @@ void Trainer::report(const StepResult& result, std::optional<double> validation_
   StepMetrics m;
   m.step = result.step;
   m.total_steps = config_.training.steps;
-  m.loss = result.loss_sum / static_cast<double>(tokens_per_step());
+  m.loss = result.loss_sum / static_cast<double>(std::max<int64_t>(result.targets, 1));
   m.grad_norm = result.grad_norm;
   m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
   m.tokens = tokens_seen(result.step);

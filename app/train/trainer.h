@@ -53,6 +53,7 @@ class Trainer {
   void end_run();
   const Batch& next_batch();
   void train_step(int64_t step);
+  int64_t count_targets();
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and
   // reports the step when it is due, `always`, or validated.

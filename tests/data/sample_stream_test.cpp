@@ -21,7 +21,7 @@ struct Read {
 Read read_sample(SampleStream& stream) {
   Read read;
   read.tokens.resize(static_cast<size_t>(stream.seq_len() + 1));
-  read.document_start.resize(static_cast<size_t>(stream.seq_len()));
+  read.document_start.resize(static_cast<size_t>(stream.seq_len() + 1));
   stream.next(read.tokens, read.document_start, &read.info);
   return read;
 }

@@ -43,7 +43,7 @@ class RecordedStep {
                planned_.rank(), arena_) {
     state_.model.end_step(planned_.rank().world);
     record_.clear();
-    training_step(state_, 2, 0, planned_.rank());
+    training_step(state_, {.number = 2, .lr = 0, .targets = 1}, planned_.rank());
   }
 
   // The sum over ops that `counts` says are meant.
