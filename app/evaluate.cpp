@@ -26,17 +26,17 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
   Validator& validator = *inference.state().validator;
   const ValidationLoss result = validator.loss(inference.state().model);
   if (!group.is_root()) return kExitDone;
-  const auto line = [&](const std::string& what, double loss, int64_t samples) {
+  const auto line = [](const std::string& what, double loss, int64_t targets) {
     log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, loss, std::exp(loss),
-             with_thousands_separators(samples * config.data.seq_len));
+             with_thousands_separators(targets));
   };
-  int64_t samples = 0;
+  int64_t targets = 0;
   for (size_t d = 0; d < validator.datasets().size(); ++d) {
-    const ValidationSet::Dataset& dataset = validator.datasets()[d];
-    samples += dataset.num_samples;
-    if (validator.datasets().size() > 1) line(dataset.name, result.by_dataset[d], dataset.num_samples);
+    const DatasetLoss& dataset = result.by_dataset[d];
+    targets += dataset.targets;
+    if (validator.datasets().size() > 1) line(validator.datasets()[d].name, dataset.loss, dataset.targets);
   }
-  line(checkpoint ? checkpoint->path().string() : config.init_from, result.loss, samples);
+  line(checkpoint ? checkpoint->path().string() : config.init_from, result.loss, targets);
   return kExitDone;
 }
 

@@ -95,7 +95,7 @@ void Loader::restore(const Json* state) {
 }
 
 void Loader::run() {
-  std::vector<int32_t> scratch(static_cast<size_t>(stream_.seq_len() + 1));
+  SampleScratch scratch(stream_.seq_len());
   std::unique_lock lock(mutex_);
   while (true) {
     Slot* slot = nullptr;

@@ -40,6 +40,12 @@ struct Batch {
   StreamState state_after;               // of the stream once this step is consumed
 };
 
+// A sample on its way into a batch: its tokens, and where the document of each begins, [seq_len + 1].
+struct SampleScratch {
+  explicit SampleScratch(int64_t seq_len) : tokens(static_cast<size_t>(seq_len + 1)), document_start(tokens) {}
+  std::vector<int32_t> tokens, document_start;
+};
+
 // Whether the loss counts a position of that target.
 inline bool is_target(int32_t target) { return target >= 0; }
 

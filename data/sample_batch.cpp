@@ -10,14 +10,18 @@ void resize(Batch& batch, int64_t rows, int64_t seq_len) {
   }
 }
 
-void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, std::span<int32_t> scratch,
-                 Batch& batch) {
+void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, SampleScratch& scratch, Batch& batch) {
+  const auto& [tokens, document_start] = scratch;
+  stream.read(sample, scratch.tokens, scratch.document_start);
   const int64_t begin = row * stream.seq_len();
-  const auto starts =
-      std::span(batch.document_start).subspan(static_cast<size_t>(begin), static_cast<size_t>(stream.seq_len()));
-  stream.read(sample, scratch, starts);
-  std::copy(scratch.begin(), scratch.end() - 1, batch.inputs.begin() + begin);
-  std::copy(scratch.begin() + 1, scratch.end(), batch.targets.begin() + begin);
+  std::copy(tokens.begin(), tokens.end() - 1, batch.inputs.begin() + begin);
+  std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + begin);
+  std::copy(document_start.begin(), document_start.end() - 1, batch.document_start.begin() + begin);
+  if (!stream.document_mask()) return;
+  for (size_t t = 1; t < tokens.size(); ++t) {
+    const bool begins = document_start[t] == static_cast<int64_t>(t);
+    if (begins) batch.targets[static_cast<size_t>(begin) + t - 1] = -1;
+  }
 }
 
 void pad_row(Batch& batch, int64_t row, int64_t seq_len) {

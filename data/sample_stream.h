@@ -43,6 +43,7 @@ class SampleStream {
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }
+  bool document_mask() const { return config_.document_mask; }
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
   const std::string& name(int64_t dataset) const { return at(dataset).name; }
   // Of one pass over a dataset: its tokens, bos and eos included, and its windows.
@@ -61,9 +62,9 @@ class SampleStream {
   void seek(int64_t g);
   int64_t next_sample() const { return mixture_.next_sample(); }
 
-  // Reads a sample that next() located. `tokens` is [seq_len + 1]. `document_start`, [seq_len] or empty when not
-  // wanted, receives for each of the first seq_len tokens the position in the sample of the first token of its
-  // document, 0 when the document began before the sample. Throws as TokenRow::read.
+  // Reads a sample that next() located. `tokens` is [seq_len + 1]. `document_start`, as long or shorter, receives for
+  // each token the position in the sample of the first token of its document, 0 when the document began before the
+  // sample. Throws as TokenRow::read.
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;

@@ -7,7 +7,8 @@
 
 namespace octavo {
 
-ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& options) : options_(options) {
+ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& options)
+    : options_(options), scratch_(config.seq_len) {
   CHECK_INPUT(!config.validation.empty(), "data.validation names no dataset, expected at least one");
   CHECK_INPUT(options.batches >= 1, "validation.batches is {}, expected at least 1", options.batches);
   CHECK(options.global_batch_size >= 1 && options.micro_batch_size >= 1,
@@ -32,7 +33,6 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
     datasets_.push_back({names[i], source.weight, all ? windows : options.batches * options.global_batch_size});
   }
   CHECK_INPUT(!datasets_.empty(), "the weights of data.validation are all 0, expected one above");
-  scratch_.resize(static_cast<size_t>(config.seq_len + 1));
   resize(batch_, options.micro_batch_size, config.seq_len);
 }
 

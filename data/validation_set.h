@@ -52,7 +52,7 @@ class ValidationSet {
   std::vector<Dataset> datasets_;
   std::vector<SampleStream> streams_;  // of one dataset each
   int64_t next_micro_batch_ = 0;
-  std::vector<int32_t> scratch_;
+  SampleScratch scratch_;
   Batch batch_;
 };
 

@@ -1,8 +1,11 @@
 #include "kernels/sdpa.h"
 
+#include <algorithm>
+
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/padded_documents.h"
 #include "kernels/sdpa_cpu.h"
 
 namespace octavo {
@@ -11,26 +14,46 @@ namespace cuda {
 std::string cudnn_version();
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
-int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream);
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents);
 }  // namespace cuda
 
 namespace {
 
+void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
+  if (documents.empty()) return;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < documents.list.size(); ++i) {
+    const auto& [begin, length] = documents.list[i];
+    const bool fits = begin >= 0 && length > 0 && begin % shape.seq_len + length <= shape.seq_len;
+    CHECK(fits && (i == 0 || length <= documents.list[i - 1].length),
+          "sdpa: document {} has {} tokens from token {}, expected some of a sequence of {}, and no more than the one "
+          "before",
+          i, length, begin, shape.seq_len);
+    tokens += length;
+  }
+  CHECK(tokens == shape.batch * shape.seq_len, "sdpa: documents of {} tokens, expected all {}", tokens,
+        shape.batch * shape.seq_len);
+  if (stream.is_cuda()) expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), 2});
+}
+
 void check_common(const SdpaShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                  const Tensor& document_start) {
+                  const Documents& documents, const Stream& stream) {
   const int64_t tokens = shape.batch * shape.seq_len;
   CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0, "sdpa: {} query heads, {} kv heads",
         shape.num_heads, shape.num_kv_heads);
   expect_tensor(qkv, "sdpa qkv", qkv.dtype(), {tokens, shape.qkv_width()});
   expect_tensor(out, "sdpa out", qkv.dtype(), {tokens, shape.out_width()});
   expect_tensor(lse, "sdpa lse", DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
-  if (document_start.defined()) expect_tensor(document_start, "sdpa document_start", DType::kInt32, {tokens});
+  check_documents(shape, documents, stream);
 }
 
 // Products of the causal half: q k^T and p v forward; five of them backward.
-double causal_flops(const SdpaShape& shape, int products) {
-  return static_cast<double>(products) * static_cast<double>(shape.batch * shape.num_heads) *
-         static_cast<double>(shape.seq_len * shape.seq_len) * static_cast<double>(shape.head_dim);
+double causal_flops(const SdpaShape& shape, const Documents& documents, int products) {
+  const auto square = [](int64_t length) { return static_cast<double>(length) * static_cast<double>(length); };
+  double scores = 0;
+  for (const Document& document : documents.list) scores += square(document.length);
+  if (documents.empty()) scores = static_cast<double>(shape.batch) * square(shape.seq_len);
+  return products * scores * static_cast<double>(shape.num_heads * shape.head_dim);
 }
 
 int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
@@ -42,12 +65,23 @@ int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
   return d_q_and_statistics + (grouped ? 2 * rows * shape.head_dim * dtype_bytes(DType::kBFloat16) : 0);
 }
 
+int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
+  int64_t bytes = 0;
+  for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
+    const SdpaShape padded = padded_shape(shape, level);
+    bytes =
+        std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes + planned_workspace_bytes(padded, deterministic));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
-  check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
-  const OpTimer timer(
-      stream, {.name = "sdpa_forward", .flops = causal_flops(args.shape, 2), .bound = OpBound::kAttentionForward});
+  check_common(args.shape, args.qkv, args.out, args.lse, args.documents, stream);
+  const OpTimer timer(stream, {.name = "sdpa_forward",
+                               .flops = causal_flops(args.shape, args.documents, 2),
+                               .bound = OpBound::kAttentionForward});
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_forward(args, stream);
@@ -56,11 +90,12 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
 }
 
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
-  check_common(args.shape, args.qkv, args.out, args.lse, args.document_start);
+  check_common(args.shape, args.qkv, args.out, args.lse, args.documents, stream);
   expect_tensor(args.d_qkv, "sdpa_backward d_qkv", args.qkv.dtype(), {args.qkv.dim(0), args.qkv.dim(1)});
   expect_tensor(args.d_out, "sdpa_backward d_out", args.qkv.dtype(), {args.out.dim(0), args.out.dim(1)});
-  const OpTimer timer(
-      stream, {.name = "sdpa_backward", .flops = causal_flops(args.shape, 5), .bound = OpBound::kAttentionBackward});
+  const OpTimer timer(stream, {.name = "sdpa_backward",
+                               .flops = causal_flops(args.shape, args.documents, 5),
+                               .bound = OpBound::kAttentionBackward});
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_backward(args, stream);
@@ -68,10 +103,13 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   cpu::sdpa_backward(args, stream);
 }
 
-int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
+  if (stream.is_planned() && stream.is_cuda() && within_documents) {
+    return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
+  }
   if (stream.is_planned()) return planned_workspace_bytes(shape, stream.deterministic());
   if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream);
+    if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream, within_documents);
   }
   return cpu::sdpa_workspace_bytes(shape, dtype);
 }

@@ -3,9 +3,9 @@
 //
 //   s[i][j] = q_i . k_j / sqrt(head_dim) for start(i) <= j <= i,   p = softmax(s),   out_i = sum_j p[i][j] v_j
 //
-// Query head h reads key/value head h / (num_heads / num_kv_heads). start(i) is 0, or document_start[i] where given, so
-// that a token attends within its own document only. Compute dtype is float32 (CPU) or bfloat16 (both); head_dim 32, 64
-// or 128 on GPUs.
+// Query head h reads key/value head h / (num_heads / num_kv_heads). start(i) is the first token of the sequence, or of
+// the document of token i where documents are given, which is then the only one that it attends to. Compute dtype is
+// float32 (CPU) or bfloat16 (both); head_dim 32, 64 or 128 on GPUs.
 //
 // Backward: with D_i = d_out_i . out_i,  p = exp(s - lse),  ds = p * (d_out_i . v_j - D_i),
 //   d_q_i = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_i ds q_i / sqrt(head_dim),  d_v_j = sum_i p d_out_i,
@@ -18,6 +18,7 @@
 #include <string>
 
 #include "core/stream.h"
+#include "kernels/documents.h"
 
 namespace octavo {
 
@@ -34,10 +35,10 @@ struct SdpaShape {
 
 struct SdpaForward {
   SdpaShape shape;
-  Tensor out;             // = [batch * seq_len, num_heads * head_dim]
-  Tensor lse;             // = [batch, num_heads, seq_len] float32: log of the sum of exp(s), natural logarithm
-  Tensor qkv;             // [batch * seq_len, qkv_width], rotated
-  Tensor document_start;  // optional [batch * seq_len] int32, CPU only: first position a token may attend to
+  Tensor out;           // = [batch * seq_len, num_heads * head_dim]
+  Tensor lse;           // = [batch, num_heads, seq_len] float32: log of the sum of exp(s), natural logarithm
+  Tensor qkv;           // [batch * seq_len, qkv_width], rotated
+  Documents documents;  // optional
 };
 void sdpa_forward(const SdpaForward& args, Stream& stream);
 
@@ -48,15 +49,17 @@ struct SdpaBackward {
   Tensor out;    // of the forward
   Tensor lse;    // of the forward
   Tensor qkv;    // of the forward
-  Tensor document_start;
+  Documents documents;
 };
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 
-// Scratch that the larger of forward and backward needs. On a planned stream, where cuDNN cannot be asked, what was
-// measured: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], beside one number a row; where queries
-// share kv heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at 2 x 8192 tokens, 32 heads of 128, 8 kv
-// heads). The deterministic one is estimated from above, with a sum for every 256 keys (8.4 GB were measured there).
-int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream);
+// Scratch that the larger of forward and backward needs, `within_documents` or not: with them, on GPUs, also for copies
+// of the tensors (kernels/padded_documents.h). What runs is planned and built here. On a planned stream, where cuDNN
+// cannot be asked, what was measured: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], beside one
+// number a row; where queries share kv heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at 2 x 8192
+// tokens, 32 heads of 128, 8 kv heads). The deterministic one is estimated from above, with a sum for every 256 keys
+// (8.4 GB were measured there).
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // Throws InputError, naming the sizes there are, when the device has no kernel for this head size and dtype.
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device);

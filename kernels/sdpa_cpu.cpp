@@ -1,6 +1,6 @@
-// Attention on the CPU: one task a (sequence, kv head), blocks of query rows whose scores fit in the cache,
-// kernels/sgemm.h for the products (single-threaded inside a task). Heads in float32 are multiplied where they lie, as
-// columns of the packed rows; others are widened into scratch and back.
+// Attention on the CPU: one task a (document, kv head), or sequence where there are no documents, blocks of query rows
+// whose scores fit in the cache, kernels/sgemm.h for the products (single-threaded inside a task). Heads in float32 are
+// multiplied where they lie, as columns of the packed rows; others are widened into scratch and back.
 #include "kernels/sdpa_cpu.h"
 
 #include <omp.h>
@@ -88,32 +88,52 @@ void zero(const Head& head, const SdpaShape& s) {
   for (int64_t r = 0; r < s.seq_len; ++r) std::fill_n(head.row(r), s.head_dim, 0.0f);
 }
 
-int64_t first_key(const int32_t* document_start, int64_t i) {
-  return document_start == nullptr ? 0 : document_start[i];
-}
+// What attends to itself alone: documents, or sequences without them.
+struct Spans {
+  Spans(const SdpaShape& s, const Documents& d) : shape(s), documents(d) {}
 
-// p = softmax over the allowed keys of one row of scores, zeros elsewhere up to `keys`; returns the log-sum-exp.
-float softmax_row(float* row, int64_t begin, int64_t end, int64_t keys) {
+  int64_t size() const { return documents.empty() ? shape.batch : documents.size(); }
+  Document at(int64_t i) const {
+    const auto seq_len = static_cast<int32_t>(shape.seq_len);
+    return documents.empty() ? Document{static_cast<int32_t>(i) * seq_len, seq_len}
+                             : documents.list[static_cast<size_t>(i)];
+  }
+  // The shape of one of them, and where the numbers of its tokens lie in lse.
+  SdpaShape shape_of(const Document& span) const {
+    SdpaShape one = shape;
+    one.batch = 1;
+    one.seq_len = span.length;
+    return one;
+  }
+  float* lse(const Tensor& lse, const Document& span, int64_t head) const {
+    const int64_t row = span.begin / shape.seq_len * shape.num_heads + head;
+    return lse.data<float>() + row * shape.seq_len + span.begin % shape.seq_len;
+  }
+
+  const SdpaShape& shape;
+  const Documents& documents;
+};
+
+// p = softmax over the first `end` keys of one row of scores, zeros behind up to `keys`; returns the log-sum-exp.
+float softmax_row(float* row, int64_t end, int64_t keys) {
   float max = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : max)
-  for (int64_t j = begin; j < end; ++j) max = row[j] > max ? row[j] : max;
+  for (int64_t j = 0; j < end; ++j) max = row[j] > max ? row[j] : max;
   float total = 0;
 #pragma omp simd reduction(+ : total)
-  for (int64_t j = begin; j < end; ++j) {
+  for (int64_t j = 0; j < end; ++j) {
     row[j] = exp_fast(row[j] - max);
     total += row[j];
   }
   const float inverse = 1.0f / total;
 #pragma omp simd
-  for (int64_t j = begin; j < end; ++j) row[j] *= inverse;
-  std::fill(row, row + begin, 0.0f);
+  for (int64_t j = 0; j < end; ++j) row[j] *= inverse;
   std::fill(row + end, row + keys, 0.0f);
   return max + std::log(total);
 }
 
 // The head of `out` and `lse` of one query head.
-void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const int32_t* document_start,
-                  float* lse) {
+void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
@@ -130,7 +150,7 @@ void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, co
            .alpha = scale},
           p, h.q.row(begin), h.k.data);
     for (int64_t i = 0; i < rows; ++i) {
-      lse[begin + i] = softmax_row(p + i * keys, first_key(document_start, begin + i), begin + i + 1, keys);
+      lse[begin + i] = softmax_row(p + i * keys, begin + i + 1, keys);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.v.stride, .ldd = h.out.stride}, h.out.row(begin), p,
           h.v.data);
@@ -139,24 +159,24 @@ void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, co
 
 template <typename T>
 void forward(const SdpaForward& args, void* workspace) {
-  const SdpaShape& s = args.shape;
-  const int64_t d = s.head_dim;
-  const int64_t group = s.num_heads / s.num_kv_heads;
-#pragma omp parallel for collapse(2)
-  for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) {
-      const Scratch scratch(workspace, s, args.qkv.dtype());
-      const PackedHeads<T> qkv{args.qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> out{args.out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
-      const int32_t* start =
-          args.document_start.defined() ? args.document_start.data<int32_t>() + b * s.seq_len : nullptr;
+  const Spans spans(args.shape, args.documents);
+  const int64_t d = args.shape.head_dim;
+  const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t i = 0; i < spans.size(); ++i) {
+    for (int64_t kv = 0; kv < args.shape.num_kv_heads; ++kv) {
+      const Scratch scratch(workspace, args.shape, args.qkv.dtype());
+      const Document span = spans.at(i);
+      const SdpaShape s = spans.shape_of(span);
+      const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
       Heads h;
       h.k = qkv.load((s.num_heads + kv) * d, scratch, 0, s);
       h.v = qkv.load((s.num_heads + s.num_kv_heads + kv) * d, scratch, 1, s);
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
         h.q = qkv.load(head * d, scratch, 2, s);
         h.out = out.place(head * d, scratch, 3);
-        forward_head(s, h, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
+        forward_head(s, h, scratch, spans.lse(args.lse, span, head));
         out.store(head * d, h.out, s);
       }
     }
@@ -164,21 +184,17 @@ void forward(const SdpaForward& args, void* workspace) {
 }
 
 // p = exp(s - lse) and ds = p * (dp - D) / sqrt(head_dim) of one row, in place of scores and dp.
-void backward_row(float* p, float* ds, int64_t begin, int64_t end, int64_t keys, float lse, float delta, float scale) {
+void backward_row(float* p, float* ds, int64_t end, int64_t keys, float lse, float delta, float scale) {
 #pragma omp simd
-  for (int64_t j = begin; j < end; ++j) {
+  for (int64_t j = 0; j < end; ++j) {
     p[j] = exp_fast(p[j] - lse);
     ds[j] = p[j] * (ds[j] - delta) * scale;
   }
-  for (float* row : {p, ds}) {
-    std::fill(row, row + begin, 0.0f);
-    std::fill(row + end, row + keys, 0.0f);
-  }
+  for (float* row : {p, ds}) std::fill(row + end, row + keys, 0.0f);
 }
 
 // d_q = the gradient of one query head; d_k and d_v += its share.
-void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const int32_t* document_start,
-                   const float* lse) {
+void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
@@ -202,8 +218,7 @@ void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, c
       float delta = 0;
 #pragma omp simd reduction(+ : delta)
       for (int64_t c = 0; c < d; ++c) delta += out[c] * d_out[c];
-      backward_row(p + i * keys, ds + i * keys, first_key(document_start, begin + i), begin + i + 1, keys,
-                   lse[begin + i], delta, scale);
+      backward_row(p + i * keys, ds + i * keys, begin + i + 1, keys, lse[begin + i], delta, scale);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.k.stride, .ldd = h.d_q.stride}, h.d_q.row(begin), ds,
           h.k.data);
@@ -220,19 +235,19 @@ void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, c
 
 template <typename T>
 void backward(const SdpaBackward& args, void* workspace) {
-  const SdpaShape& s = args.shape;
-  const int64_t d = s.head_dim;
-  const int64_t group = s.num_heads / s.num_kv_heads;
-#pragma omp parallel for collapse(2)
-  for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t kv = 0; kv < s.num_kv_heads; ++kv) {
-      const Scratch scratch(workspace, s, args.qkv.dtype());
-      const PackedHeads<T> qkv{args.qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + b * s.seq_len * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> out{args.out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
-      const PackedHeads<T> d_out{args.d_out.data<T>() + b * s.seq_len * s.out_width(), s.out_width()};
-      const int32_t* start =
-          args.document_start.defined() ? args.document_start.data<int32_t>() + b * s.seq_len : nullptr;
+  const Spans spans(args.shape, args.documents);
+  const int64_t d = args.shape.head_dim;
+  const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t i = 0; i < spans.size(); ++i) {
+    for (int64_t kv = 0; kv < args.shape.num_kv_heads; ++kv) {
+      const Scratch scratch(workspace, args.shape, args.qkv.dtype());
+      const Document span = spans.at(i);
+      const SdpaShape s = spans.shape_of(span);
+      const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+      const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
+      const PackedHeads<T> d_out{args.d_out.data<T>() + span.begin * s.out_width(), s.out_width()};
       const int64_t k_column = (s.num_heads + kv) * d;
       const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * d;
       Heads h;
@@ -247,7 +262,7 @@ void backward(const SdpaBackward& args, void* workspace) {
         h.out = out.load(head * d, scratch, 5, s);
         h.d_out = d_out.load(head * d, scratch, 6, s);
         h.d_q = d_qkv.place(head * d, scratch, 7);
-        backward_head(s, h, scratch, start, args.lse.data<float>() + (b * s.num_heads + head) * s.seq_len);
+        backward_head(s, h, scratch, spans.lse(args.lse, span, head));
         d_qkv.store(head * d, h.d_q, s);
       }
       d_qkv.store(k_column, h.d_k, s);

@@ -1,11 +1,11 @@
 // Attention by cuDNN through its C++ frontend. A graph describes q, k and v as strided views into the packed qkv
-// buffer, so nothing is copied; its plan is built once a shape and kept with the stream.
+// buffer, so nothing is copied; its plan is built once a shape and kept with the stream. Documents are copied into
+// batches of sequences of equal length, with padding that cuDNN is told of (kernels/padded_documents.h).
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -15,7 +15,7 @@
 #include "core/arena.h"
 #include "core/cuda_check.h"
 #include "core/error.h"
-#include "kernels/sdpa.h"
+#include "kernels/padded_documents.h"
 
 namespace octavo::cuda {
 
@@ -37,10 +37,25 @@ void check(fe::error_t status, const char* what, const SdpaShape& s) {
 // Names of a graph's tensors.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kDOut, kDQ, kDK, kDV, kQueryLengths, kKeyLengths };
 
+enum class Pass : uint8_t { kForward, kBackward, kDeterministicBackward };
+
+// What a plan is for: sequences of which all are as long as the shape says, or with padding behind them.
+struct PlanKey {
+  SdpaShape shape;
+  Pass pass;
+  bool padded;
+
+  auto order() const {
+    return std::tuple(shape.batch, shape.seq_len, shape.num_heads, shape.num_kv_heads, shape.head_dim, pass, padded);
+  }
+  bool operator<(const PlanKey& other) const { return order() < other.order(); }
+};
+
 struct Plan {
   fe::graph::Graph graph;
   int64_t workspace_bytes = 0;
-  Buffer lengths;  // device int32 [batch], where the plan needs them
+  bool takes_lengths = false;  // of the sequences, [batch] int32
+  Buffer lengths;              // those that it takes where no sequence has padding
 };
 
 fe::graph::Graph make_graph() {
@@ -78,17 +93,32 @@ void finish(Plan& plan, const SdpaShape& shape, const char* what, cudnnHandle_t 
   check(plan.graph.get_workspace_size(plan.workspace_bytes), what, shape);
 }
 
-std::unique_ptr<Plan> build_forward(const SdpaShape& s, cudnnHandle_t handle) {
+// Masks what lies behind the lengths of the sequences.
+template <typename Attributes>
+void take_lengths(Attributes& options, Plan& plan, const SdpaShape& s) {
+  const auto lengths = [&](Uid uid) {
+    return plan.graph.tensor(fe::graph::Tensor_attributes()
+                                 .set_uid(uid)
+                                 .set_dim({s.batch, 1, 1, 1})
+                                 .set_stride({1, 1, 1, 1})
+                                 .set_data_type(fe::DataType_t::INT32));
+  };
+  options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
+  plan.takes_lengths = true;
+}
+
+std::unique_ptr<Plan> build_forward(const SdpaShape& s, bool padded, cudnnHandle_t handle) {
   auto plan = std::make_unique<Plan>(Plan{.graph = make_graph(), .lengths = {}});
   const auto q = plan->graph.tensor(head_tensor(kQ, s, s.num_heads, s.qkv_width()));
   const auto k = plan->graph.tensor(head_tensor(kK, s, s.num_kv_heads, s.qkv_width()));
   const auto v = plan->graph.tensor(head_tensor(kV, s, s.num_kv_heads, s.qkv_width()));
-  const auto options = fe::graph::SDPA_attributes()
-                           .set_name("sdpa_forward")
-                           .set_generate_stats(true)
-                           .set_attn_scale(attention_scale(s))
-                           .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                           .set_diagonal_band_right_bound(0);
+  auto options = fe::graph::SDPA_attributes()
+                     .set_name("sdpa_forward")
+                     .set_generate_stats(true)
+                     .set_attn_scale(attention_scale(s))
+                     .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                     .set_diagonal_band_right_bound(0);
+  if (padded) take_lengths(options, *plan, s);
   const auto [out, lse] = plan->graph.sdpa(q, k, v, options);
   make_output(out, kOut, s, s.num_heads, s.out_width());
   lse->set_output(true)
@@ -104,22 +134,15 @@ std::unique_ptr<Plan> build_forward(const SdpaShape& s, cudnnHandle_t handle) {
 // overflows where a row's log-sum-exp is very negative (NaN in d_q). Saying how long each sequence is masks them.
 constexpr int64_t kTile = 128;
 
-void mask_partial_tile(fe::graph::SDPA_backward_attributes& options, Plan& plan, const SdpaShape& s, Stream& stream) {
-  const auto lengths = [&](Uid uid) {
-    return plan.graph.tensor(fe::graph::Tensor_attributes()
-                                 .set_uid(uid)
-                                 .set_dim({s.batch, 1, 1, 1})
-                                 .set_stride({1, 1, 1, 1})
-                                 .set_data_type(fe::DataType_t::INT32));
-  };
-  options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
+Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
   const std::vector<int32_t> values(static_cast<size_t>(s.batch), static_cast<int32_t>(s.seq_len));
-  plan.lengths = Buffer::device(Device::kCuda, s.batch * dtype_bytes(DType::kInt32));
-  stream.copy(plan.lengths.data(), values.data(), s.batch * dtype_bytes(DType::kInt32));
+  Buffer lengths = Buffer::device(Device::kCuda, s.batch * dtype_bytes(DType::kInt32));
+  stream.copy(lengths.data(), values.data(), lengths.bytes());
   stream.synchronize();
+  return lengths;
 }
 
-std::unique_ptr<Plan> build_backward(const SdpaShape& s, cudnnHandle_t handle, Stream& stream) {
+std::unique_ptr<Plan> build_backward(const SdpaShape& s, bool padded, cudnnHandle_t handle, Stream& stream) {
   auto plan = std::make_unique<Plan>(Plan{.graph = make_graph(), .lengths = {}});
   const auto q = plan->graph.tensor(head_tensor(kQ, s, s.num_heads, s.qkv_width()));
   const auto k = plan->graph.tensor(head_tensor(kK, s, s.num_kv_heads, s.qkv_width()));
@@ -133,7 +156,8 @@ std::unique_ptr<Plan> build_backward(const SdpaShape& s, cudnnHandle_t handle, S
                      .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
                      .set_diagonal_band_right_bound(0)
                      .set_deterministic_algorithm(stream.deterministic());
-  if (s.seq_len % kTile != 0) mask_partial_tile(options, *plan, s, stream);
+  if (padded || s.seq_len % kTile != 0) take_lengths(options, *plan, s);
+  if (plan->takes_lengths && !padded) plan->lengths = upload_full_lengths(s, stream);
   const auto [d_q, d_k, d_v] = plan->graph.sdpa_backward(q, k, v, out, d_out, lse, options);
   make_output(d_q, kDQ, s, s.num_heads, s.qkv_width());
   make_output(d_k, kDK, s, s.num_kv_heads, s.qkv_width());
@@ -141,13 +165,6 @@ std::unique_ptr<Plan> build_backward(const SdpaShape& s, cudnnHandle_t handle, S
   finish(*plan, s, "building the attention backward", handle);
   return plan;
 }
-
-struct ShapeOrder {
-  static auto key(const SdpaShape& s) {
-    return std::tuple(s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim);
-  }
-  bool operator()(const SdpaShape& a, const SdpaShape& b) const { return key(a) < key(b); }
-};
 
 class CudnnState {
  public:
@@ -158,20 +175,20 @@ class CudnnState {
     check(cudnnSetStream(handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
   }
 
-  Plan& forward(const SdpaShape& shape) {
-    auto& plan = forward_[shape];
-    if (!plan) plan = build_forward(shape, handle_.get());
+  Plan& forward(const SdpaShape& shape, bool padded) {
+    auto& plan = plans_[{shape, Pass::kForward, padded}];
+    if (!plan) plan = build_forward(shape, padded, handle_.get());
     return *plan;
   }
 
-  Plan& backward(const SdpaShape& shape, Stream& stream) {
-    auto& plan = (stream.deterministic() ? deterministic_backward_ : backward_)[shape];
-    if (!plan) plan = build_backward(shape, handle_.get(), stream);
+  Plan& backward(const SdpaShape& shape, bool padded, Stream& stream) {
+    const Pass pass = stream.deterministic() ? Pass::kDeterministicBackward : Pass::kBackward;
+    auto& plan = plans_[{shape, pass, padded}];
+    if (!plan) plan = build_backward(shape, padded, handle_.get(), stream);
     return *plan;
   }
 
-  void execute(const Plan& plan, Pointers& pointers, const SdpaShape& shape, const Stream& stream) const {
-    void* workspace = plan.workspace_bytes == 0 ? nullptr : stream.workspace(plan.workspace_bytes);
+  void execute(const Plan& plan, Pointers& pointers, const SdpaShape& shape, void* workspace) const {
     check(plan.graph.execute(handle_.get(), pointers, workspace), "attention", shape);
   }
 
@@ -179,12 +196,8 @@ class CudnnState {
   struct Destroy {
     void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
   };
-  using Plans = std::map<SdpaShape, std::unique_ptr<Plan>, ShapeOrder>;
-
   std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, Destroy> handle_;
-  Plans forward_;
-  Plans backward_;
-  Plans deterministic_backward_;
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;
 };
 
 // Where the first query, key and value head of a packed buffer lie.
@@ -196,27 +209,33 @@ struct Heads {
       : q(packed.data<BFloat16>()), k(q + s.num_heads * s.head_dim), v(k + s.num_kv_heads * s.head_dim) {}
 };
 
-void check_supported(const SdpaShape& shape, DType dtype, const Tensor& document_start) {
-  sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
-  CHECK(
-      !document_start.defined(),
-      "attention within documents (data.document_mask) is there on the CPU only so far; set data.document_mask: false");
+// Sequences of one length, or with `lengths` on the device of what each has before its padding.
+struct Sequences {
+  void* lengths = nullptr;
+  int64_t workspace_begin = 0;  // bytes of the workspace that are in use
+};
+
+void* workspace_of(const Plan& plan, const Sequences& sequences, const Stream& stream) {
+  if (plan.workspace_bytes == 0) return nullptr;
+  return static_cast<char*>(stream.workspace(sequences.workspace_begin + plan.workspace_bytes)) +
+         sequences.workspace_begin;
 }
 
-}  // namespace
-
-void sdpa_forward(const SdpaForward& args, Stream& stream) {
-  check_supported(args.shape, args.qkv.dtype(), args.document_start);
+void forward(const SdpaForward& args, const Sequences& sequences, Stream& stream) {
   auto& state = stream.state<CudnnState>();
+  const Plan& plan = state.forward(args.shape, sequences.lengths != nullptr);
   const Heads qkv(args.qkv, args.shape);
   Pointers pointers{{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOut, args.out.raw()}, {kLse, args.lse.raw()}};
-  state.execute(state.forward(args.shape), pointers, args.shape, stream);
+  if (plan.takes_lengths) {
+    pointers.emplace(kQueryLengths, sequences.lengths);
+    pointers.emplace(kKeyLengths, sequences.lengths);
+  }
+  state.execute(plan, pointers, args.shape, workspace_of(plan, sequences, stream));
 }
 
-void sdpa_backward(const SdpaBackward& args, Stream& stream) {
-  check_supported(args.shape, args.qkv.dtype(), args.document_start);
+void backward(const SdpaBackward& args, const Sequences& sequences, Stream& stream) {
   auto& state = stream.state<CudnnState>();
-  const Plan& plan = state.backward(args.shape, stream);
+  const Plan& plan = state.backward(args.shape, sequences.lengths != nullptr, stream);
   const Heads qkv(args.qkv, args.shape);
   const Heads d_qkv(args.d_qkv, args.shape);
   Pointers pointers{{kQ, qkv.q},
@@ -228,19 +247,89 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
                     {kDQ, d_qkv.q},
                     {kDK, d_qkv.k},
                     {kDV, d_qkv.v}};
-  if (plan.lengths.data() != nullptr) {
-    pointers.emplace(kQueryLengths, plan.lengths.data());
-    pointers.emplace(kKeyLengths, plan.lengths.data());
+  if (plan.takes_lengths) {
+    void* lengths = sequences.lengths != nullptr ? sequences.lengths : plan.lengths.data();
+    pointers.emplace(kQueryLengths, lengths);
+    pointers.emplace(kKeyLengths, lengths);
   }
-  state.execute(plan, pointers, args.shape, stream);
+  state.execute(plan, pointers, args.shape, workspace_of(plan, sequences, stream));
 }
 
-int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream) {
-  check_supported(shape, dtype, {});
+// Calls run(shape, tensors, documents) for each batch of documents, behind which cuDNN may use the workspace.
+template <typename Run>
+void for_padded_batches(const Documents& documents, const SdpaShape& shape, const Tensor& qkv, Stream& stream,
+                        Run run) {
+  for (int64_t first = 0; first < documents.size();) {
+    const PaddedBatch batch = padded_batch(documents, first, shape);
+    const int64_t bytes = PaddedTensors(batch.shape, qkv.dtype(), nullptr).bytes;
+    const PaddedTensors padded(batch.shape, qkv.dtype(), stream.workspace(bytes));
+    const Tensor list = documents.device.rows(first, first + batch.count);
+    padded_lengths(padded.lengths, list, stream);
+    pad_rows(padded.qkv, qkv, list, batch.shape.seq_len, stream);
+    run(batch.shape, padded, list);
+    first += batch.count;
+  }
+}
+
+void forward_within_documents(const SdpaForward& args, Stream& stream) {
+  for_padded_batches(args.documents, args.shape, args.qkv, stream,
+                     [&](const SdpaShape& shape, const PaddedTensors& padded, const Tensor& list) {
+                       forward(
+                           {.shape = shape, .out = padded.out, .lse = padded.lse, .qkv = padded.qkv, .documents = {}},
+                           {padded.lengths.raw(), padded.bytes}, stream);
+                       unpad_rows(args.out, padded.out, list, shape.seq_len, stream);
+                       unpad_lse(args.lse, padded.lse, list, stream);
+                     });
+}
+
+void backward_within_documents(const SdpaBackward& args, Stream& stream) {
+  for_padded_batches(args.documents, args.shape, args.qkv, stream,
+                     [&](const SdpaShape& shape, const PaddedTensors& padded, const Tensor& list) {
+                       pad_rows(padded.out, args.out, list, shape.seq_len, stream);
+                       pad_rows(padded.d_out, args.d_out, list, shape.seq_len, stream);
+                       pad_lse(padded.lse, args.lse, list, stream);
+                       backward({.shape = shape,
+                                 .d_qkv = padded.d_qkv,
+                                 .d_out = padded.d_out,
+                                 .out = padded.out,
+                                 .lse = padded.lse,
+                                 .qkv = padded.qkv,
+                                 .documents = {}},
+                                {padded.lengths.raw(), padded.bytes}, stream);
+                       unpad_rows(args.d_qkv, padded.d_qkv, list, shape.seq_len, stream);
+                     });
+}
+
+int64_t plans_workspace_bytes(const SdpaShape& shape, bool padded, Stream& stream) {
   auto& state = stream.state<CudnnState>();
-  const int64_t forward_bytes = state.forward(shape).workspace_bytes;
+  const int64_t forward_bytes = state.forward(shape, padded).workspace_bytes;
   if (shape.seq_len == 1) return forward_bytes;  // cuDNN has no backward for a single token
-  return std::max(forward_bytes, state.backward(shape, stream).workspace_bytes);
+  return std::max(forward_bytes, state.backward(shape, padded, stream).workspace_bytes);
+}
+
+}  // namespace
+
+void sdpa_forward(const SdpaForward& args, Stream& stream) {
+  sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
+  if (!args.documents.empty()) return forward_within_documents(args, stream);
+  forward(args, {}, stream);
+}
+
+void sdpa_backward(const SdpaBackward& args, Stream& stream) {
+  sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
+  if (!args.documents.empty()) return backward_within_documents(args, stream);
+  backward(args, {}, stream);
+}
+
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
+  sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
+  if (!within_documents) return plans_workspace_bytes(shape, false, stream);
+  int64_t bytes = 0;
+  for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
+    const SdpaShape padded = padded_shape(shape, level);
+    bytes = std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes + plans_workspace_bytes(padded, true, stream));
+  }
+  return bytes;
 }
 
 std::string cudnn_version() {

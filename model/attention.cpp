@@ -57,9 +57,8 @@ void Attention::forward(const BlockContext& c, const Tensor& residual, const Ten
   qkv_.forward(a.qkv, a.norm.out, Made::kCast, c.stream, pass);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        c.stream);
-  sdpa_forward(
-      {.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .document_start = c.document_start},
-      c.stream);
+  sdpa_forward({.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .documents = c.documents},
+               c.stream);
   c.clear_padding(a.attention);  // the rest of a block makes zeros of zeros
   o_.forward(delta, a.attention, Made::kPlain, c.stream, pass);
 }
@@ -78,7 +77,7 @@ void Attention::backward(const BlockContext& c, const HalfBackward& args) {
                  .out = a.attention,
                  .lse = a.lse,
                  .qkv = a.qkv,
-                 .document_start = c.document_start},
+                 .documents = c.documents},
                 c.stream);
   rope({.qkv = d_qkv,
         .table = c.rope_table,
@@ -97,7 +96,7 @@ SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
 }
 
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream);
+  return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask);
 }
 
 }  // namespace octavo

@@ -21,7 +21,8 @@ namespace octavo {
 struct BatchShape {
   int64_t micro_batch_size = 0;  // sequences in one forward pass
   int64_t seq_len = 0;
-  int64_t tensor_ranks = 1;  // that divide the layers and share the tokens between them
+  int64_t tensor_ranks = 1;    // that divide the layers and share the tokens between them
+  bool document_mask = false;  // a token attends within its own document only
   int64_t tokens() const { return micro_batch_size * seq_len; }
   int64_t share() const { return tokens() / tensor_ranks; }
 };
@@ -30,8 +31,8 @@ struct BatchShape {
 struct BlockContext {
   const ModelConfig& config;
   SdpaShape attention;
-  Tensor rope_table;      // [seq_len, head_dim] float32
-  Tensor document_start;  // optional [tokens] int32
+  Tensor rope_table;    // [seq_len, head_dim] float32
+  Documents documents;  // where the shape has a document mask
   TensorGroup& tensor;
   Stream& stream;
   // Tokens from this one on are padding behind a single prompt: their rows are kept at zero, so that no scale that

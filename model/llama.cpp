@@ -188,8 +188,8 @@ void Llama::end_step(Communicator& communicator) {
   if (amaxes_) amaxes_->end_step(communicator, *stream_);
 }
 
-BlockContext Llama::context(const Tensor& document_start) {
-  return {local_, sdpa_shape(local_, options_.shape), rope_table_, document_start, tensor_, *stream_};
+BlockContext Llama::context(const Documents& documents) {
+  return {local_, sdpa_shape(local_, options_.shape), rope_table_, documents, tensor_, *stream_};
 }
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
@@ -229,7 +229,7 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, con
 
 void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
-  const BlockContext c = context(batch.document_start);
+  const BlockContext c = context(batch.documents);
   const Tensor residual = forward_blocks(batch, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
@@ -262,7 +262,7 @@ Llama::Layers Llama::layers_of_each_kind() const {
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers) {
   CHECK(training(), "this model was made for inference");
-  const BlockContext c = context(batch.document_start);
+  const BlockContext c = context(batch.documents);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->begin_micro_batch(first, last);
   if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
@@ -301,7 +301,7 @@ ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
 }
 
 void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& layers) {
-  const BlockContext c = context(batch.document_start);
+  const BlockContext c = context(batch.documents);
   for (size_t i = layers.size(); i-- > 0;) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
@@ -349,8 +349,7 @@ Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
   BlockContext c = context({});
   c.padding_begin = position + 1;
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
-  const Tensor residual =
-      forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .document_start = {}}, c, layers_);
+  const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);

@@ -17,12 +17,12 @@
 
 namespace octavo {
 
-// A micro-batch on the stream's device; [tokens] int32 each.
+// A micro-batch on the stream's device; tensors of [tokens] int32.
 struct MicroBatch {
   Tensor inputs;
-  Tensor targets;         // -1: not counted
-  Tensor order;           // positions sorted by input id, see EmbeddingBackward; unused without backward
-  Tensor document_start;  // optional, see SdpaForward
+  Tensor targets;       // -1: not counted
+  Tensor order;         // positions sorted by input id, see EmbeddingBackward; unused without backward
+  Documents documents;  // where the shape has a document mask
 };
 
 // In inference mode one block's activations serve all blocks, and forward_backward() is not available.
@@ -83,7 +83,7 @@ class Llama {
   LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
-  BlockContext context(const Tensor& document_start);
+  BlockContext context(const Documents& documents);
   // Layers in rising order: all of the model, but to warm up.
   using Layers = std::vector<size_t>;
   Layers layers_of_each_kind() const;

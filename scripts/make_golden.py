@@ -9,7 +9,9 @@ One folder a case:
     model.safetensors    the initial weights, float32
     golden.json          the loss and gradient norm of one batch, and the trajectory of a short AdamW run
     golden.safetensors   that batch (input_ids, labels [batch, seq]), its logits and every gradient (grad.NAME), and
-                         train_tokens [steps, batch, seq + 1]: the tokens of each step, inputs and targets overlapping
+                         train_tokens [steps, batch, seq + 1]: the tokens of each step, inputs and targets overlapping;
+                         with documents also document_start [batch, seq], the position of the first token of each token's
+                         document, and document_lengths of train_tokens, one document behind the other
     final.safetensors    the weights after the run
 
 Weights are rounded to float32 before anything is computed, so a program that computes in float32 starts from the same
@@ -29,6 +31,7 @@ from safetensors.torch import save_file
 
 STEPS, WARMUP, LR, MIN_LR_RATIO = 8, 2, 3e-3, 0.1
 WEIGHT_DECAY, BETAS, EPS, CLIP = 0.1, (0.9, 0.95), 1e-8, 1.0
+IGNORED = -1  # as a label
 
 SHAPE = {
     "max_position_embeddings": 4096,
@@ -69,7 +72,12 @@ TIED = SHAPE | {
         "original_max_position_embeddings": 32,
     },
 }
-CASES = {"gqa": (GQA, 2, 40, 1), "tied_ropescaled": (TIED, 2, 48, 2)}  # name: (config, batch, seq, seed)
+# name: (config, batch, seq, seed, the longest document or None: a sequence is one)
+CASES = {
+    "gqa": (GQA, 2, 40, 1, None),
+    "tied_ropescaled": (TIED, 2, 48, 2, None),
+    "documents": (GQA, 2, 40, 3, 25),
+}
 
 
 def make_model(config, seed):
@@ -132,15 +140,41 @@ def learning_rate(step):
     return LR * (MIN_LR_RATIO + (1 - MIN_LR_RATIO) * (1 + math.cos(math.pi * progress)) / 2)
 
 
-def loss_of(model, tokens):
-    """Mean cross entropy of [batch, seq + 1] tokens, and the logits."""
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), logits
+def draw_document_lengths(tokens, longest, generator):
+    """Lengths from 1 to `longest` that sum to `tokens`."""
+    lengths = []
+    while sum(lengths) < tokens:
+        length = int(torch.randint(1, longest + 1, (1,), generator=generator))
+        lengths.append(min(length, tokens - sum(lengths)))
+    return torch.tensor(lengths, dtype=torch.int32)
 
 
-def backward(model, tokens):
+def first_tokens(lengths, shape):
+    """Whether each token, in sequences one behind the other, is the first of its document."""
+    first = torch.zeros(math.prod(shape), dtype=torch.bool)
+    first[torch.cumsum(lengths, 0)[:-1]] = True
+    return first.reshape(shape)
+
+
+def labels_of(tokens, first):
+    """The next tokens, but for those that begin a document."""
+    return tokens[:, 1:] if first is None else tokens[:, 1:].masked_fill(first[:, 1:], IGNORED)
+
+
+def loss_of(model, tokens, first):
+    """Mean cross entropy of [batch, seq + 1] tokens, and the logits. first: where documents begin, to attend within them."""
+    mask = None
+    if first is not None:
+        document = torch.cumsum(first[:, :-1], dim=1)
+        mask = (document[:, :, None] == document[:, None, :]).tril()[:, None]
+    logits = model(input_ids=tokens[:, :-1], attention_mask=mask, use_cache=False).logits
+    labels = labels_of(tokens, first).flatten()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED), logits
+
+
+def backward(model, tokens, first):
     model.zero_grad(set_to_none=True)
-    loss, logits = loss_of(model, tokens)
+    loss, logits = loss_of(model, tokens, first)
     loss.backward()
     norm = math.sqrt(sum(p.grad.square().sum().item() for p in model.parameters()))
     return loss.item(), norm, logits.detach()
@@ -151,14 +185,14 @@ def weights(model):
     return {name: p.detach().float().contiguous().clone() for name, p in model.named_parameters()}
 
 
-def train(model, train_tokens):
+def train(model, train_tokens, firsts):
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
     trajectory = []
-    for step, tokens in enumerate(train_tokens, 1):
-        loss, norm, _ = backward(model, tokens)
+    for step, (tokens, first) in enumerate(zip(train_tokens, firsts), 1):
+        loss, norm, _ = backward(model, tokens, first)
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
@@ -168,26 +202,34 @@ def train(model, train_tokens):
 
 
 def make_case(out_dir, name):
-    config, batch, seq, seed = CASES[name]
+    config, batch, seq, seed, longest = CASES[name]
     model = make_model(config, seed)
     generator = torch.Generator().manual_seed(100 + seed)
     train_tokens = torch.randint(0, config["vocab_size"], (STEPS, batch, seq + 1), generator=generator)
+    firsts = [None] * STEPS
+    if longest:
+        lengths = draw_document_lengths(train_tokens.numel(), longest, generator)
+        firsts = first_tokens(lengths, train_tokens.shape)
 
     folder = Path(out_dir) / name
     folder.mkdir(parents=True, exist_ok=True)
     save_file(weights(model), folder / "model.safetensors", metadata={"format": "pt"})
 
     with torch.no_grad():
-        library_loss = loss_of(model, train_tokens[0])[0].item()
+        library_loss = loss_of(model, train_tokens[0], firsts[0])[0].item()
     model = make_exact(model, config)
-    loss, norm, logits = backward(model, train_tokens[0])
+    loss, norm, logits = backward(model, train_tokens[0], firsts[0])
     assert logits.dtype == torch.float64 and abs(loss - library_loss) < 2e-6 * loss, (loss, library_loss)
     tensors = {f"grad.{key}": p.grad.float().contiguous() for key, p in model.named_parameters()}
     tensors["loss"] = torch.tensor([loss], dtype=torch.float64)
     tensors["logits"] = logits.float().contiguous()
     tensors["input_ids"] = train_tokens[0, :, :-1].int().contiguous()
-    tensors["labels"] = train_tokens[0, :, 1:].int().contiguous()
+    tensors["labels"] = labels_of(train_tokens[0], firsts[0]).int().contiguous()
     tensors["train_tokens"] = train_tokens.int().contiguous()
+    if longest:
+        positions = torch.arange(seq) * firsts[0, :, :-1]
+        tensors["document_start"] = torch.cummax(positions, dim=1).values.int().contiguous()
+        tensors["document_lengths"] = lengths
     save_file(tensors, folder / "golden.safetensors")
 
     golden = {
@@ -207,7 +249,8 @@ def make_case(out_dir, name):
         "eps": EPS,
         "clip": CLIP,
         "precision": "float64",
-        "trajectory": train(model, train_tokens),
+        "document_mask": longest is not None,
+        "trajectory": train(model, train_tokens, firsts),
     }
     (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
     save_file(weights(model), folder / "final.safetensors")

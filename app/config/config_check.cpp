@@ -146,9 +146,6 @@ void resolve_device(Config& config, Device device) {
               "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
               "runs with device: cpu)",
               name_of(kFloatType, config.precision.compute));
-  CHECK_INPUT(!is_cuda || !config.data.document_mask,
-              "data.document_mask is true, which attention has no kernels for on GPUs in this version, expected false "
-              "there");
   config.compute_given = true;
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }

@@ -190,7 +190,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training windows: lcg, a new pseudo-random one every epoch, or none, as in the file.");
   data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
   data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
-  data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document.");
+  data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document, and the first token of a document is no target.");
   data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.");
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.");
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.");

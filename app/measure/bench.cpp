@@ -15,17 +15,29 @@ namespace {
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
 
-// Random tokens: real work for the embedding and the loss, no data files.
+constexpr double kMeanDocument = 1024;  // tokens
+
+// Random tokens: real work for the embedding and the loss, no data files. With a document mask in documents whose
+// lengths are distributed exponentially, cut at the ends of the sequences.
 Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
   std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(rank));
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));
+  std::exponential_distribution<double> length(1 / kMeanDocument);
   Batch batch;
-  const auto count = static_cast<size_t>(rows * config.data.seq_len);
-  for (size_t i = 0; i < count; ++i) {
-    batch.inputs.push_back(token(random));
-    batch.targets.push_back(token(random));
+  const int64_t seq_len = config.data.seq_len;
+  const auto next_document = [&](int64_t begin) {
+    return config.data.document_mask ? begin + 1 + static_cast<int64_t>(length(random)) : seq_len;
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t document = 0;
+    int64_t next = next_document(0);
+    for (int64_t t = 0; t < seq_len; ++t) {
+      if (t == next) next = next_document(document = t);
+      batch.inputs.push_back(token(random));
+      batch.targets.push_back(t + 1 == next && next < seq_len ? -1 : token(random));
+      batch.document_start.push_back(static_cast<int32_t>(document));
+    }
   }
-  batch.document_start.assign(count, 0);
   return batch;
 }
 
@@ -44,12 +56,15 @@ Bench::Bench(const Config& config, Runtime& runtime)
     load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
   });
   publish_weights(state_, training_rank(runtime));
-  state_.batch.upload(synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank()));
+  const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank());
+  state_.batch.upload(batch);
+  const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), is_target);
+  const double targets = runtime.group().all_reduce_sum(static_cast<double>(counted));
+  targets_ = static_cast<int64_t>(targets) / runtime.mesh().tensor().size();
 }
 
 void Bench::step() {
-  const auto tokens = static_cast<double>(config_.training.global_batch_size * config_.data.seq_len);
-  training_step(state_, ++step_, kLearningRate, tokens, training_rank(runtime_));
+  training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}, training_rank(runtime_));
 }
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {

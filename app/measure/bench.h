@@ -38,6 +38,7 @@ class Bench {
   TrainingModel model_;
   TrainingState& state_;  // of model_
   int64_t step_ = 0;
+  int64_t targets_ = 0;  // of a step, all ranks'
 };
 
 double median(std::vector<double> values);

@@ -125,17 +125,12 @@ AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
   fill_random(b.d_out, 2, stream);
 
   const auto forward = [&] {
-    sdpa_forward({.shape = s, .out = b.out, .lse = b.lse, .qkv = b.qkv, .document_start = {}}, stream);
+    sdpa_forward({.shape = s, .out = b.out, .lse = b.lse, .qkv = b.qkv, .documents = {}}, stream);
   };
   const auto backward = [&] {
-    sdpa_backward({.shape = s,
-                   .d_qkv = b.d_qkv,
-                   .d_out = b.d_out,
-                   .out = b.out,
-                   .lse = b.lse,
-                   .qkv = b.qkv,
-                   .document_start = {}},
-                  stream);
+    sdpa_backward(
+        {.shape = s, .d_qkv = b.d_qkv, .d_out = b.d_out, .out = b.out, .lse = b.lse, .qkv = b.qkv, .documents = {}},
+        stream);
   };
   const double side = static_cast<double>(s.seq_len);
   const double flops = 2 * static_cast<double>(s.batch * s.num_heads * s.head_dim) * side * side;

@@ -91,12 +91,12 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
-    queue_micro_batch(state, i, 1, rank);
+    queue_micro_batch(state, {.number = 2}, i, rank);
     take(false);
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
-  finish_step(state, 2, 0, rank);
+  finish_step(state, {.number = 2}, rank);
   take(true);
   return step;
 }

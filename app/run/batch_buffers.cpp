@@ -6,21 +6,28 @@
 
 namespace octavo {
 
-BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, bool document_mask, Arena& arena,
-                           Stream& stream)
-    : shape_(shape), rows_(rows), document_mask_(document_mask), stream_(&stream) {
+BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
+    : shape_(shape), rows_(rows), stream_(&stream) {
+  const int64_t arrays = shape.document_mask ? 5 : 3;
   for (Tensor& set : device_)
-    set = arena.allocate("token batch", DType::kInt32, {4, rows * shape.seq_len}, Lifetime::kStep);
+    set = arena.allocate("token batch", DType::kInt32, {arrays, rows * shape.seq_len}, Lifetime::kStep);
   datasets_.assign(static_cast<size_t>(rows), 0);
   if (arena.planning()) return;
   for (Buffer& buffer : host_) buffer = Buffer::host(stream.device(), device_[0].bytes());
   counts_.resize(static_cast<size_t>(vocab_size) + 1);
   for (int i = 0; i < 2; ++i) uploaded_.emplace_back(stream.device());
+  if (!shape.document_mask) return;
+  Batch zeros;
+  for (auto* array : {&zeros.inputs, &zeros.targets, &zeros.document_start}) {
+    array->assign(static_cast<size_t>(rows * shape.seq_len), 0);
+  }
+  upload(zeros);
 }
 
 BatchBuffers::Set BatchBuffers::view(const Tensor& memory) const {
-  const auto row = [&](int64_t i) { return memory.rows(i, i + 1).view({memory.dim(1)}); };
-  return {row(0), row(1), row(2), row(3)};
+  const int64_t tokens = memory.dim(1);
+  const auto row = [&](int64_t i) { return memory.rows(i, i + 1).view({tokens}); };
+  return {row(0), row(1), row(2), shape_.document_mask ? memory.rows(3, 5).view({tokens, 2}) : Tensor()};
 }
 
 void BatchBuffers::upload(const Batch& batch) {
@@ -31,11 +38,11 @@ void BatchBuffers::upload(const Batch& batch) {
   if (!batch.dataset.empty()) datasets_ = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
   uploaded_[slot].synchronize();  // this host memory was last read two batches ago
-  const Tensor host(host_[slot].data(), DType::kInt32, {4, tokens});
+  const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), tokens});
   const Set set = view(host);
   std::copy(batch.inputs.begin(), batch.inputs.end(), set.inputs.data<int32_t>());
   std::copy(batch.targets.begin(), batch.targets.end(), set.targets.data<int32_t>());
-  std::copy(batch.document_start.begin(), batch.document_start.end(), set.document_start.data<int32_t>());
+  if (shape_.document_mask) list_documents(batch, set.documents);
   for (int64_t begin = 0; begin < tokens; begin += shape_.tokens()) {
     sort_by_id(set.inputs.data<int32_t>() + begin, set.order.data<int32_t>() + begin);
   }
@@ -52,12 +59,34 @@ void BatchBuffers::sort_by_id(const int32_t* ids, int32_t* order) {
   for (int64_t t = 0; t < tokens; ++t) order[counts_[static_cast<size_t>(ids[t])]++] = static_cast<int32_t>(t);
 }
 
+void BatchBuffers::list_documents(const Batch& batch, const Tensor& documents) {
+  auto& [list, begin] = lists_[current_];
+  list.clear();
+  begin.assign(1, 0);
+  const auto tokens = static_cast<size_t>(shape_.tokens());
+  for (size_t token = 0; token < batch.document_start.size(); token += tokens) {
+    append_documents(std::span(batch.document_start).subspan(token, tokens), shape_.seq_len, list);
+    int32_t* uploaded = documents.data<int32_t>() + 2 * token;
+    for (size_t i = begin.back(); i < list.size(); ++i) {
+      *uploaded++ = list[i].begin;
+      *uploaded++ = list[i].length;
+    }
+    begin.push_back(list.size());
+  }
+}
+
 MicroBatch BatchBuffers::micro_batch(int64_t i) const {
   const Set set = view(device_[current_]);
-  const int64_t begin = i * shape_.tokens();
-  const auto slice = [&](const Tensor& t) { return t.rows(begin, begin + shape_.tokens()); };
-  return {slice(set.inputs), slice(set.targets), slice(set.order),
-          document_mask_ ? slice(set.document_start) : Tensor()};
+  const int64_t token = i * shape_.tokens();
+  const auto slice = [&](const Tensor& t) { return t.rows(token, token + shape_.tokens()); };
+  MicroBatch micro_batch{slice(set.inputs), slice(set.targets), slice(set.order), {}};
+  if (const auto& [list, begin] = lists_[current_]; !list.empty()) {
+    const auto first = static_cast<size_t>(i);
+    Documents& documents = micro_batch.documents;
+    documents.list = std::span(list).subspan(begin[first], begin[first + 1] - begin[first]);
+    documents.device = set.documents.rows(token, token + documents.size());
+  }
+  return micro_batch;
 }
 
 }  // namespace octavo

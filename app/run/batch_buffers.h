@@ -12,33 +12,40 @@ namespace octavo {
 class BatchBuffers {
  public:
   // Room for `rows` sequences of shape.seq_len, used in micro-batches of shape.micro_batch_size; two sets, so that one
-  // can be filled while the step of the other still runs. document_start is uploaded only when `document_mask`.
-  BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, bool document_mask, Arena& arena,
-               Stream& stream);
+  // can be filled while the step of the other still runs. With documents where the shape has a document mask; there is
+  // a batch of zeros before the first is uploaded, with every sequence one document.
+  BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream);
 
   // Queues the upload of a batch. The host waits only if the upload two batches ago is not done.
   void upload(const Batch& batch);
 
-  // Micro-batch i of the batch uploaded last.
+  // Micro-batch i of the batch uploaded last, valid until the second upload from then.
   MicroBatch micro_batch(int64_t i) const;
   int64_t num_micro_batches() const { return rows_ / shape_.micro_batch_size; }
   // That a sequence of the batch uploaded last is of.
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
  private:
-  // One set of the four arrays, [rows * seq_len] int32 each.
+  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 2], of which the list of a
+  // micro-batch begins at its first token.
   struct Set {
-    Tensor inputs, targets, order, document_start;
+    Tensor inputs, targets, order, documents;
+  };
+  // The same lists on the host, one behind the other, and where that of each micro-batch begins.
+  struct DocumentLists {
+    std::vector<Document> documents;
+    std::vector<size_t> begin;
   };
   Set view(const Tensor& memory) const;
   void sort_by_id(const int32_t* ids, int32_t* order);
+  void list_documents(const Batch& batch, const Tensor& documents);
 
   BatchShape shape_;
   int64_t rows_;
-  bool document_mask_;
   Stream* stream_;
   Tensor device_[2];
   Buffer host_[2];
+  DocumentLists lists_[2];
   std::vector<Event> uploaded_;
   std::vector<int32_t> counts_;    // of the sort
   std::vector<int64_t> datasets_;  // by row, of the batch uploaded last; 0 before there is one

@@ -20,7 +20,9 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
     : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, rank.data_parallel, arena,
                  rank.stream),
       model({.config = o.config.model,
-             .shape = {o.config.training.micro_batch_size, o.config.data.seq_len},
+             .shape = {.micro_batch_size = o.config.training.micro_batch_size,
+                       .seq_len = o.config.data.seq_len,
+                       .document_mask = o.config.data.document_mask},
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
@@ -28,7 +30,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
              .checkpointing = o.checkpointing},
             parameters, arena, rank.stream),
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
-      batch(model.shape(), o.local_batch, o.config.model.vocab_size, o.config.data.document_mask, arena, rank.stream),
+      batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)) {}
 
@@ -54,24 +56,24 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
 
 }  // namespace
 
-void training_step(TrainingState& state, int64_t step, double lr, double tokens, const TrainingRank& rank) {
-  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, i, tokens, rank);
-  finish_step(state, step, lr, rank);
+void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
+  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i, rank);
+  finish_step(state, step, rank);
 }
 
-void queue_micro_batch(TrainingState& state, int64_t i, double tokens, const TrainingRank& rank) {
+void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank) {
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const float scale = 1.0f / static_cast<float>(tokens);
+  const float scale = 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1));
   if (i == 0) rank.stream.zero(state.loss);
   state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
   add_losses(state, i, rank.stream);
 }
 
-void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank) {
+void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
   Stream& stream = rank.stream;
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);
-  state.optimizer.step(step, lr, {rank.data_parallel.shard, &rank.tensor}, stream);
+  state.optimizer.step(step.number, step.lr, {rank.data_parallel.shard, &rank.tensor}, stream);
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }
 

@@ -39,19 +39,24 @@ class TrainingState {
   Llama model;
   Optimizer optimizer;
   BatchBuffers batch;
-  Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's tokens of all ranks
+  Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
 };
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 
-// One optimizer step (from 1) on the batch uploaded last: forward and backward of each micro-batch, gradients of the
-// mean loss of the `tokens` that all ranks' batches have targets for, summed over the ranks, clip, update. Queued on
-// the stream; state.loss and the optimizer's norm are there when it gets there.
-void training_step(TrainingState& state, int64_t step, double lr, double tokens, const TrainingRank& rank);
+struct TrainingStep {
+  int64_t number = 1;  // from 1
+  double lr = 0;
+  int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
+};
+
+// One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the
+// ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
+void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
 // Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
-void queue_micro_batch(TrainingState& state, int64_t i, double tokens, const TrainingRank& rank);
-void finish_step(TrainingState& state, int64_t step, double lr, const TrainingRank& rank);
+void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank);
+void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
 
 // Makes the weights that products read from the master weights, after those were set. A collective.
 void publish_weights(TrainingState& state, const TrainingRank& rank);

@@ -7,8 +7,10 @@
 namespace octavo {
 
 ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
-    : batch({config.training.micro_batch_size, config.data.seq_len}, config.training.micro_batch_size,
-            config.model.vocab_size, config.data.document_mask, arena, stream),
+    : batch({.micro_batch_size = config.training.micro_batch_size,
+             .seq_len = config.data.seq_len,
+             .document_mask = config.data.document_mask},
+            config.training.micro_batch_size, config.model.vocab_size, arena, stream),
       sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
 
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
@@ -36,23 +38,24 @@ std::optional<ValidationLoss> Validator::loss(Llama& model, const std::function<
   ValidationLoss result;
   double weights = 0;
   for (size_t d = 0; d < datasets().size(); ++d) {
-    const std::optional<double> loss = dataset_loss(d, model, should_stop);
-    if (!loss) return std::nullopt;
-    result.by_dataset.push_back(*loss);
-    result.loss += datasets()[d].weight * *loss;
+    const std::optional<DatasetLoss> dataset = dataset_loss(d, model, should_stop);
+    if (!dataset) return std::nullopt;
+    result.by_dataset.push_back(*dataset);
+    result.loss += datasets()[d].weight * dataset->loss;
     weights += datasets()[d].weight;
   }
   result.loss /= weights;
   return result;
 }
 
-std::optional<double> Validator::dataset_loss(size_t dataset, Llama& model, const std::function<bool()>& should_stop) {
+std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
+                                                   const std::function<bool()>& should_stop) {
   Stream& stream = runtime_->stream();
   double total = 0;
-  double tokens = 0;
+  double targets = 0;
   while (const Batch* batch = next_batch(dataset)) {
     if (should_stop()) return std::nullopt;
-    tokens += static_cast<double>(std::count_if(batch->targets.begin(), batch->targets.end(), is_target));
+    targets += static_cast<double>(std::count_if(batch->targets.begin(), batch->targets.end(), is_target));
     buffers_.batch.upload(*batch);
     model.forward(buffers_.batch.micro_batch(0));
     stream.zero(buffers_.sum);
@@ -64,8 +67,8 @@ std::optional<double> Validator::dataset_loss(size_t dataset, Llama& model, cons
   }
   const bool counts = runtime_->mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same losses
   total = runtime_->group().all_reduce_sum(counts ? total : 0);
-  tokens = runtime_->group().all_reduce_sum(counts ? tokens : 0);
-  return total / tokens;
+  targets = runtime_->group().all_reduce_sum(counts ? targets : 0);
+  return DatasetLoss{total / std::max(targets, 1.0), static_cast<int64_t>(targets)};
 }
 
 }  // namespace octavo

@@ -23,9 +23,13 @@ struct ValidationBuffers {
 };
 
 // In nats a token.
+struct DatasetLoss {
+  double loss = 0;
+  int64_t targets = 0;  // that it is the mean of
+};
 struct ValidationLoss {
   double loss = 0;
-  std::vector<double> by_dataset;  // as Validator::datasets()
+  std::vector<DatasetLoss> by_dataset;  // as Validator::datasets()
 };
 
 class Validator {
@@ -42,7 +46,7 @@ class Validator {
 
  private:
   const Batch* next_batch(size_t dataset);
-  std::optional<double> dataset_loss(size_t dataset, Llama& model, const std::function<bool()>& should_stop);
+  std::optional<DatasetLoss> dataset_loss(size_t dataset, Llama& model, const std::function<bool()>& should_stop);
 
   Runtime* runtime_;
   ValidationSet samples_;

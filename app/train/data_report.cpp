@@ -69,10 +69,11 @@ NumbersByName DataReport::epochs(const StreamState& state) const {
   return epochs;
 }
 
-NumbersByName DataReport::means(const std::vector<double>& sums, const std::vector<double>& tokens) const {
+NumbersByName DataReport::means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const {
   NumbersByName means;
   for (size_t d = 0; num_datasets() > 1 && d < sums.size(); ++d) {
-    if (tokens[d] > 0) means.emplace_back(loader_.stream().name(static_cast<int64_t>(d)), sums[d] / tokens[d]);
+    if (targets[d] == 0) continue;
+    means.emplace_back(loader_.stream().name(static_cast<int64_t>(d)), sums[d] / static_cast<double>(targets[d]));
   }
   return means;
 }

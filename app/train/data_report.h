@@ -23,8 +23,8 @@ class DataReport {
   void log_events(const Batch& batch, int64_t step);
 
   NumbersByName epochs(const StreamState& state) const;
-  // Of sums and numbers of tokens by dataset, the means of those that have tokens; none of a single dataset.
-  NumbersByName means(const std::vector<double>& sums, const std::vector<double>& tokens) const;
+  // Of sums and numbers of targets by dataset, the means of those that have targets; none of a single dataset.
+  NumbersByName means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const;
 
  private:
   double epochs_at_end(int64_t dataset) const;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
-#include <span>
 #include <utility>
 
 #include "app/memory/training_options.h"
@@ -19,7 +18,10 @@ namespace octavo {
 
 namespace {
 
-double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+template <typename T>
+T sum_of(const std::vector<T>& values) {
+  return std::accumulate(values.begin(), values.end(), T{});
+}
 
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state) {
@@ -262,22 +264,22 @@ std::string Trainer::last_checkpoint() const {
 }
 
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
-std::vector<double> Trainer::count_tokens(const Batch& batch) {
+std::vector<int64_t> Trainer::count_targets(const Batch& batch) {
   const int64_t seq_len = config_.data.seq_len;
-  std::vector<double> tokens(batch.dataset_samples.size());
+  std::vector<int64_t> targets(batch.dataset_samples.size());
   if (!config_.data.document_mask) {
-    for (size_t d = 0; d < tokens.size(); ++d) tokens[d] = static_cast<double>(batch.dataset_samples[d] * seq_len);
-    return tokens;
+    for (size_t d = 0; d < targets.size(); ++d) targets[d] = batch.dataset_samples[d] * seq_len;
+    return targets;
   }
   for (size_t row = 0; row < batch.dataset.size(); ++row) {
-    const auto targets =
-        std::span(batch.targets).subspan(row * static_cast<size_t>(seq_len), static_cast<size_t>(seq_len));
-    tokens[static_cast<size_t>(batch.dataset[row])] +=
-        static_cast<double>(std::count_if(targets.begin(), targets.end(), is_target));
+    const auto begin = batch.targets.begin() + static_cast<int64_t>(row) * seq_len;
+    targets[static_cast<size_t>(batch.dataset[row])] += std::count_if(begin, begin + seq_len, is_target);
   }
   const bool counts = runtime_.mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same batch
-  for (double& sum : tokens) sum = runtime_.group().all_reduce_sum(counts ? sum : 0);
-  return tokens;
+  for (int64_t& sum : targets) {
+    sum = static_cast<int64_t>(runtime_.group().all_reduce_sum(counts ? static_cast<double>(sum) : 0));
+  }
+  return targets;
 }
 
 // Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
@@ -286,9 +288,9 @@ void Trainer::train_step(int64_t step, const Batch& batch) {
   Stream& stream = runtime_.stream();
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  step_data_.push_back({count_tokens(batch), data_report_->epochs(batch.state_after)});
-  const std::vector<double>& tokens = step_data_.back().tokens;
-  training_step(state_, step, lr, sum_of(tokens), training_rank(runtime_));
+  step_data_.push_back({count_targets(batch), data_report_->epochs(batch.state_after)});
+  training_step(state_, {.number = step, .lr = lr, .targets = sum_of(step_data_.back().targets)},
+                training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 }
@@ -325,7 +327,7 @@ void Trainer::report(const StepResult& result, const StepData& data, const std::
   StepMetrics m;
   m.step = result.step;
   m.total_steps = config_.training.steps;
-  m.loss = sum_of(result.loss_sums) / sum_of(data.tokens);
+  m.loss = sum_of(result.loss_sums) / static_cast<double>(std::max<int64_t>(sum_of(data.targets), 1));
   m.grad_norm = result.grad_norm;
   m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
   m.tokens = tokens_seen(result.step);
@@ -336,13 +338,13 @@ void Trainer::report(const StepResult& result, const StepData& data, const std::
   m.step_ms = 1e3 * seconds / steps;
   m.data_ms = interval_.data_ms / steps;
   m.memory_gib = runtime_.memory_gib();
-  m.loss_by_dataset = data_report_->means(result.loss_sums, data.tokens);
+  m.loss_by_dataset = data_report_->means(result.loss_sums, data.targets);
   m.epochs = data.epochs;
   if (validation) {
     m.validation_loss = validation->loss;
     const auto& datasets = validator_->datasets();
     for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
-      m.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d]);
+      m.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
     }
   }
   if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();

@@ -49,7 +49,7 @@ class Trainer {
 
   // What is known of a step when it is queued, and reported when its result is there.
   struct StepData {
-    std::vector<double> tokens;  // by dataset, that its loss is the mean of
+    std::vector<int64_t> targets;  // by dataset, that its loss is the mean of
     NumbersByName epochs;
   };
 
@@ -61,7 +61,7 @@ class Trainer {
   Outcome train(StopSignals& signals);
   void end_run();
   const Batch& next_batch();
-  std::vector<double> count_tokens(const Batch& batch);
+  std::vector<int64_t> count_targets(const Batch& batch);
   void train_step(int64_t step, const Batch& batch);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "data/validation_set.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {
@@ -46,7 +47,7 @@ Batch joined_batch(std::vector<std::unique_ptr<Loader>>& ranks) {
 TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
   SampleStream stream(config_, config_.train, 0);
   Loader loader(config_, {.global_batch_size = 3});
-  std::vector<int32_t> tokens(17), start(16);
+  std::vector<int32_t> tokens(17), start(17);
   for (int64_t step = 0; step < 20; ++step) {
     const Batch& batch = loader.next();
     EXPECT_EQ(batch.step, step);
@@ -63,6 +64,30 @@ TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
     }
     EXPECT_EQ(batch.state_after, stream.state());
   }
+}
+
+// Behind the last token of a document, which is eos here: also where that is the last of a sample.
+TEST_F(LoaderTest, DocumentMaskTakesNoTargetFromTheNextDocument) {
+  DataConfig config = config_;
+  config.document_mask = true;
+  config.validation = config.train;
+  Loader all(config_, {.global_batch_size = 3});
+  Loader masked(config, {.global_batch_size = 3});
+  ValidationSet validation(config, {.global_batch_size = 3, .micro_batch_size = 3});
+  int64_t at_ends = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    const Batch& expected = all.next();
+    const Batch& batch = masked.next();
+    const Batch& validated = *validation.next(0);
+    EXPECT_EQ(batch.inputs, expected.inputs);
+    for (size_t t = 0; t < batch.inputs.size(); ++t) {
+      const bool is_last = batch.inputs[t] == 9000;
+      ASSERT_EQ(batch.targets[t], is_last ? -1 : expected.targets[t]);
+      ASSERT_EQ(validated.targets[t] == -1, validated.inputs[t] == 9000);
+      if (is_last && t % 16 == 15) ++at_ends;
+    }
+  }
+  EXPECT_GT(at_ends, 0);
 }
 
 TEST_F(LoaderTest, AnyNumberOfRanksReadsTheSameBatches) {

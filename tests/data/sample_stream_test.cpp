@@ -81,7 +81,7 @@ TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceButForTheRest) {
 }
 
 TEST_F(SampleStreamTest, ADatasetShorterThanAWindowIsReadRoundAndRound) {
-  for (const Documents& documents : {Documents{{1}}, {{}, {1, 2}, {}}, {{1, 2, 3, 4, 5}}}) {
+  for (const TokenLists& documents : {TokenLists{{1}}, {{}, {1, 2}, {}}, {{1, 2, 3, 4, 5}}}) {
     write_tokens(dir_ / "tiny", documents);
     config_.train = {{.paths = {dir_ / "tiny"}}};
     SampleStream stream = open();

@@ -77,17 +77,17 @@ class Bytes {
   std::string text_;
 };
 
-using Documents = std::vector<std::vector<int32_t>>;
+using TokenLists = std::vector<std::vector<int32_t>>;
 
-inline void write_tokens(const std::string& prefix, const Documents& documents, TokenDtype dtype = TokenDtype::kI32) {
+inline void write_tokens(const std::string& prefix, const TokenLists& documents, TokenDtype dtype = TokenDtype::kI32) {
   TokenFileWriter writer(prefix, dtype);
   for (const auto& document : documents) writer.add_document(document);
   writer.finish();
 }
 
 // Documents of the given lengths in which every token is unique, counting up from `first`.
-inline Documents counting_documents(const std::vector<int64_t>& lengths, int32_t first = 0) {
-  Documents documents;
+inline TokenLists counting_documents(const std::vector<int64_t>& lengths, int32_t first = 0) {
+  TokenLists documents;
   for (const int64_t length : lengths) {
     documents.emplace_back(static_cast<size_t>(length));
     std::iota(documents.back().begin(), documents.back().end(), first);

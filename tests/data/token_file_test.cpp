@@ -46,7 +46,7 @@ class EveryDtype : public testing::TestWithParam<TokenDtype> {};
 TEST_P(EveryDtype, WrittenDocumentsAreReadBack) {
   const TempDir dir;
   const auto largest = static_cast<int32_t>(max_token_id(GetParam()));
-  const Documents documents{{1, 2, 3}, {}, {largest, 0}, {7}, {}};
+  const TokenLists documents{{1, 2, 3}, {}, {largest, 0}, {7}, {}};
   write_tokens(dir / "tokens", documents, GetParam());
   for (const char* name : {"tokens", "tokens.bin", "tokens.idx"}) {
     const TokenFile file(dir / name);

@@ -13,9 +13,9 @@ namespace octavo {
 namespace {
 
 // The row, spelled out from the definition.
-std::vector<int32_t> spelled_out(const std::vector<Documents>& files, const TokenRowOptions& options) {
+std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const TokenRowOptions& options) {
   std::vector<int32_t> row;
-  for (const Documents& documents : files) {
+  for (const TokenLists& documents : files) {
     for (const auto& document : documents) {
       if (options.bos_id) row.push_back(*options.bos_id);
       row.insert(row.end(), document.begin(), document.end());
@@ -26,9 +26,9 @@ std::vector<int32_t> spelled_out(const std::vector<Documents>& files, const Toke
 }
 
 // For each token of [begin, begin + count) of the row, joined to a ring, the position of its document's first.
-std::vector<int32_t> document_starts(const std::vector<Documents>& files, int64_t extra, int64_t begin, int64_t count) {
+std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin, int64_t count) {
   std::vector<bool> begins;
-  for (const Documents& documents : files) {
+  for (const TokenLists& documents : files) {
     for (const auto& document : documents) {
       const size_t length = document.size() + static_cast<size_t>(extra);
       for (size_t i = 0; i < length; ++i) begins.push_back(i == 0);
@@ -45,9 +45,9 @@ std::vector<int32_t> document_starts(const std::vector<Documents>& files, int64_
 
 class TokenRowTest : public testing::Test {
  protected:
-  std::vector<std::string> write(const std::vector<Documents>& files) {
+  std::vector<std::string> write(const std::vector<TokenLists>& files) {
     std::vector<std::string> paths;
-    for (const Documents& documents : files) {
+    for (const TokenLists& documents : files) {
       paths.push_back(dir_ / ("f" + std::to_string(paths.size())));
       write_tokens(paths.back(), documents);
     }
@@ -58,7 +58,7 @@ class TokenRowTest : public testing::Test {
 };
 
 TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
-  const std::vector<Documents> corpora[] = {
+  const std::vector<TokenLists> corpora[] = {
       {counting_documents({1})},
       {counting_documents({0, 0, 3, 0})},
       {counting_documents({5, 1, 0, 7}), counting_documents({0}, 100), counting_documents({2, 9}, 200)},
@@ -90,7 +90,7 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
 
 // More documents than lie between two entries of the table that a search begins with.
 TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
-  const Documents documents = counting_documents(varied_lengths(20'000, 3));
+  const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
   const TokenRow row(write({documents}), {.eos_id = 0});
   const std::vector<int32_t> expected = spelled_out({documents}, {.eos_id = 0});
   for (size_t begin = 0; begin < expected.size(); begin += 137) {
@@ -129,7 +129,7 @@ TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
 }
 
 TEST_F(TokenRowTest, IsReadByManyThreads) {
-  const Documents documents = counting_documents(varied_lengths(500, 50));
+  const TokenLists documents = counting_documents(varied_lengths(500, 50));
   const TokenRow row(write({documents, documents}), {});
   const std::vector<int32_t> expected = spelled_out({documents, documents}, {});
   std::vector<std::thread> threads;

@@ -30,8 +30,17 @@ struct ExactSdpa {
 class ExactSdpaHead {
  public:
   // `rounded`: to bfloat16, where the tensor cores do; what the bounds allow for.
-  ExactSdpaHead(const SdpaShape& shape, const Tensor& qkv, int64_t sequence, int64_t head, bool rounded)
-      : s_(shape), rounded_(rounded), scale_(1 / std::sqrt(static_cast<double>(shape.head_dim))) {
+  ExactSdpaHead(const SdpaShape& shape, const Tensor& qkv, const Documents& documents, int64_t sequence, int64_t head,
+                bool rounded)
+      : s_(shape),
+        rounded_(rounded),
+        scale_(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+        first_(static_cast<size_t>(shape.seq_len)) {
+    for (const Document& document : documents.list) {
+      if (document.begin / s_.seq_len != sequence) continue;
+      const int64_t begin = document.begin % s_.seq_len;
+      std::fill_n(first_.begin() + begin, document.length, begin);
+    }
     const int64_t kv = head / (s_.num_heads / s_.num_kv_heads);
     q_ = load(qkv, sequence, head);
     k_ = load(qkv, sequence, s_.num_heads + kv);
@@ -43,16 +52,17 @@ class ExactSdpaHead {
     std::vector<double> p(static_cast<size_t>(s_.seq_len));
     for (int64_t i = 0; i < s_.seq_len; ++i) {
       const double error = scores(i, p);
-      double max = p[0];
+      const int64_t first = first_[static_cast<size_t>(i)];
+      double max = at(p, first);
       double total = 0;
-      for (int64_t j = 0; j <= i; ++j) max = std::max(max, at(p, j));
-      for (int64_t j = 0; j <= i; ++j) total += std::exp(at(p, j) - max);
+      for (int64_t j = first; j <= i; ++j) max = std::max(max, at(p, j));
+      for (int64_t j = first; j <= i; ++j) total += std::exp(at(p, j) - max);
       // Divided by the sum last, as the tensor cores' way is.
-      for (int64_t j = 0; j <= i; ++j) at(p, j) = round(std::exp(at(p, j) - max)) / total;
+      for (int64_t j = first; j <= i; ++j) at(p, j) = round(std::exp(at(p, j) - max)) / total;
       exact.lse.set((sequence * s_.num_heads + head) * s_.seq_len + i, max + std::log(total), error);
       for (int64_t c = 0; c < d; ++c) {
         Sum sum;
-        for (int64_t j = 0; j <= i; ++j) sum.add(at(p, j) * at(v_, j * d + c), error);
+        for (int64_t j = first; j <= i; ++j) sum.add(at(p, j) * at(v_, j * d + c), error);
         const int64_t row = sequence * s_.seq_len + i;
         exact.out.set(row * s_.out_width() + head * d + c, sum.value, sum.slack());
       }
@@ -79,7 +89,7 @@ class ExactSdpaHead {
         delta_magnitude += std::abs(at(d_out, i * d + c) * at(out, i * d + c));
       }
       std::fill(d_q.begin(), d_q.end(), Sum{});
-      for (int64_t j = 0; j <= i; ++j) {
+      for (int64_t j = first_[static_cast<size_t>(i)]; j <= i; ++j) {
         const double probability = std::exp(at(p, j) - lse);
         double d_p = 0;
         double magnitude = delta_magnitude;
@@ -160,7 +170,7 @@ class ExactSdpaHead {
   double scores(int64_t i, std::vector<double>& p) const {
     const int64_t d = s_.head_dim;
     double largest = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = first_[static_cast<size_t>(i)]; j <= i; ++j) {
       double sum = 0;
       double magnitude = 0;
       for (int64_t c = 0; c < d; ++c) {
@@ -176,15 +186,17 @@ class ExactSdpaHead {
   SdpaShape s_;
   bool rounded_;
   double scale_;
+  std::vector<int64_t> first_;     // of the keys of each query
   std::vector<double> q_, k_, v_;  // [seq_len, head_dim]
 };
 
-inline ExactSdpa exact_sdpa_forward(const SdpaShape& s, const Tensor& qkv, bool rounded = false) {
+inline ExactSdpa exact_sdpa_forward(const SdpaShape& s, const Tensor& qkv, const Documents& documents = {},
+                                    bool rounded = false) {
   ExactSdpa exact{Exact(s.batch * s.seq_len * s.out_width()), Exact(s.batch * s.num_heads * s.seq_len), Exact(0)};
 #pragma omp parallel for
   for (int64_t i = 0; i < s.batch * s.num_heads; ++i) {
     const int64_t head = i % s.num_heads;
-    ExactSdpaHead(s, qkv, i / s.num_heads, head, rounded).forward(i / s.num_heads, head, exact);
+    ExactSdpaHead(s, qkv, documents, i / s.num_heads, head, rounded).forward(i / s.num_heads, head, exact);
   }
   return exact;
 }
@@ -198,7 +210,7 @@ inline Exact exact_sdpa_backward(const SdpaBackward& args, bool rounded = false)
     const int64_t sequence = i / s.num_kv_heads;
     for (int64_t h = 0; h < group; ++h) {
       const int64_t head = i % s.num_kv_heads * group + h;
-      ExactSdpaHead(s, args.qkv, sequence, head, rounded).backward(sequence, head, args, exact);
+      ExactSdpaHead(s, args.qkv, args.documents, sequence, head, rounded).backward(sequence, head, args, exact);
     }
   }
   return exact.d_qkv;

@@ -282,12 +282,12 @@ TEST_P(ExactTest, Sdpa) {
   const Array d_out = random({2 * 67, shape.out_width()});
   const Array d_qkv(dtype(), {2 * 67, shape.qkv_width()});
   reserve(sdpa_workspace_bytes(shape, dtype(), stream_));
-  sdpa_forward({.shape = shape, .out = out, .lse = lse, .qkv = qkv, .document_start = {}}, stream_);
+  sdpa_forward({.shape = shape, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
   const ExactSdpa forward = exact_sdpa_forward(shape, qkv);
   check(floats(out), out, forward.out, 0.05, "out");
   check(floats(lse), lse, forward.lse, 1e-4, "lse");
   const SdpaBackward args{
-      .shape = shape, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .document_start = {}};
+      .shape = shape, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .documents = {}};
   sdpa_backward(args, stream_);
   check(floats(d_qkv), d_qkv, exact_sdpa_backward(args), 0.1, "d_qkv");
 }
@@ -321,13 +321,13 @@ TEST(ExactSdpaTest, RoundedToBFloat16) {
   random(qkv);
   random(d_out);
   const ExactSdpa forward = exact_sdpa_forward(shape, qkv);
-  expect_within(exact_sdpa_forward(shape, qkv, true).out, forward.out, DType::kBFloat16, "out");
+  expect_within(exact_sdpa_forward(shape, qkv, {}, true).out, forward.out, DType::kBFloat16, "out");
   Array out(DType::kBFloat16, {130, shape.out_width()});
   Array lse(DType::kFloat32, {1, 4, 130});
   for (int64_t i = 0; i < out.size(); ++i) out.set(i, forward.out.values[static_cast<size_t>(i)]);
   for (int64_t i = 0; i < lse.size(); ++i) lse.set(i, forward.lse.values[static_cast<size_t>(i)]);
   const SdpaBackward args{
-      .shape = shape, .d_qkv = {}, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .document_start = {}};
+      .shape = shape, .d_qkv = {}, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .documents = {}};
   expect_within(exact_sdpa_backward(args, true), exact_sdpa_backward(args), DType::kBFloat16, "d_qkv");
 }
 

@@ -97,51 +97,91 @@ class SdpaParity : public ParityTest {
           d_qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}) {}
   };
 
-  void reserve_for(const SdpaShape& s) {
-    reserve(sdpa_workspace_bytes(s, DType::kBFloat16, cpu()), sdpa_workspace_bytes(s, DType::kBFloat16, gpu()));
+  // The documents of a micro-batch on both sides; none, where there is no list.
+  class TwinDocuments {
+   public:
+    TwinDocuments() = default;
+    // Sequences of documents of these lengths, over and over; the last one of a sequence is cut at its end.
+    TwinDocuments(const SdpaShape& shape, const std::vector<int64_t>& lengths) {
+      std::vector<int32_t> start;
+      for (int64_t row = 0, next = 0; row < shape.batch; ++row) {
+        for (int64_t t = 0, end = 0, begin = 0; t < shape.seq_len; ++t) {
+          if (t == end) begin = t, end += lengths[static_cast<size_t>(next++) % lengths.size()];
+          start.push_back(static_cast<int32_t>(begin));
+        }
+      }
+      append_documents(start, shape.seq_len, list_);
+      twin_.emplace(DType::kInt32, std::vector<int64_t>{static_cast<int64_t>(list_.size()), 2});
+      std::memcpy(twin_->cpu().raw(), list_.data(), static_cast<size_t>(twin_->cpu().bytes()));
+    }
+    Documents on(const Stream& s) const { return {.list = list_, .device = twin_ ? twin_->on(s) : Tensor()}; }
+    const std::optional<Twin>& twin() const { return twin_; }
+
+   private:
+    std::vector<Document> list_;
+    std::optional<Twin> twin_;
+  };
+
+  void reserve_for(const SdpaShape& s, bool within_documents = false) {
+    reserve(sdpa_workspace_bytes(s, DType::kBFloat16, cpu(), within_documents),
+            sdpa_workspace_bytes(s, DType::kBFloat16, gpu(), within_documents));
   }
 
-  static SdpaBackward backward_arguments(const SdpaShape& shape, const Tensors& t, const Stream& s) {
+  static SdpaBackward backward_arguments(const SdpaShape& shape, const Tensors& t, const Stream& s,
+                                         const Documents& documents = {}) {
     return {.shape = shape,
             .d_qkv = t.d_qkv.on(s),
             .d_out = t.d_out.on(s),
             .out = t.out.on(s),
             .lse = t.lse.on(s),
             .qkv = t.qkv.on(s),
-            .document_start = {}};
+            .documents = documents};
   }
-  static void backward(const SdpaShape& shape, const Tensors& t, Stream& s) {
-    sdpa_backward(backward_arguments(shape, t, s), s);
+  static void backward(const SdpaShape& shape, const Tensors& t, Stream& s, const Documents& documents = {}) {
+    sdpa_backward(backward_arguments(shape, t, s, documents), s);
   }
 
-  void compare_forward(const SdpaShape& shape, Tensors& t) {
+  void compare_forward(const SdpaShape& shape, Tensors& t, const TwinDocuments& documents) {
     poison(t.out);
     poison(t.lse);
     on_both([&](Stream& s) {
-      sdpa_forward({.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .document_start = {}},
-                   s);
+      sdpa_forward(
+          {.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .documents = documents.on(s)},
+          s);
     });
     expect_close(t.out, "out", 1e-2);
     expect_close(t.lse, "lse", 1e-3);
-    const ExactSdpa exact = exact_sdpa_forward(shape, t.qkv.cpu());
+    const ExactSdpa exact = exact_sdpa_forward(shape, t.qkv.cpu(), documents.on(cpu()));
     expect_exact(t.out, "sdpa_forward out", exact.out);
     expect_exact(t.lse, "sdpa_forward lse", exact.lse);
   }
 
+  // Near -120, of two heads that share keys.
+  void make_scores_very_negative(const SdpaShape& shape, Tensors& t) {
+    for (int64_t token = 0; token < shape.batch * shape.seq_len; ++token) {
+      const int64_t row = token * shape.qkv_width();
+      for (const int64_t head : {0, 1}) t.qkv.set(row + head * shape.head_dim, 1.0f);
+      t.qkv.set(row + 2 * shape.head_dim, -120.0f * std::sqrt(static_cast<float>(shape.head_dim)));
+    }
+    upload(t.qkv);
+  }
+
   // t.qkv is filled. The GPU rounds probabilities and their gradients to bfloat16 before it multiplies with them.
-  void compare(const SdpaShape& shape, Tensors& t, double tolerance = 1e-2) {
+  void compare(const SdpaShape& shape, Tensors& t, double tolerance = 1e-2, const TwinDocuments& documents = {}) {
     SCOPED_TRACE("batch " + std::to_string(shape.batch) + ", seq_len " + std::to_string(shape.seq_len) + ", heads " +
                  std::to_string(shape.num_heads) + "/" + std::to_string(shape.num_kv_heads) + " of " +
-                 std::to_string(shape.head_dim));
-    reserve_for(shape);
+                 std::to_string(shape.head_dim) + ", " + std::to_string(documents.on(cpu()).size()) + " documents");
+    reserve_for(shape, documents.twin().has_value());
+    if (documents.twin()) upload(*documents.twin());
     fill(t.d_out);
-    compare_forward(shape, t);
+    compare_forward(shape, t, documents);
     upload(t.out);  // what the CPU made of them, so that errors do not add up
     upload(t.lse);
     poison(t.d_qkv);
-    on_both([&](Stream& s) { backward(shape, t, s); });
+    on_both([&](Stream& s) { backward(shape, t, s, documents.on(s)); });
     expect_close(t.d_qkv, "d_qkv", tolerance);
-    expect_exact(t.d_qkv, "sdpa_backward d_qkv", exact_sdpa_backward(backward_arguments(shape, t, cpu())));
+    expect_exact(t.d_qkv, "sdpa_backward d_qkv",
+                 exact_sdpa_backward(backward_arguments(shape, t, cpu(), documents.on(cpu()))));
   }
 };
 
@@ -173,7 +213,7 @@ TEST_F(SdpaParity, ForwardOfOneToken) {
   Tensors t(shape);
   reserve_for(shape);
   fill(t.qkv);
-  compare_forward(shape, t);
+  compare_forward(shape, t, {});
 }
 
 // Every score near -120 makes every log-sum-exp very negative; with a partial last tile of keys that once gave NaN.
@@ -183,12 +223,7 @@ TEST_F(SdpaParity, VeryNegativeScores) {
       const SdpaShape shape{1, seq_len, 2, 1, head_dim};
       Tensors t(shape);
       fill(t.qkv, 0.1f);
-      for (int64_t token = 0; token < seq_len; ++token) {
-        const int64_t row = token * shape.qkv_width();
-        for (const int64_t head : {0, 1}) t.qkv.set(row + head * head_dim, 1.0f);
-        t.qkv.set(row + 2 * head_dim, -120.0f * std::sqrt(static_cast<float>(head_dim)));
-      }
-      upload(t.qkv);
+      make_scores_very_negative(shape, t);
       compare(shape, t, 5e-2);  // d_q is a difference of large terms
     }
   }
@@ -206,6 +241,57 @@ TEST_F(SdpaParity, DeterministicBackward) {
       backward(shape, t, gpu());
       EXPECT_EQ(gpu_bytes(t.d_qkv), once);
     }
+  }
+}
+
+// Of one token, of the whole sequence, many short ones, odd lengths, all together; in sequences that are no power of
+// two, shorter than a batch of documents and longer.
+TEST_F(SdpaParity, WithinDocuments) {
+  for (const SdpaShape& shape : {SdpaShape{2, 17, 4, 2, 32},
+                                 {3, 100, 6, 2, 64},
+                                 {2, 256, 8, 2, 128},
+                                 {1, 1021, 4, 2, 128},
+                                 {2, 640, 6, 6, 64},
+                                 {5, 384, 4, 1, 64}}) {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{1}, {shape.seq_len}, {3, 1, 7}, {129, 64, 65, 1, 31}, {5, 300, 2, 128, 127}}) {
+      Tensors t(shape);
+      fill(t.qkv);
+      compare(shape, t, 1e-2, {shape, lengths});
+    }
+  }
+}
+
+// Several batches of documents, not all of them full.
+TEST_F(SdpaParity, ManyDocumentsInLongSequences) {
+  const SdpaShape shape{3, 5003, 2, 1, 64};
+  Tensors t(shape);
+  fill(t.qkv);
+  compare(shape, t, 1e-2, {shape, {1200, 17, 2400, 300, 90, 2, 650, 64, 1}});
+}
+
+TEST_F(SdpaParity, VeryNegativeScoresWithinDocuments) {
+  for (const int64_t head_dim : {32, 64, 128}) {
+    const SdpaShape shape{1, 704, 2, 1, head_dim};
+    Tensors t(shape);
+    fill(t.qkv, 0.1f);
+    make_scores_very_negative(shape, t);
+    compare(shape, t, 5e-2, {shape, {64, 192, 100, 300, 48}});
+  }
+}
+
+TEST_F(SdpaParity, DeterministicBackwardWithinDocuments) {
+  gpu().set_deterministic(true);
+  const SdpaShape shape{2, 512, 8, 2, 128};
+  Tensors t(shape);
+  fill(t.qkv);
+  const TwinDocuments documents(shape, {200, 31, 1, 90});
+  compare(shape, t, 1e-2, documents);
+  const auto once = gpu_bytes(t.d_qkv);
+  for (int i = 0; i < 5; ++i) {
+    poison(t.d_qkv);
+    backward(shape, t, gpu(), documents.on(gpu()));
+    EXPECT_EQ(gpu_bytes(t.d_qkv), once);
   }
 }
 

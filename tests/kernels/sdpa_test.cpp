@@ -27,7 +27,7 @@ struct Attention {
 };
 
 // start(b, i): the first position that token i of sequence b may attend to.
-using Start = std::vector<int64_t>;
+using Start = std::vector<int32_t>;
 
 Attention definition(const Values& qkv, const SdpaShape& s, const Start& start = {}) {
   Attention result{Values(static_cast<size_t>(s.batch * s.seq_len * s.out_width())),
@@ -58,20 +58,20 @@ Attention definition(const Values& qkv, const SdpaShape& s, const Start& start =
 }
 
 // Documents of `length` tokens; every second sequence is shifted, so that sequences differ.
-Array document_starts(const SdpaShape& s, int64_t length) {
-  Array start(DType::kInt32, {s.batch * s.seq_len});
-  for (int64_t t = 0; t < start.size(); ++t) {
+std::vector<int32_t> document_starts(const SdpaShape& s, int64_t length) {
+  std::vector<int32_t> start;
+  for (int64_t t = 0; t < s.batch * s.seq_len; ++t) {
     const int64_t shift = t / s.seq_len % 2;
     const int64_t i = t % s.seq_len;
-    start.set(t, static_cast<double>(std::max<int64_t>((i + shift) / length * length - shift, 0)));
+    start.push_back(static_cast<int32_t>(std::max<int64_t>((i + shift) / length * length - shift, 0)));
   }
   return start;
 }
 
-Start starts_of(const Array& array) {
-  Start start;
-  for (int64_t i = 0; i < array.size(); ++i) start.push_back(static_cast<int64_t>(array.at(i)));
-  return start;
+std::vector<Document> documents_of(const std::vector<int32_t>& start, int64_t seq_len) {
+  std::vector<Document> documents;
+  append_documents(start, seq_len, documents);
+  return documents;
 }
 
 TEST_P(SdpaTest, Forward) {
@@ -80,7 +80,7 @@ TEST_P(SdpaTest, Forward) {
     const Array qkv = random({s.batch * s.seq_len, s.qkv_width()}, 1.5);
     const Array out(dtype(), {s.batch * s.seq_len, s.out_width()});
     const Array lse(DType::kFloat32, {s.batch, s.num_heads, s.seq_len});
-    sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .document_start = {}}, stream_);
+    sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
     const Attention expected = definition(qkv.values(), s);
     expect_close(out, expected.out, tolerance());
     expect_close(lse, expected.lse, 3e-6, "lse");
@@ -92,11 +92,13 @@ TEST_P(SdpaTest, ForwardWithinDocuments) {
     for (const int64_t length : {1, 5, 64, 70}) {
       reserve_for(s);
       const Array qkv = random({s.batch * s.seq_len, s.qkv_width()}, 1.5);
-      const Array start = document_starts(s, length);
+      const Start start = document_starts(s, length);
+      const std::vector<Document> documents = documents_of(start, s.seq_len);
       const Array out(dtype(), {s.batch * s.seq_len, s.out_width()});
       const Array lse(DType::kFloat32, {s.batch, s.num_heads, s.seq_len});
-      sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .document_start = start}, stream_);
-      const Attention expected = definition(qkv.values(), s, starts_of(start));
+      sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {.list = documents, .device = {}}},
+                   stream_);
+      const Attention expected = definition(qkv.values(), s, start);
       expect_close(out, expected.out, tolerance());
       expect_close(lse, expected.lse, 3e-6, "lse");
     }
@@ -114,7 +116,7 @@ TEST_P(SdpaTest, LargeScoresDoNotOverflow) {
   }
   const Array out(dtype(), {9, 4});
   const Array lse(DType::kFloat32, {1, 1, 9});
-  sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .document_start = {}}, stream_);
+  sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
   const Attention expected = definition(qkv.values(), s);
   EXPECT_GT(lse.at(0), 400);
   expect_close(out, expected.out, tolerance() + 1e-4);  // a score of 512 is known to 2^-15 in float32
@@ -126,18 +128,18 @@ TEST_P(SdpaTest, Backward) {
     for (const bool masked : {false, true}) {
       reserve_for(s);
       const Array qkv = random({s.batch * s.seq_len, s.qkv_width()});
-      const Array start = document_starts(s, 23);
-      const Tensor mask = masked ? start : Tensor();
+      const Start start = masked ? document_starts(s, 23) : Start();
+      const std::vector<Document> list = documents_of(start, s.seq_len);
+      const Documents documents{.list = list, .device = {}};
       const Array out(dtype(), {s.batch * s.seq_len, s.out_width()});
       const Array lse(DType::kFloat32, {s.batch, s.num_heads, s.seq_len});
       const Array d_out = random({s.batch * s.seq_len, s.out_width()});
       const Array d_qkv(dtype(), {s.batch * s.seq_len, s.qkv_width()});
-      sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .document_start = mask}, stream_);
+      sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = documents}, stream_);
       sdpa_backward(
-          {.shape = s, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .document_start = mask},
+          {.shape = s, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .documents = documents},
           stream_);
-      const Start first = masked ? starts_of(start) : Start();
-      const auto f = [&](const Values& x) { return dot(d_out, definition(x, s, first).out); };
+      const auto f = [&](const Values& x) { return dot(d_out, definition(x, s, start).out); };
       expect_gradient(d_qkv, f, qkv, gradient_tolerance(), masked ? "d_qkv, masked" : "d_qkv", qkv.size() / 97 + 1);
     }
   }
@@ -151,15 +153,14 @@ TEST_P(SdpaTest, DoesNotDependOnThreads) {
   const Array lse(DType::kFloat32, {2, 6, 71});
   expect_thread_independent([&] {
     reserve_for(s);
-    sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .document_start = {}}, stream_);
+    sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = {}}, stream_);
     return out;
   });
   expect_thread_independent([&] {
     reserve_for(s);
     const Array d_qkv(dtype(), {142, s.qkv_width()});
-    sdpa_backward(
-        {.shape = s, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .document_start = {}},
-        stream_);
+    sdpa_backward({.shape = s, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .documents = {}},
+                  stream_);
     return d_qkv;
   });
 }
@@ -169,17 +170,28 @@ TEST_P(SdpaTest, WrongShapesThrow) {
   const Array qkv = random({3, s.qkv_width()});
   const Array out(dtype(), {3, s.out_width()});
   const Array lse(DType::kFloat32, {1, 4, 3});
-  SdpaForward args{.shape = s, .out = qkv, .lse = lse, .qkv = qkv, .document_start = {}};
+  SdpaForward args{.shape = s, .out = qkv, .lse = lse, .qkv = qkv, .documents = {}};
   reserve_for(s);
   expect_error([&] { sdpa_forward(args, stream_); },
                "[3, 16], expected " + std::string(dtype_name(dtype())) + " [3, 8]");
   args.out = out;
-  args.document_start = lse;
-  expect_error([&] { sdpa_forward(args, stream_); }, "sdpa document_start is float32 [1, 4, 3], expected int32 [3]");
+  constexpr Document kWhole[] = {{0, 3}};
+  constexpr Document kTooFew[] = {{0, 2}};
+  constexpr Document kTooLong[] = {{1, 3}};
+  constexpr Document kShortFirst[] = {{0, 1}, {1, 2}};
+  for (const auto& [documents, error] : std::initializer_list<std::pair<std::span<const Document>, const char*>>{
+           {kTooFew, "documents of 2 tokens, expected all 3"},
+           {kTooLong, "document 0 has 3 tokens from token 1, expected some of a sequence of 3"},
+           {kShortFirst, "document 1 has 2 tokens from token 1"}}) {
+    args.documents.list = documents;
+    expect_error([&] { sdpa_forward(args, stream_); }, error);
+  }
+  args.documents.list = kWhole;
+  sdpa_forward(args, stream_);
   args.shape.num_kv_heads = 3;
   expect_error([&] { sdpa_forward(args, stream_); }, "4 query heads, 3 kv heads");
   args.shape = s;
-  args.document_start = {};
+  args.documents = {};
   reserve(sdpa_workspace_bytes(s, dtype(), stream_) - 4);
   expect_error([&] { sdpa_forward(args, stream_); }, "an op needs a workspace of");
 }

@@ -46,8 +46,7 @@ inline ModelConfig fp8_config() {
 // A micro-batch and the memory it lies in.
 class OwnedBatch {
  public:
-  explicit OwnedBatch(int64_t tokens)
-      : inputs_(static_cast<size_t>(tokens)), targets_(inputs_), order_(inputs_), document_start_(inputs_) {}
+  explicit OwnedBatch(int64_t tokens) : inputs_(static_cast<size_t>(tokens)), targets_(inputs_), order_(inputs_) {}
   static OwnedBatch random(int64_t tokens, int64_t vocab_size, std::mt19937_64& generator) {
     OwnedBatch batch(tokens);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(vocab_size) - 1);
@@ -58,24 +57,26 @@ class OwnedBatch {
     return batch;
   }
 
-  // Rows [begin, end) as a batch of their own.
+  // Rows [begin, end), whole sequences, as a batch of their own.
   OwnedBatch slice(int64_t begin, int64_t end) const {
     OwnedBatch part(end - begin);
     std::copy(inputs_.begin() + begin, inputs_.begin() + end, part.inputs_.begin());
     std::copy(targets_.begin() + begin, targets_.begin() + end, part.targets_.begin());
-    std::copy(document_start_.begin() + begin, document_start_.begin() + end, part.document_start_.begin());
-    part.masked_ = masked_;
+    for (Document document : documents_) {
+      document.begin -= static_cast<int32_t>(begin);
+      if (document.begin >= 0 && document.begin < end - begin) part.documents_.push_back(document);
+    }
     part.sort_positions();
     return part;
   }
 
   // Documents of `length` tokens in sequences of seq_len.
   void mask_documents(int64_t length, int64_t seq_len) {
-    for (size_t t = 0; t < document_start_.size(); ++t) {
-      const int64_t position = static_cast<int64_t>(t) % seq_len;
-      document_start_[t] = static_cast<int32_t>(position / length * length);
+    std::vector<int32_t> document_start;
+    for (int64_t t = 0; t < static_cast<int64_t>(inputs_.size()); ++t) {
+      document_start.push_back(static_cast<int32_t>(t % seq_len / length * length));
     }
-    masked_ = true;
+    append_documents(document_start, seq_len, documents_);
   }
 
   std::vector<int32_t>& inputs() { return inputs_; }
@@ -85,7 +86,7 @@ class OwnedBatch {
     const auto view = [](std::vector<int32_t>& ids) {
       return Tensor(ids.data(), DType::kInt32, {static_cast<int64_t>(ids.size())});
     };
-    return {view(inputs_), view(targets_), view(order_), masked_ ? view(document_start_) : Tensor()};
+    return {view(inputs_), view(targets_), view(order_), {.list = documents_, .device = {}}};
   }
 
  private:
@@ -99,8 +100,7 @@ class OwnedBatch {
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
   std::vector<int32_t> order_;
-  std::vector<int32_t> document_start_;
-  bool masked_ = false;
+  std::vector<Document> documents_;
 };
 
 // Weights are normal with deviation 0.25, norm weights near one: large enough that nothing in the model is linear.

@@ -114,8 +114,6 @@ TEST_F(ConfigTest, DeviceDecidesTheDefaultPrecision) {
   EXPECT_EQ(config.precision.compute, DType::kBFloat16);
   config = load(kTrainable, {"precision.compute=float32"});
   EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
-  config = load(kTrainable, {"data.document_mask=true"});
-  EXPECT_THROW(resolve_device(config, Device::kCuda), InputError);
 }
 
 TEST(ParallelConfigTest, DataParallelRanks) {

@@ -360,15 +360,16 @@ class VariantsTest(Corpus):
         return self.losses(name)
 
     def test_document_mask(self):
-        """Two documents in a sample, masked, are worth two samples of one document each: rope is relative."""
+        """Two documents in a sample, masked, are worth two samples of one document each: rope is relative. The first token of a
+        document is no target, also where it is the last of a sample."""
         tokens = sum(text_documents(16, 300), [])
         pairs = [(tokens[i : i + 16], tokens[i + 16 : i + 33]) for i in range(0, 33 * 48, 33)]
         joined = write_megatron(self.dir / "joined", [document for pair in pairs for document in pair])
-        apart = write_megatron(self.dir / "apart", [d for a, b in pairs for d in (a + b[:1], b)])
+        apart = write_megatron(self.dir / "apart", [d for a, b in pairs for d in (a, b[:1], b)])
         order = {"shuffle": "none", "bos_id": None, "eos_id": None}
         masked = self.losses_of("masked", "data.document_mask=true", data=order | {"train": [{"path": joined}]})
         crossing = self.losses_of("crossing", data=order | {"train": [{"path": joined}]})
-        alone = self.losses_of("alone", "data.seq_len=16", "training.global_batch_size=16",
+        alone = self.losses_of("alone", "data.document_mask=true", "data.seq_len=16", "training.global_batch_size=16",
                                data=order | {"train": [{"path": apart}]})
         self.assert_close(masked, alone, 1e-5)
         self.assertNotEqual(crossing[1], masked[1])

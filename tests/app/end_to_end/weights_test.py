@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import textwrap
+from itertools import accumulate
 from unittest import mock
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
@@ -19,15 +20,22 @@ GOLDEN = [path.parent for folder in FOLDERS for path in sorted(folder.glob("*/go
 class GoldenTest(Scratch):
     """Import, train, evaluate and export against what transformers computed."""
 
+    def documents_of(self, case, golden, steps):
+        """The tokens of so many steps, in the case's documents."""
+        tensors = read_safetensors(case / "golden.safetensors")
+        tokens = list(map(int, numbers(tensors["train_tokens"])))[: steps * golden["batch"] * (golden["seq"] + 1)]
+        lengths = tensors.get("document_lengths")
+        ends = [min(end, len(tokens)) for end in accumulate(map(int, numbers(lengths)))] if lengths else [len(tokens)]
+        return [tokens[begin:end] for begin, end in zip([0, *ends], ends) if begin < end]
+
     def config_of(self, case, golden):
-        tokens = read_safetensors(case / "golden.safetensors")["train_tokens"]
-        steps, batch, width = tokens[1]
-        data = write_megatron(self.dir / "tokens", [list(map(int, numbers(tokens)))], "i32")
+        data = write_megatron(self.dir / "tokens", self.documents_of(case, golden, golden["steps"]), "i32")
+        order = {"shuffle": "none", "bos_id": None, "eos_id": None, "document_mask": golden.get("document_mask", False)}
         return self.config(
             data,
             model={"init_from": str(case)},
-            data={"train": [{"path": data}], "seq_len": width - 1, "shuffle": "none", "bos_id": None, "eos_id": None},
-            training={"steps": steps, "global_batch_size": batch, "micro_batch_size": batch},
+            data=order | {"train": [{"path": data}], "seq_len": golden["seq"]},
+            training={"steps": golden["steps"], "global_batch_size": golden["batch"], "micro_batch_size": golden["batch"]},
             optimizer={
                 "lr": golden["lr"],
                 "min_lr_ratio": golden["min_lr_ratio"],
@@ -107,13 +115,7 @@ class GoldenTest(Scratch):
             with self.subTest(case):
                 golden = json.loads((case / "golden.json").read_text())
                 config = self.config_of(case, golden)
-                tensors = read_safetensors(case / "golden.safetensors")
-                _, (batch, width), _ = tensors["input_ids"]
-                ids = list(map(int, numbers(tensors["input_ids"])))
-                labels = list(map(int, numbers(tensors["labels"])))
-                # Labels are the next tokens: each row and its last label make a sample.
-                rows = [ids[i * width : (i + 1) * width] + labels[(i + 1) * width - 1 :][:1] for i in range(batch)]
-                data = write_megatron(self.dir / "held_out", rows, "i32")
+                data = write_megatron(self.dir / "held_out", self.documents_of(case, golden, 1), "i32")
                 name = f"{case.parent.parent.name}_{case.name}"
                 self.run_octavo("import", case, name)
                 for source in (f"model.init_from={name}", f"model.init_from={case}", f"checkpoint.resume={name}"):

@@ -70,10 +70,10 @@ Outcome train(Config config) {
     batch.inputs.push_back(i * 37 % 256);
     batch.targets.push_back(i * 53 % 256);
   }
-  batch.document_start.assign(batch.inputs.size(), 0);
+  for (int32_t i = 0; i < 4 * 128; ++i) batch.document_start.push_back(i % 128 / 43 * 43);
   state.batch.upload(batch);
   for (int64_t step = 1; step <= 2; ++step) {
-    training_step(state, step, 1e-3, 4 * 128, rank);
+    training_step(state, {.number = step, .lr = 1e-3, .targets = 4 * 128}, rank);
     append(state.loss, stream, outcome.numbers);
     append(state.model.losses(), stream, outcome.numbers);
     append(state.parameters.gradients(), stream, outcome.numbers);
@@ -86,24 +86,36 @@ class CheckpointingTest : public ::testing::TestWithParam<DeviceCase> {
   void SetUp() override {
     if (GetParam().device == DeviceChoice::kCuda && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
   }
-};
 
-TEST_P(CheckpointingTest, ModesGiveTheSameBits) {
-  for (const LinearPrecision linear :
-       {LinearPrecision::kBFloat16, LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
-        LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise}) {
+  static void expect_same_bits(LinearPrecision linear, bool document_mask) {
     SCOPED_TRACE(static_cast<int>(linear));
-    const Outcome kept = train(config_of(GetParam().device, linear, {.mode = Mode::kNone}));
+    Config config = config_of(GetParam().device, linear, {.mode = Mode::kNone});
+    config.data.document_mask = document_mask;
+    const Outcome kept = train(config);
     for (const ActivationCheckpointing& checkpointing :
          {ActivationCheckpointing{.mode = Mode::kBlock, .ratio = 0.5},
           ActivationCheckpointing{.mode = Mode::kSelective}, ActivationCheckpointing{.mode = Mode::kFull}}) {
-      const Outcome made_again = train(config_of(GetParam().device, linear, checkpointing));
+      config.activation_checkpointing = checkpointing;
+      const Outcome made_again = train(config);
       ASSERT_EQ(made_again.numbers.size(), kept.numbers.size());
       EXPECT_EQ(std::memcmp(made_again.numbers.data(), kept.numbers.data(), kept.numbers.size() * sizeof(float)), 0)
           << static_cast<int>(checkpointing.mode);
       EXPECT_LT(made_again.bytes, kept.bytes) << static_cast<int>(checkpointing.mode);
     }
   }
+};
+
+TEST_P(CheckpointingTest, ModesGiveTheSameBits) {
+  for (const LinearPrecision linear :
+       {LinearPrecision::kBFloat16, LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
+        LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise}) {
+    expect_same_bits(linear, false);
+  }
+}
+
+TEST_P(CheckpointingTest, ModesGiveTheSameBitsWithinDocuments) {
+  expect_same_bits(LinearPrecision::kBFloat16, true);
+  expect_same_bits(LinearPrecision::kFp8Delayed, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, CheckpointingTest,

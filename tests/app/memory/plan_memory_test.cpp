@@ -121,6 +121,17 @@ TEST(PlannedStream, DeterministicAttentionNeedsMore) {
   EXPECT_LE(deterministic, 1.1 * 8.4e9);
 }
 
+// Copies of half the tokens beside what attention on so many takes.
+TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
+  Stream stream = Stream::planned(132);
+  const SdpaShape shape{2, 8192, 32, 8, 128};
+  const int64_t half = sdpa_workspace_bytes({1, 8192, 32, 8, 128}, DType::kBFloat16, stream);
+  const int64_t copies = int64_t{8192} * 2 * 2 * (shape.qkv_width() + shape.out_width());
+  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
+  EXPECT_GE(bytes, half + copies);
+  EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(half + copies));
+}
+
 TEST(PlannedCommunicator, SaysItsSizeAndRefusesWork) {
   ProcessGroup group;
   const auto shard = make_planned_communicator(group.watchdog(), {.name = "shard", .color = 0, .rank = 3, .size = 16});

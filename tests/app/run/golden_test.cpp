@@ -3,6 +3,7 @@
 // float32, and on a GPU in bfloat16.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -103,6 +104,7 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
     adopt_model(config, open_weights(config.init_from)->model_config());
     config.device = on_gpu() ? DeviceChoice::kCuda : DeviceChoice::kCpu;
     config.data.seq_len = golden_.at("seq");
+    config.data.document_mask = golden_.value("document_mask", false);
     config.training.global_batch_size = golden_.at("batch");
     config.training.micro_batch_size = golden_.at("batch");
     return config;
@@ -134,8 +136,9 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   batch.inputs = read_ids(file, "input_ids");
   batch.targets = read_ids(file, "labels");
   batch.document_start.assign(batch.inputs.size(), 0);
+  if (config.data.document_mask) batch.document_start = read_ids(file, "document_start");
   state.batch.upload(batch);
-  const auto tokens = static_cast<double>(batch.inputs.size());
+  const auto tokens = static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(), is_target));
   state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true, true);
 
   Pass pass;
@@ -189,8 +192,15 @@ TEST_P(GoldenTest, Fp8LossAndGradients) {
 TEST_P(GoldenTest, Trajectory) {
   const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());
   {
+    const std::vector<int32_t> tokens = read_ids(file, "train_tokens");
+    std::vector<int32_t> lengths(1, static_cast<int32_t>(tokens.size()));
+    if (golden_.value("document_mask", false)) lengths = read_ids(file, "document_lengths");
     TokenFileWriter writer((scratch_ / "tokens").string(), TokenDtype::kU16);
-    writer.add_document(read_ids(file, "train_tokens"));
+    auto begin = tokens.begin();
+    for (const int32_t length : lengths) {
+      writer.add_document(std::vector<int32_t>(begin, begin + length));
+      begin += length;
+    }
     writer.finish();
   }
   Config config = this->config();

@@ -119,8 +119,8 @@ class Training {
     for (int64_t step = 1; step <= kSteps; ++step) {
       const int64_t begin = place_.data.rank() * rows_;
       state_.batch.upload(make_batch(draw_, step, begin, begin + rows_));
-      const auto tokens = static_cast<double>(draw_.config.training.global_batch_size * draw_.config.data.seq_len);
-      training_step(state_, step, learning_rate(), tokens, place_);
+      const int64_t targets = draw_.config.training.global_batch_size * draw_.config.data.seq_len;
+      training_step(state_, {.number = step, .lr = learning_rate(), .targets = targets}, place_);
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0]));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
       if (step == 1) after_first();
