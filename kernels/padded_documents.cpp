@@ -10,10 +10,11 @@ namespace {
 
 constexpr int64_t kTokensOfBatch = 8192;  // fill a GPU
 constexpr int64_t kShortest = 64;         // a tile of what attention computes at a time
+constexpr int64_t kLeast = 2;             // cuDNN's backward refuses padded sequences of one token
 
 int64_t length_at(const SdpaShape& shape, int64_t level) {
   const int64_t parts = int64_t{1} << level;
-  return (shape.seq_len + parts - 1) / parts;
+  return std::max((shape.seq_len + parts - 1) / parts, kLeast);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // Attention within documents by kernels for sequences of one length, on GPUs: the documents of a micro-batch are copied
 // into batches of sequences as long as the longest document among them, rounded up, with zeros behind each.
 //
-// A batch of level i holds 2^i `rows` sequences of ceil(seq_len / 2^i) tokens, where `rows` sequences of seq_len are
-// about 8,192 tokens. So batches of all levels are of one size, which bounds the memory they take, and few shapes are
-// enough for documents of any number and length. Documents come longest first; so of the batches of a level all but the
-// last are full of documents that are longer than half its sequences, and n tokens take at most 2 n / (rows seq_len)
-// batches and one a level (more where documents have fewer than 32 tokens).
+// A batch of level i holds 2^i `rows` sequences of ceil(seq_len / 2^i) tokens, 2 at least, where `rows` sequences of
+// seq_len are about 8,192 tokens. So batches of all levels are of one size, which bounds the memory they take, and few
+// shapes are enough for documents of any number and length. Documents come longest first; so of the batches of a level
+// all but the last are full of documents that are longer than half its sequences, and n tokens take at most 2 n / (rows
+// seq_len) batches and one a level (more where documents have fewer than 32 tokens).
 #pragma once
 
 #include "kernels/sdpa.h"

@@ -35,6 +35,13 @@ def last_validation_loss(metrics):
     return losses[-1] if losses else None
 
 
+def last_training_loss(metrics):
+    """The mean of the last tenth of the logged steps: a single step has few sequences."""
+    losses = [entry["loss"] for entry in metrics if entry.get("loss") is not None]
+    last = losses[-max(1, len(losses) // 10) :]
+    return sum(last) / len(last) if last else None
+
+
 def draw(runs, output, bigram_entropy):
     import matplotlib
 
@@ -68,16 +75,17 @@ def main():
     parser.add_argument("--output", type=Path, help="PNG to write")
     parser.add_argument("--bigram-entropy", type=float, help="draw a line at this many nats a token")
     parser.add_argument("--print-validation", action="store_true", help="only print the last validation loss of the first run")
+    parser.add_argument("--print-training", action="store_true", help="only print the mean training loss of its last tenth")
     arguments = parser.parse_args()
 
     runs = [(path.parent.name, read_metrics(path)) for path in arguments.metrics]
     for path, (_, metrics) in zip(arguments.metrics, runs):
         if not metrics:
             parser.exit(1, f"{path}: holds no metrics\n")
-    if arguments.print_validation:
-        loss = last_validation_loss(runs[0][1])
+    if arguments.print_validation or arguments.print_training:
+        loss = (last_validation_loss if arguments.print_validation else last_training_loss)(runs[0][1])
         if loss is None:
-            parser.exit(1, f"{arguments.metrics[0]}: holds no validation loss\n")
+            parser.exit(1, f"{arguments.metrics[0]}: holds no such loss\n")
         print(f"{loss:.4f}")
         return
     if arguments.output is None:

@@ -24,10 +24,12 @@ BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_
   upload(zeros);
 }
 
+// Documents first: kernels read a pair at once, of which an odd number of tokens before them would leave none aligned.
 BatchBuffers::Set BatchBuffers::view(const Tensor& memory) const {
   const int64_t tokens = memory.dim(1);
-  const auto row = [&](int64_t i) { return memory.rows(i, i + 1).view({tokens}); };
-  return {row(0), row(1), row(2), shape_.document_mask ? memory.rows(3, 5).view({tokens, 2}) : Tensor()};
+  const int64_t first = shape_.document_mask ? 2 : 0;
+  const auto row = [&](int64_t i) { return memory.rows(first + i, first + i + 1).view({tokens}); };
+  return {row(0), row(1), row(2), shape_.document_mask ? memory.rows(0, 2).view({tokens, 2}) : Tensor()};
 }
 
 void BatchBuffers::upload(const Batch& batch) {

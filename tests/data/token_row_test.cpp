@@ -26,7 +26,8 @@ std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const Tok
 }
 
 // For each token of [begin, begin + count) of the row, joined to a ring, the position of its document's first.
-std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin, int64_t count) {
+std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin,
+                                     int64_t count) {
   std::vector<bool> begins;
   for (const TokenLists& documents : files) {
     for (const auto& document : documents) {

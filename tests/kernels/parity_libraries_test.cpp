@@ -247,7 +247,8 @@ TEST_F(SdpaParity, DeterministicBackward) {
 // Of one token, of the whole sequence, many short ones, odd lengths, all together; in sequences that are no power of
 // two, shorter than a batch of documents and longer.
 TEST_F(SdpaParity, WithinDocuments) {
-  for (const SdpaShape& shape : {SdpaShape{2, 17, 4, 2, 32},
+  for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
+                                 {2, 17, 4, 2, 32},
                                  {3, 100, 6, 2, 64},
                                  {2, 256, 8, 2, 128},
                                  {1, 1021, 4, 2, 128},
