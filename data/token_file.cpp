@@ -228,6 +228,10 @@ void TokenFile::check_sequences() {
     end_of_last = std::max(end_of_last, offset + length * width);
     num_tokens_ += length;
   }
+  // Where they overlap, reading them all could take any multiple of what is stored.
+  CHECK_INPUT(num_tokens_ <= bin_.size_bytes() / width,
+              "{}: is {} bytes, but {} describes {} tokens of {} bytes: sequences overlap", bin_.path(),
+              bin_.size_bytes(), idx_.path(), num_tokens_, width);
   CHECK_INPUT(end_of_last == bin_.size_bytes(), "{}: is {} bytes, but {} describes {}: the two do not belong together",
               bin_.path(), bin_.size_bytes(), idx_.path(), end_of_last);
 }

@@ -61,8 +61,9 @@ class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
   // can be checked without reading the tokens: magic, version, dtype, the sizes of both files against the counts, every
-  // sequence inside PREFIX.bin, the document index rising from 0 to N. InputError naming the file, what was found and
-  // what was expected when anything is wrong. Zero tokens and empty documents are legal here.
+  // sequence inside PREFIX.bin, no more tokens in them than are stored, the document index rising from 0 to N.
+  // InputError naming the file, what was found and what was expected when anything is wrong. Zero tokens and empty
+  // documents are legal here.
   explicit TokenFile(const std::string& path);
 
   // Path of the file that holds the tokens.
