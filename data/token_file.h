@@ -81,7 +81,7 @@ class TokenFile {
   // Tokens before a document, in the order of the documents; num_tokens() for num_documents().
   int64_t document_begin(int64_t document) const;
   // The last document d with document_begin(d) + d * extra <= position, by binary search; `extra` is what a reader adds
-  // to every document. 0 where the index has been changed to nonsense.
+  // to every document. 0, or InputError, where the index has been changed to nonsense.
   int64_t find_document(int64_t position, int64_t extra) const;
 
   // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes
