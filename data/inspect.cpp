@@ -103,7 +103,7 @@ OrderedJson document_lengths(const TokenFile& file) {
 OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
   if (!path_exists(path)) return nullptr;
   try {
-    OrderedJson json = parse_ordered_json(read_input_file(path), path);
+    OrderedJson json = parse_ordered_json(read_input_file(path, kMaxOrderedJsonBytes), path);
     CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
     return json;
   } catch (const InputError& error) {
@@ -114,6 +114,9 @@ OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
 
 int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
+  // Beyond int64 it is as wrong as the largest value, and must not become a negative one.
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (sidecar[key].is_number_unsigned()) return static_cast<int64_t>(std::min(sidecar[key].get<uint64_t>(), kMost));
   return sidecar[key].get<int64_t>();
 }
 
