@@ -61,8 +61,9 @@ double summed_information(std::span<const int64_t> counts) {
   return sum;
 }
 
-OrderedJson entropies(const TokenFile& file, int64_t vocab_size) {
-  const auto v = static_cast<size_t>(vocab_size);
+// Of ids below `end`.
+OrderedJson entropies(const TokenFile& file, int64_t end) {
+  const auto v = static_cast<size_t>(end);
   std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]
   size_t previous = 0;
   int64_t num_pairs = 0;
@@ -157,7 +158,7 @@ OrderedJson inspect_token_file(const std::string& path) {
   json["sidecar"] = sidecar;
   const int64_t vocab_size = std::max(integer_or(sidecar, "vocab_size", 0), file.num_tokens() > 0 ? ids.max + 1 : 0);
   if (ids.min >= 0 && vocab_size > 0 && vocab_size <= kEntropyVocabulary) {
-    json["entropy_nats"] = entropies(file, vocab_size);
+    json["entropy_nats"] = entropies(file, file.num_tokens() > 0 ? ids.max + 1 : 0);
   }
   json["problems"] = problems;
   json["intact"] = problems.empty();
