@@ -12,7 +12,10 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t kReadBytes = int64_t{1} << 20;
+// At a time: of a small file little more than it has, one byte to see its end.
+constexpr int64_t kLeastReadBytes = int64_t{4} << 10, kMostReadBytes = int64_t{1} << 20;
+
+int64_t block_bytes(int64_t file_bytes) { return std::clamp(file_bytes, kLeastReadBytes - 1, kMostReadBytes - 1) + 1; }
 
 const char* kind_name(mode_t mode) {
   if (S_ISDIR(mode)) return "directory";
@@ -82,12 +85,12 @@ int64_t InputFile::read_some(std::string& text, int64_t bytes) {
 
 std::string InputFile::read_all(int64_t max_bytes) {
   std::string text;
-  // One byte more than the file should have, to see its end.
-  int64_t wanted = std::clamp(size_bytes_, kReadBytes - 1, std::max(max_bytes, kReadBytes - 1)) + 1;
+  const int64_t block = block_bytes(size_bytes_);
+  int64_t wanted = std::clamp(size_bytes_, block - 1, std::max(max_bytes, block - 1)) + 1;
   while (read_some(text, wanted) > 0) {
     CHECK_INPUT(static_cast<int64_t>(text.size()) <= max_bytes,
                 "{}: is longer than {} bytes, the most that is read of it", path_, max_bytes);
-    wanted = kReadBytes;
+    wanted = block;
   }
   return text;
 }
@@ -104,7 +107,7 @@ bool InputFile::read_line(std::string& line) {
     }
     buffer_.erase(0, std::exchange(line_begin_, 0));
     searched = buffer_.size();
-    if (read_some(buffer_, kReadBytes) == 0) break;
+    if (read_some(buffer_, block_bytes(size_bytes_)) == 0) break;
   }
   line.swap(buffer_);
   buffer_.clear();

@@ -1,6 +1,7 @@
 #include "core/json_input.h"
 
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -25,16 +26,18 @@ bool is_too_deep(std::string_view text) {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > kMaxJsonDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
+    } else if ((c == ']' || c == '}') && --depth < 0) {
+      return false;  // the fault at which the parser ends
     }
   }
   return false;
 }
 
 template <typename Json>
-Json parse(std::string_view text, const std::string& where) {
+Json parse(std::string_view text, const std::string& where, int64_t max_bytes = std::numeric_limits<int64_t>::max()) {
   CHECK_INPUT(!is_too_deep(text), "{}: has lists and objects nested more than {} deep", where, int{kMaxJsonDepth});
+  CHECK_INPUT(std::cmp_less_equal(text.size(), max_bytes), "{}: has {} bytes, expected at most {}", where, text.size(),
+              max_bytes);
   try {
     return Json::parse(text);
   } catch (const nlohmann::json::exception& error) {
@@ -49,7 +52,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
-  return parse<nlohmann::ordered_json>(text, where);
+  return parse<nlohmann::ordered_json>(text, where, kMaxOrderedJsonBytes);
 }
 
 std::string reason_of(const nlohmann::json::exception& error) {

@@ -12,9 +12,12 @@ namespace octavo {
 
 // Lists and objects within one another; every format that Octavo reads stays far below.
 inline constexpr int kMaxJsonDepth = 64;
+// Of text whose objects keep the order of their keys: nlohmann compares each key with all before it.
+inline constexpr int64_t kMaxOrderedJsonBytes = int64_t{64} << 10;
 
 // InputError naming `where`: not JSON (with the place), or nested more than kMaxJsonDepth deep. A deeper tree would be
-// of no use: nlohmann copies, compares and prints trees by recursion.
+// of no use: nlohmann copies, compares and prints trees by recursion. Text
+// of more than kMaxOrderedJsonBytes is refused by the ordered one.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 

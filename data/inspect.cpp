@@ -61,8 +61,9 @@ double summed_information(std::span<const int64_t> counts) {
   return sum;
 }
 
-OrderedJson entropies(const TokenFile& file, int64_t vocab_size) {
-  const auto v = static_cast<size_t>(vocab_size);
+// Of ids below `end`.
+OrderedJson entropies(const TokenFile& file, int64_t end) {
+  const auto v = static_cast<size_t>(end);
   std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]
   size_t previous = 0;
   int64_t num_pairs = 0;
@@ -103,7 +104,7 @@ OrderedJson document_lengths(const TokenFile& file) {
 OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
   if (!path_exists(path)) return nullptr;
   try {
-    OrderedJson json = parse_ordered_json(read_input_file(path), path);
+    OrderedJson json = parse_ordered_json(read_input_file(path, kMaxOrderedJsonBytes), path);
     CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
     return json;
   } catch (const InputError& error) {
@@ -114,6 +115,9 @@ OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
 
 int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
+  // Beyond int64 it is as wrong as the largest value, and must not become a negative one.
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (sidecar[key].is_number_unsigned()) return static_cast<int64_t>(std::min(sidecar[key].get<uint64_t>(), kMost));
   return sidecar[key].get<int64_t>();
 }
 
@@ -154,7 +158,7 @@ OrderedJson inspect_token_file(const std::string& path) {
   json["sidecar"] = sidecar;
   const int64_t vocab_size = std::max(integer_or(sidecar, "vocab_size", 0), file.num_tokens() > 0 ? ids.max + 1 : 0);
   if (ids.min >= 0 && vocab_size > 0 && vocab_size <= kEntropyVocabulary) {
-    json["entropy_nats"] = entropies(file, vocab_size);
+    json["entropy_nats"] = entropies(file, file.num_tokens() > 0 ? ids.max + 1 : 0);
   }
   json["problems"] = problems;
   json["intact"] = problems.empty();

@@ -228,6 +228,10 @@ void TokenFile::check_sequences() {
     end_of_last = std::max(end_of_last, offset + length * width);
     num_tokens_ += length;
   }
+  // Where they overlap, reading them all could take any multiple of what is stored.
+  CHECK_INPUT(num_tokens_ <= bin_.size_bytes() / width,
+              "{}: is {} bytes, but {} describes {} tokens of {} bytes: sequences overlap", bin_.path(),
+              bin_.size_bytes(), idx_.path(), num_tokens_, width);
   CHECK_INPUT(end_of_last == bin_.size_bytes(), "{}: is {} bytes, but {} describes {}: the two do not belong together",
               bin_.path(), bin_.size_bytes(), idx_.path(), end_of_last);
 }
@@ -328,7 +332,8 @@ int64_t TokenFile::document_begin(int64_t document) const {
   if (!begins_.empty()) return begins_[static_cast<size_t>(document)];
   const int64_t sequence = document < num_documents_ ? first_sequence(document) : num_sequences_;
   if (sequence == num_sequences_) return num_tokens_;
-  return load<int64_t>(offsets_, sequence) / token_size_bytes(dtype_);
+  // Where the sequence ends does not matter here.
+  return sequence_offset_bytes(sequence, 0) / token_size_bytes(dtype_);
 }
 
 int64_t TokenFile::find_document(int64_t position, int64_t extra) const {

@@ -61,8 +61,9 @@ class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
   // can be checked without reading the tokens: magic, version, dtype, the sizes of both files against the counts, every
-  // sequence inside PREFIX.bin, the document index rising from 0 to N. InputError naming the file, what was found and
-  // what was expected when anything is wrong. Zero tokens and empty documents are legal here.
+  // sequence inside PREFIX.bin, no more tokens in them than are stored, the document index rising from 0 to N.
+  // InputError naming the file, what was found and what was expected when anything is wrong. Zero tokens and empty
+  // documents are legal here.
   explicit TokenFile(const std::string& path);
 
   // Path of the file that holds the tokens.
@@ -80,7 +81,7 @@ class TokenFile {
   // Tokens before a document, in the order of the documents; num_tokens() for num_documents().
   int64_t document_begin(int64_t document) const;
   // The last document d with document_begin(d) + d * extra <= position, by binary search; `extra` is what a reader adds
-  // to every document. 0 where the index has been changed to nonsense.
+  // to every document. 0, or InputError, where the index has been changed to nonsense.
   int64_t find_document(int64_t position, int64_t extra) const;
 
   // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes

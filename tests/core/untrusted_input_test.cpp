@@ -148,6 +148,9 @@ TEST_F(UntrustedInput, JsonOfAnyDepthIsParsedOrRefused) {
   }
   const std::string brackets = R"({"\"[[\\": "]]{{\\\"", "a": [)" + std::string(100, ' ') + "]}";
   EXPECT_EQ(parse_json(brackets, "x").size(), 2u) << "brackets in strings do not count";
+  const std::string wide = "[" + std::string(static_cast<size_t>(kMaxOrderedJsonBytes) - 2, ' ') + "]";
+  EXPECT_TRUE(parse_ordered_json(wide, "x").empty());
+  expect_refusal([&] { parse_ordered_json(wide + " ", "x"); }, "x: has 65537 bytes, expected at most 65536");
   std::string flat = "[";
   for (int i = 0; i < 200'000; ++i) flat += "{},";
   EXPECT_EQ(parse_json(flat + "{}]", "x").size(), 200'001u);

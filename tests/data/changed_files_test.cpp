@@ -99,5 +99,17 @@ TEST_F(RewrittenIndex, ARowOfItEndsWithASentence) {
   }
 }
 
+TEST_F(RewrittenIndex, ADocumentBeginsInsideTheTokens) {
+  const TokenRow row({dir_ / "t"}, {.bos_id = 1, .eos_id = 2});
+  const TokenFile file(dir_ / "t");
+  std::vector<int32_t> tokens(20);
+  for (const int64_t offset : {std::numeric_limits<int64_t>::min(), int64_t{-2}, std::numeric_limits<int64_t>::max()}) {
+    rewrite(50 + 8, Bytes().add(offset).str());
+    expect_mentions(message_of<InputError>([&] { static_cast<void>(file.document_begin(1)); }),
+                    {"t.idx", "sequence 1"});
+    expect_mentions(message_of<InputError>([&] { row.read(0, tokens, {}); }), {"sequence 1"});
+  }
+}
+
 }  // namespace
 }  // namespace octavo

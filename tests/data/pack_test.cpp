@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/json_input.h"
 #include "data/byte_tokenizer.h"
 #include "data/inspect.h"
 #include "tests/data/test_files.h"
@@ -173,8 +174,14 @@ TEST(Inspect, SidecarThatContradictsIsReported) {
   EXPECT_EQ(json["intact"], false);
   ASSERT_EQ(json["problems"].size(), 2u);
   expect_mentions(json["problems"].dump(), {"2 documents", "token id 300", "vocabulary of 272"});
-  write_file(dir / "t.json", "[");
-  EXPECT_EQ(inspect_token_file(dir / "t")["intact"], false);
+  write_file(dir / "t.json", R"({"vocab_size": 18446744073709551615, "documents": 1, "tokens": 18446744073709551615})");
+  const auto beyond = inspect_token_file(dir / "t");
+  ASSERT_EQ(beyond["problems"].size(), 1u) << "what does not fit int64 is large, not negative";
+  expect_mentions(beyond["problems"].dump(), {"9223372036854775807 tokens", "there are 1 and 3"});
+  for (const std::string& text : {std::string("["), "{}" + std::string(kMaxOrderedJsonBytes, ' ')}) {
+    write_file(dir / "t.json", text);
+    EXPECT_EQ(inspect_token_file(dir / "t")["intact"], false);
+  }
   EXPECT_THROW(inspect_token_file(dir / "missing"), InputError);
 }
 

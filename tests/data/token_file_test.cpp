@@ -169,6 +169,7 @@ std::vector<BrokenFile> broken_files() {
       {"negative_length", bin, index_bytes(8, {-3, 1}, {0, 6}, {0, 1, 2}), {"t.idx", "length -3"}},
       {"negative_offset", bin, index_bytes(8, {3, 1}, {-2, 6}, {0, 1, 2}), {"t.idx", "offset -2"}},
       {"offset_beyond", bin, index_bytes(8, {3, 1}, {0, int64_t{1} << 62}, {0, 1, 2}), {"t.bin", "sequence 1"}},
+      {"overlap", bin, index_bytes(8, {3, 2}, {0, 4}, {0, 1, 2}), {"t.bin", "8 bytes", "5 tokens", "overlap"}},
       {"index_start", bin, index_bytes(8, {3, 1}, {0, 6}, {1, 2}), {"t.idx", "begins with 1"}},
       {"index_end", bin, index_bytes(8, {3, 1}, {0, 6}, {0, 1}), {"t.idx", "ends with 1"}},
       {"index_falls", bin, index_bytes(8, {3, 1}, {0, 6}, {0, 2, 1, 2}), {"t.idx", "falls from 2 to 1"}},

@@ -1,0 +1,51 @@
+// llm.c shards. The input's first byte says how to read the shard and whether to mend its header first.
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/read_tokens.h"
+
+namespace octavo::fuzz {
+namespace {
+
+constexpr size_t kHeaderBytes = 1024;
+
+enum Use : unsigned { kMendHeader = 1, kLlama3 = 2, kBos = 4, kEos = 8, kVocabulary = 16, kWholeHeader = 32 };
+
+// A header of 12 bytes stands for one whose other bytes, which nothing reads, are zeros.
+std::string make_shard(unsigned use, Input& input) {
+  std::string shard = input.take_bytes(12);
+  if (!(use & kWholeHeader)) shard.resize(kHeaderBytes);
+  shard += input.take_rest();
+  if (!(use & kMendHeader)) return shard;
+  shard.resize(std::max(shard.size(), kHeaderBytes));
+  store_at<int32_t>(shard, 0, (use & kLlama3) ? 20240801 : 20240520);
+  store_at<int32_t>(shard, 4, (use & kLlama3) ? 7 : 1);
+  const size_t width = (use & kLlama3) ? 4 : 2;
+  const size_t tokens = (shard.size() - kHeaderBytes) / width;
+  shard.resize(kHeaderBytes + tokens * width);
+  store_at(shard, 8, static_cast<int32_t>(tokens));
+  return shard;
+}
+
+}  // namespace
+}  // namespace octavo::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace octavo;
+  using namespace octavo::fuzz;
+  static const ScratchDir dir;
+  static ScratchFile bin_file(dir / "t.bin");
+  static const std::string path = dir / "t.bin";
+
+  Input input(bytes, size);
+  const unsigned use = input.take<uint8_t>();
+  bin_file.set(make_shard(use, input));
+  accepts([&] {
+    const TokenFile file(path);
+    check_documents(file);
+    if (use & kVocabulary) check_vocabulary(file, 50257);
+    TokenRowOptions options;
+    if (use & kBos) options.bos_id = 1;
+    if (use & kEos) options.eos_id = 2;
+    check_windows(TokenRow({path}, options), /*changes=*/false);
+  });
+  return 0;
+}

@@ -1,0 +1,76 @@
+// Reads a token file in the ways that Octavo does, and holds what it gives to what its header promises.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/token_file.h"
+#include "data/token_row.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace octavo::fuzz {
+
+inline constexpr int64_t kReadTokens = 512;  // of a row, at most
+
+// Of a file that does not change: documents lie one behind the other and are found at their tokens.
+inline void check_documents(const TokenFile& file) {
+  int64_t begin = 0;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    require(file.document_begin(d) == begin, "documents lie one behind the other");
+    const int64_t length = file.document_length(d);
+    if (length > 0) require(file.find_document(begin + length - 1, 0) == d, "a document is found at its last token");
+    begin += length;
+  }
+  require(begin == file.num_tokens() && file.document_begin(file.num_documents()) == begin,
+          "documents hold all tokens");
+}
+
+inline void check_vocabulary(const TokenFile& file, int64_t vocab_size) {
+  if (!accepts([&] { file.check_vocabulary(vocab_size); })) return;
+  std::array<int32_t, 64> ids{};
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    const auto count = std::min<int64_t>(static_cast<int64_t>(ids.size()), file.document_length(d));
+    const auto read = std::span(ids).first(static_cast<size_t>(count));
+    file.copy(d, 0, read);
+    require(find_outside_vocabulary(read, vocab_size) < 0, "a checked file holds no id outside the vocabulary");
+  }
+}
+
+struct RowRead {
+  std::vector<int32_t> tokens, document_start;
+};
+
+inline RowRead read_row(const TokenRow& row, int64_t begin, int64_t count) {
+  RowRead read{std::vector<int32_t>(static_cast<size_t>(count)), std::vector<int32_t>(static_cast<size_t>(count))};
+  row.read(begin, read.tokens, read.document_start);
+  return read;
+}
+
+// Windows over the row and past its end. Of a file that does not change they hold what one read from the beginning
+// does.
+inline void check_windows(const TokenRow& row, bool changes) {
+  const int64_t tokens = row.num_tokens();
+  const int64_t all = std::min(tokens, kReadTokens);
+  std::optional<RowRead> whole;
+  const auto read_whole = [&] { whole = read_row(row, 0, all); };
+  if (!accepts(read_whole)) require(changes, "a row that was opened can be read");
+  for (int64_t i = 0; i < 8; ++i) {
+    const int64_t begin = tokens / 8 * i + tokens % 8 * i / 8;
+    std::optional<RowRead> window;
+    const bool is_read = accepts([&] { window = read_row(row, begin, std::min<int64_t>(all, 5 + 3 * i)); });
+    require(is_read || changes, "a window of a row that was opened can be read");
+    if (!is_read || changes || begin + static_cast<int64_t>(window->tokens.size()) > all) continue;
+    for (size_t t = 0; t < window->tokens.size(); ++t) {
+      const auto at = static_cast<size_t>(begin) + t;
+      require(window->tokens[t] == whole->tokens[at], "a window holds the tokens of the row");
+      const auto start = std::max<int64_t>(0, whole->document_start[at] - begin);
+      require(window->document_start[t] == start, "a window knows where its documents begin");
+    }
+  }
+}
+
+}  // namespace octavo::fuzz

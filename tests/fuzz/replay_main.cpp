@@ -1,0 +1,34 @@
+// Runs a fuzz target on every file of the folders that it is given, each once. A file whose name is the last one that
+// is printed is a finding.
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <vector>
+
+#include "tests/fuzz/fuzz_target.h"
+
+namespace {
+
+std::vector<uint8_t> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path.string() + ": cannot be read");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int count = 0;
+  for (int i = 1; i < argc; ++i) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i])) {
+      if (!entry.is_regular_file()) continue;
+      std::cout << entry.path().string() << std::endl;
+      // Of exactly its size, so that a sanitizer sees a read beyond it.
+      const std::vector<uint8_t> bytes = read_file(entry.path());
+      LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+      ++count;
+    }
+  }
+  std::cout << count << " inputs\n";
+  return count > 0 ? 0 : 1;
+}

@@ -1,0 +1,47 @@
+// PREFIX.json beside a token file that is intact, the whole input.
+#include <nlohmann/json.hpp>
+
+#include "data/inspect.h"
+#include "data/token_writer.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace octavo::fuzz {
+namespace {
+
+constexpr int64_t kDocuments = 2, kTokens = 5;
+
+std::string write_tokens(const std::string& prefix) {
+  TokenFileWriter writer(prefix, TokenDtype::kU16);
+  writer.add_document(std::array<int32_t, 3>{5, 6, 7});
+  writer.add_document(std::array<int32_t, 2>{5, 6});
+  writer.finish();
+  return prefix;
+}
+
+// Where the sidecar is not believed, its numbers say why.
+void check_description(const nlohmann::ordered_json& json) {
+  require(json["intact"] == json["problems"].empty(), "what has a problem is not intact");
+  const auto& sidecar = json["sidecar"];
+  if (sidecar.is_null() || json["intact"] != true) return;
+  for (const auto& [key, count] : {std::pair("documents", kDocuments), std::pair("tokens", kTokens)}) {
+    if (!sidecar.contains(key) || !sidecar[key].is_number_integer()) continue;
+    require(sidecar[key] == count, "an intact sidecar has the counts of the file");
+  }
+}
+
+}  // namespace
+}  // namespace octavo::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace octavo;
+  using namespace octavo::fuzz;
+  static const ScratchDir dir;
+  static const std::string prefix = write_tokens(dir / "t");
+  static ScratchFile file(prefix + ".json");
+
+  file.set({reinterpret_cast<const char*>(bytes), size});
+  const nlohmann::ordered_json json = inspect_token_file(prefix);
+  check_description(json);
+  (void)json.dump(2);
+  return 0;
+}
