@@ -146,6 +146,8 @@ void resolve_device(Config& config, Device device) {
               "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
               "runs with device: cpu)",
               name_of(kFloatType, config.precision.compute));
+  CHECK_INPUT(!is_cuda || config.data.seq_len > 1,
+              "data.seq_len is 1, which attention's backward has no kernels for on GPUs, expected at least 2 there");
   config.compute_given = true;
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }

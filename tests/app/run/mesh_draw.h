@@ -104,6 +104,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.training.micro_batch_size = dice.number(1, 3);
   const int64_t tokens_unit = std::lcm(unit, tensor_ranks);
   c.data.seq_len = unit > 1 ? tokens_unit * dice.number(1, unit == 128 ? 1 : 3) : tensor_ranks * dice.number(1, 12);
+  if (device == Device::kCuda && c.data.seq_len == 1) c.data.seq_len = 2;
   c.data.document_mask = dice.yes();
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
   // A scale of FP8 is of a micro-batch.
