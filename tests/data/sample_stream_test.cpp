@@ -200,10 +200,11 @@ TEST_F(SampleStreamTest, TheSameFileTwiceIsShuffledDifferently) {
 TEST_F(SampleStreamTest, BatchesOfASortedCorpusHaveAllItsSources) {
   constexpr int64_t kWindows = 100'000;
   constexpr int64_t kBatch = 256;
+  constexpr int64_t kBatches = 300;  // of 15,000 counts one is further off by chance, and 2,700 are looked at
   const std::vector<double> shares{0.6, 0.3, 0.1};
   for (const uint64_t seed : {1234u, 1u, 2u}) {
     WindowOrder order({.num_tokens = kWindows * 13, .seq_len = 12, .seed = seed});
-    for (int64_t batch = 0; batch < 3 * kWindows / kBatch; ++batch) {
+    for (int64_t batch = 0; batch < kBatches; ++batch) {
       std::vector<double> counts(3);
       for (int64_t i = 0; i < kBatch; ++i) {
         const double place = static_cast<double>(order.at(batch * kBatch + i).begin) / (kWindows * 13.0);
@@ -211,8 +212,7 @@ TEST_F(SampleStreamTest, BatchesOfASortedCorpusHaveAllItsSources) {
       }
       for (size_t s = 0; s < 3; ++s) {
         const double deviation = std::sqrt(kBatch * shares[s] * (1 - shares[s]));
-        // One of 15,000 is beyond 4 by chance, and 10,545 are looked at.
-        ASSERT_LT(std::abs(counts[s] - kBatch * shares[s]), 5 * deviation) << "seed " << seed << " batch " << batch;
+        ASSERT_LT(std::abs(counts[s] - kBatch * shares[s]), 4 * deviation) << "seed " << seed << " batch " << batch;
       }
     }
   }

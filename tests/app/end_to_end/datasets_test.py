@@ -1,0 +1,82 @@
+"""Training on several datasets: losses and passes by dataset, named validation sets, samples that are passed over."""
+
+import json
+
+from support import DONE, write_megatron
+from training_test import Corpus
+
+
+class DatasetsTest(Corpus):
+    def two(self, **data):
+        letters = write_megatron(self.dir / "letters", [[97 + (i * 7) % 20 for i in range(900)]])
+        return self.config(
+            self.corpus,
+            data={
+                "train": [{"path": self.corpus, "name": "text", "weight": 3}, {"path": letters, "weight": 1}],
+                "validation": [{"path": self.held_out, "name": "held out"}, {"path": letters, "weight": 3}],
+            } | data,
+            validation={"every": 3, "batches": 1},
+        )
+
+    def test_losses_by_dataset(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                result = self.train(self.two(), f"logging.dir=log{ranks}", f"checkpoint.dir=checkpoints{ranks}", ranks=ranks)
+                self.assertIn("data text:", result.out)
+                self.assertIn("data letters:", result.out)
+                for step, entry in self.metrics(f"log{ranks}").items():
+                    # Of 8 samples a step 6 are of the first, all of as many targets.
+                    losses = entry["loss_by_dataset"]
+                    self.assertEqual(sorted(losses), ["letters", "text"])
+                    self.assertAlmostEqual((6 * losses["text"] + 2 * losses["letters"]) / 8, entry["loss"], delta=1e-5)
+                    self.assertAlmostEqual(entry["epochs"]["letters"], 2 * step / (902 // 33), delta=1e-9)
+                    self.assertEqual("validation_loss" in entry, step % 3 == 0)
+                    if step % 3 == 0:
+                        parts = entry["validation_loss_by_dataset"]
+                        mean = (parts["held out"] + 3 * parts["letters"]) / 4
+                        self.assertAlmostEqual(mean, entry["validation_loss"], delta=1e-9)
+        one, two = (self.metrics(f"log{ranks}") for ranks in (1, 2))
+        for step, entry in one.items():
+            for name, loss in entry["loss_by_dataset"].items():
+                self.assertAlmostEqual(two[step]["loss_by_dataset"][name], loss, delta=1e-5)
+        out = self.run_octavo("evaluate", self.two(), "checkpoint.dir=checkpoints1").out.splitlines()
+        self.assertTrue(out[-3].startswith("held out  validation_loss"), out)
+        self.assertTrue(out[-2].startswith("letters  validation_loss"), out)
+        self.assertIn(f"{one[6]['validation_loss']:.6f}", out[-1])
+
+    def test_skipped_samples(self):
+        """A run that passes over what another one read in its second step goes on with that one's third."""
+        whole = self.config(self.corpus, training={"steps": 4})
+        self.train(whole, "logging.dir=whole", "checkpoint.dir=whole_checkpoints", "optimizer.lr=1e-30")
+        result = self.train(whole, "data.skip=[[8, 16]]", "optimizer.lr=1e-30", "training.steps=3")
+        self.assertIn("data.skip: step 2 passed over the samples 8 to 15", result.out)
+        expected, skipped = self.losses("whole"), self.losses()
+        for step, same in ((1, 1), (2, 3), (3, 4)):
+            self.assertAlmostEqual(skipped[step][0], expected[same][0], delta=1e-6)
+        manifest = json.loads((self.dir / "checkpoints/step_00000003/manifest.json").read_text())
+        self.assertEqual(manifest["meta"]["loader"]["skipped"], [[8, 16]])
+        self.assertEqual(manifest["meta"]["loader"]["next_sample"], 32)
+
+    def test_going_on_elsewhere(self):
+        config = self.config(self.corpus, training={"steps": 2})
+        self.train(config)
+        result = self.train(config, "training.steps=3", "data.resume_from_sample=100")
+        self.assertIn("the data goes on at sample 100", result.out)
+        self.train(config, "training.steps=4", "data.resume_from_sample=100")  # as a job that is requeued
+        manifest = json.loads((self.dir / "checkpoints/step_00000004/manifest.json").read_text())
+        self.assertEqual(manifest["meta"]["loader"]["next_sample"], 100 + 2 * 8)
+
+    def test_too_many_passes(self):
+        letters = write_megatron(self.dir / "letters", [[97 + i % 20 for i in range(300)]])
+        train = [{"path": letters, "name": "few", "max_epochs": 2}]
+        config = self.config(self.corpus, data={"train": train})
+        self.refused("train", config, "data.on_max_epochs=error", mentions=["few", "max_epochs 2"])
+        process = self.start("train", config)
+        result = self.finish(process)
+        self.assertEqual(result.code, DONE)
+        self.assertEqual((result.out + result.err).count("more than the 2 times of its max_epochs"), 1)
+        self.assertIn("data few: pass 2 begins", result.out)
+
+    def test_names_are_told_apart(self):
+        twice = [{"path": self.corpus, "name": "a"}, {"path": self.corpus, "name": "a"}]
+        self.refused("train", self.config(self.corpus, data={"train": twice}), mentions=["data.train", "name a"])
