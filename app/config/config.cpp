@@ -63,6 +63,15 @@ void check_dataset_paths(const std::vector<DatasetSource>& sources, const char* 
                 "{}: {} has no path in dataset {}, expected {{path: PREFIX, weight: NUMBER}}", source, key, i + 1);
 }
 
+void refuse_retired_keys(const ConfigNode& tree) {
+  for (const RetiredKey& key : kRetiredKeys) {
+    const ConfigNode* section = tree.find(key.section);
+    const ConfigNode* found = section == nullptr ? nullptr : section->find(key.name);
+    CHECK_INPUT(found == nullptr, "{}: {}.{} is a key no more, as {}; leave it out", found->where, key.section,
+                key.name, key.sentence);
+  }
+}
+
 Config read_config(const ConfigNode& tree, const std::string& source) {
   Config config;
   config.source = source;
@@ -71,6 +80,7 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
     const ConfigNode* found = find_key(tree, key);
     if (found != nullptr && !key.read(*found, config)) refuse_value(*found, key.name, key.expected);
   }
+  refuse_retired_keys(tree);
   refuse_unknown_keys(tree, known_names());
   // After the unknown keys: what is missing is better reported as a key that is misspelt.
   derive_heads(config);
@@ -108,7 +118,11 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 
 Config config_from_json(const nlohmann::json& json, const std::string& source) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
-  return read_config(node_from_json(json, source), source);
+  nlohmann::json known = json;  // a checkpoint of an older version may have keys that are gone
+  for (const RetiredKey& key : kRetiredKeys) {
+    if (known.contains(key.section) && known[key.section].is_object()) known[key.section].erase(key.name);
+  }
+  return read_config(node_from_json(known, source), source);
 }
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }

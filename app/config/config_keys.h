@@ -30,6 +30,14 @@ struct ConfigKey {
   std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
 };
 
+// A key that there was: a config that is written has it no more, a checkpoint's may.
+struct RetiredKey {
+  const char* section;
+  const char* name;
+  const char* sentence;  // why it is gone
+};
+inline constexpr RetiredKey kRetiredKeys[] = {{"data", "lanes", "samples are windows of whole datasets now"}};
+
 // In the order in which they are read, written and documented: section by section.
 const std::vector<ConfigKey>& config_keys();
 

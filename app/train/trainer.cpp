@@ -23,6 +23,12 @@ T sum_of(const std::vector<T>& values) {
   return std::accumulate(values.begin(), values.end(), T{});
 }
 
+std::string by_name(const NumbersByName& numbers) {
+  std::string text;
+  for (const auto& [name, value] : numbers) text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, value);
+  return text;
+}
+
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state) {
   AmaxTable* amaxes = state.model.amaxes();
@@ -351,6 +357,7 @@ void Trainer::report(const StepResult& result, const StepData& data, const std::
   interval_ = {};
   if (!metrics_) return;
   log_line(LogLevel::kInfo, console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
+  if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
   keep_failure([&] { metrics_->write(m); });
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }

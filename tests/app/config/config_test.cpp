@@ -395,6 +395,14 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
   }
 }
 
+TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
+  expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
+  nlohmann::json json = to_json(load(kTrainable));
+  const nlohmann::json without = json;
+  json["data"]["lanes"] = 64;
+  EXPECT_EQ(to_json(config_from_json(json)), without);
+}
+
 TEST_F(ConfigTest, JsonIsReadAsStrictlyAsYaml) {
   nlohmann::json json = to_json(load(kTrainable));
   json["training"]["steps"] = "100";
