@@ -4,7 +4,7 @@
 // the largest w_d g - W n_d, the first one of equals. No dataset is ever a whole sample ahead: the largest of numbers
 // that sum to 0 is not negative, so n_d - g w_d / W < 1 after the choice. Hence the counts are exact after every W
 // samples, where the differences are whole, above -1 and sum to 0, and a sample is reached by walking one period at
-// most. Nor is one of two datasets a sample behind; of more it may be, by the others' choices: 1.7 was the most in
+// most. Nor is one of two datasets a sample behind; of more it may be, by the others' choices: 2 was about the most in
 // draws of up to 12 weights.
 #pragma once
 
