@@ -48,6 +48,10 @@ std::vector<SampleRange> ranges_from_json(const Json& json) {
 
 }  // namespace
 
+int64_t count_targets(std::span<const int32_t> targets) {
+  return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
+}
+
 Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Json* state)
     : config_(config), options_(options), stream_(config, config.train, options.vocab_size) {
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,

@@ -12,6 +12,8 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -46,8 +48,8 @@ struct SampleScratch {
   std::vector<int32_t> tokens, document_start;
 };
 
-// Whether the loss counts a position of that target.
-inline bool is_target(int32_t target) { return target >= 0; }
+// How many of a batch's targets the loss counts.
+int64_t count_targets(std::span<const int32_t> targets);
 
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
 class Loader {

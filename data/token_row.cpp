@@ -109,7 +109,7 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
                 file.path(), document, begin, length);
     const auto count = std::min(static_cast<size_t>(length - offset), target.tokens.size() - target.done);
     const std::span<int32_t> out = target.tokens.subspan(target.done, count);
-    if (!out.empty()) read_document(file, document, offset, out);
+    if (!out.empty()) read_document(file, {document, length - extra_tokens_}, offset, out);
     if (target.done < target.document_start.size()) {
       const size_t end = std::min(target.done + count, target.document_start.size());
       // Only the first document of a read can have begun before it, and that is at 0.
@@ -126,7 +126,8 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
 }
 
 // The tokens [offset, offset + out.size()) of a document with its bos and eos.
-void TokenRow::read_document(const TokenFile& file, int64_t document, int64_t offset, std::span<int32_t> out) const {
+void TokenRow::read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
+                             std::span<int32_t> out) const {
   if (options_.bos_id) {
     if (offset == 0) {
       out.front() = *options_.bos_id;
@@ -135,11 +136,11 @@ void TokenRow::read_document(const TokenFile& file, int64_t document, int64_t of
       --offset;
     }
   }
-  const int64_t left = std::max<int64_t>(0, file.document_length(document) - offset);
+  const int64_t left = std::max<int64_t>(0, document.length - offset);
   const auto ids = out.first(std::min(out.size(), static_cast<size_t>(left)));
   if (!ids.empty()) {
-    file.copy(document, offset, ids);
-    if (options_.vocab_size > 0) check_ids(file, document, offset, ids);
+    file.copy(document.index, offset, ids);
+    if (options_.vocab_size > 0) check_ids(file, document.index, offset, ids);
   }
   if (ids.size() < out.size()) out.back() = *options_.eos_id;
 }

@@ -55,9 +55,14 @@ class TokenRow {
     std::span<int32_t> document_start;
     size_t done = 0;
   };
+  struct StoredDocument {
+    int64_t index = 0;   // in its file
+    int64_t length = 0;  // without bos and eos
+  };
   const TokenFile& open(const File& file) const;
   void read_file(const File& file, int64_t position, Target& target) const;
-  void read_document(const TokenFile& file, int64_t document, int64_t offset, std::span<int32_t> out) const;
+  void read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
+                     std::span<int32_t> out) const;
   void check_ids(const TokenFile& file, int64_t document, int64_t position, std::span<const int32_t> ids) const;
 
   TokenRowOptions options_;

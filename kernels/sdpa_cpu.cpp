@@ -157,30 +157,38 @@ void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, fl
   }
 }
 
+// body(span, s, kv, scratch) for each span, of the shape s, and each key/value head, on all threads.
+template <typename Body>
+void for_each_kv_head(const Spans& spans, DType dtype, void* workspace, const Body& body) {
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t i = 0; i < spans.size(); ++i) {
+    for (int64_t kv = 0; kv < spans.shape.num_kv_heads; ++kv) {
+      const Scratch scratch(workspace, spans.shape, dtype);
+      const Document span = spans.at(i);
+      body(span, spans.shape_of(span), kv, scratch);
+    }
+  }
+}
+
 template <typename T>
 void forward(const SdpaForward& args, void* workspace) {
   const Spans spans(args.shape, args.documents);
   const int64_t d = args.shape.head_dim;
   const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
-#pragma omp parallel for collapse(2) schedule(dynamic)
-  for (int64_t i = 0; i < spans.size(); ++i) {
-    for (int64_t kv = 0; kv < args.shape.num_kv_heads; ++kv) {
-      const Scratch scratch(workspace, args.shape, args.qkv.dtype());
-      const Document span = spans.at(i);
-      const SdpaShape s = spans.shape_of(span);
-      const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
-      Heads h;
-      h.k = qkv.load((s.num_heads + kv) * d, scratch, 0, s);
-      h.v = qkv.load((s.num_heads + s.num_kv_heads + kv) * d, scratch, 1, s);
-      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        h.q = qkv.load(head * d, scratch, 2, s);
-        h.out = out.place(head * d, scratch, 3);
-        forward_head(s, h, scratch, spans.lse(args.lse, span, head));
-        out.store(head * d, h.out, s);
-      }
+  const auto kv_head = [&](const Document& span, const SdpaShape& s, int64_t kv, const Scratch& scratch) {
+    const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+    const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
+    Heads h;
+    h.k = qkv.load((s.num_heads + kv) * d, scratch, 0, s);
+    h.v = qkv.load((s.num_heads + s.num_kv_heads + kv) * d, scratch, 1, s);
+    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+      h.q = qkv.load(head * d, scratch, 2, s);
+      h.out = out.place(head * d, scratch, 3);
+      forward_head(s, h, scratch, spans.lse(args.lse, span, head));
+      out.store(head * d, h.out, s);
     }
-  }
+  };
+  for_each_kv_head(spans, args.qkv.dtype(), workspace, kv_head);
 }
 
 // p = exp(s - lse) and ds = p * (dp - D) / sqrt(head_dim) of one row, in place of scores and dp.
@@ -238,37 +246,32 @@ void backward(const SdpaBackward& args, void* workspace) {
   const Spans spans(args.shape, args.documents);
   const int64_t d = args.shape.head_dim;
   const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
-#pragma omp parallel for collapse(2) schedule(dynamic)
-  for (int64_t i = 0; i < spans.size(); ++i) {
-    for (int64_t kv = 0; kv < args.shape.num_kv_heads; ++kv) {
-      const Scratch scratch(workspace, args.shape, args.qkv.dtype());
-      const Document span = spans.at(i);
-      const SdpaShape s = spans.shape_of(span);
-      const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-      const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
-      const PackedHeads<T> d_out{args.d_out.data<T>() + span.begin * s.out_width(), s.out_width()};
-      const int64_t k_column = (s.num_heads + kv) * d;
-      const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * d;
-      Heads h;
-      h.k = qkv.load(k_column, scratch, 0, s);
-      h.v = qkv.load(v_column, scratch, 1, s);
-      h.d_k = d_qkv.place(k_column, scratch, 2);
-      h.d_v = d_qkv.place(v_column, scratch, 3);
-      zero(h.d_k, s);
-      zero(h.d_v, s);
-      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        h.q = qkv.load(head * d, scratch, 4, s);
-        h.out = out.load(head * d, scratch, 5, s);
-        h.d_out = d_out.load(head * d, scratch, 6, s);
-        h.d_q = d_qkv.place(head * d, scratch, 7);
-        backward_head(s, h, scratch, spans.lse(args.lse, span, head));
-        d_qkv.store(head * d, h.d_q, s);
-      }
-      d_qkv.store(k_column, h.d_k, s);
-      d_qkv.store(v_column, h.d_v, s);
+  const auto kv_head = [&](const Document& span, const SdpaShape& s, int64_t kv, const Scratch& scratch) {
+    const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+    const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
+    const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
+    const PackedHeads<T> d_out{args.d_out.data<T>() + span.begin * s.out_width(), s.out_width()};
+    const int64_t k_column = (s.num_heads + kv) * d;
+    const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * d;
+    Heads h;
+    h.k = qkv.load(k_column, scratch, 0, s);
+    h.v = qkv.load(v_column, scratch, 1, s);
+    h.d_k = d_qkv.place(k_column, scratch, 2);
+    h.d_v = d_qkv.place(v_column, scratch, 3);
+    zero(h.d_k, s);
+    zero(h.d_v, s);
+    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+      h.q = qkv.load(head * d, scratch, 4, s);
+      h.out = out.load(head * d, scratch, 5, s);
+      h.d_out = d_out.load(head * d, scratch, 6, s);
+      h.d_q = d_qkv.place(head * d, scratch, 7);
+      backward_head(s, h, scratch, spans.lse(args.lse, span, head));
+      d_qkv.store(head * d, h.d_q, s);
     }
-  }
+    d_qkv.store(k_column, h.d_k, s);
+    d_qkv.store(v_column, h.d_v, s);
+  };
+  for_each_kv_head(spans, args.qkv.dtype(), workspace, kv_head);
 }
 
 }  // namespace

@@ -58,9 +58,7 @@ Bench::Bench(const Config& config, Runtime& runtime)
   publish_weights(state_, training_rank(runtime));
   const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank());
   state_.batch.upload(batch);
-  const auto counted = std::count_if(batch.targets.begin(), batch.targets.end(), is_target);
-  const double targets = runtime.group().all_reduce_sum(static_cast<double>(counted));
-  targets_ = static_cast<int64_t>(targets) / runtime.mesh().tensor().size();
+  targets_ = static_cast<int64_t>(runtime.sum_over_samples(static_cast<double>(count_targets(batch.targets))));
 }
 
 void Bench::step() {

@@ -6,6 +6,12 @@
 
 namespace octavo {
 
+BatchShape batch_shape(const Config& config) {
+  return {.micro_batch_size = config.training.micro_batch_size,
+          .seq_len = config.data.seq_len,
+          .document_mask = config.data.document_mask};
+}
+
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
     : shape_(shape), rows_(rows), stream_(&stream) {
   const int64_t arrays = shape.document_mask ? 5 : 3;

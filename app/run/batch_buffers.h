@@ -3,11 +3,15 @@
 
 #include <vector>
 
+#include "app/config/config.h"
 #include "core/arena.h"
 #include "data/loader.h"
 #include "model/llama.h"
 
 namespace octavo {
+
+// Of a rank's forward pass.
+BatchShape batch_shape(const Config& config);
 
 class BatchBuffers {
  public:

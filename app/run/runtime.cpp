@@ -128,6 +128,10 @@ TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfi
           .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
 }
 
+double Runtime::sum_over_samples(double value) {
+  return group_.all_reduce_sum(mesh_->rank(Axis::kTensor) == 0 ? value : 0);
+}
+
 RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
   std::optional<Arena> arena;
   const bool one_machine = group_.local_size() == group_.size();

@@ -45,6 +45,9 @@ class Runtime {
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
+  // The sum of what ranks have of their own samples; tensor-parallel ranks have the same and count once. A collective.
+  double sum_over_samples(double value);
+
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
   // collective; the runtime must outlive the memory.
   RunMemory allocate(const std::function<int64_t()>& planned);

@@ -7,10 +7,7 @@
 namespace octavo {
 
 ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
-    : batch({.micro_batch_size = config.training.micro_batch_size,
-             .seq_len = config.data.seq_len,
-             .document_mask = config.data.document_mask},
-            config.training.micro_batch_size, config.model.vocab_size, arena, stream),
+    : batch(batch_shape(config), config.training.micro_batch_size, config.model.vocab_size, arena, stream),
       sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
 
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
@@ -55,7 +52,7 @@ std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
   double targets = 0;
   while (const Batch* batch = next_batch(dataset)) {
     if (should_stop()) return std::nullopt;
-    targets += static_cast<double>(std::count_if(batch->targets.begin(), batch->targets.end(), is_target));
+    targets += static_cast<double>(count_targets(batch->targets));
     buffers_.batch.upload(*batch);
     model.forward(buffers_.batch.micro_batch(0));
     stream.zero(buffers_.sum);
@@ -65,9 +62,8 @@ std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
     stream.synchronize();
     total += static_cast<double>(value);
   }
-  const bool counts = runtime_->mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same losses
-  total = runtime_->group().all_reduce_sum(counts ? total : 0);
-  targets = runtime_->group().all_reduce_sum(counts ? targets : 0);
+  total = runtime_->sum_over_samples(total);
+  targets = runtime_->sum_over_samples(targets);
   return DatasetLoss{total / std::max(targets, 1.0), static_cast<int64_t>(targets)};
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "app/memory/training_options.h"
@@ -270,7 +271,7 @@ std::string Trainer::last_checkpoint() const {
 }
 
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
-std::vector<int64_t> Trainer::count_targets(const Batch& batch) {
+std::vector<int64_t> Trainer::targets_of_step(const Batch& batch) {
   const int64_t seq_len = config_.data.seq_len;
   std::vector<int64_t> targets(batch.dataset_samples.size());
   if (!config_.data.document_mask) {
@@ -278,13 +279,11 @@ std::vector<int64_t> Trainer::count_targets(const Batch& batch) {
     return targets;
   }
   for (size_t row = 0; row < batch.dataset.size(); ++row) {
-    const auto begin = batch.targets.begin() + static_cast<int64_t>(row) * seq_len;
-    targets[static_cast<size_t>(batch.dataset[row])] += std::count_if(begin, begin + seq_len, is_target);
+    const auto length = static_cast<size_t>(seq_len);
+    targets[static_cast<size_t>(batch.dataset[row])] +=
+        count_targets(std::span(batch.targets).subspan(row * length, length));
   }
-  const bool counts = runtime_.mesh().rank(Axis::kTensor) == 0;  // the tensor-parallel ranks have the same batch
-  for (int64_t& sum : targets) {
-    sum = static_cast<int64_t>(runtime_.group().all_reduce_sum(counts ? static_cast<double>(sum) : 0));
-  }
+  for (int64_t& sum : targets) sum = static_cast<int64_t>(runtime_.sum_over_samples(static_cast<double>(sum)));
   return targets;
 }
 
@@ -294,7 +293,7 @@ void Trainer::train_step(int64_t step, const Batch& batch) {
   Stream& stream = runtime_.stream();
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  step_data_.push_back({count_targets(batch), data_report_->epochs(batch.state_after)});
+  step_data_.push_back({targets_of_step(batch), data_report_->epochs(batch.state_after)});
   training_step(state_, {.number = step, .lr = lr, .targets = sum_of(step_data_.back().targets)},
                 training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);

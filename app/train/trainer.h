@@ -61,7 +61,7 @@ class Trainer {
   Outcome train(StopSignals& signals);
   void end_run();
   const Batch& next_batch();
-  std::vector<int64_t> count_targets(const Batch& batch);
+  std::vector<int64_t> targets_of_step(const Batch& batch);
   void train_step(int64_t step, const Batch& batch);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and

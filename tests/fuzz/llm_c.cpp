@@ -42,10 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     const TokenFile file(path);
     check_documents(file);
     if (use & kVocabulary) check_vocabulary(file, 50257);
-    TokenRowOptions options;
-    if (use & kBos) options.bos_id = 1;
-    if (use & kEos) options.eos_id = 2;
-    check_windows(TokenRow({path}, options), /*changes=*/false);
+    check_windows(TokenRow({path}, row_options(use & kBos, use & kEos)), /*changes=*/false);
   });
   return 0;
 }

@@ -90,13 +90,6 @@ void mend(unsigned what, std::string& idx, std::string& bin) {
   if (what & kMendBin) mend_bin(index, bin);
 }
 
-TokenRowOptions row_options(unsigned use) {
-  TokenRowOptions options;
-  if (use & kBos) options.bos_id = 1;
-  if (use & kEos) options.eos_id = 2;
-  return options;
-}
-
 }  // namespace
 }  // namespace octavo::fuzz
 
@@ -122,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     if (use & kVocabulary) check_vocabulary(file, 1 + static_cast<int64_t>(position));
     if ((use & kInspect) == kInspect) (void)inspect_token_file(path).dump(2);
     const std::vector<std::string> paths((use & kTwice) ? 2 : 1, path);
-    const TokenRow row(paths, row_options(use));
+    const TokenRow row(paths, row_options(use & kBos, use & kEos));
     check_windows(row, /*changes=*/false);
     if (!(use & kRewrite)) return;
     const size_t at = kHeaderBytes + position % (idx.size() - kHeaderBytes);

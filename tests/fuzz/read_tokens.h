@@ -16,6 +16,13 @@ namespace octavo::fuzz {
 
 inline constexpr int64_t kReadTokens = 512;  // of a row, at most
 
+inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
+  TokenRowOptions options;
+  if (with_bos) options.bos_id = 1;
+  if (with_eos) options.eos_id = 2;
+  return options;
+}
+
 // Of a file that does not change: documents lie one behind the other and are found at their tokens.
 inline void check_documents(const TokenFile& file) {
   int64_t begin = 0;

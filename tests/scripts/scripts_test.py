@@ -3,7 +3,6 @@
 import contextlib
 import io
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -12,19 +11,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import count_tests  # noqa: E402
 import plot_metrics  # noqa: E402
-
-
-class ScratchTest(unittest.TestCase):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.root = Path(scratch.name)
-
-    def write(self, name, content):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
+from scratch import ScratchTest  # noqa: E402
 
 
 class PlotMetricsTest(ScratchTest):

@@ -10,7 +10,6 @@ import json
 import os
 import struct
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -24,6 +23,7 @@ from tokenizing.errors import InputError, RunError  # noqa: E402
 from tokenizing.inputs import Sources, find_sources  # noqa: E402
 from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
 from tokenizing.token_files import TokenFileWriter, read_sidecar  # noqa: E402
+from scratch import ScratchTest  # noqa: E402
 from tokenizing_cases import compress_zstd, random_texts, read_dataset, write_jsonl, write_parquet  # noqa: E402
 
 
@@ -31,18 +31,7 @@ def needs(module):
     return unittest.skipUnless(importlib.util.find_spec(module), f"the Python package {module} is not installed")
 
 
-class ScratchTest(unittest.TestCase):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.root = Path(scratch.name)
-
-    def write(self, name, content):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
+class PlannedTest(ScratchTest):
     def read(self, *paths, field="text", part_bytes=1 << 20, sources=None):
         """All documents, by way of the parts; `self.parts` is how many these were."""
         sources = sources or Sources()
@@ -53,7 +42,7 @@ class ScratchTest(unittest.TestCase):
         return [text for part in parts for piece in part.pieces for text in documents.read_piece(piece, field, sources)]
 
 
-class FormatsTest(ScratchTest):
+class FormatsTest(PlannedTest):
     """Every format gives the documents of the plain one, wherever it is cut."""
 
     def setUp(self):
@@ -141,7 +130,7 @@ class FormatsTest(ScratchTest):
             self.assertEqual([part.name for part in planner.parts(last.get)], [part.name for part in parts])
 
 
-class BadInputsTest(ScratchTest):
+class BadInputsTest(PlannedTest):
     def refuse(self, message, *paths, **options):
         for part_bytes in (20, 1 << 20):
             with self.assertRaisesRegex(InputError, message):
@@ -200,7 +189,7 @@ class BadInputsTest(ScratchTest):
                 self.refuse(f"{name}: a document of more than", self.write(name, content))
 
 
-class FoldersTest(ScratchTest):
+class FoldersTest(PlannedTest):
     def test_in_order_of_paths_without_binary_files(self):
         self.write("d/b.txt", "second")
         self.write("d/a/z.txt", "first")
@@ -245,7 +234,7 @@ class FoldersTest(ScratchTest):
         self.assertEqual(without_surrogates(json.loads('"a\\ud83db \\ud83d\\ude42"')), "a\ufffdb 🙂")
 
 
-class TokenFileWriterTest(ScratchTest):
+class TokenFileWriterTest(PlannedTest):
     def write_dataset(self, vocab_size, tokens_of_documents):
         prefix = str(self.root / "out" / "tokens")
         writer = TokenFileWriter(prefix, vocab_size)
@@ -283,7 +272,7 @@ class TokenFileWriterTest(ScratchTest):
         self.assertEqual(list(self.root.iterdir()), [])
 
 
-class MergeTest(ScratchTest):
+class MergeTest(PlannedTest):
     def make_parts(self, counts):
         """Parts of `counts` documents; document i is i once, twice or three times."""
         number, parts = 0, []

@@ -138,7 +138,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   batch.document_start.assign(batch.inputs.size(), 0);
   if (config.data.document_mask) batch.document_start = read_ids(file, "document_start");
   state.batch.upload(batch);
-  const auto tokens = static_cast<double>(std::count_if(batch.targets.begin(), batch.targets.end(), is_target));
+  const auto tokens = static_cast<double>(count_targets(batch.targets));
   state.model.forward_backward(state.batch.micro_batch(0), static_cast<float>(1.0 / tokens), true, true);
 
   Pass pass;
