@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "app/memory/training_options.h"
-#include "app/run/same_files.h"
-#include "app/run/tokenizer.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -30,36 +28,6 @@ std::string by_name(const NumbersByName& numbers) {
   return text;
 }
 
-// The amaxes of delayed FP8 scaling; undefined without it.
-Tensor amax_history(TrainingState& state) {
-  AmaxTable* amaxes = state.model.amaxes();
-  return amaxes != nullptr ? amaxes->history() : Tensor();
-}
-
-// What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
-std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
-  std::vector<CheckpointTensor> tensors;
-  const auto add = [&](const std::string& prefix, const Tensor& shards) {
-    for (const ParameterPiece& piece : state.parameters.pieces()) {
-      const ParameterSpec& spec = *piece.spec;
-      if (!spec.counts) continue;
-      tensors.push_back({.name = prefix + spec.name,
-                         .shape = spec.whole_shape,
-                         .begin = spec.column_offset() + piece.begin,
-                         .end = spec.column_offset() + piece.end,
-                         .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
-                         .columns = spec.columns()});
-    }
-  };
-  add("", state.parameters.master());
-  for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept.shards);
-  if (const Tensor history = amax_history(state); with_history && history.defined()) {
-    tensors.push_back(
-        {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
-  }
-  return tensors;
-}
-
 }  // namespace
 
 Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
@@ -69,16 +37,14 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       model_(config_, true, runtime),
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
-      writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
-              runtime.stream()) {
+      checkpoints_(config_, runtime, state_) {
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] {
     if (!config.data.validation.empty()) validator_.emplace(config, runtime, model_.arena());
   });
   prepare_fp8_reports();
-  std::optional<Checkpoint> found = open_run_checkpoint(config.checkpoint, runtime.group());
-  check_shared_directory("checkpoint.dir", config.checkpoint.dir, runtime.group());
+  std::optional<Checkpoint> found = checkpoints_.open();
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
     const int64_t steps = std::max<int64_t>(0, config_.training.steps - start_step_);
@@ -88,7 +54,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
-  reserve_staging();
+  checkpoints_.reserve_staging();
   runtime.group().agree([&] {
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
@@ -112,7 +78,7 @@ void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   if (!found) {
-    carry_tokenizer(nullptr);
+    checkpoints_.started_from(nullptr);
     loader_ = std::make_unique<Loader>(config_.data, options);
     timer_.mark("data");
     load_initial_weights(config_, state_.parameters, stream, reader);
@@ -125,41 +91,12 @@ void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
-  load_weights(checkpoint, state_.parameters, stream);
-  load_optimizer(checkpoint, state_.parameters, state_.optimizer, stream);
-  load_amax_history(checkpoint, state_.model.amaxes(), stream);
-  carry_tokenizer(&checkpoint);
+  load_state(checkpoint, state_, stream);
+  checkpoints_.started_from(&checkpoint);
   start_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
-  resumed_ = checkpoint.path();
   timer_.mark("reading");
   if (runtime_.group().is_root()) log_info("resuming {} after step {}", checkpoint.path().string(), start_step_);
-}
-
-// Checkpoints carry their tokenizer; where the one that the config names is not at hand, that of the resumed one.
-void Trainer::carry_tokenizer(const Checkpoint* resumed) {
-  const std::string& name = config_.data.tokenizer;
-  if (!runtime_.group().is_root() || name == "byte") return;
-  std::vector<CarriedFile> files = read_tokenizer_files(name);
-  if (files.empty() && resumed != nullptr) {
-    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
-  }
-  if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
-  writer_.carry(std::move(files));
-}
-
-// Pages that the system cannot hand out would end the process when they are first written, long after the start.
-void Trainer::reserve_staging() {
-  if (!writer_.stages()) return;
-  const int64_t bytes = CheckpointWriter::staging_bytes(checkpoint_pieces());
-  runtime_.group().agree([&] {
-    const int64_t available = runtime_.available_host_bytes();
-    CHECK_INPUT(bytes <= available,
-                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available; {} takes less",
-                gib(bytes), gib(available),
-                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
-  });
-  runtime_.group().agree([&] { writer_.reserve(bytes); });
 }
 
 // So that algorithms are timed, plans built and modules loaded before the first step.
@@ -176,7 +113,7 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
   try {
     return train(signals);
   } catch (const std::exception& error) {
-    if (runtime_.group().shares(error)) complete_pending_save();
+    if (runtime_.group().shares(error)) checkpoints_.complete_pending_save();
     throw;
   }
 }
@@ -206,7 +143,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     bool stopping = should_stop(signals);
     const bool validating =
         validator_ && !stopping && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
-    bool saving = last || stopping || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+    bool saving = last || stopping || checkpoints_.due(step);
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
     const bool first = step == start_step_ + 1;
@@ -216,7 +153,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
       finish_step(current && (last || stopping), current && validating, signals);
     }
     if (validating && should_stop(signals)) stopping = saving = true;
-    if (writer_.pending()) writer_.poll();
+    checkpoints_.poll();
     if (saving) save(step);
     if (saving || validating) results_.start(stream);
     if (stopping) {
@@ -229,7 +166,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
 }
 
 void Trainer::end_run() {
-  writer_.finish();
+  checkpoints_.finish();
   runtime_.group().agree([&] { rethrow_kept_failure(); });
 }
 
@@ -253,21 +190,6 @@ void Trainer::keep_failure(const std::function<void()>& work) {
 
 void Trainer::rethrow_kept_failure() const {
   if (failure_) std::rethrow_exception(failure_);
-}
-
-// After a failure that all ranks share, which matters more than that of a save.
-void Trainer::complete_pending_save() {
-  try {
-    writer_.finish();
-  } catch (const std::exception& error) {
-    if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}", error.what());
-  }
-}
-
-std::string Trainer::last_checkpoint() const {
-  if (writer_.last_saved()) return writer_.last_saved()->string();
-  return resumed_ ? resumed_->string() : "none";
 }
 
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
@@ -319,10 +241,10 @@ void Trainer::finish_step(bool always, bool validating, const StopSignals& signa
   const bool first = result->step == start_step_ + 1;
   if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, data, validation);
   if (finite) return;
-  complete_pending_save();  // so that the one that is named is there
+  checkpoints_.complete_pending_save();  // so that the one that is named is there
   runtime_.group().agree([&] {
     throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
-                            result->step, last_checkpoint()));
+                            result->step, checkpoints_.last()));
   });
 }
 
@@ -361,16 +283,10 @@ void Trainer::report(const StepResult& result, const StepData& data, const std::
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }
 
-std::vector<CheckpointTensor> Trainer::checkpoint_pieces() {
-  const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
-  const bool with_history = runtime_.mesh().shard().rank() == 0 && runtime_.mesh().tensor().rank() == 0;
-  return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
-}
-
 void Trainer::save(int64_t step) {
   const nlohmann::json meta = {
       {"config", to_json(config_)}, {"loader", loader_->state_json()}, {"tokens", tokens_seen(step)}};
-  writer_.save(step, config_.model, meta, checkpoint_pieces());
+  checkpoints_.save(step, meta);
 }
 
 }  // namespace octavo

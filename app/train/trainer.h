@@ -3,7 +3,6 @@
 
 #include <deque>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,10 +17,10 @@
 #include "app/run/validation.h"
 #include "app/train/data_report.h"
 #include "app/train/metrics.h"
+#include "app/train/run_checkpoints.h"
 #include "app/train/signals.h"
 #include "app/train/step_results.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_writer.h"
 #include "data/loader.h"
 
 namespace octavo {
@@ -54,8 +53,6 @@ class Trainer {
   };
 
   void resume_or_initialize(std::optional<Checkpoint>& found);
-  void carry_tokenizer(const Checkpoint* resumed);
-  void reserve_staging();
   void prepare_fp8_reports();
   void warm_up();
   Outcome train(StopSignals& signals);
@@ -69,13 +66,10 @@ class Trainer {
   void finish_step(bool always, bool validating, const StopSignals& signals);
   void report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation);
   void save(int64_t step);
-  std::vector<CheckpointTensor> checkpoint_pieces();  // what this rank writes
   bool should_stop(const StopSignals& signals);
   // What a rank meets by itself between collectives (a full log disk) is kept until all can learn of it.
   void keep_failure(const std::function<void()>& work);
   void rethrow_kept_failure() const;
-  void complete_pending_save();
-  std::string last_checkpoint() const;
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
 
@@ -87,14 +81,13 @@ class Trainer {
   StepResults results_;
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;
-  CheckpointWriter writer_;
+  RunCheckpoints checkpoints_;
   std::unique_ptr<Loader> loader_;
   std::optional<DataReport> data_report_;
   std::deque<StepData> step_data_;        // of the steps whose results are pending
   std::optional<MetricsWriter> metrics_;  // on rank 0
   int64_t start_step_ = 0;                // already done when the run began
   int64_t start_tokens_ = 0;              // seen by then
-  std::optional<std::filesystem::path> resumed_;
   std::exception_ptr failure_;
   Interval interval_;
 };
