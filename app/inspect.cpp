@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/config/config.h"
+#include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
 #include "core/input_file.h"
@@ -42,6 +43,10 @@ int inspect_command(const InspectArguments& arguments) {
   }
   CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
               "inspecting the config {} needs --samples A:B", arguments.target);
+  if (is_directory_at(arguments.target) && is_run_folder(arguments.target)) {
+    std::cout << inspect_run(arguments.target).dump(2) << std::endl;
+    return kExitDone;
+  }
   if (is_directory_at(arguments.target)) {
     const nlohmann::json description = Checkpoint(arguments.target).describe();
     std::cout << description.dump(2) << std::endl;

@@ -30,6 +30,7 @@ void adamw(const Adamw& args) {
   const float clip = clip_factor(args);
   const float m_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta1), o.step)));
   const float v_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta2), o.step)));
+  if (args.skip.defined() && args.skip.data<float>()[0] != 0) return update_amax<float>(args.amax, args.master);
   float* master = args.master.data<float>();
   const float* grad = args.grad.data<float>();
   Moment* exp_avg = args.exp_avg.data<Moment>();
@@ -62,6 +63,7 @@ void adamw(const Adamw& args, Stream& stream) {
   if (args.weight.defined()) expect_tensor(args.weight, "adamw weight", DType::kBFloat16, {n});
   if (args.amax.defined()) expect_tensor(args.amax, "adamw amax", DType::kFloat32, {1});
   if (args.options.grad_clip > 0) expect_tensor(args.grad_sum_of_squares, "adamw norm", DType::kFloat32, {1});
+  if (args.skip.defined()) expect_tensor(args.skip, "adamw skip", DType::kFloat32, {1});
   CHECK(args.options.step >= 1, "adamw: steps count from 1, got {}", args.options.step);
   const double bytes = 3.0 * static_cast<double>(args.master.bytes()) +
                        4.0 * static_cast<double>(args.exp_avg.bytes()) +

@@ -20,6 +20,7 @@ struct AdamwStep {
   __nv_bfloat16* weight;  // may be null
   float* amax;            // may be null
   const float* grad_sum_of_squares;
+  const float* skip;  // may be null
   int64_t n;
   float lr;
   float beta1;
@@ -64,11 +65,25 @@ __device__ void adamw_update(const AdamwStep<Moment>& step, float clip, int64_t 
   if (step.weight != nullptr) store_floats(step.weight + i, master);
 }
 
+// Adds elements i to i + M - 1 as they are to `largest`.
+template <int M, typename Moment>
+__device__ void measure(const AdamwStep<Moment>& step, int64_t i, Magnitude<float>& largest) {
+  float master[M];
+  load_floats(step.master + i, master);
+#pragma unroll
+  for (int j = 0; j < M; ++j) largest.add_word(__float_as_uint(master[j]));
+}
+
 template <int M, typename Moment>
 __global__ void __launch_bounds__(kFlatThreads) adamw_kernel(const AdamwStep<Moment> step, int64_t head) {
-  const float clip = clip_factor(step);
   Magnitude<float> largest;
-  for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { adamw_update<kCount>(step, clip, i, largest); });
+  if (step.skip != nullptr && *step.skip != 0) {
+    if (step.amax == nullptr) return;
+    for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { measure<kCount>(step, i, largest); });
+  } else {
+    const float clip = clip_factor(step);
+    for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { adamw_update<kCount>(step, clip, i, largest); });
+  }
   if (step.amax != nullptr) update_amax(step.amax, largest.float_bits());
 }
 
@@ -85,6 +100,7 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                .weight = pointer<__nv_bfloat16>(args.weight),
                                .amax = pointer<float>(args.amax),
                                .grad_sum_of_squares = pointer<const float>(args.grad_sum_of_squares),
+                               .skip = pointer<const float>(args.skip),
                                .n = args.master.numel(),
                                .lr = o.lr,
                                .beta1 = o.beta1,

@@ -7,8 +7,9 @@
 //   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
 //
 // and, where given, casts w to the compute dtype for the next forward and takes the amax of w, in which NaN and
-// infinity win (kernels/fp8.h). Elementwise over flat buffers that may start anywhere; fastest where all are as many
-// elements away from a multiple of 8. One fused kernel; queued on `stream`; deterministic.
+// infinity win (kernels/fp8.h). Where `skip` says so, m, v and w stay as they are to the bit, and only the amax is
+// taken. Elementwise over flat buffers that may start anywhere; fastest where all are as many elements away from a
+// multiple of 8. One fused kernel; queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -33,6 +34,7 @@ struct Adamw {
   Tensor weight;               // optional = [n] bfloat16
   Tensor amax = {};            // optional [1] float32: = max(itself, max |master|) after the update
   Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
+  Tensor skip = {};            // optional [1] float32: nothing is updated where it is not 0 (kernels/skip_update.h)
   AdamwOptions options;
 };
 void adamw(const Adamw& args, Stream& stream);

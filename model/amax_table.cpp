@@ -41,13 +41,23 @@ void AmaxTable::collect(Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current_, .row = row_, .factor = factor_}, stream);
 }
 
-void AmaxTable::end_step(Communicator& communicator, Stream& stream) {
+void AmaxTable::end_step(const Tensor& skip, Communicator& communicator, Stream& stream) {
   if (!delayed()) return;
-  const Tensor row = history_.rows(row_, row_ + 1);
-  if (uses_history_) stream.zero(row);  // the oldest step's; in the first step it holds earlier micro-batches
-  collect(stream);
-  communicator.all_reduce_max(row, stream);
-  collect(stream);  // nothing new: makes the scales of what all ranks reached
+  if (!uses_history_) {  // the row holds earlier micro-batches
+    const Tensor row = history_.rows(row_, row_ + 1);
+    collect(stream);
+    stream.copy(current_, row);
+    stream.zero(row);
+  }
+  communicator.all_reduce_max(current_, stream);
+  amax_history({.scaling = scaling_,
+                .history = history_,
+                .current = current_,
+                .row = row_,
+                .factor = factor_,
+                .replaces = true,
+                .skip = skip},
+               stream);
   row_ = (row_ + 1) % history_.dim(0);
   uses_history_ = true;
 }

@@ -43,8 +43,9 @@ class AmaxTable {
   // Forgets those of inputs and output gradients, as far as scales are made of them; delayed scaling takes them into
   // the history first unless this is a step's first micro-batch.
   void begin_micro_batch(bool first, Stream& stream);
-  // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history.
-  void end_step(Communicator& communicator, Stream& stream);
+  // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
+  // unless `skip` (optional, kernels/skip_update.h) says that the step is passed over.
+  void end_step(const Tensor& skip, Communicator& communicator, Stream& stream);
   // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
   bool uses_history() const { return uses_history_; }
 

@@ -184,8 +184,8 @@ void Llama::upload_rope_table() {
   stream_->synchronize();  // the host table ends here
 }
 
-void Llama::end_step(Communicator& communicator) {
-  if (amaxes_) amaxes_->end_step(communicator, *stream_);
+void Llama::end_step(const Tensor& skip, Communicator& communicator) {
+  if (amaxes_) amaxes_->end_step(skip, communicator, *stream_);
 }
 
 BlockContext Llama::context(const Documents& documents) {

@@ -61,8 +61,9 @@ class Llama {
   // share.
   Tensor next_token_logits(const Tensor& inputs, int64_t position);
 
-  // After a step's last micro-batch: delayed scaling takes its amaxes into the history.
-  void end_step(Communicator& communicator);
+  // After a step's last micro-batch: delayed scaling takes its amaxes into the history, unless it is passed over
+  // (AmaxTable::end_step).
+  void end_step(const Tensor& skip, Communicator& communicator);
 
   const Tensor& losses() const { return losses_; }  // [tokens] float32
   const ModelConfig& config() const { return options_.config; }

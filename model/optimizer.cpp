@@ -43,8 +43,7 @@ void Optimizer::find_segments() {
   }
 }
 
-void Optimizer::step(int64_t step, double lr, const ParameterRanks& ranks, Stream& stream) {
-  const ShardedParameters& p = *parameters_;
+void Optimizer::measure_gradients(const ParameterRanks& ranks, Stream& stream) {
   parameters_->finish_gradients(ranks.tensor, stream);
   stream.zero(grad_sum_of_squares_);
   for (const Tensor& gradients : counted_gradients_) {
@@ -53,6 +52,10 @@ void Optimizer::step(int64_t step, double lr, const ParameterRanks& ranks, Strea
   for (Communicator* group : {ranks.shard, ranks.tensor}) {
     if (group != nullptr) group->all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   }
+}
+
+void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {
+  const ShardedParameters& p = *parameters_;
   if (amaxes_ != nullptr) amaxes_->begin_weights(stream);
   for (const Segment& segment : segments_) {
     const auto slice = [&](const Tensor& flat) { return flat.rows(segment.begin, segment.end); };
@@ -63,6 +66,7 @@ void Optimizer::step(int64_t step, double lr, const ParameterRanks& ranks, Strea
            .weight = segment.weight,
            .amax = segment.amax,
            .grad_sum_of_squares = grad_sum_of_squares_,
+           .skip = skip,
            .options = {.lr = static_cast<float>(lr),
                        .beta1 = static_cast<float>(config_.beta1),
                        .beta2 = static_cast<float>(config_.beta2),

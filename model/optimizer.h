@@ -26,10 +26,12 @@ class Optimizer {
   // `parameters` and `amaxes` must outlive the optimizer; amaxes is null without FP8. Moments start at zero.
   Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena);
 
-  // One step, from 1, at learning rate `lr`. Queued on `stream`: waits for the gradients, computes
-  // grad_sum_of_squares() over `ranks`, clips, and updates the master weights, the moments, the weights that travel
-  // (but those in FP8, see ShardedParameters::publish) and the weights' amaxes of per-tensor recipes.
-  void step(int64_t step, double lr, const ParameterRanks& ranks, Stream& stream);
+  // Of a step, first: waits for the gradients and computes grad_sum_of_squares() over `ranks`. Queued on `stream`.
+  void measure_gradients(const ParameterRanks& ranks, Stream& stream);
+  // Then step `step`, from 1, at learning rate `lr`: clips, and updates the master weights, the moments, the weights
+  // that travel (but those in FP8, see ShardedParameters::publish) and the weights' amaxes of per-tensor recipes.
+  // Nothing but those amaxes where `skip` (optional, kernels/skip_update.h) says so. Queued on `stream`.
+  void step(int64_t step, double lr, const Tensor& skip, Stream& stream);
 
   // All that is to be saved and restored.
   const std::vector<OptimizerState>& states() const { return states_; }

@@ -23,12 +23,18 @@ namespace octavo {
 
 inline constexpr int64_t kMaxSeqLen = 1 << 24;
 
+enum class OnLossSpike : uint8_t { kWarn, kSkip, kRollback };
+
 struct TrainingConfig {
   int64_t steps = 2000;
   int64_t global_batch_size = 128;
   int64_t micro_batch_size = 1;
   uint64_t seed = 42;
   bool deterministic = false;
+  int64_t max_skipped_steps = 10;
+  OnLossSpike on_loss_spike = OnLossSpike::kWarn;
+  double loss_spike_z = 6;
+  int64_t loss_spike_window = 100;
 };
 
 struct CheckpointConfig {

@@ -24,6 +24,7 @@ constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;
+constexpr int64_t kMaxWindow = 100000;
 constexpr int64_t kMaxMultiprocessors = 1024;
 constexpr int64_t kMaxReaderThreads = 256;
 
@@ -207,6 +208,10 @@ void add_training(std::vector<ConfigKey>& keys) {
   training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a rank and forward pass; the rest of the batch is accumulated.");
   training.add("seed", &Training::seed, "", "Seed of the initial weights.");
   training.add("deterministic", &Training::deterministic, "", "Whether a run is bitwise the same twice on GPUs too, at some cost in speed.");
+  training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Steps in a row that may be passed over (their loss or gradient norm is not finite, or a spike) before the run ends with a checkpoint from before; and rollbacks to one checkpoint.");
+  training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss far above those before it: a warning, a step that changes nothing, or a rollback to the last checkpoint, from which the samples of the spike are passed over.");
+  training.add("loss_spike_z", &Training::loss_spike_z, kPositive, "standard deviations", "How far above the mean of the window a loss is a spike.");
+  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses that spikes are told by; 0 for never.");
 }
 
 void add_optimizer(std::vector<ConfigKey>& keys) {

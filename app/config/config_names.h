@@ -11,6 +11,8 @@ namespace octavo::config_names {
 inline constexpr auto kShuffle = std::to_array<Choice<Shuffle>>({{"lcg", Shuffle::kLcg}, {"none", Shuffle::kNone}});
 inline constexpr auto kOnMaxEpochs =
     std::to_array<Choice<OnMaxEpochs>>({{"warn", OnMaxEpochs::kWarn}, {"error", OnMaxEpochs::kError}});
+inline constexpr auto kOnLossSpike = std::to_array<Choice<OnLossSpike>>(
+    {{"warn", OnLossSpike::kWarn}, {"skip", OnLossSpike::kSkip}, {"rollback", OnLossSpike::kRollback}});
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},

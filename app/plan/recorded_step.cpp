@@ -79,7 +79,7 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
                        .sharding = run.sharding,
                        .checkpointing = checkpointing},
                       rank, arena);
-  state.model.end_step(rank.world);  // that of the step before
+  state.model.end_step({}, rank.world);  // that of the step before
 
   RecordedStep step;
   step.shards = mesh.shard;

@@ -1,10 +1,12 @@
 #include "app/run/training_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "app/run/fp8_report.h"
 #include "kernels/reduce.h"
+#include "kernels/skip_update.h"
 
 namespace octavo {
 
@@ -30,7 +32,8 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
       optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
-                          Lifetime::kStep)) {}
+                          Lifetime::kStep)),
+      skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {}
 
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   Arena plan(rank.stream.device());
@@ -39,6 +42,8 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
 }
 
 namespace {
+
+float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 // Each sequence is of one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
@@ -52,6 +57,18 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
   }
 }
 
+// Whether a number is finite is the same on all ranks; its last bits, and so whether it is above a limit, may not be,
+// as groups of ranks sum in orders of their own.
+void decide_on_update(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
+  skip_update({.skip = state.skip,
+               .loss_sums = state.loss,
+               .grad_sum_of_squares = state.optimizer.grad_sum_of_squares(),
+               .loss_scale = loss_scale(step),
+               .loss_limit = step.loss_limit},
+              rank.stream);
+  if (std::isfinite(step.loss_limit)) rank.world.all_reduce_max(state.skip, rank.stream);
+}
+
 }  // namespace
 
 void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
@@ -61,17 +78,18 @@ void training_step(TrainingState& state, const TrainingStep& step, const Trainin
 
 void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank) {
   const int64_t micro_batches = state.batch.num_micro_batches();
-  const float scale = 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1));
   if (i == 0) rank.stream.zero(state.loss);
-  state.model.forward_backward(state.batch.micro_batch(i), scale, i == 0, i + 1 == micro_batches);
+  state.model.forward_backward(state.batch.micro_batch(i), loss_scale(step), i == 0, i + 1 == micro_batches);
   add_losses(state, i, rank.stream);
 }
 
 void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
   Stream& stream = rank.stream;
   rank.data.all_reduce_sum(state.loss, stream, "losses");
-  state.model.end_step(rank.world);
-  state.optimizer.step(step.number, step.lr, {rank.data_parallel.shard, &rank.tensor}, stream);
+  state.optimizer.measure_gradients({rank.data_parallel.shard, &rank.tensor}, stream);
+  decide_on_update(state, step, rank);
+  state.model.end_step(state.skip, rank.world);
+  state.optimizer.step(step.number, step.lr, state.skip, stream);
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }
 

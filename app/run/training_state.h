@@ -1,6 +1,8 @@
 // Everything a training run keeps on the device, laid out in one arena, and the step that uses it.
 #pragma once
 
+#include <limits>
+
 #include "app/run/batch_buffers.h"
 #include "app/run/runtime.h"
 #include "model/llama.h"
@@ -40,6 +42,7 @@ class TrainingState {
   Optimizer optimizer;
   BatchBuffers batch;
   Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
+  Tensor skip;  // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
 };
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
@@ -49,10 +52,13 @@ struct TrainingStep {
   int64_t number = 1;  // from 1
   double lr = 0;
   int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
+  // A step of a larger loss is passed over, as one of a loss or gradient norm that is not finite always is.
+  float loss_limit = std::numeric_limits<float>::infinity();
 };
 
 // One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the
-// ranks, clip, update. Queued on the stream; state.loss and the optimizer's norm are there when it gets there.
+// ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets
+// there.
 void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
 // Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
 void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank);

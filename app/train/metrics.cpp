@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -11,10 +12,6 @@ namespace octavo {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-constexpr int64_t kMinute = 60;
-constexpr int64_t kHour = 60 * kMinute;
-constexpr int64_t kDay = 24 * kHour;
 
 std::string nonfinite_name(double value) {
   if (std::isnan(value)) return "nan";
@@ -41,6 +38,8 @@ void visit_numbers(const StepMetrics& m, Visit visit) {
   visit("step_ms", m.step_ms);
   visit("data_ms", m.data_ms);
   visit("memory_gib", m.memory_gib);
+  visit("goodput", m.goodput);
+  if (m.skipped_steps > 0) visit("skipped_steps", m.skipped_steps);
   if (m.validation_loss) visit("validation_loss", *m.validation_loss);
 }
 
@@ -111,17 +110,18 @@ std::vector<Scalar> scalars(const StepMetrics& metrics) {
   return all;
 }
 
-}  // namespace
+constexpr int64_t kReadBytes = int64_t{1} << 20;
 
-std::string format_duration(double seconds) {
-  constexpr double kLongest = 1e15;
-  if (!(seconds >= 0 && seconds < kLongest)) return "-";
-  const int64_t whole = std::llround(seconds);
-  if (whole < kMinute) return fmt::format("{}s", whole);
-  if (whole < kHour) return fmt::format("{}m", whole / kMinute);
-  if (whole < kDay) return fmt::format("{}h {}m", whole / kHour, whole % kHour / kMinute);
-  return fmt::format("{}d {}h", whole / kDay, whole % kDay / kHour);
+// Of a line: what a step that is done again has again.
+nlohmann::json distinction(const nlohmann::json& line) {
+  nlohmann::json values;
+  for (const char* key : {"loss", "grad_norm", "validation_loss", "tokens"}) {
+    if (const auto found = line.find(key); found != line.end()) values[key] = *found;
+  }
+  return values;
 }
+
+}  // namespace
 
 std::string console_line(const StepMetrics& metrics, double eta_seconds) {
   std::string line =
@@ -146,14 +146,51 @@ std::string metrics_json(const StepMetrics& metrics) {
   return json.dump();
 }
 
-MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard) : file_(dir + "/metrics.jsonl") {
+MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard, std::optional<int64_t> resumes_after)
+    : file_(dir + "/metrics.jsonl") {
+  if (resumes_after) find_repeated(*resumes_after);
   if (!file_.ends_a_line()) file_.write("\n");
   if (tensorboard) tensorboard_.emplace(dir);
 }
 
+// As much of the end of the file as reaches back to a step that is not repeated: of a run of months that is little.
+void MetricsWriter::find_repeated(int64_t resumes_after) {
+  const int64_t size = file_.size_bytes();
+  for (int64_t bytes = kReadBytes;; bytes *= 2) {
+    std::istringstream text(file_.read_before(size, bytes));
+    bool reached = bytes >= size;
+    for (std::string line; std::getline(text, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // discarded: a line cut short
+      const auto step = json.is_object() ? json.find("step") : json.end();
+      if (step == json.end() || !step->is_number_integer()) continue;
+      if (step->get<int64_t>() > resumes_after) {
+        repeated_.insert_or_assign(step->get<int64_t>(), distinction(json));
+      } else {
+        reached = true;
+      }
+    }
+    if (reached) return;
+  }
+}
+
+bool MetricsWriter::is_repeated(int64_t step, const nlohmann::json& line) {
+  const auto found = repeated_.find(step);
+  if (found == repeated_.end()) return false;
+  const bool same = found->second == distinction(line);
+  repeated_.erase(found);
+  return same;
+}
+
 void MetricsWriter::write(const StepMetrics& metrics) {
-  file_.write(metrics_json(metrics) + "\n");
+  const std::string line = metrics_json(metrics);
+  if (is_repeated(metrics.step, nlohmann::json::parse(line))) return;
+  file_.write(line + "\n");
   if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
+}
+
+std::string MetricsWriter::failure() const {
+  if (!file_.failure().empty() || !tensorboard_) return file_.failure();
+  return tensorboard_->file().failure();
 }
 
 }  // namespace octavo

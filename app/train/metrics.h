@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,8 +30,10 @@ struct StepMetrics {
   std::optional<double> mfu;  // as a fraction; none on a CPU, whose peak rate is not known
   double tflops = 0;          // achieved, a GPU
   double step_ms = 0;
-  double data_ms = 0;     // of step_ms, waiting for the loader
-  double memory_gib = 0;  // reserved, a GPU
+  double data_ms = 0;         // of step_ms, waiting for the loader
+  double memory_gib = 0;      // reserved, a GPU
+  double goodput = 0;         // share of the run's wall time so far in steps that count
+  int64_t skipped_steps = 0;  // so far, whose updates were passed over
   std::optional<double> validation_loss;
   NumbersByName loss_by_dataset;             // where there are several; without those that had no sample in the step
   NumbersByName validation_loss_by_dataset;  // where there are several
@@ -41,9 +45,6 @@ struct StepMetrics {
 // 31m", and "  validation_loss 3.1234" where there is one; without mfu where there is none.
 std::string console_line(const StepMetrics& metrics, double eta_seconds);
 
-// 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
-std::string format_duration(double seconds);
-
 // The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
 // value is written as null, and an object `nonfinite` beside it says what each of them was, as in
 // {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}. Numbers by dataset are objects with the datasets' names as
@@ -51,21 +52,31 @@ std::string format_duration(double seconds);
 std::string metrics_json(const StepMetrics& metrics);
 
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
-// that resumes appends the steps it repeats again; the last line of a step counts. Used by one thread, on one rank.
+// that resumes repeats steps: one whose line is there already, with the same losses and gradient norm, is not written
+// again; of several different lines of a step the last one counts. Used by one thread, on one rank.
 class MetricsWriter {
  public:
   // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers
-  // skip it. With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
+  // skip it. `resumes_after`: the last step that is not repeated; none where the run begins anew beside what is there.
+  // With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
   // under its key, a dataset's as in loss_by_dataset/NAME, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
   // Throws InputError naming the file that cannot be opened.
-  MetricsWriter(const std::string& dir, bool tensorboard);
+  MetricsWriter(const std::string& dir, bool tensorboard, std::optional<int64_t> resumes_after = {});
 
-  // Throws Error naming the file that cannot be written.
+  // What cannot be written is kept, and written when it can be (AppendFile).
   void write(const StepMetrics& metrics);
+  // What hinders writing now, in one sentence; empty where nothing does.
+  std::string failure() const;
+  // Steps that are in memory alone.
+  int64_t kept() const { return file_.kept() + file_.dropped(); }
 
  private:
+  void find_repeated(int64_t resumes_after);
+  bool is_repeated(int64_t step, const nlohmann::json& line);
+
   AppendFile file_;
   std::optional<TensorBoardWriter> tensorboard_;
+  std::map<int64_t, nlohmann::json> repeated_;  // steps after resumes_after that have a line: what tells it from others
 };
 
 }  // namespace octavo

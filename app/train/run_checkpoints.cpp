@@ -122,9 +122,15 @@ void RunCheckpoints::complete_pending_save() {
   }
 }
 
-std::string RunCheckpoints::last() const {
-  if (writer_.last_saved()) return writer_.last_saved()->string();
-  return resumed_ ? resumed_->string() : "none";
+std::optional<std::filesystem::path> RunCheckpoints::last_path() const {
+  return writer_.last_saved() ? writer_.last_saved() : resumed_;
 }
+
+Checkpoint RunCheckpoints::open_last() const {
+  CHECK(last_path().has_value(), "there is no checkpoint to open");
+  return open_same_checkpoint(last_path()->string(), runtime_.group());
+}
+
+std::string RunCheckpoints::last() const { return last_path() ? last_path()->string() : "none"; }
 
 }  // namespace octavo

@@ -45,7 +45,10 @@ class RunCheckpoints {
   void finish() { writer_.finish(); }
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
-  // The path of the last one that is complete, or "none", for messages.
+  // The last one that is complete, saved by this run or gone on from; opened on every rank.
+  std::optional<std::filesystem::path> last_path() const;
+  Checkpoint open_last() const;
+  // Its path, or "none", for messages.
   std::string last() const;
 
  private:

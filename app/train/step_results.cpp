@@ -1,13 +1,14 @@
 #include "app/train/step_results.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
 namespace octavo {
 
 StepResults::StepResults(Device device, int64_t datasets)
-    : datasets_(datasets), host_(Buffer::host(device, kSlots * (datasets + 1) * dtype_bytes(DType::kFloat32))) {
+    : datasets_(datasets), host_(Buffer::host(device, kSlots * slot_floats() * dtype_bytes(DType::kFloat32))) {
   for (size_t i = 0; i < kMarks; ++i) marks_.emplace_back(device, true);
 }
 
@@ -19,14 +20,21 @@ size_t StepResults::mark(Stream& stream) {
 
 void StepResults::start(Stream& stream) { mark(stream); }
 
-void StepResults::push(int64_t step, const Tensor& loss_sums, const Tensor& grad_sum_of_squares, Stream& stream) {
+void StepResults::start_anew(Stream& stream) {
+  has_end_ = false;
+  mark(stream);
+}
+
+void StepResults::push(int64_t step, const Tensors& tensors, Stream& stream) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());
   const int64_t slot = pushed_++ % kSlots;
-  float* host = static_cast<float*>(host_.data()) + slot * (datasets_ + 1);
+  float* host = static_cast<float*>(host_.data()) + slot * slot_floats();
   const size_t begin = last_mark_;
-  stream.copy(host, loss_sums.raw(), loss_sums.bytes());
-  stream.copy(host + datasets_, grad_sum_of_squares.raw(), sizeof(float));
-  steps_[slot] = {step, begin, mark(stream)};
+  stream.copy(host, tensors.loss_sums.raw(), tensors.loss_sums.bytes());
+  stream.copy(host + datasets_, tensors.grad_sum_of_squares.raw(), sizeof(float));
+  stream.copy(host + datasets_ + 1, tensors.skip.raw(), sizeof(float));
+  steps_[slot] = {step, std::exchange(has_end_, true) ? last_end_ : begin, begin, mark(stream)};
+  last_end_ = last_mark_;
 }
 
 std::optional<StepResult> StepResults::pop() {
@@ -35,11 +43,13 @@ std::optional<StepResult> StepResults::pop() {
   const Pending& pending = steps_[slot];
   const Event& end = marks_[pending.end];
   end.synchronize();
-  const float* host = static_cast<const float*>(host_.data()) + slot * (datasets_ + 1);
+  const float* host = static_cast<const float*>(host_.data()) + slot * slot_floats();
   return StepResult{.step = pending.step,
                     .loss_sums = {host, host + datasets_},
                     .grad_norm = std::sqrt(static_cast<double>(host[datasets_])),
-                    .step_ms = end.milliseconds_since(marks_[pending.begin])};
+                    .skipped = host[datasets_ + 1] != 0,
+                    .step_ms = end.milliseconds_since(marks_[pending.begin]),
+                    .pause_ms = marks_[pending.begin].milliseconds_since(marks_[pending.before])};
 }
 
 }  // namespace octavo

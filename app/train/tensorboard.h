@@ -26,7 +26,7 @@ struct Scalar {
   double value;
 };
 
-// Move-only; used by one thread. Every event reaches the system before write() returns.
+// Not movable; used by one thread. Every event reaches the system before write() returns, or is kept (AppendFile).
 class TensorBoardWriter {
  public:
   // Creates a new events.out.tfevents.<seconds>.<host>.<pid> in `dir` (and `dir` itself), with a number added where
@@ -34,8 +34,9 @@ class TensorBoardWriter {
   explicit TensorBoardWriter(const std::string& dir);
 
   const std::string& path() const { return file_.path(); }
-  // All scalars of one step as one event, stamped with the present time. Throws Error naming the file.
+  // All scalars of one step as one event, stamped with the present time.
   void write(int64_t step, std::span<const Scalar> scalars);
+  const AppendFile& file() const { return file_; }
 
  private:
   void write_record(std::string_view event);

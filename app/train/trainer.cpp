@@ -1,8 +1,8 @@
 #include "app/train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <iterator>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -12,20 +12,34 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "kernels/reduce.h"
 
 namespace octavo {
 
 namespace {
 
-template <typename T>
-T sum_of(const std::vector<T>& values) {
-  return std::accumulate(values.begin(), values.end(), T{});
+constexpr size_t kRecentSteps = 8;  // more than are pending
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-std::string by_name(const NumbersByName& numbers) {
-  std::string text;
-  for (const auto& [name, value] : numbers) text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, value);
-  return text;
+// "step 7" or "steps 7 to 9".
+std::string describe_steps(int64_t first, int64_t last) {
+  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
+}
+
+std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, double z_score) {
+  const double loss = step.loss();
+  const char* outcome = verdict == StepVerdict::kSkipped ? "; it changes nothing" : "";
+  const std::string samples =
+      fmt::format("samples {} to {}{}", step.data.samples.begin, step.data.samples.end - 1, outcome);
+  if (!std::isfinite(loss) || !std::isfinite(step.result.grad_norm)) {
+    return fmt::format("step {}: the loss is {:.4g} and the gradient norm {:.4g}; {}", step.step(), loss,
+                       step.result.grad_norm, samples);
+  }
+  return fmt::format("step {}: the loss of {:.4f} is a spike, {:.1f} standard deviations above those before; {}",
+                     step.step(), loss, z_score, samples);
 }
 
 }  // namespace
@@ -37,7 +51,8 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       model_(config_, true, runtime),
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
-      checkpoints_(config_, runtime, state_) {
+      checkpoints_(config_, runtime, state_),
+      guard_(config.training) {
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] {
@@ -47,17 +62,18 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   std::optional<Checkpoint> found = checkpoints_.open();
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
-    const int64_t steps = std::max<int64_t>(0, config_.training.steps - start_step_);
-    data_report_.emplace(config_.data, *loader_, steps * config_.training.global_batch_size);
+    data_report_.emplace(config_.data, *loader_, samples_left());
     data_report_->check_max_epochs();
   });
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
   checkpoints_.reserve_staging();
+  const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree([&] {
-    if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
+    log_.emplace(config_, runtime, runtime.group().is_root(), continues ? std::optional(start_step_) : std::nullopt);
   });
+  goodput_.emplace(config.logging.dir, continues && runtime.group().is_root(), start_steps_s_);
   timer_.mark("memory");
 }
 
@@ -71,32 +87,47 @@ void Trainer::prepare_fp8_reports() {
 }
 
 void Trainer::resume_or_initialize(std::optional<Checkpoint>& found) {
-  Stream& stream = runtime_.stream();
-  const ReaderRank reader{runtime_.group().rank(), runtime_.group().size()};
+  if (found) {
+    load(*found);
+    timer_.mark("reading");
+    if (runtime_.group().is_root()) log_info("resuming {} after step {}", found->path().string(), start_step_);
+    return;
+  }
+  checkpoints_.started_from(nullptr);
+  open_data(nullptr);
+  timer_.mark("data");
+  load_initial_weights(config_, state_.parameters, runtime_.stream(),
+                       {runtime_.group().rank(), runtime_.group().size()});
+  if (!config_.init_from.empty()) timer_.mark("reading");
+}
+
+void Trainer::open_data(const nlohmann::json* loader_state) {
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
-  if (!found) {
-    checkpoints_.started_from(nullptr);
-    loader_ = std::make_unique<Loader>(config_.data, options);
-    timer_.mark("data");
-    load_initial_weights(config_, state_.parameters, stream, reader);
-    if (!config_.init_from.empty()) timer_.mark("reading");
-    return;
-  }
-  Checkpoint& checkpoint = *found;
+  data_report_.reset();
+  loader_.reset();
+  loader_ = std::make_unique<Loader>(config_.data, options, loader_state);
+  good_step_ = start_step_;
+  good_loader_state_ = loader_->state_json();
+  next_sample_ = loader_->state().next_sample;
+}
+
+// All that a run goes on from.
+void Trainer::load(Checkpoint& checkpoint) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
   const nlohmann::json& meta = checkpoint.meta();
-  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
-  loader_ = std::make_unique<Loader>(config_.data, options, has_loader ? &meta.at("loader") : nullptr);
-  timer_.mark("data");
-  load_state(checkpoint, state_, stream);
-  checkpoints_.started_from(&checkpoint);
-  start_step_ = checkpoint.step();
+  start_step_ = saved_step_ = checkpoint.step();
   start_tokens_ = meta.value("tokens", int64_t{0});
-  timer_.mark("reading");
-  if (runtime_.group().is_root()) log_info("resuming {} after step {}", checkpoint.path().string(), start_step_);
+  const auto steps_s = meta.find("steps_s");
+  start_steps_s_ = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0;
+  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
+  open_data(has_loader ? &meta.at("loader") : nullptr);
+  timer_.mark("data");
+  load_state(checkpoint, state_, runtime_.stream());
+  guard_.from_json(meta.value("guard", nlohmann::json()));
+  checkpoints_.started_from(&checkpoint);
 }
 
 // So that algorithms are timed, plans built and modules loaded before the first step.
@@ -118,44 +149,60 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
   }
 }
 
+void Trainer::log_start() {
+  if (!runtime_.group().is_root()) return;
+  if (start_step_ >= config_.training.steps) {
+    log_info("nothing to do: step {} of {} is reached", start_step_, config_.training.steps);
+  } else {
+    data_report_->log_start();
+    log_info("started in {}", timer_.report());
+  }
+}
+
 Trainer::Outcome Trainer::train(StopSignals& signals) {
+  goodput_->add(Goodput::kStart, seconds_since_launch());
+  const auto tuning = std::chrono::steady_clock::now();
   warm_up();
+  goodput_->add(Goodput::kTuning, seconds_since(tuning));
+  log_start();
   Stream& stream = runtime_.stream();
   const int64_t total_steps = config_.training.steps;
-  if (runtime_.group().is_root()) {
-    if (start_step_ >= total_steps) {
-      log_info("nothing to do: step {} of {} is reached", start_step_, total_steps);
-    } else {
-      data_report_->log_start();
-      log_info("started in {}", timer_.report());
-    }
-  }
+  bool save_postponed = false;
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
     const Batch& batch = next_batch();
     signals.at_step(step);
-    interval_.data_ms += loader_->data_ms();
     state_.batch.upload(batch);
     if (runtime_.group().is_root()) data_report_->log_events(batch, step);
     train_step(step, batch);
 
+    Request request = agreed_request(signals);
     const bool last = step == total_steps;
-    bool stopping = should_stop(signals);
-    const bool validating =
-        validator_ && !stopping && config_.validation.every > 0 && (last || step % config_.validation.every == 0);
-    bool saving = last || stopping || checkpoints_.due(step);
+    const bool validating = validator_ && request == kGoOn && config_.validation.every > 0 &&
+                            (last || step % config_.validation.every == 0);
+    const bool due = last || save_postponed || checkpoints_.due(step);
+    const bool waiting = validating || due || request != kGoOn;
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
     const bool first = step == start_step_ + 1;
-    const int64_t in_flight = stream.is_cuda() && !validating && !saving && !first ? 1 : 0;
+    const int64_t in_flight = stream.is_cuda() && !waiting && !first ? 1 : 0;
     while (results_.pending() > in_flight) {
-      const bool current = results_.pending() == 1;
-      finish_step(current && (last || stopping), current && validating, signals);
+      const FinishedStep finished = pop_step();
+      const bool current = results_.pending() == 0;
+      finish_step(finished, current && (last || request == kStop), current && validating, signals);
     }
-    if (validating && should_stop(signals)) stopping = saving = true;
+    if (validating || due) request = std::max(request, agreed_request(signals));  // a signal, or a spike just seen
+    if (request != kGoOn && request != kStop && can_roll_back(request)) {
+      roll_back(request);
+      step = start_step_;
+      continue;
+    }
     checkpoints_.poll();
-    if (saving) save(step);
-    if (saving || validating) results_.start(stream);
+    // After steps that were passed over the weights are those of a checkpoint before them.
+    const bool stopping = request == kStop;
+    save_postponed = due && !last && !stopping && guard_.skipped_in_a_row() > 0;
+    if ((due && !save_postponed) || stopping) save(step, loader_->state_json());
+    if (waiting) results_.start(stream);
     if (stopping) {
       end_run();
       return Outcome::kStopped;
@@ -166,30 +213,22 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
 }
 
 void Trainer::end_run() {
+  const auto saving = std::chrono::steady_clock::now();
   checkpoints_.finish();
-  runtime_.group().agree([&] { rethrow_kept_failure(); });
+  goodput_->add(Goodput::kSaving, seconds_since(saving));
+  if (!runtime_.group().is_root()) return;
+  log_->end();
+  log_line(LogLevel::kInfo, goodput_->report());
+  write_goodput(true);
 }
 
 // Where all ranks learn of what one of them has met since the step before, a bad token among it.
 const Batch& Trainer::next_batch() {
   const Batch* batch = nullptr;
-  runtime_.group().agree([&] {
-    rethrow_kept_failure();
-    batch = &loader_->next();
-  });
+  runtime_.group().agree([&] { batch = &loader_->next(); });
+  data_wait_ms_ = loader_->data_ms();
+  data_lost_ms_ = results_.is_idle() ? data_wait_ms_ : 0;  // else the device had work meanwhile
   return *batch;
-}
-
-void Trainer::keep_failure(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception&) {
-    if (!failure_) failure_ = std::current_exception();
-  }
-}
-
-void Trainer::rethrow_kept_failure() const {
-  if (failure_) std::rethrow_exception(failure_);
 }
 
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
@@ -213,80 +252,180 @@ std::vector<int64_t> Trainer::targets_of_step(const Batch& batch) {
 // when the step's result is popped.
 void Trainer::train_step(int64_t step, const Batch& batch) {
   Stream& stream = runtime_.stream();
-  const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  step_data_.push_back({targets_of_step(batch), data_report_->epochs(batch.state_after)});
-  training_step(state_, {.number = step, .lr = lr, .targets = sum_of(step_data_.back().targets)},
+  StepData data{.targets = targets_of_step(batch),
+                .epochs = data_report_->epochs(batch.state_after),
+                .samples = {next_sample_, batch.state_after.next_sample},
+                .loader_state = loader_->state_json(),
+                .data_ms = data_wait_ms_,
+                .data_lost_ms = data_lost_ms_};
+  next_sample_ = data.samples.end;
+  recent_samples_.emplace_back(step, data.samples);
+  if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
+  training_step(state_,
+                {.number = step,
+                 .lr = learning_rate(config_.optimizer, step, config_.training.steps),
+                 .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0}),
+                 .loss_limit = guard_.loss_limit(step)},
                 training_rank(runtime_));
+  step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
-  results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
+  results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
 }
 
-// All ranks stop at the same step, whichever of them got the signal.
-bool Trainer::should_stop(const StopSignals& signals) {
-  return runtime_.group().all_reduce_max(signals.requested() ? 1 : 0) != 0;
+// All ranks do the same at the same step, whichever of them got the signal. Spikes are told by rank 0.
+Trainer::Request Trainer::agreed_request(const StopSignals& signals) {
+  return runtime_.group().all_reduce_max(signals.requested() ? kStop : wanted_);
 }
 
-void Trainer::finish_step(bool always, bool validating, const StopSignals& signals) {
-  const std::optional<StepResult> result = results_.pop();
-  if (!result) return;
-  const StepData data = std::move(step_data_.front());
+FinishedStep Trainer::pop_step() {
+  FinishedStep step{.result = results_.pop().value(), .data = std::move(step_data_.front())};
   step_data_.pop_front();
-  ++interval_.steps;
-  interval_.milliseconds += result->step_ms;
-  const bool finite = std::isfinite(sum_of(result->loss_sums)) && std::isfinite(result->grad_norm);
+  const StepResult& result = step.result;
+  log_->count(result.step_ms, step.data.data_ms);
+  const double lost_ms = std::min(step.data.data_lost_ms, result.step_ms);
+  goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
+  goodput_->add(Goodput::kData, lost_ms / 1e3);
+  goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
+  judge(step);
+  return step;
+}
+
+void Trainer::judge(const FinishedStep& step) {
+  const double loss = step.loss();
+  const double z = guard_.z_score(step.step(), loss);
+  const StepVerdict verdict = guard_.judge(step.step(), loss, step.result.skipped);
+  if (!step.result.skipped) {
+    good_step_ = step.step();
+    good_loader_state_ = step.data.loader_state;
+  }
+  if (verdict == StepVerdict::kGood) return;
+  if (runtime_.group().is_root()) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, z));
+  const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
+  if (goes_back && runtime_.group().is_root()) wanted_ = step.step();
+}
+
+void Trainer::finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals) {
   std::optional<ValidationLoss> validation;
-  if (validating && finite) validation = validator_->loss(state_.model, [&] { return should_stop(signals); });
-  const bool due = config_.logging.every > 0 && result->step % config_.logging.every == 0;
-  const bool first = result->step == start_step_ + 1;
-  if (due || first || always || validating || !finite || fp8_due(result->step)) report(*result, data, validation);
-  if (finite) return;
-  checkpoints_.complete_pending_save();  // so that the one that is named is there
+  if (validating) {
+    const auto begin = std::chrono::steady_clock::now();
+    validation = validator_->loss(state_.model, [&] { return should_stop(signals); });
+    validation_s_ = seconds_since(begin);
+    goodput_->add(Goodput::kValidation, validation_s_);
+  }
+  const bool due = config_.logging.every > 0 && step.step() % config_.logging.every == 0;
+  const bool first = step.step() == start_step_ + 1;
+  if (due || first || always || validating || step.result.skipped || fp8_due(step.step())) report(step, validation);
+  if (guard_.has_given_up()) give_up(step.step());
+}
+
+// The steps behind this one may have gone well: then the run goes on. Else the weights are those of the last good step,
+// whose checkpoint is saved.
+void Trainer::give_up(int64_t step) {
+  while (results_.pending() > 0 && guard_.has_given_up()) {
+    const FinishedStep finished = pop_step();
+    step = finished.step();
+    report(finished, {});
+  }
+  if (!guard_.has_given_up()) return;
+  checkpoints_.complete_pending_save();
+  if (good_step_ > saved_step_ && weights_are_finite()) {
+    save(good_step_, good_loader_state_);
+    checkpoints_.complete_pending_save();
+  }
+  if (runtime_.group().is_root()) write_goodput(true);
   runtime_.group().agree([&] {
-    throw Error(fmt::format("the loss or the gradient norm of step {} is not finite; the last checkpoint is {}",
-                            result->step, checkpoints_.last()));
+    throw Error(
+        fmt::format("the loss or the gradient norm of {} is not finite or a spike, more than "
+                    "training.max_skipped_steps in a row; the last checkpoint is {}",
+                    describe_steps(good_step_ + 1, step), checkpoints_.last()));
   });
 }
 
-void Trainer::report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation) {
-  const double seconds = interval_.milliseconds / 1e3;
-  const double steps = static_cast<double>(interval_.steps);
-  StepMetrics m;
-  m.step = result.step;
-  m.total_steps = config_.training.steps;
-  m.loss = sum_of(result.loss_sums) / static_cast<double>(std::max<int64_t>(sum_of(data.targets), 1));
-  m.grad_norm = result.grad_norm;
-  m.lr = learning_rate(config_.optimizer, result.step, m.total_steps);
-  m.tokens = tokens_seen(result.step);
-  m.wps = steps * static_cast<double>(tokens_per_step()) / seconds / runtime_.group().size();
-  const double flops = m.wps * config_.model.flops_per_token(config_.data.seq_len);
-  if (runtime_.stream().is_cuda()) m.mfu = flops / kPeakFlops;
-  m.tflops = flops / 1e12;
-  m.step_ms = 1e3 * seconds / steps;
-  m.data_ms = interval_.data_ms / steps;
-  m.memory_gib = runtime_.memory_gib();
-  m.loss_by_dataset = data_report_->means(result.loss_sums, data.targets);
-  m.epochs = data.epochs;
-  if (validation) {
-    m.validation_loss = validation->loss;
-    const auto& datasets = validator_->datasets();
-    for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
-      m.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
-    }
-  }
-  if (fp8_due(result.step)) m.fp8 = fp8_reporter_->pop();
-  interval_ = {};
-  if (!metrics_) return;
-  log_line(LogLevel::kInfo, console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
-  if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
-  keep_failure([&] { metrics_->write(m); });
-  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
+bool Trainer::weights_are_finite() {
+  Stream& stream = runtime_.stream();
+  const Tensor& sum = state_.optimizer.grad_sum_of_squares();  // nobody needs it any more
+  float squares = 0;
+  stream.zero(sum);
+  sum_of_squares({.out = sum, .x = state_.parameters.master()}, stream);
+  stream.copy(&squares, sum.raw(), sizeof(squares));
+  stream.synchronize();
+  return runtime_.group().all_reduce_max(std::isfinite(squares) ? 0 : 1) == 0;
 }
 
-void Trainer::save(int64_t step) {
-  const nlohmann::json meta = {
-      {"config", to_json(config_)}, {"loader", loader_->state_json()}, {"tokens", tokens_seen(step)}};
-  checkpoints_.save(step, meta);
+bool Trainer::can_roll_back(int64_t spike) {
+  if (checkpoints_.last_path()) return true;
+  wanted_ = kGoOn;
+  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", spike);
+  return false;
+}
+
+void Trainer::roll_back(int64_t spike) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (results_.pending() > 0) {
+    if (fp8_due(pop_step().step())) fp8_reporter_->pop();
+  }
+  wanted_ = kGoOn;
+  checkpoints_.complete_pending_save();
+  Checkpoint checkpoint = checkpoints_.open_last();
+  rollbacks_ = checkpoint.step() == start_step_ ? rollbacks_ + 1 : 1;
+  runtime_.group().agree([&] {
+    CHECK(rollbacks_ <= std::max<int64_t>(config_.training.max_skipped_steps, 1),
+          "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1,
+          checkpoint.path().string());
+  });
+  const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
+                                  [&](const auto& recent) { return recent.first == spike; });
+  CHECK(found != recent_samples_.end(), "the samples of step {} are not known", spike);
+  const SampleRange samples = found->second;
+  config_.data.skip.push_back(samples);
+  runtime_.group().agree_on_files("rolling back", [&] {
+    load(checkpoint);
+    data_report_.emplace(config_.data, *loader_, samples_left());
+  });
+  publish_weights(state_, training_rank(runtime_));
+  runtime_.stream().synchronize();
+  goodput_->set_back(start_steps_s_);
+  goodput_->add(Goodput::kRecovery, seconds_since(begin));
+  results_.start_anew(runtime_.stream());
+  if (!runtime_.group().is_root()) return;
+  log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint.path().string(), start_step_,
+              samples.begin, samples.end - 1);
+}
+
+void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation) {
+  StepContext context{.tokens = tokens_seen(step.step()),
+                      .skipped_steps = guard_.skipped(),
+                      .goodput = goodput_->share(),
+                      .loss_by_dataset = data_report_->means(step.result.loss_sums, step.data.targets)};
+  if (validation) {
+    context.validation_loss = validation->loss;
+    const auto& datasets = validator_->datasets();
+    for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
+      context.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
+    }
+  }
+  if (fp8_due(step.step())) context.fp8 = fp8_reporter_->pop();
+  log_->report(step, std::move(context));
+  if (runtime_.group().is_root()) write_goodput(false);
+}
+
+void Trainer::save(int64_t step, const nlohmann::json& loader_state) {
+  saved_step_ = step;
+  checkpoints_.save(step, {{"config", to_json(config_)},
+                           {"loader", loader_state},
+                           {"tokens", tokens_seen(step)},
+                           {"steps_s", goodput_->steps_seconds()},
+                           {"guard", guard_.to_json()}});
+}
+
+// It is worth no run.
+void Trainer::write_goodput(bool end) {
+  try {
+    goodput_->write(end);
+  } catch (const std::exception& error) {
+    if (!std::exchange(goodput_fails_, true)) log_warning("{}", error.what());
+  }
 }
 
 }  // namespace octavo

@@ -1,12 +1,12 @@
 // The training loop: one object a run. See Trainer::run() for the life of a step.
 #pragma once
 
+#include <algorithm>
 #include <deque>
-#include <exception>
-#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "app/config/config.h"
@@ -16,11 +16,12 @@
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/data_report.h"
-#include "app/train/metrics.h"
+#include "app/train/goodput.h"
 #include "app/train/run_checkpoints.h"
 #include "app/train/signals.h"
+#include "app/train/step_guard.h"
+#include "app/train/step_log.h"
 #include "app/train/step_results.h"
-#include "checkpoint/checkpoint.h"
 #include "data/loader.h"
 
 namespace octavo {
@@ -34,42 +35,48 @@ class Trainer {
   Trainer(const Config& config, Runtime& runtime, StartupTimer& timer);
 
   enum class Outcome { kDone, kStopped };
-  // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when the
-  // loss is not finite. After a failure that all ranks share, the checkpoint on its way is completed first.
+  // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when too
+  // many steps in a row had to be passed over. After a failure that all ranks share, the checkpoint on its way is
+  // completed first.
   Outcome run(StopSignals& signals);
 
  private:
-  // Since the last logged step.
-  struct Interval {
-    int64_t steps = 0;
-    double milliseconds = 0;
-    double data_ms = 0;
-  };
-
-  // What is known of a step when it is queued, and reported when its result is there.
-  struct StepData {
-    std::vector<int64_t> targets;  // by dataset, that its loss is the mean of
-    NumbersByName epochs;
-  };
+  // What ranks ask for between two steps; the largest is done.
+  using Request = int64_t;
+  static constexpr Request kGoOn = 0;  // others: to roll back, because of the step of that number
+  static constexpr Request kStop = std::numeric_limits<Request>::max();
 
   void resume_or_initialize(std::optional<Checkpoint>& found);
+  void open_data(const nlohmann::json* loader_state);
+  void load(Checkpoint& checkpoint);
   void prepare_fp8_reports();
   void warm_up();
+  void log_start();
   Outcome train(StopSignals& signals);
   void end_run();
   const Batch& next_batch();
   std::vector<int64_t> targets_of_step(const Batch& batch);
   void train_step(int64_t step, const Batch& batch);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
-  // Waits for the oldest step whose result is pending; then validates if asked, unless a signal comes meanwhile, and
-  // reports the step when it is due, `always`, or validated.
-  void finish_step(bool always, bool validating, const StopSignals& signals);
-  void report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation);
-  void save(int64_t step);
-  bool should_stop(const StopSignals& signals);
-  // What a rank meets by itself between collectives (a full log disk) is kept until all can learn of it.
-  void keep_failure(const std::function<void()>& work);
-  void rethrow_kept_failure() const;
+  Request agreed_request(const StopSignals& signals);
+  bool should_stop(const StopSignals& signals) { return agreed_request(signals) == kStop; }
+  // The oldest step whose result is pending, which it waits for. Judges it.
+  FinishedStep pop_step();
+  // And warns of what is wrong with it; Error where the run cannot go on.
+  void judge(const FinishedStep& step);
+  void give_up(int64_t step);
+  // Validates if asked, unless a signal comes meanwhile, and reports a step when it is due, `always`, or validated.
+  void finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals);
+  void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
+  // Back to the last checkpoint; the samples of the step are passed over from then on.
+  void roll_back(int64_t spike);
+  bool can_roll_back(int64_t spike);
+  void save(int64_t step, const nlohmann::json& loader_state);
+  bool weights_are_finite();
+  void write_goodput(bool end);
+  int64_t samples_left() const {
+    return std::max<int64_t>(0, config_.training.steps - start_step_) * config_.training.global_batch_size;
+  }
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
 
@@ -82,14 +89,27 @@ class Trainer {
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;
   RunCheckpoints checkpoints_;
+  StepGuard guard_;
   std::unique_ptr<Loader> loader_;
   std::optional<DataReport> data_report_;
-  std::deque<StepData> step_data_;        // of the steps whose results are pending
-  std::optional<MetricsWriter> metrics_;  // on rank 0
-  int64_t start_step_ = 0;                // already done when the run began
-  int64_t start_tokens_ = 0;              // seen by then
-  std::exception_ptr failure_;
-  Interval interval_;
+  std::deque<StepData> step_data_;  // of the steps whose results are pending
+  std::optional<StepLog> log_;
+  std::optional<Goodput> goodput_;
+  int64_t start_step_ = 0;    // already done when the run began, or was set back
+  int64_t start_tokens_ = 0;  // seen by then
+  double start_steps_s_ = 0;  // that those steps took
+  // The last step that changed the weights, and the loader's state after it.
+  int64_t good_step_ = 0;
+  nlohmann::json good_loader_state_;
+  Request wanted_ = kGoOn;   // by this rank
+  int64_t saved_step_ = 0;   // of the last checkpoint that was begun, or gone on from
+  int64_t rollbacks_ = 0;    // to one checkpoint
+  int64_t next_sample_ = 0;  // of the step to come
+  std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
+  double data_wait_ms_ = 0;  // for the batch at hand, and what of it the device had nothing to do
+  double data_lost_ms_ = 0;
+  double validation_s_ = 0;  // since the last step's result
+  bool goodput_fails_ = false;
 };
 
 }  // namespace octavo

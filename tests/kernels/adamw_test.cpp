@@ -169,6 +169,33 @@ TEST_P(AdamwTest, NanNormShows) {
   EXPECT_TRUE(std::isnan(state.master.at(0)));
 }
 
+// Gradients that are not finite leave no trace, and the amax is that of the weights as they are.
+TEST_P(AdamwTest, SkipLeavesEverythingAsItIs) {
+  const State before = start(1009);
+  State state = before;
+  const Array weight(DType::kBFloat16, {1009});
+  Array grad(DType::kFloat32, {1009});
+  grad.fill(kInfinity);
+  Array amax(DType::kFloat32, {1});
+  amax.set(0, 0);
+  Array skip(DType::kFloat32, {1});
+  skip.set(0, 1);
+  adamw({.master = state.master,
+         .exp_avg = state.exp_avg,
+         .exp_avg_sq = state.exp_avg_sq,
+         .grad = grad,
+         .weight = weight,
+         .amax = amax,
+         .grad_sum_of_squares = {},
+         .skip = skip,
+         .options = {.lr = 0.1f}},
+        stream_);
+  EXPECT_EQ(state.master.bits(), before.master.bits());
+  EXPECT_EQ(state.exp_avg.bits(), before.exp_avg.bits());
+  EXPECT_EQ(state.exp_avg_sq.bits(), before.exp_avg_sq.bits());
+  EXPECT_EQ(amax.at(0), largest_magnitude(before.master, 0));
+}
+
 TEST_P(AdamwTest, DoesNotDependOnThreads) {
   const State first = start(1013);
   const Array grad = random(DType::kFloat32, {1013});

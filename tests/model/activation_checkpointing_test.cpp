@@ -93,7 +93,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
     add(model.parameters().gradients());
     if (measures) llama.fp8_stats()->end(*alone, model.stream());
     if (measures) add(llama.fp8_stats()->values());
-    llama.end_step(*alone);
+    llama.end_step({}, *alone);
     model.publish();
     if (llama.amaxes() != nullptr && llama.amaxes()->delayed()) add(llama.amaxes()->history());
   }

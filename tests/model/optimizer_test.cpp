@@ -75,6 +75,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
       }
     }
     const double lr = 0.01 * step;
+    optimizer.measure_gradients({}, stream);
     optimizer.step(step, lr, {}, stream);
     EXPECT_NEAR(static_cast<double>(optimizer.grad_sum_of_squares().data<float>()[0]), squares, 1e-6 * squares);
     for (size_t p = 0; p < expected.size(); ++p) {

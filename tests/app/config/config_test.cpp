@@ -40,7 +40,8 @@ data:
   reader_threads: 3
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
-training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true}
+training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true, max_skipped_steps: 4,
+           on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50}
 optimizer:
   lr: 3.0e-3
   min_lr_ratio: 0.25

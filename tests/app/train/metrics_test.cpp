@@ -2,8 +2,10 @@
 #include "app/train/metrics.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -53,6 +55,7 @@ StepMetrics example() {
   metrics.step_ms = 997.2;
   metrics.data_ms = 0.4;
   metrics.memory_gib = 71.28;
+  metrics.goodput = 0.93;
   return metrics;
 }
 
@@ -134,16 +137,83 @@ TEST_F(MetricsTest, FailuresNameTheFile) {
   EXPECT_THROW(MetricsWriter(dir_.string(), false), InputError);
 }
 
-TEST_F(MetricsTest, AFullDiskIsAnErrorNamingTheFile) {
+TEST_F(MetricsTest, AFullDiskIsNamed) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   fs::create_symlink("/dev/full", dir_ / "metrics.jsonl");
   MetricsWriter writer(dir_.string(), false);
-  try {
-    writer.write(example());
-    FAIL() << "writing to a full disk succeeded";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find((dir_ / "metrics.jsonl").string()), std::string::npos) << error.what();
+  EXPECT_EQ(writer.failure(), "");
+  writer.write(example());
+  writer.write(example());
+  EXPECT_EQ(writer.failure(), (dir_ / "metrics.jsonl").string() + " cannot be written: No space left on device");
+  EXPECT_EQ(writer.kept(), 2);
+}
+
+// The limit on a file's size stands for a disk that has no room, and then has.
+TEST_F(MetricsTest, WhatCannotBeWrittenIsWrittenLater) {
+  const std::string path = (dir_ / "log").string();
+  AppendFile file(path);
+  EXPECT_TRUE(file.write("before\n"));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit all{};
+  getrlimit(RLIMIT_FSIZE, &all);
+  rlimit few = all;
+  few.rlim_cur = 10;
+  setrlimit(RLIMIT_FSIZE, &few);
+  EXPECT_FALSE(file.write("first\n")) << "half of it";
+  EXPECT_FALSE(file.write("second\n"));
+  const std::string half = read(path);
+  const int64_t kept = file.kept();
+  setrlimit(RLIMIT_FSIZE, &all);
+  EXPECT_EQ(half, "before\nfir");
+  EXPECT_EQ(kept, 2);
+  EXPECT_TRUE(file.write("third\n"));
+  EXPECT_EQ(read(path), "before\nfirst\nsecond\nthird\n");
+  EXPECT_EQ(file.failure(), "");
+}
+
+StepMetrics at_step(int64_t step, double loss) {
+  StepMetrics metrics = example();
+  metrics.step = step;
+  metrics.loss = loss;
+  metrics.validation_loss.reset();
+  return metrics;
+}
+
+// A run that was killed after step 8 goes on from step 5: 6 to 8 are done again, and 8 otherwise than before.
+TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
+  const std::string path = (dir_ / "metrics.jsonl").string();
+  {
+    MetricsWriter writer(dir_.string(), false, 0);
+    for (int64_t step = 1; step <= 8; ++step) writer.write(at_step(step, 10.0 / static_cast<double>(step)));
   }
+  std::ofstream(path, std::ios::app) << "{\"step\":9,\"lo";
+  MetricsWriter writer(dir_.string(), false, 5);
+  for (int64_t step = 6; step <= 9; ++step) {
+    StepMetrics metrics = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
+    metrics.wps = 1;  // as fast as it happens to be
+    writer.write(metrics);
+  }
+  std::vector<int64_t> steps;
+  std::istringstream lines(read(path));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object()) steps.push_back(json["step"]);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 8, 9}));
+}
+
+// More than is read of the file's end at once.
+TEST_F(MetricsTest, RepeatedStepsOfALongFile) {
+  constexpr int64_t kSteps = 6000;
+  {
+    MetricsWriter writer(dir_.string(), false, 0);
+    for (int64_t step = 1; step <= kSteps; ++step) writer.write(at_step(step, static_cast<double>(step)));
+  }
+  const auto bytes = fs::file_size(dir_ / "metrics.jsonl");
+  ASSERT_GT(bytes, 1u << 20);
+  MetricsWriter writer(dir_.string(), false, 10);
+  for (int64_t step = 11; step <= kSteps; ++step) writer.write(at_step(step, static_cast<double>(step)));
+  EXPECT_EQ(fs::file_size(dir_ / "metrics.jsonl"), bytes);
 }
 
 TEST_F(MetricsTest, Crc32cKnownValues) {
@@ -277,6 +347,7 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
                                                  {"step_ms", 997.2f},
                                                  {"data_ms", 0.4f},
                                                  {"memory_gib", 71.28f},
+                                                 {"goodput", 0.93f},
                                                  {"validation_loss", 2.25f},
                                                  {"fp8/3/qkv/input/amax", 7.5f},
                                                  {"fp8/3/qkv/input/scale", 64.0f},

@@ -1,0 +1,37 @@
+#include "app/train/inspect_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include "app/train/goodput.h"
+#include "core/input_file.h"
+#include "core/json_input.h"
+
+namespace octavo {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
+
+}  // namespace
+
+bool is_run_folder(const std::string& dir) { return path_exists(metrics_path(dir)); }
+
+OrderedJson inspect_run(const std::string& dir) {
+  OrderedJson description{{"run", dir}};
+  InputFile metrics(metrics_path(dir));
+  OrderedJson last = OrderedJson::object();
+  for (std::string line; metrics.read_line(line);) {
+    const OrderedJson json = OrderedJson::parse(line, nullptr, false);  // discarded: a line cut short by a crash
+    if (json.is_object()) last = json;
+  }
+  for (const auto& [key, value] : last.items()) {
+    if (value.is_number()) description[key] = value;
+  }
+  const std::string goodput = dir + "/" + Goodput::kFileName;
+  if (path_exists(goodput)) description["goodput"] = parse_ordered_json(read_input_file(goodput), goodput);
+  return description;
+}
+
+}  // namespace octavo

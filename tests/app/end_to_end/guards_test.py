@@ -1,0 +1,137 @@
+"""Steps that go wrong: losses that jump or are not finite; and where a run's time went."""
+
+import json
+import random
+import re
+import shutil
+
+from support import DONE, FAILED, Scratch, checkpoints, write_megatron
+
+SEQ_LEN, BATCH = 32, 8
+TOKENS_A_STEP = (SEQ_LEN + 1) * BATCH
+NOISY_STEP, STEPS = 40, 60
+
+
+class GuardsTest(Scratch):
+    """Tokens in file order that repeat themselves, but for one step's worth of noise."""
+
+    def setUp(self):
+        super().setUp()
+        random.seed(5)
+        tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * (STEPS + 2))]
+        begin = (NOISY_STEP - 1) * TOKENS_A_STEP
+        tokens[begin:begin + TOKENS_A_STEP] = [random.randrange(256) for _ in range(TOKENS_A_STEP)]
+        write_megatron(self.dir / "noisy", [tokens])
+
+    def noisy(self, *overrides, ranks=1, code=DONE, log="log", **training):
+        config = self.config(
+            self.dir / "noisy",
+            data={"shuffle": "none", "bos_id": None, "eos_id": None},
+            training={"steps": STEPS, "micro_batch_size": 2, "loss_spike_window": 10} | training,
+            optimizer={"lr": 3e-3, "warmup_steps": 2, "schedule": "constant"},
+            checkpoint={"dir": f"{log}_checkpoints", "every": 25},
+            logging={"dir": log},
+        )
+        return self.run_octavo("train", config, *overrides, ranks=ranks, code=code)
+
+    def test_a_spike_is_told(self):
+        out = self.noisy().out
+        self.assertEqual(out.count("is a spike"), 1, out)
+        first = (NOISY_STEP - 1) * BATCH
+        self.assertRegex(out, rf"step {NOISY_STEP}: the loss of \d+\.\d+ is a spike, \d+\.\d standard deviations above "
+                              rf"those before; samples {first} to {first + BATCH - 1}\n")
+        self.assertNotIn("is a spike", self.noisy("training.loss_spike_window=0", log="off").out)
+
+    def test_a_spike_is_passed_over(self):
+        """As if the step had not been: later ones are those of a run that never saw its samples, but for their numbers."""
+        first = (NOISY_STEP - 1) * BATCH
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                log = f"skip{ranks}"
+                result = self.noisy(ranks=ranks, log=log, on_loss_spike="skip")
+                self.assertIn(f"samples {first} to {first + BATCH - 1}; it changes nothing", result.out)
+                metrics = self.metrics(log)
+                self.assertEqual(metrics[NOISY_STEP]["skipped_steps"], 1)
+                self.assertEqual(metrics[STEPS]["skipped_steps"], 1)
+                self.assertLess(metrics[NOISY_STEP + 1]["loss"], metrics[NOISY_STEP - 1]["loss"] * 1.2)
+                self.assertGreater(metrics[NOISY_STEP]["loss"], 4)
+
+    def test_a_stop_does_not_change_what_is_a_spike(self):
+        self.noisy(log="whole", on_loss_spike="skip")
+        self.noisy(f"training.steps={NOISY_STEP - 1}", log="cut", on_loss_spike="skip")
+        self.noisy(log="cut", on_loss_spike="skip")
+        self.assertEqual(self.losses("cut"), self.losses("whole"))
+        self.assertEqual(self.metrics("cut")[STEPS]["skipped_steps"], 1)
+
+    def test_a_spike_is_gone_back_from(self):
+        """The run is from then on one that passes over those samples."""
+        first = (NOISY_STEP - 1) * BATCH
+        self.noisy(f"data.skip=[[{first}, {first + BATCH}]]", log="clean")
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                log = f"back{ranks}"
+                result = self.noisy(ranks=ranks, log=log, on_loss_spike="rollback")
+                self.assertIn(f"step_00000025 after step 25; samples {first} to {first + BATCH - 1} are passed over", result.out)
+                self.assertEqual(checkpoints(self.dir / f"{log}_checkpoints"), ["step_00000025", "step_00000050", "step_00000060"])
+                clean, back = self.losses("clean"), self.losses(log)
+                if ranks == 1:
+                    self.assertEqual(back, clean)
+                else:
+                    self.assert_close(back, clean, 1e-4)
+
+    def test_a_spike_with_no_checkpoint_to_go_back_to(self):
+        out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
+        self.assertIn(f"there is no checkpoint to go back to from step {NOISY_STEP}", out)
+
+    def test_a_spike_that_comes_back(self):
+        """Noise from one step on: each rollback passes over a step of it, and then comes the next."""
+        tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
+        write_megatron(self.dir / "noisy", [tokens])
+        result = self.noisy(code=FAILED, on_loss_spike="rollback", max_skipped_steps=2)
+        self.assertEqual(result.out.count("are passed over"), 2, result.out)
+        self.assertRegex(result.octavo_lines()[0], r"step 31 is a spike after 2 rollbacks to \S+step_00000025")
+        self.noisy("checkpoint.resume=never", log="skips", code=FAILED, on_loss_spike="skip", max_skipped_steps=2)
+
+    def test_a_loss_that_is_not_finite_ends_with_a_checkpoint_from_before(self):
+        """The first update makes weights of 1e30, after which no loss is finite."""
+        for ranks, most in ((1, 0), (2, 3)):
+            with self.subTest(ranks=ranks):
+                log = f"diverged{ranks}"
+                result = self.noisy("optimizer.lr=1e30", "optimizer.grad_clip=0", ranks=ranks, log=log, code=FAILED,
+                                    max_skipped_steps=most)
+                line = result.octavo_lines()[0]
+                found = re.search(r"of steps? (\d+)(?: to (\d+))? is not finite or a spike, more than "
+                                  r"training.max_skipped_steps in a row; the last checkpoint is (\S+)$", line)
+                self.assertTrue(found, line)
+                first = int(found[1])
+                self.assertEqual(int(found[2] or first), first + most)
+                self.assertEqual(max(self.metrics(log)), first + most)
+                saved = checkpoints(self.dir / f"{log}_checkpoints")
+                if found[3] == "none":
+                    self.assertEqual(saved, [])
+                else:
+                    self.assertEqual(saved, [f"step_{first - 1:08}"])
+                    self.run_octavo("inspect", found[3])
+
+    def test_goodput(self):
+        result = self.noisy()
+        last = result.out.strip().splitlines()[-1]
+        found = re.search(r"goodput (\d+\.\d)% of \S+: ", last)
+        self.assertTrue(found, last)
+        entry = self.metrics()[STEPS]
+        self.assertLess(abs(entry["goodput"] - float(found[1]) / 100), 0.3)
+        written = json.loads((self.dir / "log/goodput.json").read_text())
+        parts = sum(value for key, value in written.items() if key.endswith("_s") and key != "wall_s")
+        self.assertLessEqual(parts, written["wall_s"] * 1.001)
+        self.assertGreater(parts, written["wall_s"] * 0.8)
+        description = json.loads(self.run_octavo("inspect", "log").out)
+        self.assertEqual(description["step"], STEPS)
+        self.assertAlmostEqual(description["goodput"]["goodput"], written["goodput"])
+        # Twenty steps of the first 25 to 60 are done again.
+        for name in ("step_00000050", "step_00000060"):
+            shutil.rmtree(self.dir / "log_checkpoints" / name)
+        self.noisy()
+        again = json.loads((self.dir / "log/goodput.json").read_text())
+        self.assertEqual(again["restarts"], 1)
+        self.assertGreater(again["recovery_s"], 0.3 * written["steps_s"])
+        self.assertEqual(sorted(self.metrics()), list(range(1, STEPS + 1)))
