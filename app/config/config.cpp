@@ -17,31 +17,46 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Kind = ConfigNode::Kind;
 
-// What is written under the key's full name; null where nothing is.
-const ConfigNode* find_key(const ConfigNode& tree, const ConfigKey& key) {
-  const std::string section = key.section();
-  if (section.empty()) return tree.find(key.name);
-  const ConfigNode* node = tree.find(section);
-  if (node != nullptr && node->kind != Kind::kMap && node->kind != Kind::kNull)
-    refuse_value(*node, section, "a section of keys");
-  for (size_t begin = section.size() + 1; node != nullptr && begin != 0;) {
-    const size_t end = key.name.find('.', begin);
-    node = node->find(key.name.substr(begin, end - begin));
+// What is written under a full name; null where nothing is.
+const ConfigNode* find_name(const ConfigNode& tree, const std::string& name) {
+  const ConfigNode* node = &tree;
+  for (size_t begin = 0; node != nullptr;) {
+    const size_t end = name.find('.', begin);
+    node = node->find(name.substr(begin, end - begin));
+    if (end == std::string::npos) break;
     begin = end + 1;
   }
   return node;
 }
 
-// Their full names, each section before its keys.
-std::vector<std::string> known_names() {
-  std::vector<std::string> names;
+// The full names of keys and of the sections that they are in, each section before its keys.
+struct KnownNames {
+  std::vector<std::string> all;
+  std::vector<std::string> sections;  // that are no keys themselves
+};
+KnownNames known_names() {
+  KnownNames names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.all.begin(), names.all.end(), name) != names.all.end()) return false;
+    names.all.push_back(name);
+    return true;
+  };
   for (const ConfigKey& key : config_keys()) {
-    const std::string section = key.section();
-    if (!section.empty() && std::find(names.begin(), names.end(), section) == names.end()) names.push_back(section);
-    names.push_back(key.name);
-    for (const std::string& item : key.item_keys) names.push_back(key.name + "." + item);
+    for (size_t dot = key.name.find('.'); dot != std::string::npos; dot = key.name.find('.', dot + 1)) {
+      if (add(key.name.substr(0, dot))) names.sections.push_back(key.name.substr(0, dot));
+    }
+    add(key.name);
+    for (const std::string& item : key.item_keys) names.all.push_back(key.name + "." + item);
   }
   return names;
+}
+
+void check_sections(const ConfigNode& tree, const std::vector<std::string>& sections) {
+  for (const std::string& section : sections) {
+    const ConfigNode* node = find_name(tree, section);
+    if (node != nullptr && node->kind != Kind::kMap && node->kind != Kind::kNull)
+      refuse_value(*node, section, "a section of keys");
+  }
 }
 
 // What a config may leave out of the shape because the rest implies it.
@@ -76,12 +91,14 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
   Config config;
   config.source = source;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
+  const KnownNames names = known_names();
+  check_sections(tree, names.sections);
   for (const ConfigKey& key : config_keys()) {
-    const ConfigNode* found = find_key(tree, key);
+    const ConfigNode* found = find_name(tree, key.name);
     if (found != nullptr && !key.read(*found, config)) refuse_value(*found, key.name, key.expected);
   }
   refuse_retired_keys(tree);
-  refuse_unknown_keys(tree, known_names());
+  refuse_unknown_keys(tree, names.all);
   // After the unknown keys: what is missing is better reported as a key that is misspelt.
   derive_heads(config);
   if (!config.preset.empty()) config.model_fields = model_field_names();

@@ -37,6 +37,17 @@ struct TrainingConfig {
   int64_t loss_spike_window = 100;
 };
 
+enum class OnPrecisionGap : uint8_t { kWarn, kBFloat16 };
+
+// How often FP8 training is compared with bfloat16, and what follows (app/train/precision_guard.h).
+struct PrecisionGuardConfig {
+  int64_t every = 0;
+  int64_t steps = 8;
+  double tolerance = 0.01;
+  OnPrecisionGap action = OnPrecisionGap::kWarn;
+  int64_t fallback_steps = 1000;
+};
+
 struct CheckpointConfig {
   std::string dir = "checkpoints";  // holds step_00000500/ and so on
   int64_t every = 500;
@@ -74,6 +85,7 @@ struct Config {
   TrainingConfig training;
   OptimizerConfig optimizer;
   PrecisionConfig precision;
+  PrecisionGuardConfig precision_guard;
   bool compute_given = false;  // whether precision.compute was; otherwise resolve_device sets it
   ParallelConfig parallel;
   ActivationCheckpointing activation_checkpointing;

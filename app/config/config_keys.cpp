@@ -25,6 +25,7 @@ constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMaxWindow = 100000;
+constexpr int64_t kMaxGuardSteps = 1000;
 constexpr int64_t kMaxMultiprocessors = 1024;
 constexpr int64_t kMaxReaderThreads = 256;
 
@@ -243,6 +244,13 @@ void add_precision(std::vector<ConfigKey>& keys) {
   precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed: steps whose largest amax makes the scale.");
   precision.add("amax_margin", &Precision::amax_margin, Integers{0, kMaxAmaxMargin}, "powers of 2", "fp8_delayed: the scale is divided by 2 to the power of this.");
+  using Guard = PrecisionGuardConfig;
+  SectionKeys<Guard> guard(keys, "precision.guard", &Config::precision_guard);
+  guard.add("every", &Guard::every, Integers{0, kMaxSteps}, "steps", "Steps between comparisons of FP8 with bfloat16; 0 for never.");
+  guard.add("steps", &Guard::steps, Integers{1, kMaxGuardSteps}, "steps", "Steps of a comparison, taken in bfloat16 and in FP8 from the same state and samples.");
+  guard.add("tolerance", &Guard::tolerance, kPositive, "", "Mean difference of the losses over their mean that is tolerated.");
+  guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What follows a larger one: a warning, or bfloat16 from before the comparison on.");
+  guard.add("fallback_steps", &Guard::fallback_steps, Integers{1, kMaxSteps}, "steps", "Steps in bfloat16 before FP8 is tried again.");
 }
 
 void add_parallel(std::vector<ConfigKey>& keys) {

@@ -39,11 +39,37 @@ MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) 
 
 Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
   Arena arena = plan_training(options, rank);
+  if (const int64_t more = state_bytes(options, rank) - arena.used(); more > 0) {
+    arena.allocate("bfloat16 for precision.guard", DType::kUInt8, {more});
+  }
   if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, arena, rank.stream);
   return arena;
 }
 
 }  // namespace
+
+bool has_precision_guard(const Config& config) {
+  return config.precision_guard.every > 0 && is_fp8(config.precision.linear);
+}
+
+Config without_fp8(const Config& config) {
+  Config other = config;
+  other.precision.linear = LinearPrecision::kBFloat16;
+  return other;
+}
+
+int64_t state_bytes(const TrainingOptions& options, const TrainingRank& rank) {
+  const int64_t bytes = plan_training(options, rank).used();
+  if (!has_precision_guard(options.config)) return bytes;
+  const Config other = without_fp8(options.config);
+  return std::max(bytes, plan_training({.config = other,
+                                        .layout = options.layout,
+                                        .local_batch = options.local_batch,
+                                        .sharding = options.sharding,
+                                        .checkpointing = options.checkpointing},
+                                       rank)
+                             .used());
+}
 
 const char* lifetime_name(Lifetime lifetime) {
   switch (lifetime) {

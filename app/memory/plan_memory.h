@@ -43,5 +43,12 @@ MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const Planne
 MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room);
 // The bytes of its arena.
 int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank);
+// Without what validation needs: of the state, or of that in bfloat16 where precision.guard asks for it and it is
+// larger.
+int64_t state_bytes(const TrainingOptions& options, const TrainingRank& rank);
+
+// Whether precision.guard compares linears in FP8 with bfloat16, and the config of the latter.
+bool has_precision_guard(const Config& config);
+Config without_fp8(const Config& config);
 
 }  // namespace octavo

@@ -1,16 +1,41 @@
 #include "app/memory/training_model.h"
 
 #include "app/memory/plan_memory.h"
+#include "core/error.h"
 
 namespace octavo {
 
 TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& runtime)
     : layout_(config.model, runtime.tensor_rank()),
       options_(training_options(config, layout_, runtime)),
+      bfloat16_config_(without_fp8(config)),
       memory_(runtime.allocate([&] {
         const TrainingRank rank = training_rank(runtime);
-        return validating ? planned_bytes(options_, rank) : plan_training(options_, rank).used();
-      })),
-      state_(options_, training_rank(runtime), memory_.arena) {}
+        return validating ? planned_bytes(options_, rank) : state_bytes(options_, rank);
+      })) {
+  const int64_t bytes = state_bytes(options_, training_rank(runtime));
+  state_memory_ = memory_.arena.allocate("training state", DType::kUInt8, {bytes});
+  lay_out(options_, runtime);
+}
+
+void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
+  CHECK(has_precision_guard(options_.config), "there is no memory for a state in bfloat16");
+  in_bfloat16_ = in_bfloat16;
+  TrainingOptions other{.config = bfloat16_config_,
+                        .layout = layout_,
+                        .local_batch = options_.local_batch,
+                        .sharding = options_.sharding,
+                        .checkpointing = options_.checkpointing};
+  runtime.stream().synchronize();
+  state_.reset();
+  runtime.stream().zero(state_memory_);
+  runtime.stream().synchronize();  // other streams come to use it
+  lay_out(in_bfloat16 ? other : options_, runtime);
+}
+
+void TrainingModel::lay_out(const TrainingOptions& options, Runtime& runtime) {
+  Arena arena(runtime.stream().device(), Buffer::adopt(state_memory_.raw(), state_memory_.bytes(), [](void*) {}));
+  state_.emplace(options, training_rank(runtime), arena);
+}
 
 }  // namespace octavo

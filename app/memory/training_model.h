@@ -1,6 +1,8 @@
 // A model ready to be trained: laid out by the plan and allocated in one go.
 #pragma once
 
+#include <optional>
+
 #include "app/memory/training_options.h"
 #include "app/run/runtime.h"
 #include "app/run/training_state.h"
@@ -16,14 +18,26 @@ class TrainingModel {
   TrainingModel& operator=(const TrainingModel&) = delete;
 
   const TrainingOptions& options() const { return options_; }
-  TrainingState& state() { return state_; }
+  // At an address that stays.
+  TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
 
+  // Whether the linears are in bfloat16, though the config has them in FP8.
+  bool in_bfloat16() const { return in_bfloat16_; }
+  // Lays the state out anew, with the linears in bfloat16 or as the config has them. What it held is lost, and what
+  // refers to the old one's parts (the FP8 statistics) no longer valid. Only with precision.guard.every.
+  void use_bfloat16(bool in_bfloat16, Runtime& runtime);
+
  private:
+  void lay_out(const TrainingOptions& options, Runtime& runtime);
+
   ParameterLayout layout_;
   TrainingOptions options_;
+  Config bfloat16_config_;
   RunMemory memory_;
-  TrainingState state_;
+  Tensor state_memory_;  // uint8, of either
+  bool in_bfloat16_ = false;
+  std::optional<TrainingState> state_;
 };
 
 }  // namespace octavo

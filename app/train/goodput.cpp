@@ -22,8 +22,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr double kWriteInterval = 5;  // seconds
 
-constexpr std::array<const char*, Goodput::kUses> kNames = {"steps",  "start",      "tuning",   "data",
-                                                            "saving", "validation", "recovery", "skipped"};
+constexpr std::array<const char*, Goodput::kUses> kNames = {"steps",      "start",  "tuning",   "data",   "saving",
+                                                            "validation", "checks", "recovery", "skipped"};
 
 std::string key_of(size_t use) { return fmt::format("{}_s", kNames[use]); }
 

@@ -17,7 +17,7 @@ namespace octavo {
 
 class Goodput {
  public:
-  enum Use : size_t { kSteps, kStart, kTuning, kData, kSaving, kValidation, kRecovery, kSkipped, kUses };
+  enum Use : size_t { kSteps, kStart, kTuning, kData, kSaving, kValidation, kChecks, kRecovery, kSkipped, kUses };
 
   // The clocks of a process: seconds since it was launched, and of the wall, since 1970.
   struct Clocks {

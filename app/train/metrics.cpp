@@ -39,6 +39,7 @@ void visit_numbers(const StepMetrics& m, Visit visit) {
   visit("data_ms", m.data_ms);
   visit("memory_gib", m.memory_gib);
   visit("goodput", m.goodput);
+  if (m.precision_gap) visit("precision_gap", *m.precision_gap);
   if (m.skipped_steps > 0) visit("skipped_steps", m.skipped_steps);
   if (m.validation_loss) visit("validation_loss", *m.validation_loss);
 }

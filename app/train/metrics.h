@@ -30,10 +30,11 @@ struct StepMetrics {
   std::optional<double> mfu;  // as a fraction; none on a CPU, whose peak rate is not known
   double tflops = 0;          // achieved, a GPU
   double step_ms = 0;
-  double data_ms = 0;         // of step_ms, waiting for the loader
-  double memory_gib = 0;      // reserved, a GPU
-  double goodput = 0;         // share of the run's wall time so far in steps that count
-  int64_t skipped_steps = 0;  // so far, whose updates were passed over
+  double data_ms = 0;                   // of step_ms, waiting for the loader
+  double memory_gib = 0;                // reserved, a GPU
+  double goodput = 0;                   // share of the run's wall time so far in steps that count
+  std::optional<double> precision_gap;  // of FP8 from bfloat16 (app/train/precision_guard.h)
+  int64_t skipped_steps = 0;            // so far, whose updates were passed over
   std::optional<double> validation_loss;
   NumbersByName loss_by_dataset;             // where there are several; without those that had no sample in the step
   NumbersByName validation_loss_by_dataset;  // where there are several

@@ -60,6 +60,7 @@ void StepLog::report(const FinishedStep& step, StepContext context) {
   m.data_ms = interval.data_ms / steps;
   m.memory_gib = runtime_.memory_gib();
   m.goodput = context.goodput;
+  m.precision_gap = context.precision_gap;
   m.skipped_steps = context.skipped_steps;
   m.loss_by_dataset = std::move(context.loss_by_dataset);
   m.epochs = step.data.epochs;

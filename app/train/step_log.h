@@ -39,6 +39,7 @@ struct StepContext {
   int64_t tokens = 0;  // seen so far by all ranks
   int64_t skipped_steps = 0;
   double goodput = 0;
+  std::optional<double> precision_gap = {};  // of FP8 from bfloat16, where the step was the last of a comparison
   NumbersByName loss_by_dataset = {};
   std::optional<double> validation_loss = {};
   NumbersByName validation_loss_by_dataset = {};

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "app/memory/plan_memory.h"
 #include "app/memory/training_options.h"
 #include "app/run/weights.h"
 #include "core/error.h"
@@ -52,23 +53,28 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
       checkpoints_(config_, runtime, state_),
-      guard_(config.training) {
+      guard_(config.training),
+      precision_guard_(config.precision_guard, runtime.stream().device()) {
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] {
     if (!config.data.validation.empty()) validator_.emplace(config, runtime, model_.arena());
   });
   prepare_fp8_reports();
+  if (config.precision_guard.every > 0 && !is_fp8(config.precision.linear) && runtime.group().is_root()) {
+    log_warning("precision.guard.every is {}, but no linear is in FP8, so there is nothing to compare",
+                config.precision_guard.every);
+  }
   std::optional<Checkpoint> found = checkpoints_.open();
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
-    data_report_.emplace(config_.data, *loader_, samples_left());
     data_report_->check_max_epochs();
   });
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
   checkpoints_.reserve_staging();
+  if (has_precision_guard(config_)) reserve_snapshot();
   const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree([&] {
     log_.emplace(config_, runtime, runtime.group().is_root(), continues ? std::optional(start_step_) : std::nullopt);
@@ -80,7 +86,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
 void Trainer::prepare_fp8_reports() {
   if (Fp8StatsTable* table = state_.model.fp8_stats()) {
     fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
-  } else if (config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
+  } else if (!is_fp8(config_.precision.linear) && config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
     log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
                 config_.logging.fp8_stats_every);
   }
@@ -107,11 +113,25 @@ void Trainer::open_data(const nlohmann::json* loader_state) {
                               .num_ranks = runtime_.mesh().data().size(),
                               .vocab_size = config_.model.vocab_size};
   data_report_.reset();
-  loader_.reset();
-  loader_ = std::make_unique<Loader>(config_.data, options, loader_state);
+  feed_.reset();
+  feed_.emplace(std::make_unique<Loader>(config_.data, options, loader_state));
+  const int64_t steps_left = std::max<int64_t>(0, config_.training.steps - start_step_);
+  data_report_.emplace(config_.data, feed_->loader(), steps_left * config_.training.global_batch_size);
   good_step_ = start_step_;
-  good_loader_state_ = loader_->state_json();
-  next_sample_ = loader_->state().next_sample;
+  good_loader_state_ = feed_->loader().state_json();
+}
+
+// Copies in host memory, which are as large as a checkpoint.
+void Trainer::reserve_snapshot() {
+  const int64_t bytes = StateSnapshot::bytes(state_);
+  runtime_.group().agree([&] {
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(bytes <= available,
+                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
+                "available; precision.guard.every=0 needs none",
+                gib(bytes), gib(available));
+    precision_guard_.snapshot().reserve(bytes);
+  });
 }
 
 // All that a run goes on from.
@@ -125,6 +145,8 @@ void Trainer::load(Checkpoint& checkpoint) {
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
+  bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
+  if (has_precision_guard(config_) && model_.in_bfloat16() != (start_step_ < bfloat16_until_)) switch_precision();
   load_state(checkpoint, state_, runtime_.stream());
   guard_.from_json(meta.value("guard", nlohmann::json()));
   checkpoints_.started_from(&checkpoint);
@@ -133,8 +155,18 @@ void Trainer::load(Checkpoint& checkpoint) {
 // So that algorithms are timed, plans built and modules loaded before the first step.
 void Trainer::warm_up() {
   if (!runtime_.stream().is_cuda()) return;
-  state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
-  runtime_.stream().synchronize();
+  const auto warm_up = [&] {
+    state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
+    runtime_.stream().synchronize();
+  };
+  if (has_precision_guard(config_)) {
+    with_snapshot(start_step_, [&] {
+      switch_precision();
+      warm_up();
+      switch_precision();
+    });
+  }
+  warm_up();
   timer_.mark("plans and tuning");
 }
 
@@ -170,18 +202,21 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
   bool save_postponed = false;
   results_.start(stream);
   for (int64_t step = start_step_ + 1; step <= total_steps; ++step) {
-    const Batch& batch = next_batch();
+    if (model_.in_bfloat16() && step > bfloat16_until_) back_to_fp8(step, signals);
+    const FedBatch& batch = feed_->next(runtime_.group(), results_);
     signals.at_step(step);
-    state_.batch.upload(batch);
-    if (runtime_.group().is_root()) data_report_->log_events(batch, step);
+    state_.batch.upload(*batch.batch);
+    if (runtime_.group().is_root()) data_report_->log_events(*batch.batch, step);
     train_step(step, batch);
 
     Request request = agreed_request(signals);
+    if (!precision_guard_.comparing() && request != kUseBFloat16) feed_->forget();
     const bool last = step == total_steps;
     const bool validating = validator_ && request == kGoOn && config_.validation.every > 0 &&
                             (last || step % config_.validation.every == 0);
     const bool due = last || save_postponed || checkpoints_.due(step);
-    const bool waiting = validating || due || request != kGoOn;
+    const bool comparing = has_precision_guard(config_) && !model_.in_bfloat16() && precision_guard_.due(step) && !last;
+    const bool waiting = validating || due || comparing || request != kGoOn;
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
     const bool first = step == start_step_ + 1;
@@ -191,18 +226,21 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
       const bool current = results_.pending() == 0;
       finish_step(finished, current && (last || request == kStop), current && validating, signals);
     }
-    if (validating || due) request = std::max(request, agreed_request(signals));  // a signal, or a spike just seen
-    if (request != kGoOn && request != kStop && can_roll_back(request)) {
-      roll_back(request);
+    // A signal, or what was just seen of a step.
+    if (validating || due || comparing) request = std::max(request, agreed_request(signals));
+    if (goes_back(request)) {
+      go_back(request);
       step = start_step_;
       continue;
     }
     checkpoints_.poll();
-    // After steps that were passed over the weights are those of a checkpoint before them.
+    // After steps that were passed over the weights are those of a checkpoint before them; of a comparison it is not
+    // known yet what they are worth.
     const bool stopping = request == kStop;
-    save_postponed = due && !last && !stopping && guard_.skipped_in_a_row() > 0;
-    if ((due && !save_postponed) || stopping) save(step, loader_->state_json());
+    save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
+    if ((due && !save_postponed) || stopping) save(step, loader_state_);
     if (waiting) results_.start(stream);
+    if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
       end_run();
       return Outcome::kStopped;
@@ -222,15 +260,6 @@ void Trainer::end_run() {
   write_goodput(true);
 }
 
-// Where all ranks learn of what one of them has met since the step before, a bad token among it.
-const Batch& Trainer::next_batch() {
-  const Batch* batch = nullptr;
-  runtime_.group().agree([&] { batch = &loader_->next(); });
-  data_wait_ms_ = loader_->data_ms();
-  data_lost_ms_ = results_.is_idle() ? data_wait_ms_ : 0;  // else the device had work meanwhile
-  return *batch;
-}
-
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
 std::vector<int64_t> Trainer::targets_of_step(const Batch& batch) {
   const int64_t seq_len = config_.data.seq_len;
@@ -248,26 +277,28 @@ std::vector<int64_t> Trainer::targets_of_step(const Batch& batch) {
   return targets;
 }
 
+TrainingStep Trainer::training_step_of(int64_t step, const StepData& data) const {
+  return {.number = step,
+          .lr = learning_rate(config_.optimizer, step, config_.training.steps),
+          .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0})};
+}
+
 // Queues a step and the copy of its results to the host. The statistics' copy is the first of them, so that it is done
 // when the step's result is popped.
-void Trainer::train_step(int64_t step, const Batch& batch) {
+void Trainer::train_step(int64_t step, const FedBatch& fed) {
   Stream& stream = runtime_.stream();
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  StepData data{.targets = targets_of_step(batch),
-                .epochs = data_report_->epochs(batch.state_after),
-                .samples = {next_sample_, batch.state_after.next_sample},
-                .loader_state = loader_->state_json(),
-                .data_ms = data_wait_ms_,
-                .data_lost_ms = data_lost_ms_};
-  next_sample_ = data.samples.end;
+  StepData data{.targets = targets_of_step(*fed.batch),
+                .epochs = data_report_->epochs(fed.batch->state_after),
+                .samples = fed.samples,
+                .loader_state = fed.loader_state,
+                .data_ms = fed.data_ms,
+                .data_lost_ms = fed.data_lost_ms};
   recent_samples_.emplace_back(step, data.samples);
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
-  training_step(state_,
-                {.number = step,
-                 .lr = learning_rate(config_.optimizer, step, config_.training.steps),
-                 .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0}),
-                 .loss_limit = guard_.loss_limit(step)},
-                training_rank(runtime_));
+  TrainingStep training = training_step_of(step, data);
+  training.loss_limit = guard_.loss_limit(step);
+  training_step(state_, training, training_rank(runtime_));
   step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
@@ -295,14 +326,16 @@ void Trainer::judge(const FinishedStep& step) {
   const double loss = step.loss();
   const double z = guard_.z_score(step.step(), loss);
   const StepVerdict verdict = guard_.judge(step.step(), loss, step.result.skipped);
+  loader_state_ = step.data.loader_state;
   if (!step.result.skipped) {
     good_step_ = step.step();
-    good_loader_state_ = step.data.loader_state;
+    good_loader_state_ = loader_state_;
   }
+  if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);
   if (verdict == StepVerdict::kGood) return;
   if (runtime_.group().is_root()) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, z));
   const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
-  if (goes_back && runtime_.group().is_root()) wanted_ = step.step();
+  if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, step.step());
 }
 
 void Trainer::finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals) {
@@ -315,7 +348,8 @@ void Trainer::finish_step(const FinishedStep& step, bool always, bool validating
   }
   const bool due = config_.logging.every > 0 && step.step() % config_.logging.every == 0;
   const bool first = step.step() == start_step_ + 1;
-  if (due || first || always || validating || step.result.skipped || fp8_due(step.step())) report(step, validation);
+  if (due || first || always || validating || step.result.skipped || precision_gap_ || fp8_due(step.step()))
+    report(step, validation);
   if (guard_.has_given_up()) give_up(step.step());
 }
 
@@ -353,19 +387,32 @@ bool Trainer::weights_are_finite() {
   return runtime_.group().all_reduce_max(std::isfinite(squares) ? 0 : 1) == 0;
 }
 
-bool Trainer::can_roll_back(int64_t spike) {
-  if (checkpoints_.last_path()) return true;
+bool Trainer::goes_back(Request request) {
+  if (request == kGoOn || request == kStop) return false;
+  if (request == kUseBFloat16 || checkpoints_.last_path()) return true;
   wanted_ = kGoOn;
-  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", spike);
+  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request);
   return false;
 }
 
-void Trainer::roll_back(int64_t spike) {
+void Trainer::go_back(Request request) {
   const auto begin = std::chrono::steady_clock::now();
   while (results_.pending() > 0) {
     if (fp8_due(pop_step().step())) fp8_reporter_->pop();
   }
   wanted_ = kGoOn;
+  if (request == kUseBFloat16) {
+    go_on_in_bfloat16();
+  } else {
+    roll_back(request);
+  }
+  runtime_.stream().synchronize();
+  goodput_->set_back(start_steps_s_);
+  goodput_->add(Goodput::kRecovery, seconds_since(begin));
+  results_.start_anew(runtime_.stream());
+}
+
+void Trainer::roll_back(int64_t spike) {
   checkpoints_.complete_pending_save();
   Checkpoint checkpoint = checkpoints_.open_last();
   rollbacks_ = checkpoint.step() == start_step_ ? rollbacks_ + 1 : 1;
@@ -379,15 +426,9 @@ void Trainer::roll_back(int64_t spike) {
   CHECK(found != recent_samples_.end(), "the samples of step {} are not known", spike);
   const SampleRange samples = found->second;
   config_.data.skip.push_back(samples);
-  runtime_.group().agree_on_files("rolling back", [&] {
-    load(checkpoint);
-    data_report_.emplace(config_.data, *loader_, samples_left());
-  });
+  runtime_.group().agree_on_files("rolling back", [&] { load(checkpoint); });
   publish_weights(state_, training_rank(runtime_));
-  runtime_.stream().synchronize();
-  goodput_->set_back(start_steps_s_);
-  goodput_->add(Goodput::kRecovery, seconds_since(begin));
-  results_.start_anew(runtime_.stream());
+  precision_guard_.end();
   if (!runtime_.group().is_root()) return;
   log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint.path().string(), start_step_,
               samples.begin, samples.end - 1);
@@ -406,6 +447,7 @@ void Trainer::report(const FinishedStep& step, const std::optional<ValidationLos
     }
   }
   if (fp8_due(step.step())) context.fp8 = fp8_reporter_->pop();
+  context.precision_gap = std::exchange(precision_gap_, std::nullopt);
   log_->report(step, std::move(context));
   if (runtime_.group().is_root()) write_goodput(false);
 }
@@ -416,7 +458,104 @@ void Trainer::save(int64_t step, const nlohmann::json& loader_state) {
                            {"loader", loader_state},
                            {"tokens", tokens_seen(step)},
                            {"steps_s", goodput_->steps_seconds()},
-                           {"guard", guard_.to_json()}});
+                           {"guard", guard_.to_json()},
+                           {"bfloat16_until", bfloat16_until_}});
+}
+
+// What refers to parts of the old state is made anew.
+void Trainer::switch_precision() {
+  fp8_reporter_.reset();
+  model_.use_bfloat16(!model_.in_bfloat16(), runtime_);
+  prepare_fp8_reports();
+}
+
+// The state survives what `work` does to it.
+void Trainer::with_snapshot(int64_t steps_done, const std::function<void()>& work) {
+  precision_guard_.snapshot().take(state_, runtime_.stream());
+  work();
+  restore_snapshot(steps_done);
+}
+
+void Trainer::restore_snapshot(int64_t steps_done) {
+  precision_guard_.snapshot().restore(state_, steps_done, runtime_.stream());
+  publish_weights(state_, training_rank(runtime_));
+}
+
+// Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.
+void Trainer::measure_in_bfloat16(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  before_comparison_ = {.tokens = tokens_seen(step),
+                        .steps_s = goodput_->steps_seconds(),
+                        .loader_state = loader_state_,
+                        .guard = guard_.to_json()};
+  std::vector<double> losses;
+  feed_->record();
+  with_snapshot(step, [&] {
+    switch_precision();
+    restore_snapshot(step);
+    const int64_t last = std::min(step + precision_guard_.steps(), config_.training.steps);
+    for (int64_t s = step + 1; s <= last; ++s) losses.push_back(loss_of_step(s));
+    switch_precision();
+  });
+  feed_->replay();
+  precision_guard_.begin(step, losses);
+  runtime_.stream().synchronize();
+  goodput_->add(Goodput::kChecks, seconds_since(begin));
+  results_.start_anew(runtime_.stream());
+}
+
+// Of a step that is taken at once, and reported nowhere.
+double Trainer::loss_of_step(int64_t step) {
+  const FedBatch& fed = feed_->next(runtime_.group(), results_);
+  state_.batch.upload(*fed.batch);
+  FinishedStep taken;
+  taken.result.step = step;
+  taken.data.targets = targets_of_step(*fed.batch);
+  training_step(state_, training_step_of(step, taken.data), training_rank(runtime_));
+  std::vector<float> sums(static_cast<size_t>(state_.loss.numel()));
+  runtime_.stream().copy(sums.data(), state_.loss.raw(), state_.loss.bytes());
+  runtime_.stream().synchronize();
+  taken.result.loss_sums.assign(sums.begin(), sums.end());
+  return taken.loss();
+}
+
+void Trainer::compare_with_bfloat16(int64_t step, double loss) {
+  precision_gap_ = precision_guard_.compare(step, loss);
+  if (!precision_gap_) return;
+  precision_guard_.end();
+  if (!runtime_.group().is_root()) return;
+  const std::string found =
+      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
+                  describe_steps(precision_guard_.first_step() + 1, step), *precision_gap_);
+  if (precision_guard_.tolerates(*precision_gap_)) return log_info("{}", found);
+  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
+  if (config_.precision_guard.action == OnPrecisionGap::kBFloat16) wanted_ = kUseBFloat16;
+}
+
+// From the state before the comparison, over the same samples.
+void Trainer::go_on_in_bfloat16() {
+  start_step_ = precision_guard_.first_step();
+  start_tokens_ = before_comparison_.tokens;
+  start_steps_s_ = before_comparison_.steps_s;
+  good_step_ = start_step_;
+  good_loader_state_ = before_comparison_.loader_state;
+  guard_.from_json(before_comparison_.guard);
+  bfloat16_until_ = start_step_ + config_.precision_guard.fallback_steps;
+  feed_->replay();
+  switch_precision();
+  restore_snapshot(start_step_);
+  if (!runtime_.group().is_root()) return;
+  log_warning("back to step {} and on in bfloat16 up to step {}", start_step_, bfloat16_until_);
+}
+
+void Trainer::back_to_fp8(int64_t step, const StopSignals& signals) {
+  while (results_.pending() > 0) finish_step(pop_step(), false, false, signals);
+  const auto begin = std::chrono::steady_clock::now();
+  with_snapshot(step - 1, [&] { switch_precision(); });
+  runtime_.stream().synchronize();
+  goodput_->add(Goodput::kChecks, seconds_since(begin));
+  results_.start_anew(runtime_.stream());
+  if (runtime_.group().is_root()) log_info("from step {} on in {} again", step, precision_name(config_.precision));
 }
 
 // It is worth no run.

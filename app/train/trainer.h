@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,14 +16,15 @@
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
+#include "app/train/batch_feed.h"
 #include "app/train/data_report.h"
 #include "app/train/goodput.h"
+#include "app/train/precision_guard.h"
 #include "app/train/run_checkpoints.h"
 #include "app/train/signals.h"
 #include "app/train/step_guard.h"
 #include "app/train/step_log.h"
 #include "app/train/step_results.h"
-#include "data/loader.h"
 
 namespace octavo {
 
@@ -45,6 +47,7 @@ class Trainer {
   using Request = int64_t;
   static constexpr Request kGoOn = 0;  // others: to roll back, because of the step of that number
   static constexpr Request kStop = std::numeric_limits<Request>::max();
+  static constexpr Request kUseBFloat16 = kStop - 1;
 
   void resume_or_initialize(std::optional<Checkpoint>& found);
   void open_data(const nlohmann::json* loader_state);
@@ -54,9 +57,9 @@ class Trainer {
   void log_start();
   Outcome train(StopSignals& signals);
   void end_run();
-  const Batch& next_batch();
   std::vector<int64_t> targets_of_step(const Batch& batch);
-  void train_step(int64_t step, const Batch& batch);
+  TrainingStep training_step_of(int64_t step, const StepData& data) const;
+  void train_step(int64_t step, const FedBatch& fed);
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   Request agreed_request(const StopSignals& signals);
   bool should_stop(const StopSignals& signals) { return agreed_request(signals) == kStop; }
@@ -68,15 +71,23 @@ class Trainer {
   // Validates if asked, unless a signal comes meanwhile, and reports a step when it is due, `always`, or validated.
   void finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals);
   void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
-  // Back to the last checkpoint; the samples of the step are passed over from then on.
+  bool goes_back(Request request);
+  void go_back(Request request);
+  // To the last checkpoint; the samples of the step are passed over from then on.
   void roll_back(int64_t spike);
-  bool can_roll_back(int64_t spike);
+  // To before the steps that were compared.
+  void go_on_in_bfloat16();
+  void reserve_snapshot();
+  void with_snapshot(int64_t steps_done, const std::function<void()>& work);
+  void restore_snapshot(int64_t steps_done);
+  void switch_precision();
+  void measure_in_bfloat16(int64_t step);
+  double loss_of_step(int64_t step);
+  void compare_with_bfloat16(int64_t step, double loss);
+  void back_to_fp8(int64_t step, const StopSignals& signals);
   void save(int64_t step, const nlohmann::json& loader_state);
   bool weights_are_finite();
   void write_goodput(bool end);
-  int64_t samples_left() const {
-    return std::max<int64_t>(0, config_.training.steps - start_step_) * config_.training.global_batch_size;
-  }
   int64_t tokens_per_step() const;
   int64_t tokens_seen(int64_t step) const { return start_tokens_ + (step - start_step_) * tokens_per_step(); }
 
@@ -90,7 +101,8 @@ class Trainer {
   std::optional<Validator> validator_;
   RunCheckpoints checkpoints_;
   StepGuard guard_;
-  std::unique_ptr<Loader> loader_;
+  PrecisionGuard precision_guard_;
+  std::optional<BatchFeed> feed_;
   std::optional<DataReport> data_report_;
   std::deque<StepData> step_data_;  // of the steps whose results are pending
   std::optional<StepLog> log_;
@@ -101,14 +113,22 @@ class Trainer {
   // The last step that changed the weights, and the loader's state after it.
   int64_t good_step_ = 0;
   nlohmann::json good_loader_state_;
-  Request wanted_ = kGoOn;   // by this rank
-  int64_t saved_step_ = 0;   // of the last checkpoint that was begun, or gone on from
-  int64_t rollbacks_ = 0;    // to one checkpoint
-  int64_t next_sample_ = 0;  // of the step to come
+  nlohmann::json loader_state_;  // after the last step judged
+  Request wanted_ = kGoOn;       // by this rank
+  int64_t saved_step_ = 0;       // of the last checkpoint that was begun, or gone on from
+  int64_t rollbacks_ = 0;        // to one checkpoint
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
-  double data_wait_ms_ = 0;  // for the batch at hand, and what of it the device had nothing to do
-  double data_lost_ms_ = 0;
-  double validation_s_ = 0;  // since the last step's result
+  // Of the run before the steps that are compared with bfloat16.
+  struct Progress {
+    int64_t tokens = 0;
+    double steps_s = 0;
+    nlohmann::json loader_state;
+    nlohmann::json guard;
+  };
+  Progress before_comparison_;
+  std::optional<double> precision_gap_;  // found by the step just judged
+  int64_t bfloat16_until_ = 0;           // the last step that is to be taken in bfloat16 instead of FP8
+  double validation_s_ = 0;              // since the last step's result
   bool goodput_fails_ = false;
 };
 

@@ -70,7 +70,8 @@ TEST_F(ParityTest, AmaxHistoryOfASkippedStep) {
       Twin history(DType::kFloat32, {3, kSlots}), current(DType::kFloat32, {kSlots}),
           scaling(DType::kFloat32, {kSlots});
       for (int64_t i = 0; i < 3 * kSlots; ++i) history.set(i, i % kSlots == 5 ? 0.0f : static_cast<float>(i % 17));
-      for (int64_t i = 0; i < kSlots; ++i) current.set(i, i == 5 ? 0.0f : i == 6 ? kNaN : static_cast<float>(i % 19));
+      for (int64_t i = 0; i < kSlots; ++i)
+        current.set(i, i == 5 ? 0.0f : i == 6 ? kInfinity : static_cast<float>(i % 19));
       skip.set(0, skipped);
       for (const Twin* twin : {&history, &current, &skip}) upload(*twin);
       poison(scaling);

@@ -54,7 +54,8 @@ optimizer:
   grad_clip: 2
   state_dtype: bfloat16
 precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
-            reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1}
+            reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
+            guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
            nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}

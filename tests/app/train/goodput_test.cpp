@@ -43,7 +43,7 @@ TEST_F(GoodputTest, SharesOfTheWallTime) {
   goodput.add(Goodput::kSteps, 20);
   goodput.add(Goodput::kSaving, 10);
   EXPECT_DOUBLE_EQ(goodput.share(), 0.8);
-  EXPECT_EQ(goodput.report(), "goodput 80.0% of 2m: start 5.0%, saving 10.0%, other 5.0%");
+  EXPECT_EQ(goodput.report(), "goodput 80.0% of 1m: start 5.0%, saving 10.0%, other 5.0%");
 }
 
 // 80 s of steps, 30 of them behind the last checkpoint; 20 s until the next process is there.

@@ -92,8 +92,9 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   StepMetrics metrics = example();
   metrics.validation_loss = 3.5;
   const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(metrics));
-  const std::vector<std::string> expected = {"step", "loss",   "grad_norm", "lr",      "tokens",     "wps",
-                                             "mfu",  "tflops", "step_ms",   "data_ms", "memory_gib", "validation_loss"};
+  const std::vector<std::string> expected = {"step",       "loss",    "grad_norm",      "lr",      "tokens",
+                                             "wps",        "mfu",     "tflops",         "step_ms", "data_ms",
+                                             "memory_gib", "goodput", "validation_loss"};
   std::vector<std::string> keys;
   for (const auto& item : json.items()) keys.push_back(item.key());
   EXPECT_EQ(keys, expected);

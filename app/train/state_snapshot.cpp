@@ -1,0 +1,68 @@
+#include "app/train/state_snapshot.h"
+
+#include <numeric>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// Of all recipes.
+std::vector<Tensor> common_tensors(const TrainingState& state) {
+  std::vector<Tensor> tensors{state.parameters.master()};
+  for (const OptimizerState& kept : state.optimizer.states()) tensors.push_back(kept.shards);
+  return tensors;
+}
+
+Tensor history_of(TrainingState& state) {
+  const AmaxTable* amaxes = state.model.amaxes();
+  return amaxes != nullptr && amaxes->delayed() ? amaxes->history() : Tensor();
+}
+
+}  // namespace
+
+int64_t StateSnapshot::bytes(TrainingState& state) {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : common_tensors(state)) bytes += tensor.bytes();
+  const Tensor history = history_of(state);
+  return history.defined() ? bytes + history.bytes() : bytes;
+}
+
+void StateSnapshot::take(TrainingState& state, Stream& stream) {
+  std::vector<Tensor> tensors = common_tensors(state);
+  const Tensor history = history_of(state);
+  with_history_ = history.defined() && state.model.amaxes()->uses_history();
+  if (with_history_) tensors.push_back(history);
+  sizes_.clear();
+  for (const Tensor& tensor : tensors) sizes_.push_back(tensor.bytes());
+  memory_.reserve(std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}));
+  data_ = static_cast<char*>(memory_.data());
+  char* next = data_;
+  for (const Tensor& tensor : tensors) {
+    stream.copy(next, tensor.raw(), tensor.bytes());
+    next += tensor.bytes();
+  }
+  stream.synchronize();
+}
+
+void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& stream) const {
+  std::vector<Tensor> tensors = common_tensors(state);
+  const Tensor history = history_of(state);
+  const bool with_history = with_history_ && history.defined();
+  if (with_history) tensors.push_back(history);
+  const char* next = data_;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    CHECK(i < sizes_.size() && tensors[i].bytes() == sizes_[i],
+          "a snapshot of {} tensors, of which number {} does not "
+          "have the {} bytes of this state",
+          sizes_.size(), i, tensors[i].bytes());
+    stream.copy(tensors[i].raw(), next, sizes_[i]);
+    next += sizes_[i];
+  }
+  if (history.defined()) state.model.amaxes()->set_steps_done(steps_done);
+  if (with_history) state.model.amaxes()->restore(stream);
+  stream.synchronize();  // the memory may be used again
+}
+
+}  // namespace octavo
