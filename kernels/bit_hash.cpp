@@ -5,6 +5,7 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/bit_hash_key.h"
 
 namespace octavo {
 

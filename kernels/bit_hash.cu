@@ -2,6 +2,7 @@
 
 #include "core/cuda_launch.cuh"
 #include "kernels/bit_hash.h"
+#include "kernels/bit_hash_key.h"
 
 namespace octavo::cuda {
 

@@ -4,7 +4,7 @@
 //   key(i) = (mix_bits(i / g) ^ mix_bits(~(i % g))) | 1
 //
 // with g the elements of 16 bytes (multilinear hashing, Carter and Wegman, "Universal classes of hash functions", 1979;
-// keys by kernels/random_numbers.h). Keys are odd, so that a change of one element always changes the sum, whichever of
+// keys: kernels/bit_hash_key.h). Keys are odd, so that a change of one element always changes the sum, whichever of
 // its bits it is in; changes of several cancel as often as 64 random bits are zero. Integers add in any order to the
 // same bits: the hash is the same on every device, for any number of threads, and that of a tensor is the sum of those
 // of its stretches.
@@ -14,7 +14,6 @@
 #pragma once
 
 #include "core/stream.h"
-#include "kernels/random_numbers.h"
 
 namespace octavo {
 
@@ -24,9 +23,5 @@ struct BitHash {
   int64_t begin = 0;  // of x in what is hashed, in elements
 };
 void bit_hash(const BitHash& args, Stream& stream);
-
-constexpr uint64_t bit_hash_key(uint64_t index, uint64_t group) {
-  return (mix_bits(index / group) ^ mix_bits(~(index % group))) | 1;
-}
 
 }  // namespace octavo

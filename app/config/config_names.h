@@ -13,6 +13,8 @@ inline constexpr auto kOnMaxEpochs =
     std::to_array<Choice<OnMaxEpochs>>({{"warn", OnMaxEpochs::kWarn}, {"error", OnMaxEpochs::kError}});
 inline constexpr auto kOnLossSpike = std::to_array<Choice<OnLossSpike>>(
     {{"warn", OnLossSpike::kWarn}, {"skip", OnLossSpike::kSkip}, {"rollback", OnLossSpike::kRollback}});
+inline constexpr auto kOnCorruption =
+    std::to_array<Choice<OnCorruption>>({{"stop", OnCorruption::kStop}, {"warn", OnCorruption::kWarn}});
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},

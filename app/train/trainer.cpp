@@ -52,6 +52,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
       checkpoints_(config_, runtime, state_),
+      corruption_(config_, runtime, state_, checkpoints_),
       guard_(config.training) {
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
@@ -201,7 +202,8 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     // After steps that were passed over the weights are those of a checkpoint before them.
     const bool stopping = request == kStop;
     save_postponed = due && !last && !stopping && guard_.skipped_in_a_row() > 0;
-    if ((due && !save_postponed) || stopping) save(step, loader_->state_json());
+    const bool saving = (due && !save_postponed) || stopping;
+    if (saving && corruption_.may_save(step)) save(step, loader_->state_json());
     if (waiting) results_.start(stream);
     if (stopping) {
       end_run();
@@ -252,7 +254,6 @@ std::vector<int64_t> Trainer::targets_of_step(const Batch& batch) {
 // when the step's result is popped.
 void Trainer::train_step(int64_t step, const Batch& batch) {
   Stream& stream = runtime_.stream();
-  if (fp8_due(step)) fp8_reporter_->begin(stream);
   StepData data{.targets = targets_of_step(batch),
                 .epochs = data_report_->epochs(batch.state_after),
                 .samples = {next_sample_, batch.state_after.next_sample},
@@ -262,12 +263,14 @@ void Trainer::train_step(int64_t step, const Batch& batch) {
   next_sample_ = data.samples.end;
   recent_samples_.emplace_back(step, data.samples);
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
-  training_step(state_,
-                {.number = step,
-                 .lr = learning_rate(config_.optimizer, step, config_.training.steps),
-                 .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0}),
-                 .loss_limit = guard_.loss_limit(step)},
-                training_rank(runtime_));
+  const TrainingStep training{.number = step,
+                              .lr = learning_rate(config_.optimizer, step, config_.training.steps),
+                              .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0}),
+                              .loss_limit = guard_.loss_limit(step)};
+  corruption_.begin_step(training, batch);
+  if (fp8_due(step)) fp8_reporter_->begin(stream);
+  training_step(state_, training, training_rank(runtime_));
+  corruption_.end_step(step);
   step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
@@ -287,6 +290,7 @@ FinishedStep Trainer::pop_step() {
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
+  corruption_.finish_step(step.step());
   judge(step);
   return step;
 }
@@ -329,7 +333,7 @@ void Trainer::give_up(int64_t step) {
   }
   if (!guard_.has_given_up()) return;
   checkpoints_.complete_pending_save();
-  if (good_step_ > saved_step_ && weights_are_finite()) {
+  if (good_step_ > saved_step_ && weights_are_finite() && corruption_.may_save(good_step_)) {
     save(good_step_, good_loader_state_);
     checkpoints_.complete_pending_save();
   }

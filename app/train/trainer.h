@@ -15,6 +15,7 @@
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
+#include "app/train/corruption_watch.h"
 #include "app/train/data_report.h"
 #include "app/train/goodput.h"
 #include "app/train/run_checkpoints.h"
@@ -36,8 +37,8 @@ class Trainer {
 
   enum class Outcome { kDone, kStopped };
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when too
-  // many steps in a row had to be passed over. After a failure that all ranks share, the checkpoint on its way is
-  // completed first.
+  // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
+  // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
 
  private:
@@ -89,6 +90,7 @@ class Trainer {
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;
   RunCheckpoints checkpoints_;
+  CorruptionWatch corruption_;
   StepGuard guard_;
   std::unique_ptr<Loader> loader_;
   std::optional<DataReport> data_report_;

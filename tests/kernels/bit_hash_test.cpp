@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/random_numbers.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {
