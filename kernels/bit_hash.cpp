@@ -1,6 +1,7 @@
 #include "kernels/bit_hash.h"
 
 #include <algorithm>
+#include <array>
 
 #include "build_config.h"
 #include "core/error.h"
@@ -15,20 +16,30 @@ void bit_hash(const BitHash& args, Stream& stream);
 
 namespace cpu {
 
+// Elements one by one up to the first whole group and behind the last; a group's share of the keys is made once.
 template <typename Bits>
 uint64_t hash_of(const void* data, int64_t n, int64_t begin) {
-  constexpr int64_t kBlock = 4096;
-  constexpr uint64_t kGroup = 16 / sizeof(Bits);
+  constexpr int64_t kGroup = 16 / sizeof(Bits);
+  constexpr auto kLanes = [] {
+    std::array<uint64_t, kGroup> lanes{};
+    for (size_t j = 0; j < lanes.size(); ++j) lanes[j] = mix_bits(~static_cast<uint64_t>(j));
+    return lanes;
+  }();
   const auto* x = static_cast<const Bits*>(data);
+  const int64_t head = std::min(n, (kGroup - begin % kGroup) % kGroup);
+  const int64_t groups = (n - head) / kGroup;
   uint64_t total = 0;
 #pragma omp parallel for reduction(+ : total)
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t end = std::min(first + kBlock, n);
+  for (int64_t g = 0; g < groups; ++g) {
+    const Bits* elements = x + head + g * kGroup;
+    const uint64_t key = mix_bits(static_cast<uint64_t>((begin + head) / kGroup + g));
     uint64_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = first; i < end; ++i) sum += x[i] * bit_hash_key(static_cast<uint64_t>(begin + i), kGroup);
+    for (size_t j = 0; j < kLanes.size(); ++j) sum += elements[j] * ((key ^ kLanes[j]) | 1);
     total += sum;
   }
+  const auto add = [&](int64_t i) { total += x[i] * bit_hash_key(static_cast<uint64_t>(begin + i), kGroup); };
+  for (int64_t i = 0; i < head; ++i) add(i);
+  for (int64_t i = head + groups * kGroup; i < n; ++i) add(i);
   return total;
 }
 
