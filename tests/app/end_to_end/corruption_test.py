@@ -120,7 +120,7 @@ class CorruptionTest(Corpus):
                 log = f"log{rows}_{every}"
                 self.train(config, f"training.check_every={every}", f"logging.dir={log}", f"checkpoint.dir={log}_saved",
                            ranks=2)
-                timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib")
+                timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib", "goodput")
                 runs.append([{key: value for key, value in entry.items() if key not in timing}
                              for entry in self.metrics(log).values()])
             self.assertEqual(*runs)
