@@ -39,7 +39,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   Trainer trainer(config, runtime, timer);
   const Trainer::Outcome outcome = run(trainer, signals, group);
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
-  if (group.is_root()) log_info("stopped by a signal; a checkpoint is saved in {}", config.checkpoint.dir);
+  if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", config.checkpoint.dir);
   return kExitStopped;
 }
 

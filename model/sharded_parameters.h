@@ -52,6 +52,10 @@ class ShardedParameters {
   Tensor gradient(const ParameterPiece& piece) const { return slice(gradients(), piece); }
   // What of the parameters this rank holds, in the order of shard buffers.
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
+  // What of a buffer in that order is of a unit.
+  Tensor unit_shard(const Tensor& shards, size_t unit) const {
+    return shards.rows(shard_begin_[unit], shard_begin_[unit + 1]);
+  }
   // The gradients that count in the norm: all, but for copies of what another rank holds (ParameterSpec::counts).
   std::vector<Tensor> counted_gradients() const;
 

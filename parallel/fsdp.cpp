@@ -207,6 +207,7 @@ void Fsdp::clear_padding(size_t unit) {
 }
 
 void Fsdp::reduce(size_t unit) {
+  if (observer_) observer_(unit);
   const State& s = states_[unit];
   const DataParallelGroups& groups = options_.groups;
   const char* name = options_.units[unit].name.c_str();

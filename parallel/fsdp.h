@@ -21,8 +21,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/arena.h"
@@ -113,6 +115,9 @@ class Fsdp {
   bool begin_gradient(size_t unit);
   // The compute stream has queued the last writer: reduces into gradient_shard(), and over replicas.
   void reduce(size_t unit);
+  // From now on reduce() calls `observer` first, when what the gradient gets from this rank and micro-batch is queued
+  // on the compute stream and nothing has been reduced; null: no longer. It may queue what reads the gradient there.
+  void observe_gradients(std::function<void(size_t unit)> observer) { observer_ = std::move(observer); }
   // The compute stream waits for all reductions.
   void finish_reductions();
   // The compute stream has queued the last writer of the weight shards: full weights are gathered anew.
@@ -162,6 +167,7 @@ class Fsdp {
   Event written_;  // the gradient to reduce is complete
   bool first_ = true;
   bool last_ = true;
+  std::function<void(size_t unit)> observer_;
 };
 
 }  // namespace octavo

@@ -50,6 +50,8 @@ class ProcessGroup {
   std::string broadcast(const std::string& text, int root = 0);  // root's text on every rank
   std::vector<std::string> gather(const std::string& text);      // every rank's text, on rank 0; empty elsewhere
   std::vector<std::string> all_gather(const std::string& text);  // every rank's text, on every rank
+  // This rank's text goes to rank `to`; the result is that of rank `from`, whose `to` this rank is.
+  std::string send_receive(const std::string& text, int to, int from);
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
 

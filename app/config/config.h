@@ -24,6 +24,7 @@ namespace octavo {
 inline constexpr int64_t kMaxSeqLen = 1 << 24;
 
 enum class OnLossSpike : uint8_t { kWarn, kSkip, kRollback };
+enum class OnCorruption : uint8_t { kStop, kWarn };
 
 struct TrainingConfig {
   int64_t steps = 2000;
@@ -35,6 +36,8 @@ struct TrainingConfig {
   OnLossSpike on_loss_spike = OnLossSpike::kWarn;
   double loss_spike_z = 6;
   int64_t loss_spike_window = 100;
+  int64_t check_every = 2000;
+  OnCorruption on_corruption = OnCorruption::kStop;
 };
 
 enum class OnPrecisionGap : uint8_t { kWarn, kBFloat16 };

@@ -42,9 +42,7 @@ std::string core_set(int& cores) {
     return "all";
   }
   cores = CPU_COUNT(&set);
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  std::string text = host;
+  std::string text = host_name();
   for (int i = 0; i < CPU_SETSIZE; ++i) {
     if (CPU_ISSET(i, &set)) text += fmt::format(" {}", i);
   }
@@ -64,6 +62,12 @@ std::string settings(const Config& config) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
 
 int choose_threads(ProcessGroup& group) {
   const std::optional<Widening> wider = widen_to_share(group.local_rank(), group.local_size());
@@ -150,6 +154,10 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
 }
 
 std::string Runtime::describe() const { return description_; }
+
+std::string Runtime::processor() const {
+  return stream_.is_cuda() ? gpu_info(gpu_).name : fmt::format("CPU with {} threads", omp_get_max_threads());
+}
 
 int64_t Runtime::available_bytes() const {
   return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : available_host_bytes();

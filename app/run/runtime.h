@@ -54,6 +54,8 @@ class Runtime {
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
+  // The kind of processor: ranks on the same one compute the same bits.
+  std::string processor() const;
   int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
   // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
   double memory_gib() const;
@@ -71,6 +73,8 @@ class Runtime {
   std::string description_;
 };
 
+// Of this machine.
+std::string host_name();
 // The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
 int choose_gpu(const ProcessGroup& group);
 // The CPU threads of this rank, whose binding is widened where it is the launcher's default (app/run/cores.h; rank 0

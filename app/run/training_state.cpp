@@ -33,7 +33,11 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
-      skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {}
+      skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
+  if (o.config.training.check_every == 0) return;
+  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), rank.tensor.size(), arena,
+                rank.stream);
+}
 
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   Arena plan(rank.stream.device());
@@ -42,8 +46,6 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
 }
 
 namespace {
-
-float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 // Each sequence is of one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
@@ -75,6 +77,8 @@ void training_step(TrainingState& state, const TrainingStep& step, const Trainin
   for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i, rank);
   finish_step(state, step, rank);
 }
+
+float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank) {
   const int64_t micro_batches = state.batch.num_micro_batches();

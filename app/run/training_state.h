@@ -2,8 +2,10 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
 #include "app/run/batch_buffers.h"
+#include "app/run/check_buffers.h"
 #include "app/run/runtime.h"
 #include "model/llama.h"
 #include "model/optimizer.h"
@@ -43,6 +45,7 @@ class TrainingState {
   BatchBuffers batch;
   Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
   Tensor skip;  // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
+  std::optional<CheckBuffers> check;  // where training.check_every asks for it
 };
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
@@ -55,6 +58,9 @@ struct TrainingStep {
   // A step of a larger loss is passed over, as one of a loss or gradient norm that is not finite always is.
   float loss_limit = std::numeric_limits<float>::infinity();
 };
+
+// Of the sum of the losses, for their mean.
+float loss_scale(const TrainingStep& step);
 
 // One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the
 // ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets

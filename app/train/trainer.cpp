@@ -55,6 +55,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       checkpoints_(config_, runtime, state_),
       guard_(config.training),
       precision_guard_(config.precision_guard, runtime.stream().device()) {
+  corruption_.emplace(config_, runtime, state_, checkpoints_);
   if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] {
@@ -238,7 +239,8 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     // known yet what they are worth.
     const bool stopping = request == kStop;
     save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
-    if ((due && !save_postponed) || stopping) save(step, loader_state_);
+    const bool saving = (due && !save_postponed) || stopping;
+    if (saving && corruption_->may_save(step)) save(step, loader_state_);
     if (waiting) results_.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -287,7 +289,6 @@ TrainingStep Trainer::training_step_of(int64_t step, const StepData& data) const
 // when the step's result is popped.
 void Trainer::train_step(int64_t step, const FedBatch& fed) {
   Stream& stream = runtime_.stream();
-  if (fp8_due(step)) fp8_reporter_->begin(stream);
   StepData data{.targets = targets_of_step(*fed.batch),
                 .epochs = data_report_->epochs(fed.batch->state_after),
                 .samples = fed.samples,
@@ -298,7 +299,10 @@ void Trainer::train_step(int64_t step, const FedBatch& fed) {
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
   TrainingStep training = training_step_of(step, data);
   training.loss_limit = guard_.loss_limit(step);
+  corruption_->begin_step(training, *fed.batch);
+  if (fp8_due(step)) fp8_reporter_->begin(stream);
   training_step(state_, training, training_rank(runtime_));
+  corruption_->end_step(step);
   step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
@@ -318,6 +322,7 @@ FinishedStep Trainer::pop_step() {
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
+  corruption_->finish_step(step.step());
   judge(step);
   return step;
 }
@@ -363,7 +368,7 @@ void Trainer::give_up(int64_t step) {
   }
   if (!guard_.has_given_up()) return;
   checkpoints_.complete_pending_save();
-  if (good_step_ > saved_step_ && weights_are_finite()) {
+  if (good_step_ > saved_step_ && weights_are_finite() && corruption_->may_save(good_step_)) {
     save(good_step_, good_loader_state_);
     checkpoints_.complete_pending_save();
   }
@@ -406,6 +411,7 @@ void Trainer::go_back(Request request) {
   } else {
     roll_back(request);
   }
+  corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   runtime_.stream().synchronize();
   goodput_->set_back(start_steps_s_);
   goodput_->add(Goodput::kRecovery, seconds_since(begin));
@@ -465,8 +471,10 @@ void Trainer::save(int64_t step, const nlohmann::json& loader_state) {
 // What refers to parts of the old state is made anew.
 void Trainer::switch_precision() {
   fp8_reporter_.reset();
+  corruption_.reset();
   model_.use_bfloat16(!model_.in_bfloat16(), runtime_);
   prepare_fp8_reports();
+  corruption_.emplace(config_, runtime_, state_, checkpoints_);
 }
 
 // The state survives what `work` does to it.

@@ -17,6 +17,7 @@
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/batch_feed.h"
+#include "app/train/corruption_watch.h"
 #include "app/train/data_report.h"
 #include "app/train/goodput.h"
 #include "app/train/precision_guard.h"
@@ -38,8 +39,8 @@ class Trainer {
 
   enum class Outcome { kDone, kStopped };
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when too
-  // many steps in a row had to be passed over. After a failure that all ranks share, the checkpoint on its way is
-  // completed first.
+  // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
+  // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
 
  private:
@@ -100,6 +101,7 @@ class Trainer {
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::optional<Validator> validator_;
   RunCheckpoints checkpoints_;
+  std::optional<CorruptionWatch> corruption_;
   StepGuard guard_;
   PrecisionGuard precision_guard_;
   std::optional<BatchFeed> feed_;

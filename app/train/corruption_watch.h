@@ -1,0 +1,42 @@
+// What a run does about silent corruption: when it is checked (app/train/corruption_check.h), what a difference leads
+// to (training.on_corruption), and that no state is saved whose copies are known to differ. Does nothing where
+// training.check_every is 0.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "app/run/runtime.h"
+#include "app/train/corruption_check.h"
+#include "app/train/run_checkpoints.h"
+
+namespace octavo {
+
+// Every method is a collective. finish() and may_save() throw AgreedError, with the rank, its machine and GPU, what
+// differs and the last checkpoint, where something does and the run is to end.
+class CorruptionWatch {
+ public:
+  // All must outlive the object.
+  CorruptionWatch(const Config& config, Runtime& runtime, TrainingState& state, RunCheckpoints& checkpoints);
+
+  // Around a step's own work: before, with its batch uploaded last; behind.
+  void begin_step(const TrainingStep& step, const Batch& batch);
+  void end_step(int64_t step);
+  // Once the results of a step are there: compares, where it was due.
+  void finish_step(int64_t step);
+  // Whether the state behind a step, whose results are there, may be saved; says so if not. Compares the copies, unless
+  // finish_step() just has.
+  bool may_save(int64_t step);
+
+ private:
+  bool due(int64_t step) const { return check_ && check_->due(step); }
+  void take(int64_t step, const CorruptionVerdict& verdict);
+
+  const Config& config_;
+  Runtime& runtime_;
+  RunCheckpoints& checkpoints_;
+  std::optional<CorruptionCheck> check_;
+  bool copies_differ_ = false;  // as the last comparison says
+};
+
+}  // namespace octavo

@@ -1,0 +1,103 @@
+#include "app/train/state_hashes.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/bit_hash.h"
+#include "model/block.h"
+
+namespace octavo {
+
+namespace {
+
+int replica_of(const TrainingRank& rank) {
+  return rank.data_parallel.replicate != nullptr ? rank.data_parallel.replicate->rank() : 0;
+}
+
+// "(shard 1 of tensor rank 0)"; the norms' shards are the same on every tensor rank.
+std::string place_of(const ParameterUnit& unit, const TrainingRank& rank) {
+  const int shard = rank.data_parallel.rank();
+  if (unit.is_norms || rank.tensor.size() == 1) return fmt::format("(shard {})", shard);
+  return fmt::format("(shard {} of tensor rank {})", shard, rank.tensor.rank());
+}
+
+bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
+  const std::string_view name = spec.name;
+  for (const LinearSpec& linear : block_linears(config)) {
+    for (const MatrixSpec& matrix : linear.matrices) {
+      if (matrix.of_kv_heads && name.ends_with(matrix.name)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+StateHashes::StateHashes(const ModelConfig& config, TrainingState& state, const TrainingRank& rank) {
+  std::vector<Kept> kept = {{"weights", state.parameters.master()}};
+  for (const OptimizerState& moment : state.optimizer.states()) kept.push_back({moment.name, moment.shards});
+  add_units(state, rank, kept);
+  if (has_kv_copies(config, rank.tensor.size())) add_kv_copies(config, state, rank, kept);
+  const AmaxTable* amaxes = state.model.amaxes();
+  if (amaxes == nullptr || !amaxes->delayed() || rank.world.size() == 1) return;
+  add({.what = "FP8 amax history", .copy = ""}, {amaxes->history().view({amaxes->history().numel()})});
+}
+
+void StateHashes::add(HashedPart part, Stretch stretch) {
+  parts_.push_back(std::move(part));
+  stretches_.push_back(std::move(stretch));
+}
+
+void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<Kept>& kept) {
+  const std::vector<ParameterUnit>& units = state.parameters.layout().units();
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (!rank.data_parallel.replicated() && !(units[u].is_norms && rank.tensor.size() > 1)) continue;
+    const std::string what = fmt::format("{} {}", units[u].name, place_of(units[u], rank));
+    for (const auto& [name, shards] : kept) {
+      add({fmt::format("{} of {}", name, what), ""}, {state.parameters.unit_shard(shards, u)});
+    }
+    const Tensor& cast = state.parameters.fsdp().weight_shard(u);
+    if (cast.dtype() != DType::kFloat32) add({fmt::format("cast weights of {}", what), ""}, {cast});
+  }
+}
+
+// Head by head, by the place in the head: where shards cut differs between the copies.
+void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& state, const TrainingRank& rank,
+                                const std::vector<Kept>& kept) {
+  const ShardedParameters& parameters = state.parameters;
+  const int64_t elements = config.head_dim * config.hidden_size;  // of a head
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    const ParameterSpec& spec = *piece.spec;
+    if (!is_of_kv_heads(config, spec)) continue;
+    const int64_t first = spec.whole_index(0);  // of its rows, which are whole
+    const int64_t end = first + piece.end;
+    for (int64_t begin = first + piece.begin; begin < end;) {
+      const int64_t head = begin / elements;
+      const int64_t next = std::min(end, (head + 1) * elements);
+      const int64_t offset = piece.offset + begin - first - piece.begin;
+      const std::string copy = fmt::format("replica {}, tensor rank {}, place {}", replica_of(rank), rank.tensor.rank(),
+                                           spec.offset + head * elements - first);
+      const auto add_stretch = [&](const char* name, const Tensor& data) {
+        add({fmt::format("{} of {} head {}", name, spec.name, head), copy}, {data, begin % elements});
+      };
+      for (const auto& [name, shards] : kept) add_stretch(name, shards.rows(offset, offset + next - begin));
+      if (const Tensor cast = parameters.weight(piece); cast.defined()) {
+        const int64_t within = begin - first - piece.begin;
+        add_stretch("cast weights", cast.rows(within, within + next - begin));
+      }
+      begin = next;
+    }
+  }
+}
+
+void StateHashes::queue(const Tensor& out, Stream& stream) const {
+  stream.zero(out);
+  for (size_t i = 0; i < stretches_.size(); ++i) {
+    const auto row = static_cast<int64_t>(i);
+    bit_hash({.out = out.rows(row, row + 1).view({2}), .x = stretches_[i].data, .begin = stretches_[i].begin}, stream);
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,126 @@
+"""The check for silent corruption: bits flipped from outside in the memory of a running rank, and runs that are sound."""
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+from support import FAILED, STOPPED, checkpoint_tensors, checkpoints
+from training_test import Corpus
+
+LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
+
+
+def rank_pid(rank):
+    """The process of that rank, among those that this one's children started."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (path / "environ").read_bytes().split(b"\0")
+            command = (path / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment and command[0] == os.environ["OCTAVO"].encode():
+            return int(path.name), (path / "cwd").resolve()
+    return None, None
+
+
+def flip_bits(pid, content):
+    """Flips a bit of every copy of `content` in the memory of the process, and returns how many there were."""
+    found = 0
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            begin, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
+            begin, end = int(begin, 16), int(end, 16)
+            if not access.startswith("rw") or end - begin > LARGEST_MAPPING:
+                continue
+            memory.seek(begin)
+            try:
+                bytes_there = memory.read(end - begin)
+            except OSError:
+                continue
+            at = bytes_there.find(content)
+            while at >= 0:
+                memory.seek(begin + at)
+                memory.write(bytes([content[0] ^ 4]))
+                found += 1
+                at = bytes_there.find(content, at + 1)
+    return found
+
+
+class CorruptionTest(Corpus):
+    # Nothing that is found in a checkpoint changes any more.
+    STILL = {"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0}
+
+    def start_and_corrupt(self, *overrides, ranks=3, victim=1):
+        config = self.config(
+            self.corpus,
+            training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "check_every": 5},
+            optimizer=self.STILL,
+            checkpoint={"every": 50, "keep": 3},
+        )
+        process = self.start("train", config, "parallel.data_parallel_replicate=" + str(ranks), *overrides, ranks=ranks)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process)
+        directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
+        content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
+        pid, where = rank_pid(victim)
+        self.assertEqual(where, self.dir.resolve())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.assertGreater(flip_bits(pid, content), 0)
+        except PermissionError:
+            self.skipTest("needs to write into the memory of its children")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return config, process, pid
+
+    def test_a_flipped_bit_ends_the_run_and_is_not_saved(self):
+        config, process, _ = self.start_and_corrupt()
+        result = self.finish(process)
+        self.assertEqual(result.code, FAILED, result.err)
+        (line,) = result.octavo_lines()
+        found = re.fullmatch(
+            r"octavo: step (\d+): silent corruption on rank 1 on (\S+): copies differ in weights of block 1 \(shard 0\)"
+            r".*; the last checkpoint is (\S+)", line)
+        self.assertTrue(found, line)
+        self.assertEqual(found[2], socket.gethostname())
+        newest = checkpoints(self.dir / "checkpoints")[-1]
+        self.assertTrue(found[3].endswith(newest), line)
+        step = int(newest[-8:])
+        self.assertLess(step, int(found[1]))
+        # What is there was saved before, and goes on.
+        self.train(config, f"training.steps={step + 10}", "parallel.data_parallel_replicate=3", ranks=3)
+        self.assertIn(step + 10, self.metrics())
+
+    def test_a_warning_keeps_the_run_and_saves_nothing_more(self):
+        _, process, pid = self.start_and_corrupt("training.on_corruption=warn", ranks=2)
+        step = max(self.metrics())
+        self.wait_for(lambda: max(self.metrics()) > step + 120, process)
+        os.kill(pid, signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.err)
+        text = result.out + result.err
+        found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: copies differ in weights", text)
+        self.assertTrue(found, text)
+        self.assertRegex(text, r"no checkpoint of step \d+: its copies differ")
+        self.assertLess(int(checkpoints(self.dir / "checkpoints")[-1][-8:]), int(found[1]))
+
+    def test_a_sound_run_is_not_changed(self):
+        """To the bit, with statistics of the casts, gradients accumulated or not."""
+        for rows in (2, 4):
+            config = self.config(
+                self.corpus,
+                data={"document_mask": True},
+                training={"steps": 4, "global_batch_size": rows, "micro_batch_size": 1},
+                precision={"linear": "fp8_delayed"},
+                logging={"fp8_stats_every": 2},
+            )
+            runs = []
+            for every in (0, 1):
+                log = f"log{rows}_{every}"
+                self.train(config, f"training.check_every={every}", f"logging.dir={log}", f"checkpoint.dir={log}_saved",
+                           ranks=2)
+                timing = ("wps", "tflops", "step_ms", "data_ms", "memory_gib", "goodput")
+                runs.append([{key: value for key, value in entry.items() if key not in timing}
+                             for entry in self.metrics(log).values()])
+            self.assertEqual(*runs)
