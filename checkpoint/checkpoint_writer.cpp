@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "checkpoint/tensor_slice.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/log.h"
+#include "core/parallel_write.h"
 
 namespace octavo {
 namespace {
@@ -101,6 +104,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
     if (!group_.is_root()) return;
+    lock_.emplace(options_.dir);
     clean_up_interrupted(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
@@ -129,15 +133,22 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
-  group_.agree_on_files("preparing a checkpoint", [&] {
-    for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
-    stage(checked);
-    if (!group_.is_root()) return;
-    remove_directory(temporary_);
-    std::error_code error;
-    fs::create_directories(temporary_, error);
-    CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
-  });
+  try {
+    group_.agree_on_files("preparing a checkpoint", [&] {
+      for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
+      stage(checked);
+      if (!group_.is_root()) return;
+      lock_->renew();
+      remove_directory(temporary_);
+      std::error_code error;
+      // Not its parents: a checkpoint.dir that is gone is a file system that is not there.
+      fs::create_directory(temporary_, error);
+      CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
+    });
+  } catch (...) {
+    if (group_.is_root()) discard();
+    throw;
+  }
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
   error_ = nullptr;
   done_ = false;
@@ -185,18 +196,28 @@ void CheckpointWriter::write_shard() {
     entries.push_back({piece_key(piece), safetensors_dtype(piece.data.dtype()), shape, 0, 0});
   }
   const std::string file = shard_name(group_.rank());
-  SafetensorsWriter writer((temporary_ / file).string(), std::move(entries));
-  std::map<std::string, std::string> checksums;
+  const std::string beginning = begin_safetensors(entries);
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(beginning))};
   for (const CheckpointTensor& piece : host_pieces_) {
-    checksums[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
-    writer.write(piece.data.raw(), piece.data.bytes());
+    parts.emplace_back(static_cast<const std::byte*>(piece.data.raw()), static_cast<size_t>(piece.data.bytes()));
   }
-  writer.commit();
+  // Beside the writing, which takes longer.
+  std::future<std::map<std::string, std::string>> checksums = std::async(std::launch::async, [this] {
+    std::map<std::string, std::string> by_key;
+    for (const CheckpointTensor& piece : host_pieces_) {
+      by_key[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
+    }
+    return by_key;
+  });
+  write_file_in_parallel((temporary_ / file).string(), parts);
+  const std::map<std::string, std::string> by_key = checksums.get();
   for (CheckpointTensorInfo& tensor : part_.tensors) {
-    for (CheckpointPiece& piece : tensor.pieces) piece.checksum = checksums.at(piece.key);
+    for (CheckpointPiece& piece : tensor.pieces) piece.checksum = by_key.at(piece.key);
   }
-  const std::string_view header = writer.header();
-  part_.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+  int64_t bytes = 0;
+  for (const auto& part : parts) bytes += std::ssize(part);
+  const auto header = parts.front().subspan(kSafetensorsLengthBytes);
+  part_.shards = {{file, bytes, checksum_hex(header.data(), std::ssize(header))}};
 }
 
 bool CheckpointWriter::poll() {
@@ -254,20 +275,27 @@ void CheckpointWriter::install() {
   install_directory(temporary_, final_);
 }
 
-// Leaves the newest `keep` checkpoints up to this step; those of later steps belong to a run that was set back, and
-// stay.
+// Leaves the newest `keep` checkpoints up to this step, and those of `keep_every`; those of later steps belong to a run
+// that was set back, and stay. What cannot be removed is said once, and tried again after the next save.
 void CheckpointWriter::prune() const {
-  if (options_.keep <= 0) return;
-  std::vector<FoundCheckpoint> found = find_checkpoints(options_.dir);
+  std::string failure;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (failure.empty()) failure = error.what();
+    }
+  };
+  std::vector<FoundCheckpoint> found;
+  attempt([&] { clean_up_interrupted(options_.dir); });
+  attempt([&] { found = find_checkpoints(options_.dir); });
   std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > part_.step; });
-  for (size_t i = 0; i + static_cast<size_t>(options_.keep) < found.size(); ++i) {
-    // Renamed first, so that a crash midway leaves no half checkpoint under a valid name.
-    const fs::path doomed = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(found[i].step));
-    std::error_code error;
-    fs::rename(found[i].path, doomed, error);
-    CHECK(!error, "{}: cannot be removed: {}", found[i].path.string(), error.message());
-    remove_directory(doomed);
+  const size_t kept = options_.keep > 0 ? static_cast<size_t>(options_.keep) : found.size();
+  for (size_t i = 0; i + kept < found.size(); ++i) {
+    if (options_.keep_every > 0 && found[i].step % options_.keep_every == 0) continue;
+    attempt([&] { remove_checkpoint(found[i]); });
   }
+  if (!failure.empty()) log_warning("what is old stays until the next save: {}", failure);
 }
 
 void CheckpointWriter::discard() noexcept {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_format.h"
+#include "checkpoint/directory_lock.h"
 #include "core/staging_memory.h"
 #include "core/stream.h"
 #include "model/column_range.h"
@@ -32,8 +33,9 @@ namespace octavo {
 
 struct CheckpointOptions {
   std::string dir = "checkpoints";
-  int64_t keep = 3;   // complete checkpoints left after a save, the newest ones; 0 or less: all
-  bool async = true;  // write in the background
+  int64_t keep = 3;        // complete checkpoints left after a save, the newest ones; 0 or less: all
+  bool async = true;       // write in the background
+  int64_t keep_every = 0;  // those of steps that are multiples of it are left too; 0: none
 };
 
 // A part of a tensor.
@@ -52,11 +54,13 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 
 // Not movable. Every method but the accessors is a collective of `group`, called from the thread that owns it. When
 // writing fails on any rank (a full disk), the same Error is thrown on every rank, out of whichever method finds it;
-// the temporary directory is gone by then and earlier checkpoints are whole.
+// the temporary directory is gone by then, earlier checkpoints are whole, and the writer may be used on. An old
+// checkpoint that cannot be removed is no failure: rank 0 warns.
 class CheckpointWriter {
  public:
-  // Creates options.dir and clears away what crashed runs left there. InputError when that is not possible. `group` and
-  // `stream` must outlive the writer. To resume, look for a checkpoint after this, which puts interrupted ones right.
+  // Creates options.dir, locks it (checkpoint/directory_lock.h) and clears away what crashed runs left there.
+  // InputError when that is not possible, or another run holds the lock. `group` and `stream` must outlive the writer.
+  // To resume, look for a checkpoint after this, which puts interrupted ones right.
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
   // Waits for a thread that is still writing; a checkpoint not completed by poll() or finish() is lost.
   ~CheckpointWriter();
@@ -102,6 +106,7 @@ class CheckpointWriter {
   ProcessGroup& group_;
   Stream& stream_;
   StagingMemory staging_;
+  std::optional<DirectoryLock> lock_;  // on rank 0
   std::vector<CarriedFile> carried_;
   Event staged_;  // reached when the pieces are in staging memory
 

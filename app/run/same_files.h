@@ -17,8 +17,9 @@
 
 namespace octavo {
 
-// The checkpoint a run goes on from: the one that checkpoint.resume names, with auto the newest of checkpoint.dir; none
-// where there is none.
+// The checkpoint a run goes on from, its checksums compared: the one that checkpoint.resume names, with auto the newest
+// undamaged one of checkpoint.dir; none where there is none. Damaged ones that auto passes over are renamed
+// (kDamagedPrefix), with a warning; where all are damaged, that is an InputError and nothing is renamed.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
 // The checkpoint at `path`, or the newest in it.

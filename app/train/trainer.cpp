@@ -45,6 +45,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   });
   prepare_fp8_reports();
   std::optional<Checkpoint> found = checkpoints_.open();
+  timer_.mark("reading");
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
     const int64_t steps = std::max<int64_t>(0, config_.training.steps - start_step_);
@@ -54,7 +55,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
-  checkpoints_.reserve_staging();
+  checkpoints_.prepare(start_step_);
   runtime.group().agree([&] {
     if (runtime.group().is_root()) metrics_.emplace(config.logging.dir, config.logging.tensorboard);
   });
@@ -154,7 +155,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     }
     if (validating && should_stop(signals)) stopping = saving = true;
     checkpoints_.poll();
-    if (saving) save(step);
+    if (saving) save(step, last || stopping);
     if (saving || validating) results_.start(stream);
     if (stopping) {
       end_run();
@@ -222,9 +223,12 @@ void Trainer::train_step(int64_t step, const Batch& batch) {
   results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 }
 
-// All ranks stop at the same step, whichever of them got the signal.
+// All ranks stop at the same step, whichever of them got the signal, and save when rank 0's clock says so.
 bool Trainer::should_stop(const StopSignals& signals) {
-  return runtime_.group().all_reduce_max(signals.requested() ? 1 : 0) != 0;
+  const int64_t wish = signals.requested() ? 2 : checkpoints_.has_time_passed() ? 1 : 0;
+  const int64_t wished = runtime_.group().all_reduce_max(wish);
+  if (wished == 1) checkpoints_.set_time_due();
+  return wished == 2;
 }
 
 void Trainer::finish_step(bool always, bool validating, const StopSignals& signals) {
@@ -283,10 +287,10 @@ void Trainer::report(const StepResult& result, const StepData& data, const std::
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }
 
-void Trainer::save(int64_t step) {
+void Trainer::save(int64_t step, bool final) {
   const nlohmann::json meta = {
       {"config", to_json(config_)}, {"loader", loader_->state_json()}, {"tokens", tokens_seen(step)}};
-  checkpoints_.save(step, meta);
+  checkpoints_.save(step, meta, final ? RunCheckpoints::Save::kFinal : RunCheckpoints::Save::kOneOfMany);
 }
 
 }  // namespace octavo

@@ -65,7 +65,7 @@ class Trainer {
   // reports the step when it is due, `always`, or validated.
   void finish_step(bool always, bool validating, const StopSignals& signals);
   void report(const StepResult& result, const StepData& data, const std::optional<ValidationLoss>& validation);
-  void save(int64_t step);
+  void save(int64_t step, bool final);
   bool should_stop(const StopSignals& signals);
   // What a rank meets by itself between collectives (a full log disk) is kept until all can learn of it.
   void keep_failure(const std::function<void()>& work);
