@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <map>
@@ -86,7 +87,7 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
     if (begin == end) continue;
     char* data = static_cast<char*>(tensor.data.raw()) + begin * size;
     part.push_back({tensor.name, tensor.shape, tensor.begin + begin, tensor.begin + end,
-                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns});
+                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns, tensor.stable});
   }
   return part;
 }
@@ -96,6 +97,8 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
       group_(group),
       stream_(stream),
       staging_(stream.device()),
+      copies_(Stream::beside(stream)),
+      begun_(stream.device()),
       staged_(stream.device()) {
   group_.agree_on_files("clearing checkpoint.dir", [&] {
     std::error_code error;
@@ -168,12 +171,22 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   if (!stages()) return;
   reserve(staging_bytes(host_pieces_));
   char* next = static_cast<char*>(staging_.data());
+  std::vector<CheckpointTensor> sources = host_pieces_;
   for (CheckpointTensor& piece : host_pieces_) {
-    stream_.copy(next, piece.data.raw(), piece.data.bytes());
     piece.data = Tensor(next, piece.data.dtype(), {piece.data.numel()});
     next += aligned(piece.data.bytes());
   }
-  staged_.record(stream_);
+  const auto copy = [&](Stream& stream, bool stable) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Tensor& to = host_pieces_[i].data;
+      if (sources[i].stable == stable) stream.copy(to.raw(), sources[i].data.raw(), to.bytes());
+    }
+  };
+  copy(stream_, false);
+  begun_.record(stream_);
+  begun_.wait(copies_);
+  copy(copies_, true);
+  staged_.record(copies_);
 }
 
 // The writing thread: touches only what save() prepared, and nothing of MPI.
@@ -181,7 +194,9 @@ void CheckpointWriter::run_write() noexcept {
   try {
     stream_.bind_thread();
     staged_.synchronize();
+    const auto begin = std::chrono::steady_clock::now();
     if (!host_pieces_.empty()) write_shard();
+    write_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } catch (const std::exception& error) {
     // Whatever its cause, it shows only while running.
     error_ = std::make_exception_ptr(Error(error.what()));

@@ -46,6 +46,7 @@ struct CheckpointTensor {
   int64_t end = 0;
   Tensor data;               // those end - begin elements, on the stream's device; borrowed
   ColumnRange columns = {};  // of a 2-dimensional tensor; none: all of them
+  bool stable = false;       // is changed only by work that is queued after CheckpointWriter::staged()
 };
 
 // Part `index` of `count` of the same list of tensors, cut by bytes into contiguous parts of equal size, also within a
@@ -77,10 +78,13 @@ class CheckpointWriter {
 
   // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
   // pass the same step, model and meta, and each the pieces that it is to write, which together cover every tensor
-  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them. On a GPU the host
-  // does not wait. An earlier save that is still pending is completed first.
+  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them, but for those that
+  // are stable, which a GPU copies beside that work. On a GPU the host does not wait. An earlier save that is still
+  // pending is completed first.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
+  // Reached when the last save has read its pieces: before it no stable piece may be changed.
+  const Event& staged() const { return staged_; }
   // Completes the pending checkpoint if all ranks have written their pieces. True when none is pending any more. Costs
   // one small reduction over the ranks.
   bool poll();
@@ -90,6 +94,8 @@ class CheckpointWriter {
   // Whether save() copies the pieces into staging memory.
   bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
+  // What the writing of the last save took on this rank, from the copies in staging memory to the disk.
+  double write_seconds() const { return write_seconds_; }
   // The newest checkpoint completed by this writer.
   const std::optional<std::filesystem::path>& last_saved() const { return last_saved_; }
 
@@ -108,7 +114,9 @@ class CheckpointWriter {
   StagingMemory staging_;
   std::optional<DirectoryLock> lock_;  // on rank 0
   std::vector<CarriedFile> carried_;
-  Event staged_;  // reached when the pieces are in staging memory
+  Stream copies_;  // beside stream_
+  Event begun_;    // when what is copied on copies_ is as it is to be saved
+  Event staged_;   // reached when the pieces are in staging memory
 
   // The save in progress. The thread writes part_.shards, checksums, error_ and done_; others wait for done_ or join.
   bool pending_ = false;
@@ -116,6 +124,7 @@ class CheckpointWriter {
   std::vector<CheckpointTensor> host_pieces_;  // data in host memory, ordered as written
   std::filesystem::path temporary_;
   std::filesystem::path final_;
+  double write_seconds_ = 0;
   std::exception_ptr error_;
   std::atomic<bool> done_{false};
   std::thread thread_;

@@ -60,6 +60,7 @@ DirectoryLock::Attempt DirectoryLock::try_lock() {
   const int error = errno;
   ::close(std::exchange(descriptor_, -1));
   if (error == EWOULDBLOCK || error == EINTR) return Attempt::kHeld;
+  has_locks_ = false;
   log_warning("checkpoint.dir {}: its file system has no locks ({}), so nothing keeps a second run from using it",
               dir_.string(), std::strerror(error));
   return Attempt::kUnknown;
@@ -82,8 +83,8 @@ std::string DirectoryLock::holder() const {
 }
 
 void DirectoryLock::renew() {
-  if (descriptor_ < 0 || is_in_place()) return;
-  ::close(std::exchange(descriptor_, -1));
+  if (!has_locks_ || (descriptor_ >= 0 && is_in_place())) return;
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   const Attempt attempt = try_lock();
   CHECK(attempt != Attempt::kHeld, "checkpoint.dir {}: is in use by another run, {}", dir_.string(), holder());
 }

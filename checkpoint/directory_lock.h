@@ -37,6 +37,7 @@ class DirectoryLock {
   std::filesystem::path dir_;
   std::filesystem::path path_;
   int descriptor_ = -1;  // of the locked file; -1: nothing is locked
+  bool has_locks_ = true;
 };
 
 }  // namespace octavo

@@ -110,7 +110,7 @@ void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instea
 }
 
 // The newest checkpoint that every rank sees undamaged; none where there are none at all.
-std::optional<Checkpoint> open_newest(const std::string& dir, ProcessGroup& group) {
+std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessGroup& group) {
   std::vector<DamagedPath> damaged;
   for (const std::string& path : list_checkpoints(dir, group)) {
     std::optional<Checkpoint> found;
@@ -132,8 +132,10 @@ std::optional<Checkpoint> open_newest(const std::string& dir, ProcessGroup& grou
     });
     return found;
   }
-  CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
-              damaged.size(), damaged.front().damage);
+  group.agree([&] {
+    CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
+                damaged.size(), damaged.front().damage);
+  });
   // That other ranks see none either.
   return open_checkpoint([&] { return Checkpoint::newest(dir).value_or("").string(); }, group);
 }
@@ -159,10 +161,20 @@ class ProbeFile {
 }  // namespace
 
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
-  if (config.resume == "never") return std::nullopt;
-  if (config.resume == "auto") return open_newest(config.dir, group);
-  std::optional<Checkpoint> found = open_checkpoint([&] { return Checkpoint::resolve(config.resume).string(); }, group);
-  group.agree_on_files("comparing the checksums of a checkpoint", [&] { found->verify(); });
+  const auto choose = [&]() -> std::string {
+    if (config.resume == "never") return "";
+    if (config.resume != "auto") return Checkpoint::resolve(config.resume).string();
+    return Checkpoint::newest(config.dir).value_or("").string();
+  };
+  return open_checkpoint(choose, group);
+}
+
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, group);
+  std::optional<Checkpoint> found = open_run_checkpoint(config, group);
+  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    if (found) found->verify();
+  });
   return found;
 }
 

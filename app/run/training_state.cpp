@@ -71,6 +71,7 @@ void finish_step(TrainingState& state, const TrainingStep& step, const TrainingR
   Stream& stream = rank.stream;
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.model.end_step(rank.world);
+  if (step.update_after != nullptr) step.update_after->wait(stream);
   state.optimizer.step(step.number, step.lr, {rank.data_parallel.shard, &rank.tensor}, stream);
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }

@@ -48,7 +48,8 @@ Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
 struct TrainingStep {
   int64_t number = 1;  // from 1
   double lr = 0;
-  int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
+  int64_t targets = 1;                  // that the loss counts, of all ranks: their mean is what is minimized
+  const Event* update_after = nullptr;  // that weights and the optimizer's states are changed after; null: at once
 };
 
 // One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the

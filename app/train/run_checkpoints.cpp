@@ -37,7 +37,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
                          .begin = spec.column_offset() + piece.begin,
                          .end = spec.column_offset() + piece.end,
                          .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
-                         .columns = spec.columns()});
+                         .columns = spec.columns(),
+                         .stable = true});
     }
   };
   add("", state.parameters.master());
@@ -68,7 +69,7 @@ RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime, TrainingS
               runtime.group(), runtime.stream()) {}
 
 std::optional<Checkpoint> RunCheckpoints::open() const {
-  std::optional<Checkpoint> found = open_run_checkpoint(config_.checkpoint, runtime_.group());
+  std::optional<Checkpoint> found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
 }
@@ -115,8 +116,7 @@ void RunCheckpoints::leave_other_runs() const {
   if (others.empty()) return;
   const fs::path earlier = move_to_earlier(dir, others);
   log_info("checkpoint.resume is {}: {} checkpoint{} of another run, up to {}, moved to {}", config_.checkpoint.resume,
-           others.size(), others.size() == 1 ? " is" : "s are", step_directory_name(others.back().step),
-           earlier.string());
+           others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
 }
 
 // How many more there are at a time than the `there` ones of now, of those that this run saves and keeps.
@@ -205,11 +205,22 @@ void RunCheckpoints::finish() {
 void RunCheckpoints::attempt(const std::function<void()>& work) {
   try {
     work();
-    if (!writer_.pending()) failed_saves_ = 0;
+    if (writer_.pending()) return;
+    failed_saves_ = 0;
+    report_saved();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
     count_failure(error.what());
   }
+}
+
+// The slowest rank's time.
+void RunCheckpoints::report_saved() {
+  const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
+  const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
+  if (!runtime_.group().is_root()) return;
+  log_info("saved {}: {:.3f} GB in {:.1f} s, {:.2f} GB/s", writer_.last_saved()->string(),
+           static_cast<double>(bytes_) / 1e9, seconds, static_cast<double>(bytes_) / 1e9 / seconds);
 }
 
 // Of all ranks, which then throw rank 0's error.

@@ -51,6 +51,9 @@ class RunCheckpoints {
   // the last that the run saves.
   enum class Save { kOneOfMany, kFinal };
   void save(int64_t step, const nlohmann::json& meta, Save which = Save::kOneOfMany);
+  // Reached when the last save has copied the state: weights and optimizer states stay as they are until then, beside
+  // which a step's forward and backward may run. Not a collective.
+  const Event& staged() const { return writer_.staged(); }
   // Completes a save on its way if all ranks have written their parts.
   void poll();
   // Waits for it and completes it.
@@ -69,6 +72,7 @@ class RunCheckpoints {
   std::vector<CheckpointTensor> pieces() const;  // what this rank writes
   // A part of a save; its failure, where all ranks share it, is counted.
   void attempt(const std::function<void()>& work);
+  void report_saved();
   void count_failure(const std::string& reason);
   std::string room() const;  // for messages: what a checkpoint takes, and what is free
 

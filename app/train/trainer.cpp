@@ -217,8 +217,10 @@ void Trainer::train_step(int64_t step, const Batch& batch) {
   const double lr = learning_rate(config_.optimizer, step, config_.training.steps);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
   step_data_.push_back({targets_of_step(batch), data_report_->epochs(batch.state_after)});
-  training_step(state_, {.number = step, .lr = lr, .targets = sum_of(step_data_.back().targets)},
-                training_rank(runtime_));
+  training_step(
+      state_,
+      {.number = step, .lr = lr, .targets = sum_of(step_data_.back().targets), .update_after = &checkpoints_.staged()},
+      training_rank(runtime_));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
   results_.push(step, state_.loss, state_.optimizer.grad_sum_of_squares(), stream);
 }

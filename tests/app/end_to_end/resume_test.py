@@ -97,8 +97,9 @@ class ResumeTest(Resuming):
         result = self.train(config, "checkpoint.resume=never", "logging.dir=anew")
         self.assertNotIn("resuming", result.out)
         self.assertEqual(self.losses("anew"), losses)
-        copy_tree(self.dir / "checkpoints/step_00000008", self.dir / "elsewhere")
-        for path, first in (("elsewhere", 9), ("checkpoints/step_00000004", 5), ("checkpoints/step_00000004/", 5)):
+        copy_tree(self.dir / "checkpoints/earlier/step_00000008", self.dir / "elsewhere")
+        old = "checkpoints/earlier/step_00000004"
+        for path, first in (("elsewhere", 9), (old, 5), (old + "/", 5)):
             log = f"from{first}_{path.count('/')}"
             self.train(config, f"checkpoint.resume={path}", "checkpoint.dir=fresh", f"logging.dir={log}")
             self.assertEqual(self.losses(log), {step: value for step, value in losses.items() if step >= first})
