@@ -8,8 +8,10 @@
 #include "checkpoint/checkpoint_files.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/json_input.h"
 #include "core/mapped_file.h"
+#include "core/parallel_read.h"
 
 namespace octavo {
 namespace {
@@ -18,18 +20,33 @@ namespace fs = std::filesystem;
 
 CheckpointManifest read_manifest(const fs::path& dir) {
   const std::string path = (dir / kManifestName).string();
-  return manifest_from_json(read_json_file(path), path);
+  const std::string text = read_input_file(path);
+  nlohmann::json json;
+  try {
+    json = parse_json(text, path);
+  } catch (const InputError& error) {
+    throw DamagedCheckpoint(error.what());
+  }
+  return manifest_from_json(json, path);
 }
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
+
+// By all threads of the rank: one copies slower than good disks read.
+void copy_bytes(char* out, const std::byte* source, int64_t bytes) {
+  constexpr int64_t kBytesATime = int64_t{1} << 20;
+#pragma omp parallel for if (bytes > 4 * kBytesATime)
+  for (int64_t begin = 0; begin < bytes; begin += kBytesATime) {
+    std::memcpy(out + begin, source + begin, static_cast<size_t>(std::min(kBytesATime, bytes - begin)));
+  }
+}
 
 // `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
 void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
                    const std::string& where) {
   if (out.dtype() == dtype) {
     const int64_t size = dtype_bytes(dtype);
-    std::memcpy(static_cast<char*>(out.raw()) + out_begin * size, source, static_cast<size_t>(count * size));
-    return;
+    return copy_bytes(static_cast<char*>(out.raw()) + out_begin * size, source, count * size);
   }
   if (out.dtype() == DType::kFloat32) {
     return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
@@ -42,6 +59,22 @@ void copy_elements(DType dtype, const std::byte* source, int64_t count, const Te
     out.data<BFloat16>()[out_begin + i] = BFloat16(value);
   }
 }
+
+// A file of the length that its manifest says, so that what is wrong with its header is damage.
+SafetensorsFile open_shard(const std::string& path) {
+  try {
+    return SafetensorsFile(path);
+  } catch (const UnreadableFile&) {
+    throw;
+  } catch (const InputError& error) {
+    throw DamagedCheckpoint(error.what());
+  }
+}
+
+#define CHECK_INTACT(condition, ...)                                     \
+  do {                                                                   \
+    if (!(condition)) throw DamagedCheckpoint(fmt::format(__VA_ARGS__)); \
+  } while (false)
 
 }  // namespace
 
@@ -124,13 +157,15 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   const fs::path path = path_ / name;
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
+  CHECK_INTACT(error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
+               "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_INPUT(static_cast<int64_t>(bytes) == listed->bytes, "{}: is {} bytes long, its manifest says {}", path.string(),
-              bytes, listed->bytes);
-  SafetensorsFile file(path.string());
+  CHECK_INTACT(static_cast<int64_t>(bytes) == listed->bytes, "{}: is {} bytes long, its manifest says {}",
+               path.string(), bytes, listed->bytes);
+  SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
-  CHECK_INPUT(checksum == listed->header_checksum, "{}: its header is damaged: checksum {}, its manifest says {}",
-              path.string(), checksum, listed->header_checksum);
+  CHECK_INTACT(checksum == listed->header_checksum, "{}: its header is damaged: checksum {}, its manifest says {}",
+               path.string(), checksum, listed->header_checksum);
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
@@ -146,44 +181,69 @@ std::span<const std::byte> Checkpoint::piece_bytes(const CheckpointTensorInfo& t
 
 void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
   if (verified_.contains(&piece)) return;
-  const std::span<const std::byte> bytes = piece_bytes(tensor, piece);
-  const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
-  CHECK_INPUT(checksum == piece.checksum, "{}: tensor {} is damaged: its checksum is {}, the manifest says {}",
-              (path_ / piece.file).string(), piece.key, checksum, piece.checksum);
+  check_piece(piece, piece_bytes(tensor, piece));
   verified_.insert(&piece);
+}
+
+void Checkpoint::check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const {
+  const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
+  CHECK_INTACT(checksum == piece.checksum, "{}: tensor {} is damaged: its checksum is {}, the manifest says {}",
+               (path_ / piece.file).string(), piece.key, checksum, piece.checksum);
 }
 
 std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   const std::string path = (path_ / file.name).string();
   std::error_code error;
-  CHECK_INPUT(fs::is_regular_file(fs::symlink_status(path, error)),
-              "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  CHECK_INTACT(fs::is_regular_file(fs::symlink_status(path, error)),
+               "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
   const MappedFile mapped(path);
   const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
   const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
-  CHECK_INPUT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
-              "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
-              checksum, file.bytes, file.checksum);
+  CHECK_INTACT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
+               "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
+               checksum, file.bytes, file.checksum);
   return content;
 }
 
+// With fewer shards than readers some readers share one, piece by piece. `turns`: of each shard the pieces so far.
+bool Checkpoint::is_mine(const CheckpointPiece& piece, std::map<std::string, int64_t>& turns) const {
+  const auto& shards = manifest_.shards;
+  const auto listed = std::find_if(shards.begin(), shards.end(),
+                                   [&](const CheckpointShard& candidate) { return candidate.file == piece.file; });
+  const int64_t shard = listed - shards.begin(), count = std::ssize(shards) + (listed == shards.end() ? 1 : 0);
+  const int64_t first = shard * reader_.count / count;
+  const int64_t sharing = std::max<int64_t>(1, (shard + 1) * reader_.count / count - first);
+  return reader_.index == first + turns[piece.file]++ % sharing;
+}
+
 void Checkpoint::verify(std::span<const std::string> tensor_names) {
-  int64_t turn = 0;
+  std::map<std::string, int64_t> turns;
+  std::vector<const CheckpointPiece*> pieces;
+  std::vector<std::span<const std::byte>> bytes;
   for (const std::string& name : tensor_names) {
     const CheckpointTensorInfo* tensor = find(name);
     if (tensor == nullptr) continue;
     for (const CheckpointPiece& piece : tensor->pieces) {
-      if (turn++ % reader_.count == reader_.index) verify_piece(*tensor, piece);
-      verified_.insert(&piece);
+      if (!is_mine(piece, turns) || verified_.contains(&piece)) continue;
+      pieces.push_back(&piece);
+      bytes.push_back(piece_bytes(*tensor, piece));
     }
+  }
+  for_each_mapped(bytes, [&](size_t i) { check_piece(*pieces[i], bytes[i]); });
+  for (const std::string& name : tensor_names) {
+    const CheckpointTensorInfo* tensor = find(name);
+    for (size_t i = 0; tensor != nullptr && i < tensor->pieces.size(); ++i) verified_.insert(&tensor->pieces[i]);
   }
 }
 
 void Checkpoint::verify() {
-  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  for (size_t i = 0; i < manifest_.shards.size(); ++i) {
+    if (static_cast<int>(i) % reader_.count == reader_.index) shard(manifest_.shards[i].file);
+  }
   std::vector<std::string> names;
   for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
   verify(names);
+  if (reader_.index > 0) return;
   for (const CarriedFileInfo& file : files()) read_file(file);
 }
 

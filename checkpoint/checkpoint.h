@@ -27,7 +27,8 @@ struct ReaderRank {
 };
 
 // Holds the manifest; shards are mapped when first read. Move-only, used by one thread. What is wrong with a checkpoint
-// (no such one, a damaged manifest, a missing, resized or damaged shard) is an InputError naming the file.
+// is an InputError naming the file: DamagedCheckpoint for a damaged manifest and a missing, resized or damaged shard or
+// carried file, but not for what cannot be looked at.
 class Checkpoint {
  public:
   // `path`: a checkpoint, or a directory of them, of which the newest complete one is taken.
@@ -67,7 +68,9 @@ class Checkpoint {
 
   // Compares the checksums of some tensors (those that there are), or of all and of the files; InputError for the first
   // damage. With several readers only this one's share: all call it for the same tensors, and use what they read once
-  // all are known to have found no damage (ProcessGroup::agree).
+  // all are known to have found no damage (ProcessGroup::agree). A reader's share is what the rank of its number wrote,
+  // which with the same mesh is what it is going to read; more readers than shards share one. Reads several pieces at
+  // once, each once from the disk: what is read() after it comes from the page cache.
   void verify(std::span<const std::string> tensor_names);
   void verify();
   // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
@@ -82,6 +85,8 @@ class Checkpoint {
   // The bytes of a piece as stored, its entry checked against the manifest.
   std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
   void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+  void check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const;
+  bool is_mine(const CheckpointPiece& piece, std::map<std::string, int64_t>& turns) const;
 
   std::filesystem::path path_;
   ReaderRank reader_;

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -50,6 +51,15 @@ void rename_path(const fs::path& from, const fs::path& to) {
         std::strerror(errno));
 }
 
+// `path`, or that with a number, the first that is free.
+fs::path free_name(const fs::path& path) {
+  fs::path name = path;
+  for (int number = 2; fs::exists(fs::symlink_status(name)); ++number) {
+    name = fmt::format("{}_{}", path.string(), number);
+  }
+  return name;
+}
+
 }  // namespace
 
 bool is_there(const fs::path& path) {
@@ -84,6 +94,14 @@ std::vector<FoundCheckpoint> find_checkpoints(const fs::path& dir) {
   return checkpoints;
 }
 
+void remove_checkpoint(const FoundCheckpoint& checkpoint) {
+  const fs::path doomed = checkpoint.path.parent_path() / (kTemporaryPrefix + step_directory_name(checkpoint.step));
+  std::error_code error;
+  fs::rename(checkpoint.path, doomed, error);
+  CHECK(!error, "{}: cannot be removed: {}", checkpoint.path.string(), error.message());
+  remove_directory(doomed);
+}
+
 void sync_directory(const fs::path& dir) {
   const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   CHECK(fd >= 0, "{}: cannot be opened: {}", dir.string(), std::strerror(errno));
@@ -95,6 +113,7 @@ void sync_directory(const fs::path& dir) {
 }
 
 void install_directory(const fs::path& fresh, const fs::path& final) {
+  std::error_code ignored;  // what is replaced stays where it cannot be removed
   const fs::path parent = final.parent_path().empty() ? fs::path(".") : final.parent_path();
   if (!is_there(final)) {
     rename_path(fresh, final);
@@ -102,7 +121,7 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
   }
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
     sync_directory(parent);
-    remove_directory(fresh);
+    fs::remove_all(fresh, ignored);
     return;
   }
   const fs::path aside = parent / (kReplacedPrefix + final.filename().string());
@@ -110,7 +129,7 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
   rename_path(final, aside);
   rename_path(fresh, final);
   sync_directory(parent);
-  remove_directory(aside);
+  fs::remove_all(aside, ignored);
 }
 
 CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file) {
@@ -128,6 +147,34 @@ void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   file.finish();
   file.rename();
   sync_directory(dir);
+}
+
+fs::path set_aside_directory(const fs::path& checkpoint, const std::string& prefix) {
+  const fs::path aside = free_name(checkpoint.parent_path() / (prefix + checkpoint.filename().string()));
+  rename_path(checkpoint, aside);
+  sync_directory(checkpoint.parent_path());
+  return aside;
+}
+
+fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>& checkpoints) {
+  const fs::path earlier = free_name(dir / kEarlierName);
+  std::error_code error;
+  fs::create_directory(earlier, error);
+  CHECK(!error, "{}: cannot be created: {}", earlier.string(), error.message());
+  // The newest first: at any moment what is left is what an older run would have left.
+  for (auto found = checkpoints.rbegin(); found != checkpoints.rend(); ++found) {
+    rename_path(found->path, earlier / step_directory_name(found->step));
+  }
+  sync_directory(earlier);
+  sync_directory(dir);
+  return earlier;
+}
+
+std::optional<int64_t> free_bytes(const fs::path& dir) {
+  std::error_code error;
+  const fs::space_info space = fs::space(dir, error);
+  if (error) return std::nullopt;
+  return static_cast<int64_t>(std::min<std::uintmax_t>(space.available, std::numeric_limits<int64_t>::max()));
 }
 
 void clean_up_interrupted(const fs::path& dir) {

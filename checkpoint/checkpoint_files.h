@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint_format.h"
@@ -25,12 +27,28 @@ std::vector<FoundCheckpoint> find_checkpoints(const std::filesystem::path& dir);
 // Removes a directory and what is in it, if it exists. Error naming it when the system refuses.
 void remove_directory(const std::filesystem::path& dir);
 
+// Removes a checkpoint, first its name, so that a crash midway leaves no half one under it. Error naming it when the
+// system refuses.
+void remove_checkpoint(const FoundCheckpoint& checkpoint);
+
+// Gives a checkpoint another name that is free, which begins with `prefix`, and returns it. Error naming it when the
+// system refuses.
+std::filesystem::path set_aside_directory(const std::filesystem::path& checkpoint, const std::string& prefix);
+
+// Moves checkpoints into a directory of their own beside them, kEarlierName or that with a number, and returns it.
+std::filesystem::path move_to_earlier(const std::filesystem::path& dir,
+                                      const std::vector<FoundCheckpoint>& checkpoints);
+
+// What this process may still write to the file system of `dir`; nothing where the system does not say.
+std::optional<int64_t> free_bytes(const std::filesystem::path& dir);
+
 // Makes a directory's entries (files created or renamed in it) durable. Error naming it when the system refuses.
 void sync_directory(const std::filesystem::path& dir);
 
 // Puts the complete directory `fresh` at `final`, replacing what is there: exchanged in one step where the file system
 // can, else the old one is put aside first under kReplacedPrefix, so that at any moment one of both is complete. Both
-// must have the same parent, which is synced.
+// must have the same parent, which is synced. What was replaced stays under its temporary name where it cannot be
+// removed.
 void install_directory(const std::filesystem::path& fresh, const std::filesystem::path& final);
 
 // Writes a file into `dir` and describes it for the manifest.

@@ -276,18 +276,21 @@ bool is_checkpoint_manifest(const Json& json) {
 }
 
 CheckpointManifest manifest_from_json(const Json& json, const std::string& path) {
-  CHECK_INPUT(json.is_object() && json.value("format", Json()) == kFormatName,
-              "{}: is not the manifest of an octavo checkpoint", path);
-  CHECK_INPUT(json.value("version", Json()) == kFormatVersion,
-              "{}: has format version {}, this octavo reads version {}", path, json.value("version", Json()).dump(),
-              kFormatVersion);
+  const auto check_intact = [&](bool intact, const std::string& what) {
+    if (!intact) throw DamagedCheckpoint(fmt::format("{}: {}", path, what));
+  };
+  check_intact(is_checkpoint_manifest(json), "is not the manifest of an octavo checkpoint");
   Json content = json;
   content.erase("xxh3");
-  CHECK_INPUT(json.value("xxh3", Json()) == checksum_of(content),
-              "{}: is damaged: its checksum is {}, its contents give \"{}\"", path, json.value("xxh3", Json()).dump(),
-              checksum_of(content));
+  const std::string checksum = checksum_of(content);
+  const bool intact = json.value("xxh3", Json()) == checksum;
+  CHECK_INPUT(!intact || json.value("version", Json()) == kFormatVersion,
+              "{}: has format version {}, this octavo reads version {}", path, json.value("version", Json()).dump(),
+              kFormatVersion);
+  check_intact(intact, fmt::format("is damaged: its checksum is {}, its contents give \"{}\"",
+                                   json.value("xxh3", Json()).dump(), checksum));
   CheckpointManifest manifest;
-  manifest.checksum = checksum_of(content);
+  manifest.checksum = checksum;
   const auto invalid = [&](const std::string& reason) {
     return InputError(fmt::format("{}: is not a valid manifest: {}", path, reason));
   };

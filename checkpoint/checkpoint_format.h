@@ -5,6 +5,9 @@
 //                     tokenizer.json           where there is one: files that the checkpoint carries (CarriedFile)
 //   DIR/.tmp_step_00000500                     being written, or left behind by a crash
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
+//   DIR/damaged_step_00000500                  passed over by a resumption; ..._2 and so on where that name is taken
+//   DIR/earlier/step_00000500                  of a run that a new one does not go on from; earlier_2 and so on
+//   DIR/lock                                   held by the run that writes here (checkpoint/directory_lock.h)
 //
 // A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, or of
 // some columns of a 2-dimensional one, flattened row by row (checkpoint/tensor_slice.h), each stored under a key of a
@@ -20,12 +23,19 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/error.h"
 #include "model/column_range.h"
 #include "model/config.h"
 
 namespace octavo {
 
 inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
+
+// What was written is not what is there: a flipped bit, a file that is cut short or missing.
+class DamagedCheckpoint : public InputError {
+ public:
+  using InputError::InputError;
+};
 
 struct CheckpointPiece {
   std::string file;   // shard within the checkpoint directory
@@ -78,8 +88,9 @@ struct CheckpointManifest {
 nlohmann::json manifest_to_json(const CheckpointManifest& manifest);
 // Whether the JSON says that it is one, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
-// InputError naming `path` and what is wrong when the JSON is no undamaged manifest of a version this build reads, its
-// pieces do not cover their tensors, or its model cannot exist or has more layers than there are tensors.
+// InputError naming `path` and what is wrong when the JSON is no manifest (DamagedCheckpoint, also where its checksum
+// is not that of its contents) or not of a version that this build reads, its pieces do not cover their tensors, or its
+// model cannot exist or has more layers than there are tensors.
 CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::string& path);
 
 // One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
@@ -103,5 +114,7 @@ std::string shard_name(int rank);               // "rank_00000.safetensors"
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kTemporaryPrefix = ".tmp_";
 inline constexpr const char* kReplacedPrefix = ".old_";
+inline constexpr const char* kDamagedPrefix = "damaged_";
+inline constexpr const char* kEarlierName = "earlier";
 
 }  // namespace octavo

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -14,6 +16,8 @@
 #include "checkpoint/tensor_slice.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/log.h"
+#include "core/parallel_write.h"
 
 namespace octavo {
 namespace {
@@ -83,7 +87,7 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
     if (begin == end) continue;
     char* data = static_cast<char*>(tensor.data.raw()) + begin * size;
     part.push_back({tensor.name, tensor.shape, tensor.begin + begin, tensor.begin + end,
-                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns});
+                    Tensor(data, tensor.data.dtype(), {end - begin}), tensor.columns, tensor.stable});
   }
   return part;
 }
@@ -93,6 +97,8 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
       group_(group),
       stream_(stream),
       staging_(stream.device()),
+      copies_(Stream::beside(stream)),
+      begun_(stream.device()),
       staged_(stream.device()) {
   group_.agree_on_files("clearing checkpoint.dir", [&] {
     std::error_code error;
@@ -101,6 +107,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
     if (!group_.is_root()) return;
+    lock_.emplace(options_.dir);
     clean_up_interrupted(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
@@ -129,15 +136,22 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   std::vector<CheckpointTensor> checked;
   final_ = fs::path(options_.dir) / step_directory_name(step);
   temporary_ = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(step));
-  group_.agree_on_files("preparing a checkpoint", [&] {
-    for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
-    stage(checked);
-    if (!group_.is_root()) return;
-    remove_directory(temporary_);
-    std::error_code error;
-    fs::create_directories(temporary_, error);
-    CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
-  });
+  try {
+    group_.agree_on_files("preparing a checkpoint", [&] {
+      for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
+      stage(checked);
+      if (!group_.is_root()) return;
+      lock_->renew();
+      remove_directory(temporary_);
+      std::error_code error;
+      // Not its parents: a checkpoint.dir that is gone is a file system that is not there.
+      fs::create_directory(temporary_, error);
+      CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
+    });
+  } catch (...) {
+    if (group_.is_root()) discard();
+    throw;
+  }
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
   error_ = nullptr;
   done_ = false;
@@ -157,12 +171,22 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   if (!stages()) return;
   reserve(staging_bytes(host_pieces_));
   char* next = static_cast<char*>(staging_.data());
+  std::vector<CheckpointTensor> sources = host_pieces_;
   for (CheckpointTensor& piece : host_pieces_) {
-    stream_.copy(next, piece.data.raw(), piece.data.bytes());
     piece.data = Tensor(next, piece.data.dtype(), {piece.data.numel()});
     next += aligned(piece.data.bytes());
   }
-  staged_.record(stream_);
+  const auto copy = [&](Stream& stream, bool stable) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Tensor& to = host_pieces_[i].data;
+      if (sources[i].stable == stable) stream.copy(to.raw(), sources[i].data.raw(), to.bytes());
+    }
+  };
+  copy(stream_, false);
+  begun_.record(stream_);
+  begun_.wait(copies_);
+  copy(copies_, true);
+  staged_.record(copies_);
 }
 
 // The writing thread: touches only what save() prepared, and nothing of MPI.
@@ -170,7 +194,9 @@ void CheckpointWriter::run_write() noexcept {
   try {
     stream_.bind_thread();
     staged_.synchronize();
+    const auto begin = std::chrono::steady_clock::now();
     if (!host_pieces_.empty()) write_shard();
+    write_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } catch (const std::exception& error) {
     // Whatever its cause, it shows only while running.
     error_ = std::make_exception_ptr(Error(error.what()));
@@ -185,18 +211,28 @@ void CheckpointWriter::write_shard() {
     entries.push_back({piece_key(piece), safetensors_dtype(piece.data.dtype()), shape, 0, 0});
   }
   const std::string file = shard_name(group_.rank());
-  SafetensorsWriter writer((temporary_ / file).string(), std::move(entries));
-  std::map<std::string, std::string> checksums;
+  const std::string beginning = begin_safetensors(entries);
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(beginning))};
   for (const CheckpointTensor& piece : host_pieces_) {
-    checksums[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
-    writer.write(piece.data.raw(), piece.data.bytes());
+    parts.emplace_back(static_cast<const std::byte*>(piece.data.raw()), static_cast<size_t>(piece.data.bytes()));
   }
-  writer.commit();
+  // Beside the writing, which takes longer.
+  std::future<std::map<std::string, std::string>> checksums = std::async(std::launch::async, [this] {
+    std::map<std::string, std::string> by_key;
+    for (const CheckpointTensor& piece : host_pieces_) {
+      by_key[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
+    }
+    return by_key;
+  });
+  write_file_in_parallel((temporary_ / file).string(), parts);
+  const std::map<std::string, std::string> by_key = checksums.get();
   for (CheckpointTensorInfo& tensor : part_.tensors) {
-    for (CheckpointPiece& piece : tensor.pieces) piece.checksum = checksums.at(piece.key);
+    for (CheckpointPiece& piece : tensor.pieces) piece.checksum = by_key.at(piece.key);
   }
-  const std::string_view header = writer.header();
-  part_.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+  int64_t bytes = 0;
+  for (const auto& part : parts) bytes += std::ssize(part);
+  const auto header = parts.front().subspan(kSafetensorsLengthBytes);
+  part_.shards = {{file, bytes, checksum_hex(header.data(), std::ssize(header))}};
 }
 
 bool CheckpointWriter::poll() {
@@ -254,20 +290,27 @@ void CheckpointWriter::install() {
   install_directory(temporary_, final_);
 }
 
-// Leaves the newest `keep` checkpoints up to this step; those of later steps belong to a run that was set back, and
-// stay.
+// Leaves the newest `keep` checkpoints up to this step, and those of `keep_every`; those of later steps belong to a run
+// that was set back, and stay. What cannot be removed is said once, and tried again after the next save.
 void CheckpointWriter::prune() const {
-  if (options_.keep <= 0) return;
-  std::vector<FoundCheckpoint> found = find_checkpoints(options_.dir);
+  std::string failure;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (failure.empty()) failure = error.what();
+    }
+  };
+  std::vector<FoundCheckpoint> found;
+  attempt([&] { clean_up_interrupted(options_.dir); });
+  attempt([&] { found = find_checkpoints(options_.dir); });
   std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > part_.step; });
-  for (size_t i = 0; i + static_cast<size_t>(options_.keep) < found.size(); ++i) {
-    // Renamed first, so that a crash midway leaves no half checkpoint under a valid name.
-    const fs::path doomed = fs::path(options_.dir) / (kTemporaryPrefix + step_directory_name(found[i].step));
-    std::error_code error;
-    fs::rename(found[i].path, doomed, error);
-    CHECK(!error, "{}: cannot be removed: {}", found[i].path.string(), error.message());
-    remove_directory(doomed);
+  const size_t kept = options_.keep > 0 ? static_cast<size_t>(options_.keep) : found.size();
+  for (size_t i = 0; i + kept < found.size(); ++i) {
+    if (options_.keep_every > 0 && found[i].step % options_.keep_every == 0) continue;
+    attempt([&] { remove_checkpoint(found[i]); });
   }
+  if (!failure.empty()) log_warning("what is old stays until the next save: {}", failure);
 }
 
 void CheckpointWriter::discard() noexcept {

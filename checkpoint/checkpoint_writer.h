@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_format.h"
+#include "checkpoint/directory_lock.h"
 #include "core/staging_memory.h"
 #include "core/stream.h"
 #include "model/column_range.h"
@@ -32,8 +33,9 @@ namespace octavo {
 
 struct CheckpointOptions {
   std::string dir = "checkpoints";
-  int64_t keep = 3;   // complete checkpoints left after a save, the newest ones; 0 or less: all
-  bool async = true;  // write in the background
+  int64_t keep = 3;        // complete checkpoints left after a save, the newest ones; 0 or less: all
+  bool async = true;       // write in the background
+  int64_t keep_every = 0;  // those of steps that are multiples of it are left too; 0: none
 };
 
 // A part of a tensor.
@@ -44,6 +46,7 @@ struct CheckpointTensor {
   int64_t end = 0;
   Tensor data;               // those end - begin elements, on the stream's device; borrowed
   ColumnRange columns = {};  // of a 2-dimensional tensor; none: all of them
+  bool stable = false;       // is changed only by work that is queued after CheckpointWriter::staged()
 };
 
 // Part `index` of `count` of the same list of tensors, cut by bytes into contiguous parts of equal size, also within a
@@ -52,11 +55,13 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 
 // Not movable. Every method but the accessors is a collective of `group`, called from the thread that owns it. When
 // writing fails on any rank (a full disk), the same Error is thrown on every rank, out of whichever method finds it;
-// the temporary directory is gone by then and earlier checkpoints are whole.
+// the temporary directory is gone by then, earlier checkpoints are whole, and the writer may be used on. An old
+// checkpoint that cannot be removed is no failure: rank 0 warns.
 class CheckpointWriter {
  public:
-  // Creates options.dir and clears away what crashed runs left there. InputError when that is not possible. `group` and
-  // `stream` must outlive the writer. To resume, look for a checkpoint after this, which puts interrupted ones right.
+  // Creates options.dir, locks it (checkpoint/directory_lock.h) and clears away what crashed runs left there.
+  // InputError when that is not possible, or another run holds the lock. `group` and `stream` must outlive the writer.
+  // To resume, look for a checkpoint after this, which puts interrupted ones right.
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
   // Waits for a thread that is still writing; a checkpoint not completed by poll() or finish() is lost.
   ~CheckpointWriter();
@@ -73,10 +78,13 @@ class CheckpointWriter {
 
   // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
   // pass the same step, model and meta, and each the pieces that it is to write, which together cover every tensor
-  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them. On a GPU the host
-  // does not wait. An earlier save that is still pending is completed first.
+  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them, but for those that
+  // are stable, which a GPU copies beside that work. On a GPU the host does not wait. An earlier save that is still
+  // pending is completed first.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
+  // Reached when the last save has read its pieces: before it no stable piece may be changed.
+  const Event& staged() const { return staged_; }
   // Completes the pending checkpoint if all ranks have written their pieces. True when none is pending any more. Costs
   // one small reduction over the ranks.
   bool poll();
@@ -86,6 +94,8 @@ class CheckpointWriter {
   // Whether save() copies the pieces into staging memory.
   bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
+  // What the writing of the last save took on this rank, from the copies in staging memory to the disk.
+  double write_seconds() const { return write_seconds_; }
   // The newest checkpoint completed by this writer.
   const std::optional<std::filesystem::path>& last_saved() const { return last_saved_; }
 
@@ -102,8 +112,11 @@ class CheckpointWriter {
   ProcessGroup& group_;
   Stream& stream_;
   StagingMemory staging_;
+  std::optional<DirectoryLock> lock_;  // on rank 0
   std::vector<CarriedFile> carried_;
-  Event staged_;  // reached when the pieces are in staging memory
+  Stream copies_;  // beside stream_
+  Event begun_;    // when what is copied on copies_ is as it is to be saved
+  Event staged_;   // reached when the pieces are in staging memory
 
   // The save in progress. The thread writes part_.shards, checksums, error_ and done_; others wait for done_ or join.
   bool pending_ = false;
@@ -111,6 +124,7 @@ class CheckpointWriter {
   std::vector<CheckpointTensor> host_pieces_;  // data in host memory, ordered as written
   std::filesystem::path temporary_;
   std::filesystem::path final_;
+  double write_seconds_ = 0;
   std::exception_ptr error_;
   std::atomic<bool> done_{false};
   std::thread thread_;

@@ -18,7 +18,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 
 struct DTypeBytes {
@@ -245,6 +245,15 @@ void SafetensorsFile::check_ranges() const {
   const int64_t data_bytes = size_bytes() - kLengthBytes - header_bytes_;
   CHECK_INPUT(next == data_bytes, "{}: {}: its tensors take {} bytes, the file has {} for them", path(),
               next > data_bytes ? "is truncated" : "has bytes after its last tensor", next, data_bytes);
+}
+
+std::string begin_safetensors(std::vector<SafetensorsEntry>& entries) {
+  int64_t data_bytes = 0;
+  const std::string header = make_header(entries, data_bytes);
+  const uint64_t length = header.size();
+  std::string text(kLengthBytes, '\0');
+  std::memcpy(text.data(), &length, sizeof(length));
+  return text + header;
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<SafetensorsEntry> entries)

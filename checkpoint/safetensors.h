@@ -67,8 +67,14 @@ class SafetensorsFile {
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
 };
 
+// What a file of these entries begins with, whose byte ranges are assigned here: the length of the header, and the
+// header, padded with spaces so that the data section starts at a multiple of 8 bytes. The tensors follow, in this
+// order.
+inline constexpr int64_t kSafetensorsLengthBytes = 8;
+std::string begin_safetensors(std::vector<SafetensorsEntry>& entries);
+
 // Writes a file tensor by tensor, in the order announced, holding none of them. The file appears under its name only
-// when commit() is reached. The header is padded with spaces so that the data section starts at a multiple of 8 bytes.
+// when commit() is reached.
 class SafetensorsWriter {
  public:
   // `entries`: names, dtypes and shapes; byte ranges are assigned here. InputError when the file cannot be created.

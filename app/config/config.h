@@ -54,7 +54,10 @@ struct PrecisionGuardConfig {
 struct CheckpointConfig {
   std::string dir = "checkpoints";  // holds step_00000500/ and so on
   int64_t every = 500;
+  double every_minutes = 0;
   int64_t keep = 3;
+  int64_t keep_every = 0;
+  int64_t max_failed_saves = 3;
   bool async = true;
   std::string resume = "auto";
 };

@@ -281,7 +281,10 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   SectionKeys<CheckpointConfig> checkpoint(keys, "checkpoint", &Config::checkpoint);
   checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one a step that was saved.");
   checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints; 0 for one only at the end and when stopped by a signal.");
+  checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kNonNegative, "minutes", "Time after which one is saved too, by rank 0's clock since the last save began; 0 for no such time.");
   checkpoint.add("keep", &CheckpointConfig::keep, Integers{0, kMaxSteps}, "checkpoints", "Newest checkpoints that are kept; 0 for all.");
+  checkpoint.add("keep_every", &CheckpointConfig::keep_every, Integers{0, kMaxSteps}, "steps", "Checkpoints of steps that are multiples of this are kept for ever; 0 for none.");
+  checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "So many failed saves in a row end the run; with 0 the first does.");
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written while training goes on.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);

@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "data/token_file.h"
 #include "data/token_row.h"
 #include "parallel/start_checks.h"
@@ -68,6 +69,77 @@ std::optional<Checkpoint> open_checkpoint(const std::function<std::string()>& ch
   return checkpoint;
 }
 
+// What `look` meets of damage on any rank, that of the lowest; empty where there is none.
+std::string damage_found(const std::function<void()>& look, ProcessGroup& group) {
+  std::string damage;
+  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    try {
+      look();
+    } catch (const DamagedCheckpoint& error) {
+      damage = error.what();
+    }
+  });
+  for (const std::string& found : group.all_gather(damage)) {
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+// The paths of those in `dir` on rank 0, the newest first.
+std::vector<std::string> list_checkpoints(const std::string& dir, ProcessGroup& group) {
+  nlohmann::json paths = nlohmann::json::array();
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (!group.is_root()) return;
+    for (const FoundCheckpoint& found : find_checkpoints(dir)) paths.insert(paths.begin(), found.path.string());
+  });
+  return nlohmann::json::parse(group.broadcast(paths.dump())).get<std::vector<std::string>>();
+}
+
+struct DamagedPath {
+  std::string path;
+  std::string damage;
+};
+
+// Not under a name that another checkpoint needs; never removed.
+void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead) {
+  for (const auto& [path, damage] : damaged) {
+    const std::filesystem::path aside = set_aside_directory(path, kDamagedPrefix);
+    log_warning("{} is passed over for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
+                damage);
+  }
+}
+
+// The newest checkpoint that every rank sees undamaged; none where there are none at all.
+std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessGroup& group) {
+  std::vector<DamagedPath> damaged;
+  for (const std::string& path : list_checkpoints(dir, group)) {
+    std::optional<Checkpoint> found;
+    std::string damage = damage_found(
+        [&] {
+          if (group.is_root()) const Checkpoint manifest(path);
+        },
+        group);
+    if (damage.empty()) {
+      found = open_checkpoint([&] { return path; }, group);
+      damage = damage_found([&] { found->verify(); }, group);
+    }
+    if (!damage.empty()) {
+      damaged.push_back({path, damage});
+      continue;
+    }
+    group.agree_on_files("setting damaged checkpoints aside", [&] {
+      if (group.is_root()) set_aside(damaged, *found);
+    });
+    return found;
+  }
+  group.agree([&] {
+    CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
+                damaged.size(), damaged.front().damage);
+  });
+  // That other ranks see none either.
+  return open_checkpoint([&] { return Checkpoint::newest(dir).value_or("").string(); }, group);
+}
+
 // A file of a name of its own, as long as the object lives.
 class ProbeFile {
  public:
@@ -95,6 +167,15 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
     return Checkpoint::newest(config.dir).value_or("").string();
   };
   return open_checkpoint(choose, group);
+}
+
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, group);
+  std::optional<Checkpoint> found = open_run_checkpoint(config, group);
+  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    if (found) found->verify();
+  });
+  return found;
 }
 
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {

@@ -17,9 +17,14 @@
 
 namespace octavo {
 
-// The checkpoint a run goes on from: the one that checkpoint.resume names, with auto the newest of checkpoint.dir; none
-// where there is none.
+// The checkpoint of a run: the one that checkpoint.resume names, with auto the newest of checkpoint.dir; none where
+// there is none. Its checksums are compared when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
+
+// The same for a run that goes on from it, in a directory that it has locked: all checksums are compared, and auto
+// takes the newest that is not damaged. Those that it passes over are renamed (kDamagedPrefix), with a warning; where
+// all are damaged, that is an InputError and nothing is renamed.
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group);
 
 // The checkpoint at `path`, or the newest in it.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);

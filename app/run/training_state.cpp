@@ -92,6 +92,7 @@ void finish_step(TrainingState& state, const TrainingStep& step, const TrainingR
   rank.data.all_reduce_sum(state.loss, stream, "losses");
   state.optimizer.measure_gradients({rank.data_parallel.shard, &rank.tensor}, stream);
   decide_on_update(state, step, rank);
+  if (step.update_after != nullptr) step.update_after->wait(stream);
   state.model.end_step(state.skip, rank.world);
   state.optimizer.step(step.number, step.lr, state.skip, stream);
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);

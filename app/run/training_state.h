@@ -57,6 +57,7 @@ struct TrainingStep {
   int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
   // A step of a larger loss is passed over, as one of a loss or gradient norm that is not finite always is.
   float loss_limit = std::numeric_limits<float>::infinity();
+  const Event* update_after = nullptr;  // that weights and the optimizer's states are changed after; null: at once
 };
 
 // Of the sum of the losses, for their mean.

@@ -1,6 +1,7 @@
 #include "app/run/weights.h"
 
 #include <algorithm>
+#include <array>
 
 #include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
@@ -12,23 +13,44 @@ namespace {
 
 constexpr int64_t kStagingElements = int64_t{1} << 24;
 
+// Host memory for a part of a tensor on its way to a GPU; none for the CPU.
+struct Staging {
+  Staging(const Tensor& target, int64_t count, const Stream& stream)
+      : buffer(Buffer::host(stream.device(), stream.is_cuda() ? count * dtype_bytes(target.dtype()) : 0)),
+        elements(buffer.data(), target.dtype(), {count}),
+        copied(stream.device()) {}
+
+  Buffer buffer;
+  Tensor elements;
+  Event copied;  // the last part is on the GPU
+};
+
 }  // namespace
 
 void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
                      Stream& stream) {
   const int64_t elements = std::min(kStagingElements, std::max<int64_t>(shards.numel(), 1));
-  const Buffer buffer = Buffer::host(stream.device(), elements * dtype_bytes(shards.dtype()));
-  const Tensor staging(buffer.data(), shards.dtype(), {elements});
+  // One is read into while the other is copied from.
+  std::array<Staging, 2> stagings{Staging(shards, elements, stream), Staging(shards, elements, stream)};
+  size_t turn = 0;
   for (const ParameterPiece& piece : parameters.pieces()) {
     for (int64_t begin = piece.begin; begin < piece.end; begin += elements) {
       const int64_t end = std::min(begin + elements, piece.end);
       const int64_t offset = piece.offset + begin - piece.begin;
-      const Tensor part = staging.rows(0, end - begin);
+      const Tensor place = shards.rows(offset, offset + end - begin);
+      if (!stream.is_cuda()) {
+        read(*piece.spec, begin, end, place);
+        continue;
+      }
+      Staging& staging = stagings[turn++ % stagings.size()];
+      staging.copied.synchronize();
+      const Tensor part = staging.elements.rows(0, end - begin);
       read(*piece.spec, begin, end, part);
-      stream.copy(shards.rows(offset, offset + end - begin), part);
-      stream.synchronize();  // the staging memory is used again
+      stream.copy(place, part);
+      staging.copied.record(stream);
     }
   }
+  stream.synchronize();
 }
 
 std::string adopt_initial_model(Config& config, const WeightSource& source) {

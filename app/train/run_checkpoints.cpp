@@ -1,10 +1,14 @@
 #include "app/train/run_checkpoints.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"
+#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -12,6 +16,8 @@
 namespace octavo {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state) {
@@ -31,7 +37,8 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
                          .begin = spec.column_offset() + piece.begin,
                          .end = spec.column_offset() + piece.end,
                          .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
-                         .columns = spec.columns()});
+                         .columns = spec.columns(),
+                         .stable = true});
     }
   };
   add("", state.parameters.master());
@@ -55,11 +62,14 @@ RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime, TrainingS
     : config_(config),
       runtime_(runtime),
       state_(state),
-      writer_({config.checkpoint.dir, config.checkpoint.keep, config.checkpoint.async}, runtime.group(),
-              runtime.stream()) {}
+      writer_({.dir = config.checkpoint.dir,
+               .keep = config.checkpoint.keep,
+               .async = config.checkpoint.async,
+               .keep_every = config.checkpoint.keep_every},
+              runtime.group(), runtime.stream()) {}
 
 std::optional<Checkpoint> RunCheckpoints::open() const {
-  std::optional<Checkpoint> found = open_run_checkpoint(config_.checkpoint, runtime_.group());
+  std::optional<Checkpoint> found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
 }
@@ -81,6 +91,66 @@ void RunCheckpoints::carry_tokenizer(const Checkpoint* resumed) {
   writer_.carry(std::move(files));
 }
 
+void RunCheckpoints::prepare(int64_t start_step) {
+  reserve_staging();
+  int64_t bytes = 0;
+  for (const CheckpointTensor& piece : pieces()) bytes += piece.data.bytes();
+  bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
+  runtime_.group().agree_on_files("looking at the room for checkpoints", [&] {
+    if (!runtime_.group().is_root() || start_step >= config_.training.steps) return;
+    check_room(start_step);
+    leave_other_runs();
+  });
+}
+
+// So that auto never takes steps of a run that this one does not go on from: all of them, or where it goes on from one
+// that is there, those after it.
+void RunCheckpoints::leave_other_runs() const {
+  const fs::path dir = config_.checkpoint.dir;
+  std::vector<FoundCheckpoint> others = find_checkpoints(dir);
+  const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {
+    std::error_code error;
+    return resumed_ && fs::equivalent(found.path, *resumed_, error);
+  });
+  if (mine != others.end()) others.erase(others.begin(), mine + 1);
+  if (others.empty()) return;
+  const fs::path earlier = move_to_earlier(dir, others);
+  log_info("checkpoint.resume is {}: {} checkpoint{} of another run, up to {}, moved to {}", config_.checkpoint.resume,
+           others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
+}
+
+// How many more there are at a time than the `there` ones of now, of those that this run saves and keeps.
+int64_t RunCheckpoints::checkpoints_to_come(int64_t start_step, int64_t there) const {
+  const CheckpointConfig& c = config_.checkpoint;
+  const int64_t steps = config_.training.steps;
+  const auto multiples = [&](int64_t n) { return n > 0 ? (steps - 1) / n - start_step / n : 0; };
+  const int64_t saves = 1 + (c.every_minutes > 0 ? steps - 1 - start_step : multiples(c.every));
+  if (c.keep <= 0) return saves;
+  const int64_t kept_for_ever = c.every > 0 && c.keep_every > 0 ? multiples(std::lcm(c.every, c.keep_every)) : 0;
+  return std::min(saves, c.keep + 1 - std::min(there, c.keep) + kept_for_ever);
+}
+
+void RunCheckpoints::check_room(int64_t start_step) const {
+  const std::string& dir = config_.checkpoint.dir;
+  const std::optional<int64_t> free = free_bytes(dir);
+  if (!free) return;
+  const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
+  const int64_t to_come = checkpoints_to_come(start_step, there);
+  CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
+  if (*free / bytes_ >= to_come) return;
+  log_warning(
+      "checkpoint.dir {}: {}; there is room for {} of the {} to come at a time (checkpoint.keep is {}, {} there)", dir,
+      room(), *free / bytes_, to_come, config_.checkpoint.keep, there);
+}
+
+std::string RunCheckpoints::room() const {
+  const std::optional<int64_t> free = free_bytes(config_.checkpoint.dir);
+  std::string text = fmt::format("a checkpoint takes {} bytes", with_thousands_separators(bytes_));
+  if (free) text += fmt::format(", {} are free", with_thousands_separators(*free));
+  if (free && *free < bytes_) text += fmt::format(", {} too few", with_thousands_separators(bytes_ - *free));
+  return text;
+}
+
 // Pages that the system cannot hand out would end the process when they are first written, long after the start.
 void RunCheckpoints::reserve_staging() {
   if (!writer_.stages()) return;
@@ -96,7 +166,13 @@ void RunCheckpoints::reserve_staging() {
 }
 
 bool RunCheckpoints::due(int64_t step) const {
-  return config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
+  return time_due_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+}
+
+bool RunCheckpoints::has_time_passed() const {
+  const double minutes = config_.checkpoint.every_minutes;
+  const std::chrono::duration<double, std::ratio<60>> passed = std::chrono::steady_clock::now() - last_begun_;
+  return minutes > 0 && runtime_.group().is_root() && passed.count() >= minutes;
 }
 
 std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
@@ -105,20 +181,70 @@ std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
   return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
 }
 
-void RunCheckpoints::save(int64_t step, const nlohmann::json& meta) {
-  writer_.save(step, config_.model, meta, pieces());
+void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) {
+  if (which == Save::kFinal) {
+    complete_pending_save();  // whose failure ends nothing: this one is tried in any case
+  } else {
+    finish();
+  }
+  last_begun_ = std::chrono::steady_clock::now();
+  time_due_ = false;
+  saving_step_ = step;
+  saving_ = which;
+  attempt([&] { writer_.save(step, config_.model, meta, pieces()); });
 }
 
 void RunCheckpoints::poll() {
-  if (writer_.pending()) writer_.poll();
+  if (writer_.pending()) attempt([&] { writer_.poll(); });
+}
+
+void RunCheckpoints::finish() {
+  if (writer_.pending()) attempt([&] { writer_.finish(); });
+}
+
+void RunCheckpoints::attempt(const std::function<void()>& work) {
+  try {
+    work();
+    if (writer_.pending()) return;
+    failed_saves_ = 0;
+    report_saved();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    count_failure(error.what());
+  }
+}
+
+// The slowest rank's time.
+void RunCheckpoints::report_saved() {
+  const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
+  const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
+  if (!runtime_.group().is_root()) return;
+  log_info("saved {}: {:.3f} GB in {:.1f} s, {:.2f} GB/s", writer_.last_saved()->string(),
+           static_cast<double>(bytes_) / 1e9, seconds, static_cast<double>(bytes_) / 1e9 / seconds);
+}
+
+// Of all ranks, which then throw rank 0's error.
+void RunCheckpoints::count_failure(const std::string& reason) {
+  ++failed_saves_;
+  const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);
+  const std::string what = fmt::format("the checkpoint of step {} is not saved: {}; {}", saving_step_, reason, room());
+  runtime_.group().agree([&] {
+    CHECK(saving_ != Save::kFinal, "{}; it is the final one, and the last good checkpoint is {}", what, last());
+    CHECK(failed_saves_ < most,
+          "{}; {} in a row failed (checkpoint.max_failed_saves), and the last good checkpoint is {}", what,
+          failed_saves_, last());
+  });
+  if (!runtime_.group().is_root()) return;
+  log_warning("{}; it is tried again when the next is due (failure {} of {})", what, failed_saves_, most);
 }
 
 void RunCheckpoints::complete_pending_save() {
+  if (!writer_.pending()) return;
   try {
     writer_.finish();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}", error.what());
+    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}; {}", error.what(), room());
   }
 }
 

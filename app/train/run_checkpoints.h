@@ -1,8 +1,10 @@
 // The checkpoints of a run: what each rank writes of them, when one is due, and which is the last.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,7 +23,9 @@ namespace octavo {
 // published then (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
-// Every method but the accessors is a collective.
+// Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
+// gone) leaves nothing behind and is a warning of rank 0's; the next one that is due tries again.
+// checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
 class RunCheckpoints {
  public:
   // Opens config.checkpoint.dir for writing. All three must outlive the object.
@@ -32,17 +36,28 @@ class RunCheckpoints {
   // That the run went on from `checkpoint`, or began anew (null): it is the last one until another is saved. Not a
   // collective.
   void started_from(const Checkpoint* checkpoint);
-  // Memory for copies; InputError where the machine has too little.
-  void reserve_staging();
+  // Before the first step after `start_step`: memory for copies, InputError where the machine has too little; whether
+  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning; and what is in
+  // the directory of a run that this one does not go on from is moved to one of its own there.
+  void prepare(int64_t start_step);
 
   // Whether one is to be saved after this step, which is not the last.
   bool due(int64_t step) const;
-  // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save).
-  void save(int64_t step, const nlohmann::json& meta);
+  // Whether checkpoint.every_minutes have passed since the last save began, or the run. Not a collective: rank 0 asks,
+  // and what it finds goes to all ranks with set_time_due(), after which one is due.
+  bool has_time_passed() const;
+  void set_time_due() { time_due_ = true; }
+  // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save). The final one is
+  // the last that the run saves.
+  enum class Save { kOneOfMany, kFinal };
+  void save(int64_t step, const nlohmann::json& meta, Save which = Save::kOneOfMany);
+  // Reached when the last save has copied the state: weights and optimizer states stay as they are until then, beside
+  // which a step's forward and backward may run. Not a collective.
+  const Event& staged() const { return writer_.staged(); }
   // Completes a save on its way if all ranks have written their parts.
   void poll();
   // Waits for it and completes it.
-  void finish() { writer_.finish(); }
+  void finish();
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
   // The last one that is complete, saved by this run or gone on from; opened on every rank.
@@ -53,13 +68,28 @@ class RunCheckpoints {
 
  private:
   void carry_tokenizer(const Checkpoint* resumed);
+  void reserve_staging();
+  void check_room(int64_t start_step) const;
+  void leave_other_runs() const;
+  int64_t checkpoints_to_come(int64_t start_step, int64_t there) const;
   std::vector<CheckpointTensor> pieces() const;  // what this rank writes
+  // A part of a save; its failure, where all ranks share it, is counted.
+  void attempt(const std::function<void()>& work);
+  void report_saved();
+  void count_failure(const std::string& reason);
+  std::string room() const;  // for messages: what a checkpoint takes, and what is free
 
   const Config& config_;
   Runtime& runtime_;
   TrainingState& state_;
   CheckpointWriter writer_;
   std::optional<std::filesystem::path> resumed_;
+  int64_t bytes_ = 0;  // of the tensors of a checkpoint
+  int64_t saving_step_ = 0;
+  Save saving_ = Save::kOneOfMany;
+  int64_t failed_saves_ = 0;  // in a row
+  std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
+  bool time_due_ = false;
 };
 
 }  // namespace octavo

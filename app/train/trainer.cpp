@@ -67,6 +67,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
                 config.precision_guard.every);
   }
   std::optional<Checkpoint> found = checkpoints_.open();
+  timer_.mark("reading");
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
     data_report_->check_max_epochs();
@@ -74,7 +75,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   publish_weights(state_, training_rank(runtime));
   runtime.stream().synchronize();
   timer_.mark("weights");
-  checkpoints_.reserve_staging();
+  checkpoints_.prepare(start_step_);
   if (has_precision_guard(config_)) reserve_snapshot();
   const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree([&] {
@@ -240,7 +241,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool stopping = request == kStop;
     save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
     const bool saving = (due && !save_postponed) || stopping;
-    if (saving && corruption_->may_save(step)) save(step, loader_state_);
+    if (saving && corruption_->may_save(step)) save(step, loader_state_, last || stopping);
     if (waiting) results_.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -299,6 +300,7 @@ void Trainer::train_step(int64_t step, const FedBatch& fed) {
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
   TrainingStep training = training_step_of(step, data);
   training.loss_limit = guard_.loss_limit(step);
+  training.update_after = &checkpoints_.staged();
   corruption_->begin_step(training, *fed.batch);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
   training_step(state_, training, training_rank(runtime_));
@@ -308,9 +310,14 @@ void Trainer::train_step(int64_t step, const FedBatch& fed) {
   results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
 }
 
-// All ranks do the same at the same step, whichever of them got the signal. Spikes are told by rank 0.
+// All ranks do the same at the same step, whichever of them got the signal. Spikes are told by rank 0, and by its clock
+// when a checkpoint is due.
 Trainer::Request Trainer::agreed_request(const StopSignals& signals) {
-  return runtime_.group().all_reduce_max(signals.requested() ? kStop : wanted_);
+  const Request wish = signals.requested() ? kStop : std::max(wanted_, checkpoints_.has_time_passed() ? kSave : kGoOn);
+  const Request request = runtime_.group().all_reduce_max(wish);
+  if (request != kSave) return request;
+  checkpoints_.set_time_due();
+  return kGoOn;
 }
 
 FinishedStep Trainer::pop_step() {
@@ -340,7 +347,7 @@ void Trainer::judge(const FinishedStep& step) {
   if (verdict == StepVerdict::kGood) return;
   if (runtime_.group().is_root()) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, z));
   const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
-  if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, step.step());
+  if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, kRollBack + step.step());
 }
 
 void Trainer::finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals) {
@@ -369,7 +376,7 @@ void Trainer::give_up(int64_t step) {
   if (!guard_.has_given_up()) return;
   checkpoints_.complete_pending_save();
   if (good_step_ > saved_step_ && weights_are_finite() && corruption_->may_save(good_step_)) {
-    save(good_step_, good_loader_state_);
+    save(good_step_, good_loader_state_, false);
     checkpoints_.complete_pending_save();
   }
   if (runtime_.group().is_root()) write_goodput(true);
@@ -396,7 +403,7 @@ bool Trainer::goes_back(Request request) {
   if (request == kGoOn || request == kStop) return false;
   if (request == kUseBFloat16 || checkpoints_.last_path()) return true;
   wanted_ = kGoOn;
-  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request);
+  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request - kRollBack);
   return false;
 }
 
@@ -409,7 +416,7 @@ void Trainer::go_back(Request request) {
   if (request == kUseBFloat16) {
     go_on_in_bfloat16();
   } else {
-    roll_back(request);
+    roll_back(request - kRollBack);
   }
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   runtime_.stream().synchronize();
@@ -458,18 +465,21 @@ void Trainer::report(const FinishedStep& step, const std::optional<ValidationLos
   if (runtime_.group().is_root()) write_goodput(false);
 }
 
-void Trainer::save(int64_t step, const nlohmann::json& loader_state) {
+void Trainer::save(int64_t step, const nlohmann::json& loader_state, bool final) {
   saved_step_ = step;
-  checkpoints_.save(step, {{"config", to_json(config_)},
-                           {"loader", loader_state},
-                           {"tokens", tokens_seen(step)},
-                           {"steps_s", goodput_->steps_seconds()},
-                           {"guard", guard_.to_json()},
-                           {"bfloat16_until", bfloat16_until_}});
+  checkpoints_.save(step,
+                    {{"config", to_json(config_)},
+                     {"loader", loader_state},
+                     {"tokens", tokens_seen(step)},
+                     {"steps_s", goodput_->steps_seconds()},
+                     {"guard", guard_.to_json()},
+                     {"bfloat16_until", bfloat16_until_}},
+                    final ? RunCheckpoints::Save::kFinal : RunCheckpoints::Save::kOneOfMany);
 }
 
 // What refers to parts of the old state is made anew.
 void Trainer::switch_precision() {
+  checkpoints_.staged().wait(runtime_.stream());
   fp8_reporter_.reset();
   corruption_.reset();
   model_.use_bfloat16(!model_.in_bfloat16(), runtime_);
@@ -485,6 +495,7 @@ void Trainer::with_snapshot(int64_t steps_done, const std::function<void()>& wor
 }
 
 void Trainer::restore_snapshot(int64_t steps_done) {
+  checkpoints_.staged().wait(runtime_.stream());
   precision_guard_.snapshot().restore(state_, steps_done, runtime_.stream());
   publish_weights(state_, training_rank(runtime_));
 }

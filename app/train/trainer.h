@@ -46,7 +46,9 @@ class Trainer {
  private:
   // What ranks ask for between two steps; the largest is done.
   using Request = int64_t;
-  static constexpr Request kGoOn = 0;  // others: to roll back, because of the step of that number
+  static constexpr Request kGoOn = 0;
+  static constexpr Request kSave = 1;
+  static constexpr Request kRollBack = 1;  // and the number of the step that is the reason
   static constexpr Request kStop = std::numeric_limits<Request>::max();
   static constexpr Request kUseBFloat16 = kStop - 1;
 
@@ -86,7 +88,7 @@ class Trainer {
   double loss_of_step(int64_t step);
   void compare_with_bfloat16(int64_t step, double loss);
   void back_to_fp8(int64_t step, const StopSignals& signals);
-  void save(int64_t step, const nlohmann::json& loader_state);
+  void save(int64_t step, const nlohmann::json& loader_state, bool final);
   bool weights_are_finite();
   void write_goodput(bool end);
   int64_t tokens_per_step() const;

@@ -1,0 +1,43 @@
+// A lock on a directory of checkpoints, so that two runs do not write into it and clear each other's files away.
+//
+// It is flock() on the file DIR/lock, held by rank 0: it ends with the process, however that ends, and so leaves
+// nothing that a restart would have to clear away. fcntl() locks would do on more old file systems, but end when any
+// descriptor of the file is closed; on NFS the kernel makes flock() one of them on the server, so that it holds between
+// machines, as Lustre does when mounted with -o flock (with localflock only on one machine). After a machine is lost
+// its lock lasts as long as the server's lease.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+namespace octavo {
+
+class DirectoryLock {
+ public:
+  // Waits up to `patience` for a holder that is ending: the processes of a run that is started again may take seconds
+  // to die. Then InputError naming the holder's host and process. Where the file system has no locks, a warning, and
+  // nothing is locked.
+  explicit DirectoryLock(const std::filesystem::path& dir,
+                         std::chrono::milliseconds patience = std::chrono::seconds(10));
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+  // Takes the lock again where its file is no longer that of the directory: it was removed, or the directory is another
+  // one. Error when there is no such directory, or another run has it now.
+  void renew();
+
+ private:
+  enum class Attempt { kTaken, kHeld, kUnknown };
+  Attempt try_lock();
+  bool is_in_place() const;
+  std::string holder() const;
+
+  std::filesystem::path dir_;
+  std::filesystem::path path_;
+  int descriptor_ = -1;  // of the locked file; -1: nothing is locked
+  bool has_locks_ = true;
+};
+
+}  // namespace octavo

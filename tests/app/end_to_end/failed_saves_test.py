@@ -1,0 +1,173 @@
+"""Saves that fail: full disks, directories that are gone, old checkpoints that cannot be removed."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+
+from resume_test import Resuming
+from support import FAILED, STOPPED, checkpoint_tensors, checkpoints, snapshot
+
+
+def small_files():
+    # Python ignores the signal of an exceeded limit; a shell's children do not.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+
+class FailedSaveTest(Resuming):
+    def fresh(self):
+        for name in ("checkpoints", "log", "whole", "whole_checkpoints"):
+            shutil.rmtree(self.dir / name, ignore_errors=True)
+
+    def mount(self, directory, *options):
+        directory.mkdir(exist_ok=True)
+        command = ["mount", *options, directory]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            self.skipTest("needs the right to mount")
+        self.addCleanup(subprocess.run, ["umount", "-l", directory], capture_output=True)
+        return directory
+
+    def small_disk(self, directory, size):
+        return self.mount(self.dir / directory, "-t", "tmpfs", "-o", f"size={size}", "tmpfs")
+
+    @staticmethod
+    def output(process):
+        return os.pread(process.captured[0].fileno(), 1 << 20, 0).decode()
+
+    def warnings(self, output):
+        return [line for line in output.splitlines() if "is not saved" in line]
+
+    def assert_resumes_exactly(self, reference):
+        """Goes on from step 4 as the run that was never interrupted."""
+        self.train(self.ten_steps(optimizer={"schedule": "constant"}), "checkpoint.every=0", "checkpoint.keep=1")
+        losses, tensors = reference
+        found = {step: value for step, value in self.losses().items() if step > 4}
+        self.assertEqual(found, {step: value for step, value in losses.items() if step > 4})
+        self.assertEqual(checkpoint_tensors(self.dir / "checkpoints/step_00000010"), tensors)
+
+    def test_run_goes_on_and_the_final_save_ends_it(self):
+        """Saves of steps 6, 8 and 10 fail: two warnings, then one sentence; nothing left over, and all of it resumes."""
+        config = self.ten_steps(optimizer={"schedule": "constant"})
+        for mode in ("true", "false"):
+            with self.subTest(asynchronous=mode):
+                self.fresh()
+                reference = self.reference(config)
+                self.train(config, "checkpoint.every=2", "training.steps=4")
+                before = snapshot(self.dir / "checkpoints")
+                result = self.run_octavo("train", config, "checkpoint.every=2", f"checkpoint.async={mode}", code=FAILED,
+                                         preexec_fn=small_files)
+                self.assertEqual(max(self.losses()), 10, "no step is lost")
+                warnings = self.warnings(result.out)
+                self.assertEqual(len(warnings), 2, result.out)
+                self.assertRegex(warnings[0], r"step 6 is not saved: .*rank_00000.safetensors.*File too large; a "
+                                              r"checkpoint takes [\d,]+ bytes, [\d,]+ are free")
+                [sentence] = result.octavo_lines()
+                self.assertRegex(sentence, "step 10 is not saved: .* it is the final one, and the last good "
+                                           "checkpoint is checkpoints/step_00000004")
+                self.assertEqual(snapshot(self.dir / "checkpoints"), before, "earlier ones whole, nothing left over")
+                self.assert_resumes_exactly(reference)
+
+    def test_too_many_in_a_row_end_the_run(self):
+        config = self.ten_steps(training={"steps": 1000}, optimizer={"schedule": "constant"})
+        self.train(config, "training.steps=1")
+        for mode in ("true", "false"):
+            for most in (0, 1, 3):
+                with self.subTest(asynchronous=mode, most=most):
+                    result = self.run_octavo("train", config, "checkpoint.every=2", f"checkpoint.async={mode}",
+                                             f"checkpoint.max_failed_saves={most}", code=FAILED, preexec_fn=small_files)
+                    self.assertEqual(len(self.warnings(result.out)), max(0, most - 1), result.out)
+                    [sentence] = result.octavo_lines()
+                    self.assertIn(f"{max(most, 1)} in a row failed (checkpoint.max_failed_saves)", sentence)
+                    self.assertIn("the last good checkpoint is checkpoints/step_00000001", sentence)
+                    self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000001"])
+
+    def test_disk_that_is_full_for_a_while(self):
+        """The bytes missing are named, what was written is freed, and the next save goes through."""
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                directory = self.small_disk(f"on{ranks}", "6000k")
+                config = self.ten_steps(
+                    training={"steps": 100_000, "micro_batch_size": 2},
+                    checkpoint={"dir": directory.name, "every": 20, "keep": 2, "max_failed_saves": 1000},
+                )
+                process = self.start("train", config, ranks=ranks)
+                self.wait_for(lambda: checkpoints(directory), process)
+                try:
+                    with open(directory / "filler", "wb", buffering=0) as filler:
+                        while True:
+                            filler.write(bytes(4096))
+                except OSError:
+                    pass
+                self.wait_for(lambda: self.warnings(self.output(process)), process)
+                [warning, *_] = self.warnings(self.output(process))
+                self.assertRegex(warning, r"No space left on device; a checkpoint takes [\d,]+ bytes, [\d,]+ are free, "
+                                          r"[\d,]+ too few; it is tried again when the next is due \(failure 1 of 1000\)")
+                there = checkpoints(directory)
+                (directory / "filler").unlink()
+                self.wait_for(lambda: checkpoints(directory)[-1] > there[-1], process)
+                process.send_signal(signal.SIGUSR1)
+                self.assertEqual(self.finish(process).code, STOPPED)
+                self.assertEqual([path.name for path in directory.iterdir() if path.name.startswith(".")], [])
+
+    def test_directory_that_vanishes_and_comes_back(self):
+        for ranks in (1, 2):
+            sizes = {"steps": 100_000, "micro_batch_size": 2}
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20, "max_failed_saves": 1000})
+            process = self.start("train", config, ranks=ranks)
+            directory = self.dir / f"on{ranks}"
+            self.wait_for(lambda: checkpoints(directory), process)
+            there = checkpoints(directory)
+            directory.rename(self.dir / f"gone{ranks}")
+            self.wait_for(lambda: self.warnings(self.output(process)), process)
+            self.assertFalse(directory.exists(), "nothing is written where the file system was")
+            (self.dir / f"gone{ranks}").rename(directory)
+            self.wait_for(lambda: checkpoints(directory)[-1] > there[-1], process)
+            process.send_signal(signal.SIGUSR1)
+            self.assertEqual(self.finish(process).code, STOPPED)
+
+    def test_directory_that_vanished(self):
+        """The file system goes away while training: an error in the end, not a hang."""
+        for ranks in (1, 2):
+            sizes = {"steps": 100_000, "micro_batch_size": 2}
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20})
+            process = self.start("train", config, ranks=ranks)
+            directory = self.dir / f"on{ranks}"
+            self.wait_for(lambda: checkpoints(directory), process)
+            directory.rename(self.dir / f"gone{ranks}")
+            directory.write_text("a file")
+            result = self.finish(process)
+            self.assertEqual(result.code, FAILED, result.err)
+            [sentence] = result.octavo_lines()
+            self.assertIn("3 in a row failed", sentence)
+
+    def test_old_checkpoint_that_cannot_be_removed(self):
+        config = self.ten_steps(checkpoint={"every": 2, "keep": 1})
+        self.train(config, "training.steps=2")
+        old = self.dir / "checkpoints/step_00000002"
+        self.mount(old, "--bind", old)  # a mount point cannot be renamed
+        for ranks, steps in ((1, 6), (2, 8)):
+            result = self.run_octavo("train", config, f"training.steps={steps}", ranks=ranks)
+            self.assertRegex(result.out, "what is old stays until the next save: checkpoints/step_00000002: cannot be removed")
+            self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000002", f"step_{steps:08}"])
+        subprocess.run(["umount", old], check=True)
+        self.train(config)
+        self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000010"])
+
+    def test_room_is_looked_at_before_the_first_step(self):
+        config = self.ten_steps(checkpoint={"every": 2, "keep": 3})
+        directory = self.small_disk("checkpoints", "3000k")
+        result = self.run_octavo("train", config, code=FAILED)
+        self.assertRegex(result.out, r"checkpoint.dir checkpoints: a checkpoint takes [\d,]+ bytes, [\d,]+ are free; "
+                                     r"there is room for 2 of the 4 to come at a time")
+        self.assertLess(result.out.index("there is room for"), result.out.index("step 1/10"))
+        for ranks in (1, 2):
+            for resume in ("auto", "never"):
+                sentence = self.refused("train", config, f"checkpoint.resume={resume}", ranks=ranks)
+                self.assertRegex(sentence, r"takes [\d,]+ bytes, [\d,]+ are free, [\d,]+ too few, so that not even one fits")
+        for enough in ("checkpoint.keep=1", "checkpoint.every=0"):
+            for name in checkpoints(directory):
+                shutil.rmtree(directory / name)
+            result = self.run_octavo("train", config, enough)
+            self.assertNotIn("there is room for", result.out)
