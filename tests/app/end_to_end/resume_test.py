@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from support import BAD_INPUT, DONE, FAILED, STOPPED, checkpoint_tensors, checkpoints, copy_tree, metrics_lines, snapshot
-from support import write_megatron
+from support import text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -137,6 +137,29 @@ class ResumeTest(Resuming):
             with self.subTest(override):
                 self.refused("train", config, "training.steps=8", override, mentions=["loader state"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+
+    def test_another_text_of_the_same_counts_is_refused(self):
+        documents = text_documents(40, 300)
+        config = self.ten_steps(optimizer={"schedule": "constant"})
+        self.train(config, "training.steps=4")
+        before = snapshot(self.dir / "checkpoints")
+        other = write_megatron(self.dir / "other", [[(token + 1) % 256 for token in document] for document in documents])
+        use_other = f"data.train=[{{path: {other}}}]"
+        sentence = self.refused("train", config, use_other, mentions=[other, "dataset other", "data.resume_from_sample to 32"])
+        self.assertEqual(len(re.findall(r"fingerprint \W?[0-9a-f]{16}", sentence)), 2, sentence)
+        self.refused("train", config, use_other, ranks=2, mentions=[other, "data.resume_from_sample to 32"])
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+        # With the samples that are named it goes on, and again without.
+        self.train(config, use_other, "training.steps=6", "data.resume_from_sample=32")
+        self.train(config, use_other)
+
+    def test_a_corpus_may_move(self):
+        config = self.ten_steps(optimizer={"schedule": "constant"})
+        reference = self.reference(config)
+        self.train(config, "training.steps=4")
+        moved = write_megatron(self.dir / "moved", text_documents(40, 300))
+        self.train(config, f"data.train=[{{path: {moved}}}]")
+        self.assert_same_run(reference)
 
 
 class SignalTest(Resuming):
