@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import resource
 import shutil
@@ -251,42 +250,6 @@ def parent(pid):
 
 
 class CrashTest(Resuming):
-    def test_killed_at_any_moment(self):
-        """SIGKILL while checkpoints are written all the time: what is left always resumes, and exactly."""
-        # A wide model: writing takes longer than computing, so that most kills fall into it.
-        wide = {"hidden_size": 256, "num_layers": 1, "intermediate_size": 512, "num_heads": 2, "num_kv_heads": 1,
-                "head_dim": 32}
-        config = self.ten_steps(
-            model=wide,
-            training={"steps": 10_000, "global_batch_size": 1, "micro_batch_size": 1},
-            data={"seq_len": 8},
-            optimizer={"schedule": "constant"},
-            checkpoint={"every": 1, "keep": 2},
-        )
-        rng = random.Random(11)
-        done = 0
-        for attempt in range(12):
-            process = self.start("train", config, f"checkpoint.async={'true' if attempt % 2 else 'false'}")
-            lines = metrics_lines(self.dir / "log/metrics.jsonl")
-            self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 1, process)
-            time.sleep(rng.uniform(0, 0.06))
-            process.kill()
-            self.finish(process)
-            saved = checkpoints(self.dir / "checkpoints")
-            self.assertLessEqual(len(saved), 4)
-            complete = [name for name in saved if (self.dir / "checkpoints" / name / "manifest.json").exists()]
-            self.assertEqual(saved, complete, "a checkpoint of this name is complete")
-            if saved:
-                report = json.loads(self.run_octavo("inspect", "checkpoints").out)
-                self.assertTrue(report["intact"])
-                self.assertGreaterEqual(report["step"], done)
-                done = report["step"]
-        self.assertGreater(done, 5)
-        self.train(config, f"training.steps={done + 3}")
-        self.assertEqual([path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")], [])
-        self.train(config, f"training.steps={done + 3}", "logging.dir=whole", "checkpoint.dir=whole", "checkpoint.every=0")
-        self.assertEqual(self.losses(), self.losses("whole"))
-
     def check_failed_save(self, make_room, *overrides, **options):
         """A save that fails ends the run with one sentence; the earlier checkpoints are whole and resume."""
         config = self.ten_steps(optimizer={"schedule": "constant"})
