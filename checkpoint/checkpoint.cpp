@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/json_input.h"
 #include "core/mapped_file.h"
 
@@ -121,7 +122,7 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
                                    [&](const CheckpointShard& candidate) { return candidate.file == name; });
   CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
-  const fs::path path = path_ / name;
+  const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
