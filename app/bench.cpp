@@ -9,6 +9,7 @@
 #include "app/memory/inference.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/json_input.h"
 
 namespace octavo {
 
@@ -39,7 +40,7 @@ int bench_data_command(const BenchArguments& arguments, ProcessGroup& group) {
   });
   if (!group.is_root()) return kExitDone;
   if (arguments.json) {
-    std::cout << result.dump(2) << std::endl;
+    std::cout << printable_json(result, 2) << std::endl;
     return kExitDone;
   }
   std::cout << fmt::format(
@@ -76,7 +77,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
 
   if (!group.is_root()) return kExitDone;
   if (arguments.json) {
-    std::cout << result.dump(2) << std::endl;
+    std::cout << printable_json(result, 2) << std::endl;
     return kExitDone;
   }
   print_throughput(result);

@@ -11,6 +11,7 @@
 #include "app/measure/measure_machine.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
+#include "core/json_input.h"
 #include "core/output_file.h"
 #include "parallel/config.h"
 
@@ -82,7 +83,7 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
   group.agree([&] {
     if (!group.is_root()) return;
     if (arguments.json) {
-      std::cout << to_json(report).dump(2) << "\n";
+      std::cout << printable_json(to_json(report), 2) << "\n";
     } else {
       print_report(report);
     }

@@ -10,6 +10,7 @@
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace octavo {
 
@@ -132,7 +133,7 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
   }
   const std::vector<int32_t> generated(ids.begin() + static_cast<std::ptrdiff_t>(prompt_length), ids.end());
   if (!group.is_root()) return kExitDone;
-  std::cout << arguments.prompt << tokenizer->decode(generated) << std::endl;
+  std::cout << printable_lines(arguments.prompt + tokenizer->decode(generated)) << std::endl;
   CHECK(std::cout.good(), "standard output cannot be written");
   return kExitDone;
 }

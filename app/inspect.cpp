@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json_input.h"
 
 namespace octavo {
 
@@ -49,11 +50,11 @@ int inspect_command(const InspectArguments& arguments) {
   }
   if (is_directory_at(arguments.target)) {
     const nlohmann::json description = Checkpoint(arguments.target).describe();
-    std::cout << description.dump(2) << std::endl;
+    std::cout << printable_json(description, 2) << std::endl;
     return description.value("intact", false) ? kExitDone : kExitBadInput;
   }
   const nlohmann::ordered_json description = inspect_token_file(arguments.target);
-  std::cout << description.dump(2) << std::endl;
+  std::cout << printable_json(description, 2) << std::endl;
   return description.value("intact", false) ? kExitDone : kExitBadInput;
 }
 

@@ -11,6 +11,7 @@
 #include "app/plan/plan_search.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
+#include "core/json_input.h"
 
 namespace octavo {
 
@@ -79,7 +80,7 @@ void add_faster(PlanReport& report, const PlanTarget& target, ProcessGroup& grou
 
 void print(const nlohmann::ordered_json& json, const PlanArguments& arguments) {
   if (arguments.json) {
-    std::cout << json.dump(2) << "\n";
+    std::cout << printable_json(json, 2) << "\n";
   } else if (arguments.search) {
     print_search(json);
   } else {
@@ -145,7 +146,7 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   if (arguments.published) {
     const nlohmann::ordered_json rows = published(arguments, target, group);
     if (arguments.json) {
-      std::cout << rows.dump(2) << "\n";
+      std::cout << printable_json(rows, 2) << "\n";
     } else {
       print_published(rows);
     }

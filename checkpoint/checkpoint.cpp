@@ -154,7 +154,7 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
                                    [&](const CheckpointShard& candidate) { return candidate.file == name; });
   CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
-  const fs::path path = path_ / name;
+  const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   CHECK_INTACT(error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),

@@ -11,6 +11,7 @@
 #include "checkpoint/tensor_slice.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/json_input.h"
 #include "model/model_fields.h"
 
@@ -58,7 +59,7 @@ Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
 }
 
 void check_plain_name(const char* what, const std::string& name) {
-  CHECK_INPUT(!name.empty() && name.find('/') == std::string::npos, "{} '{}' is not a plain file name", what, name);
+  CHECK_INPUT(is_plain_file_name(name), "{} '{}' is not a plain file name", what, name);
 }
 
 Json files_to_json(const std::vector<CarriedFileInfo>& files) {
@@ -70,7 +71,8 @@ Json files_to_json(const std::vector<CarriedFileInfo>& files) {
 }
 
 CarriedFileInfo file_from_json(const Json& json) {
-  CarriedFileInfo file{json.at("file"), json.at("bytes"), json.at("xxh3")};
+  CarriedFileInfo file{.name = json.at("file"), .checksum = json.at("xxh3")};
+  file.bytes = integer_at(json, "bytes", "file " + file.name);
   check_plain_name("file", file.name);
   return file;
 }

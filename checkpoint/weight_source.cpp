@@ -72,11 +72,11 @@ void HfWeights::open_sharded() {
   for (const auto& [name, value] : index.at("weight_map").items()) {
     CHECK_INPUT(value.is_string(), "{}: the file of tensor {} is {}, expected a name", index_path, name, value.dump());
     const auto file_name = value.get<std::string>();
-    CHECK_INPUT(!file_name.empty() && file_name.find('/') == std::string::npos,
+    CHECK_INPUT(is_plain_file_name(file_name),
                 "{}: the file of tensor {} is {}, expected the name of one in this directory", index_path, name,
                 value.dump());
     const SafetensorsFile*& file = opened[file_name];
-    if (file == nullptr) file = &files_.emplace_back((dir_ / file_name).string());
+    if (file == nullptr) file = &files_.emplace_back(path_inside(dir_.string(), file_name));
     CHECK_INPUT(file->find(name) != nullptr, "{}: has no tensor {}, which {} names", file->path(), name, index_path);
     tensors_[name] = file;
   }

@@ -7,7 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+
+#include "core/printable.h"
 
 namespace octavo {
 namespace {
@@ -119,5 +123,25 @@ std::string read_input_file(const std::string& path, int64_t max_bytes) { return
 bool path_exists(const std::string& path) { return mode_at(path) != 0; }
 
 bool is_directory_at(const std::string& path) { return S_ISDIR(mode_at(path)); }
+
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         printable(name, 4 * name.size()) == name;
+}
+
+std::string path_inside(const std::string& dir, const std::string& name) {
+  namespace fs = std::filesystem;
+  const fs::path path = fs::path(dir) / name;
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return path.string();
+  const fs::path target = fs::canonical(path, error);
+  if (error) return path.string();  // it leads nowhere, which opening it will say
+  const fs::path home = fs::canonical(dir, error), folder = target.parent_path();
+  const bool in_cache =
+      home.parent_path().filename() == "snapshots" && folder == home.parent_path().parent_path() / "blobs";
+  CHECK_INPUT(folder == home || in_cache, "{}: is a link that leads out of its directory, to {}", path.string(),
+              target.string());
+  return path.string();
+}
 
 }  // namespace octavo

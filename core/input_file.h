@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "core/error.h"
 
@@ -51,5 +52,13 @@ std::string read_input_file(const std::string& path, int64_t max_bytes = std::nu
 // UnreadableFile when it cannot be told (permission, symbolic links in a loop, an I/O error).
 bool path_exists(const std::string& path);
 bool is_directory_at(const std::string& path);
+
+// Whether `name`, out of a file of unknown origin, can be that of a file in a directory: no path, not "." or "..",
+// without control characters.
+bool is_plain_file_name(std::string_view name);
+
+// The path of that file in `dir`. InputError when it is a link that leads out of `dir`, as an archive may hold; links
+// into the `blobs` of a Hugging Face cache, of which `dir` is a snapshot, stay inside it.
+std::string path_inside(const std::string& dir, const std::string& name);
 
 }  // namespace octavo

@@ -45,6 +45,26 @@ Json parse(std::string_view text, const std::string& where, int64_t max_bytes = 
   }
 }
 
+// Outside of strings JSON is ASCII, so what stands here for a control character is in one.
+template <typename Json>
+std::string dump_printable(const Json& json, int indent) {
+  const std::string text = json.dump(indent, ' ', false, Json::error_handler_t::replace);
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (text[i] == '\x7F') {
+      out += "\\u007f";
+    } else if (text[i] == '\xC2' && next >= 0x80 && next < 0xA0) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(next));
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
@@ -61,6 +81,9 @@ std::string reason_of(const nlohmann::json::exception& error) {
   const size_t label = text.starts_with('[') ? text.find("] ") : std::string_view::npos;
   return printable(label == std::string_view::npos ? text : text.substr(label + 2), kMaxReasonBytes);
 }
+
+std::string printable_json(const nlohmann::json& json, int indent) { return dump_printable(json, indent); }
+std::string printable_json(const nlohmann::ordered_json& json, int indent) { return dump_printable(json, indent); }
 
 nlohmann::json read_json_file(const std::string& path) { return parse_json(read_input_file(path), path); }
 

@@ -1,5 +1,6 @@
 // JSON from outside (files and lines that users or other programs wrote), read safely: in time and memory proportional
-// to the text, without recursion, and no number converted to a type that it does not fit.
+// to the text, without recursion, and no number converted to a type that it does not fit; and printed so that it does
+// nothing to a terminal.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,11 @@ nlohmann::json read_json_file(const std::string& path);
 
 // What an exception of the library says, without its label: "type must be number, but is string".
 std::string reason_of(const nlohmann::json::exception& error);
+
+// `json` as text for a terminal or log, `indent` as of dump(): control characters beyond those that JSON itself escapes
+// are escaped too (DEL and U+0080 to U+009F), and what is no UTF-8 becomes U+FFFD.
+std::string printable_json(const nlohmann::json& json, int indent = -1);
+std::string printable_json(const nlohmann::ordered_json& json, int indent = -1);
 
 // A value as an integer; InputError beginning with `name` when it is none or not from `least` to `most`.
 int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t least = 0,

@@ -1,5 +1,5 @@
-// The log of a run: lines for people, through spdlog's default logger, which main() sets up. spdlog's own headers
-// would have every file that logs compile its formatting anew.
+// The log of a run: lines for people, through spdlog's default logger, which main() sets up. Control characters in them
+// (of paths and names) are escaped. spdlog's own headers would have every file that logs compile its formatting anew.
 #pragma once
 
 #include <fmt/format.h>

@@ -12,28 +12,35 @@ constexpr std::string_view kGap = " ... ";
 
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80u; }
 
-// Bytes of the character that `text` begins with, 0 when it is none of UTF-8 (Unicode 15, table 3-7) or a control
-// character.
-size_t printable_character(std::string_view text) {
+struct Character {
+  size_t bytes = 0;  // none: it is not UTF-8 (Unicode 15, table 3-7)
+  uint32_t code = 0;
+
+  bool is_control() const { return code < 0x20 || (code >= 0x7F && code < 0xA0); }
+};
+
+// That `text` begins with.
+Character first_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80) return first >= 0x20 && first != 0x7F ? 1 : 0;
+  if (first < 0x80) return {1, first};
   const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < size) return 0;
+  if (first < 0xC2 || first > 0xF4 || text.size() < size) return {};
   uint32_t code = first & (0x7Fu >> size);
   for (size_t i = 1; i < size; ++i) {
-    if (!continues(text[i])) return 0;
+    if (!continues(text[i])) return {};
     code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3Fu);
   }
-  constexpr uint32_t kLeast[] = {0, 0, 0xA0, 0x800, 0x10000};  // below 0xA0: control characters
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return code >= kLeast[size] && code <= 0x10FFFF && !is_surrogate ? size : 0;
+  return code >= kLeast[size] && code <= 0x10FFFF && !is_surrogate ? Character{size, code} : Character{};
 }
 
-std::string escaped(std::string_view text) {
+std::string escaped(std::string_view text, std::string_view kept = {}) {
   std::string out;
   while (!text.empty()) {
-    size_t size = printable_character(text);
-    if (size > 0) {
+    const Character character = first_character(text);
+    size_t size = character.bytes;
+    if (size > 0 && (!character.is_control() || kept.find(text[0]) != std::string_view::npos)) {
       out += text.substr(0, size);
     } else {
       size = 1;
@@ -49,6 +56,17 @@ std::string escaped(std::string_view text) {
 }
 
 }  // namespace
+
+std::string printable_lines(std::string_view text) { return escaped(text, "\n\t"); }
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = first_character(text).bytes;
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
 
 std::string printable(std::string_view text, size_t max_bytes) {
   // Escaping only lengthens, so what lies beyond max_bytes from both ends cannot be seen.

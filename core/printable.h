@@ -15,4 +15,10 @@ inline constexpr size_t kMaxSentenceBytes = 600;
 // loses its middle, so that both the name at its beginning and what was expected at its end are kept.
 std::string printable(std::string_view text, size_t max_bytes = kMaxSentenceBytes);
 
+// Text of many lines, as a model writes it: the same, but that newlines and tabs stay, and all of it does.
+std::string printable_lines(std::string_view text);
+
+// Whether all of it is UTF-8; control characters may be.
+bool is_utf8(std::string_view text);
+
 }  // namespace octavo

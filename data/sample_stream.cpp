@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json_input.h"
+#include "data/fingerprint.h"
 
 namespace octavo {
 namespace {
@@ -44,13 +45,13 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
   return integer_weights(weights);
 }
 
-TokenRow open_row(const DataConfig& config, const DatasetSource& source, int64_t vocab_size) {
+std::vector<std::string> files_of(const DatasetSource& source) {
   std::vector<std::string> paths;
   for (const std::string& path : source.paths) {
     const std::vector<std::string> files = find_token_files(path);
     paths.insert(paths.end(), files.begin(), files.end());
   }
-  return {paths, {config.bos_id, config.eos_id, vocab_size}};
+  return paths;
 }
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
@@ -75,13 +76,14 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   config_.validation.clear();
   const std::vector<std::string> names = dataset_names(sources);
   for (size_t d = 0; d < sources.size(); ++d) {
-    TokenRow row = open_row(config, sources[d], vocab_size);
+    const std::vector<std::string> files = files_of(sources[d]);
+    TokenRow row(files, {config.bos_id, config.eos_id, vocab_size});
     const WindowOrder order({.num_tokens = row.num_tokens(),
                              .seq_len = seq_len_,
                              .shuffle = config.shuffle,
                              .seed = config.seed,
                              .dataset = static_cast<int64_t>(d)});
-    datasets_.push_back({names[d], sources[d].weight, std::move(row), order});
+    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), std::move(row), order});
   }
 }
 
@@ -136,6 +138,7 @@ Json SampleStream::state_json(const StreamState& state) const {
                                 {"path", dataset.row.path(0)},
                                 {"files", dataset.row.num_files()},
                                 {"tokens", dataset.row.num_tokens()},
+                                {"fingerprint", dataset.fingerprint},
                                 {"weight", weights_[d]},
                                 {"windows", state.draws[d]}});
   }
@@ -174,17 +177,25 @@ void SampleStream::check_belongs(const Json& json) const {
   const Json& saved = json.at("datasets");
   CHECK_INPUT(saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
               saved.size(), datasets_.size());
-  for (size_t d = 0; d < datasets_.size(); ++d) {
-    const TokenRow& row = datasets_[d].row;
-    const auto tokens = integer_at(saved.at(d), "tokens", kWhere);
-    CHECK_INPUT(tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}",
-                row.path(0), row.num_tokens(), tokens);
-    const auto weight = integer_at(saved.at(d), "weight", kWhere);
-    CHECK_INPUT(weight == weights_[d],
-                "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
-                "weights",
-                row.path(0), weights_[d], weight);
-  }
+  for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at("next_sample"));
+}
+
+void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
+  const auto& [name, weight, fingerprint, row, order] = datasets_[dataset];
+  const auto tokens = integer_at(saved, "tokens", kWhere);
+  CHECK_INPUT(tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}",
+              row.path(0), row.num_tokens(), tokens);
+  const auto saved_weight = integer_at(saved, "weight", kWhere);
+  CHECK_INPUT(saved_weight == weights_[dataset],
+              "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
+              "weights",
+              row.path(0), weights_[dataset], saved_weight);
+  if (!saved.contains("fingerprint")) return;
+  const Json& saved_fingerprint = saved.at("fingerprint");
+  CHECK_INPUT(saved_fingerprint == fingerprint,
+              "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
+              "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
+              row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }
 
 }  // namespace octavo

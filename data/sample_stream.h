@@ -68,20 +68,24 @@ class SampleStream {
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;
-  // A state as JSON, with what it belongs to: the datasets, the order, seq_len. Independent of ranks and batch size.
+  // A state as JSON, with what it belongs to: the datasets and their fingerprints (data/fingerprint.h), as they were
+  // when they were opened, the order, seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
-  // InputError when the JSON is malformed, or of other datasets, weights, seq_len, order or bos/eos.
+  // InputError when the JSON is malformed, or of other datasets, weights, seq_len, order or bos/eos. Of a dataset
+  // without a fingerprint, as earlier versions saved it, the count of tokens must do.
   void restore(const nlohmann::json& json);
 
  private:
   struct Dataset {
     std::string name;
     double weight = 1;
+    std::string fingerprint;
     TokenRow row;
     WindowOrder order;
   };
   const Dataset& at(int64_t dataset) const { return datasets_[static_cast<size_t>(dataset)]; }
   void check_belongs(const nlohmann::json& json) const;
+  void check_dataset(size_t dataset, const nlohmann::json& saved, const nlohmann::json& next_sample) const;
 
   DataConfig config_;  // without the lists of datasets
   int64_t seq_len_;

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Starts a training run with Open MPI: one process a GPU, on this machine or on those of a hostfile.
 #
-#   scripts/launch_mpirun.sh CONFIG.yaml [section.key=value ...]
+#   scripts/launch_mpirun.sh [--restarts N] CONFIG.yaml [section.key=value ...]
+#
+#   --restarts N        a run that dies (a rank is killed, exit code 1) is started again from its newest checkpoint, up to
+#                       N times in all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3
 #
 #   NPROC=8             processes a node; the number of GPUs of this machine by default
 #   HOSTFILE=hosts      "node1 slots=8" a line; this machine alone by default
@@ -9,7 +12,7 @@
 #   MPIRUN_ARGS="..."   more arguments for mpirun
 #
 # The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system
-# that all of them share. Run it again after a failure: it goes on from the newest complete checkpoint.
+# that all of them share. Without --restarts, run it again after a failure: it goes on from the newest complete checkpoint.
 #
 # SIGTERM or Ctrl-C to this script: a checkpoint is saved, however long that takes, and the exit code is 3. mpirun itself, told to end by
 # a signal, would kill its ranks 2 seconds later; SIGUSR1 it passes on to them, on all nodes. A second Ctrl-C, later, ends the run at
@@ -17,6 +20,9 @@
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+LAUNCHER=launch_mpirun.sh
+# shellcheck source=scripts/restarts.sh
+source "$OCTAVO_ROOT/scripts/restarts.sh"
 (($#)) || die "no config given; see the head of this file"
 
 octavo="${OCTAVO:-$OCTAVO_ROOT/build/octavo}"
@@ -36,6 +42,7 @@ command+=(${MPIRUN_ARGS:-})
 
 stopping=""
 reminders=""
+mpirun=""
 # mpirun has nobody to pass a signal on to while it starts them, so it is sent again; the ranks take it as the same request.
 request_stop() {
   local pause
@@ -62,13 +69,20 @@ trap '' HUP PIPE
 # In a session of its own, or Ctrl-C would reach mpirun too. If this script is killed, mpirun is told to end.
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
-"${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
-mpirun=$!
+run_once() {
+  local code=0
+  "${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
+  mpirun=$!
+  # What was told to stop before there was an mpirun to tell.
+  if [[ -n "$stopping" ]]; then request_stop </dev/null >/dev/null 2>&1 & fi
+  # A signal ends a wait; the status of a process that has ended is kept for the next one.
+  while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
+  wait "$mpirun" || code=$?
+  return "$code"
+}
 
-# A signal ends a wait; the status of a process that has ended is kept for the next one.
 status=0
-while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
-wait "$mpirun" || status=$?
+run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$reminders" ]]; then kill "$reminders" 2>/dev/null || true; fi
 # SIGUSR1 ends a rank, and mpirun itself, that has only begun and does not expect it yet: nothing is lost.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l USR1))); then status=3; fi

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # A Slurm job: one process a GPU, as many nodes as asked for. Submit it from the checkout:
 #
-#   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh CONFIG.yaml [key=value ...]
+#   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh [--restarts N] CONFIG.yaml [key=value ...]
+#
+# With --restarts, a run that dies (a rank is killed, exit code 1) is started again on the same nodes from its newest checkpoint, up to N times in
+# all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
 #
 # Slurm sends SIGTERM ten minutes before the time is up (--signal below); Octavo then saves a checkpoint and ends with exit
 # code 3, and the job puts itself back into the queue, to go on from there. OCTAVO=PATH names another program.
@@ -15,17 +18,23 @@
 #SBATCH --requeue
 #SBATCH --signal=TERM@600
 set -euo pipefail
+# Slurm runs a copy of this script, so paths start where sbatch was called.
+checkout="${SLURM_SUBMIT_DIR:-.}"
+LAUNCHER=launch_slurm.sh
+# shellcheck source=scripts/restarts.sh
+source "$checkout/scripts/restarts.sh"
 (($#)) || {
   echo "launch_slurm.sh: no config given; see the head of this file" >&2
   exit 2
 }
-# Slurm runs a copy of this script, so paths start where sbatch was called.
-octavo="${OCTAVO:-${SLURM_SUBMIT_DIR:-.}/build/octavo}"
+octavo="${OCTAVO:-$checkout/build/octavo}"
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 # --kill-on-bad-exit: when one rank dies, the others cannot go on without it.
+run_once() { srun --mpi=pmix --kill-on-bad-exit=1 "$octavo" train "$@"; }
+
 status=0
-srun --mpi=pmix --kill-on-bad-exit=1 "$octavo" train "$@" || status=$?
+run_with_restarts "$octavo" run_once "$@"
 if ((status == 3)); then
   echo "stopped by a signal after saving a checkpoint: back into the queue"
   scontrol requeue "$SLURM_JOB_ID"

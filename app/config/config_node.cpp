@@ -1,9 +1,11 @@
 #include "app/config/config_node.h"
 
 #include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <sstream>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -55,6 +57,7 @@ class TreeBuilder {
     if (yaml.IsScalar()) {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
+      CHECK_INPUT(is_utf8(node.text), "{}: the value {} is not UTF-8", node.where, node.describe());
       node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
     } else if (yaml.IsSequence()) {
       node.kind = Kind::kList;
@@ -74,6 +77,7 @@ class TreeBuilder {
       CHECK_INPUT(entry.first.IsScalar(), "{}: a key is a list, a map or empty, expected a name", where);
       const std::string& key = entry.first.Scalar();
       check_key_length(key, where);
+      CHECK_INPUT(is_utf8(key), "{}: the key '{}' is not UTF-8", where, printable(key));
       CHECK_INPUT(known.insert(key).second, "{}: the key '{}' is given twice", where, key);
       node.children.push_back(build(entry.second, depth + 1));
       node.keys.push_back(key);
@@ -84,11 +88,33 @@ class TreeBuilder {
   int64_t nodes_ = 0;
 };
 
+// Parses and keeps nothing.
+class IgnoredDocument final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Not YAML::LoadAll(): of `{a: b}, c` that makes documents without end, as the library does not get past the comma.
+bool holds_one_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  IgnoredDocument document;
+  return !parser.HandleNextDocument(document) || !parser.HandleNextDocument(document);
+}
+
 ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    CHECK_INPUT(documents.size() <= 1, "{} holds {} YAML documents, expected one", origin.document, documents.size());
-    return TreeBuilder(origin).build(documents.empty() ? YAML::Node() : documents.front());
+    CHECK_INPUT(holds_one_document(text), "{} holds more than one YAML document, or something behind it, expected one",
+                origin.document);
+    return TreeBuilder(origin).build(YAML::Load(text));
   } catch (const YAML::DeepRecursion&) {  // the library's own limit, of some hundreds
     throw InputError(fmt::format("{}: lists and maps are nested more than {} deep", origin.document, int{kMaxDepth}));
   } catch (const YAML::Exception& error) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/json_input.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -69,7 +70,7 @@ void refuse_value(const ConfigNode& found, std::string_view key, std::string_vie
 
 std::string yaml_text(const OrderedJson& value) {
   if (value.is_string() && is_plain_word(value.get<std::string>())) return value.get<std::string>();
-  if (!value.is_structured()) return value.dump();
+  if (!value.is_structured()) return printable_json(value);
   std::string text;
   for (const auto& [key, item] : value.items()) {
     text += text.empty() ? "" : ", ";

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "app/run/tokenizer_answer.h"
 #include "build_config.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -62,14 +63,12 @@ class HuggingFaceTokenizer final : public TextTokenizer {
  public:
   explicit HuggingFaceTokenizer(std::string path) : path_(std::move(path)) {}
 
-  std::vector<int32_t> encode(const std::string& text) override {
-    return ask({{"encode", text}}, "ids").get<std::vector<int32_t>>();
-  }
-  std::string decode(const std::vector<int32_t>& ids) override { return ask({{"decode", ids}}, "text"); }
+  std::vector<int32_t> encode(const std::string& text) override { return answered_ids(ask({{"encode", text}}), path_); }
+  std::string decode(const std::vector<int32_t>& ids) override { return answered_text(ask({{"decode", ids}}), path_); }
 
  private:
-  // One request, one answer: the child reads a JSON line; the last line it prints is the answer.
-  nlohmann::json ask(const nlohmann::json& request, const char* wanted) const {
+  // One request, one answer: the child reads a JSON line; the last line it prints is the answer. Returns all it prints.
+  std::string ask(const nlohmann::json& request) const {
     const MemoryFile input(line_of(request));
     const std::string script = std::string(kSourceDir) + "/scripts/hf_tokenizer.py";
     const std::string command = fmt::format("python3 {} {} < {} 2> /dev/null", shell_quoted(script),
@@ -77,13 +76,12 @@ class HuggingFaceTokenizer final : public TextTokenizer {
     const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
     std::string output;
     char buffer[4096];
-    while (pipe && std::fgets(buffer, sizeof(buffer), pipe.get()) != nullptr) output += buffer;
-    while (output.ends_with('\n')) output.pop_back();
-    const nlohmann::json json = nlohmann::json::parse(output.substr(output.rfind('\n') + 1), nullptr, false);
-    CHECK_INPUT(json.is_object() && json.contains(wanted), "the tokenizer {} could not be used: {}", path_,
-                json.is_object() && json.contains("error") ? json["error"].dump()
-                                                           : "python3 with the tokenizers package is needed");
-    return json[wanted];
+    while (pipe && std::fgets(buffer, sizeof(buffer), pipe.get()) != nullptr) {
+      output += buffer;
+      CHECK_INPUT(static_cast<int64_t>(output.size()) <= kMaxAnswerBytes,
+                  "the tokenizer {} gives more than {} bytes for one request", path_, kMaxAnswerBytes);
+    }
+    return output;
   }
 
   std::string line_of(const nlohmann::json& request) const {

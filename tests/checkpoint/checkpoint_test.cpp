@@ -389,6 +389,16 @@ TEST_F(CheckpointTest, CarriesFiles) {
   EXPECT_NE(damage(step_path(1)).find(path + ": is not there"), std::string::npos);
 }
 
+TEST_F(CheckpointTest, AShardIsNoLinkThatLeadsOut) {
+  State state(1);
+  save(1, state);
+  const fs::path shard = step_path(1) / shard_name(0);
+  fs::rename(shard, dir_ / "elsewhere");
+  fs::create_symlink(dir_ / "elsewhere", shard);
+  EXPECT_NE(damage(step_path(1)).find(shard.string() + ": is a link that leads out of its directory"),
+            std::string::npos);
+}
+
 TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
   const CheckpointTensorInfo tensor{"a", {1}, DType::kFloat32, {{"shard", "a", 0, 1, "0"}}};
   CheckpointManifest manifest{1,        small_model(),       1, nlohmann::json::object(), {{"shard", 4, "0"}},

@@ -76,6 +76,57 @@ TEST(Printable, LongTextLosesItsMiddle) {
   }
 }
 
+TEST(Printable, LinesKeepTheirEnds) {
+  EXPECT_EQ(printable_lines("a\n\tb\r\x1b[2J\xff\u009b"), "a\n\tb\\r\\x1b[2J\\xff\\xc2\\x9b");
+  const std::string long_text(10'000, 'x');
+  EXPECT_EQ(printable_lines(long_text), long_text);
+}
+
+TEST(Printable, TellsUtf8) {
+  for (const char* text : {"", "plain \x1b\n", "caf\u00e9 \u0085 \U0001f600"}) EXPECT_TRUE(is_utf8(text)) << text;
+  for (const char* text : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80"}) EXPECT_FALSE(is_utf8(text)) << printable(text);
+}
+
+TEST(Printable, JsonHasNoControlCharacters) {
+  const nlohmann::json json{{"a\x7f", "\x1b \u009b caf\u00e9 \xff"}};
+  const std::string text = printable_json(json);
+  EXPECT_EQ(text, "{\"a\\u007f\":\"\\u001b \\u009b caf\u00e9 \ufffd\"}");
+  EXPECT_EQ(nlohmann::json::parse(text).at("a\x7f"), "\x1b \u009b caf\u00e9 \ufffd");
+  EXPECT_EQ(printable_json(nlohmann::ordered_json{{"b", 1}, {"a", "x"}}, 1), "{\n \"b\": 1,\n \"a\": \"x\"\n}");
+}
+
+TEST_F(UntrustedInput, NamesOfFilesArePlain) {
+  for (const char* name : {"a", "rank_00000.safetensors", "..a", "caf\u00e9 x"}) EXPECT_TRUE(is_plain_file_name(name));
+  for (const char* name : {"", ".", "..", "a/b", "/a", "../a", "a\n", "\x1b[2J", "\xff"}) {
+    EXPECT_FALSE(is_plain_file_name(name)) << printable(name);
+  }
+  EXPECT_FALSE(is_plain_file_name(std::string_view("a\0b", 3)));
+}
+
+TEST_F(UntrustedInput, LinksStayInside) {
+  fs::create_directories(dir_ / "cache/blobs");
+  fs::create_directories(dir_ / "cache/snapshots/1");
+  const fs::path home = dir_ / "cache/snapshots/1";
+  std::ofstream(dir_ / "cache/blobs/x") << "x";
+  std::ofstream(dir_ / "outside") << "x";
+  std::ofstream(home / "file") << "x";
+  fs::create_symlink("file", home / "near");
+  fs::create_symlink("../../blobs/x", home / "cached");
+  fs::create_symlink("../../../outside", home / "far");
+  fs::create_symlink(dir_ / "outside", home / "absolute");
+  fs::create_symlink("nowhere", home / "nowhere");
+  for (const char* name : {"file", "near", "cached", "nowhere", "not_there"}) {
+    EXPECT_EQ(path_inside(home.string(), name), (home / name).string());
+  }
+  for (const char* name : {"far", "absolute"}) {
+    expect_refusal([&] { path_inside(home.string(), name); }, "1/" + std::string(name) + ": is a link that leads out");
+  }
+  // The directory itself may be one.
+  fs::create_symlink(home, dir_ / "link");
+  EXPECT_EQ(path_inside((dir_ / "link").string(), "near"), (dir_ / "link/near").string());
+  expect_refusal([&] { path_inside((dir_ / "link").string(), "far"); }, "is a link that leads out");
+}
+
 TEST_F(UntrustedInput, ReadsAllAndLineByLine) {
   const std::string big = std::string(3'000'000, 'x') + "\n\n" + std::string(1'048'576, 'y') + "\nlast";
   for (const std::string& content :

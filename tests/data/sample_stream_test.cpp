@@ -183,6 +183,34 @@ TEST_F(SampleStreamTest, StatesOfOtherStreamsAreRefused) {
   SampleStream(other, other.train, 0).restore(in_order.state_json(in_order.state()));
 }
 
+TEST_F(SampleStreamTest, AnotherCorpusWithTheSameCountsIsRefused) {
+  use_three();
+  SampleStream stream = open();
+  stream.seek(40);
+  const nlohmann::json saved = stream.state_json(stream.state());
+  config_.train[1] = dataset("else/b", 20, 0.2, 10'000);
+  config_.train[1].name = "b";
+  SampleStream moved = open();
+  moved.restore(saved);
+  EXPECT_EQ(moved.state_json(moved.state()).at("datasets")[1].at("fingerprint"),
+            saved.at("datasets")[1].at("fingerprint"));
+  dataset("else/b", 20, 0.2, 10'001);
+  SampleStream other = open();
+  const std::string fingerprint = other.state_json(other.state()).at("datasets")[1].at("fingerprint");
+  EXPECT_NE(fingerprint, saved.at("datasets")[1].at("fingerprint"));
+  expect_mentions(message_of<InputError>([&] { other.restore(saved); }),
+                  {"else/b: dataset b", fingerprint, saved.at("datasets")[1].at("fingerprint").get<std::string>(),
+                   "data.resume_from_sample to 40"});
+  nlohmann::json garbled = saved;
+  garbled["datasets"][1]["fingerprint"] = {1, 2};
+  expect_mentions(message_of<InputError>([&] { other.restore(garbled); }), {fingerprint, "[1,2]"});
+  // As earlier versions saved it.
+  nlohmann::json without = saved;
+  for (nlohmann::json& each : without["datasets"]) each.erase("fingerprint");
+  other.restore(without);
+  EXPECT_EQ(other.next_sample(), 40);
+}
+
 TEST_F(SampleStreamTest, TheSameFileTwiceIsShuffledDifferently) {
   config_.train = {dataset("a", 400, 1), dataset("a", 400, 1)};
   SampleStream stream = open();

@@ -80,6 +80,7 @@ class Bytes {
 using TokenLists = std::vector<std::vector<int32_t>>;
 
 inline void write_tokens(const std::string& prefix, const TokenLists& documents, TokenDtype dtype = TokenDtype::kI32) {
+  std::filesystem::create_directories(std::filesystem::path(prefix).parent_path());
   TokenFileWriter writer(prefix, dtype);
   for (const auto& document : documents) writer.add_document(document);
   writer.finish();

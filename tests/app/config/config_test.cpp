@@ -363,7 +363,10 @@ TEST_F(ConfigTest, BadFilesAreNamed) {
   expect_error("training:\n\tsteps: 1\n", {"small.yaml, line 2", "not valid YAML"});
   expect_error("training:\n  steps: 1\n  steps: 2\n", {"small.yaml:3", "'steps' is given twice"});
   expect_error("training: {steps: 1}\ntraining: {seed: 2}\n", {"small.yaml:2", "'training' is given twice"});
-  expect_error("device: cpu\n---\ndevice: cuda\n", {"2 YAML documents"});
+  expect_error("device: cpu\n---\ndevice: cuda\n", {"more than one YAML document"});
+  for (const char* text : {"{device: cpu}, x", "[a], b", "{device: cpu}, x}"}) expect_error(text, {"expected one"});
+  expect_error("data: {tokenizer: \"\xff\"}\n", {":1: the value", "\\xff", "is not UTF-8"});
+  expect_error("\xc3: 1\n", {":1: the key '\\xc3' is not UTF-8"});
   expect_error("? [a]\n: 1\n", {"a key is a list"});
   expect_error("training: &loop\n  steps: *loop\n", {"nested"});
 }

@@ -77,6 +77,11 @@ class Hostile(BadInput):
 
 
 class HostileTextTest(Hostile):
+    def test_yaml_that_goes_on_behind_its_end(self):
+        for text in ("{device: cpu}, x", "[a], b", "{device: cpu}, x}"):
+            self.refused_soon("config", self.write("behind.yaml", text), mentions=["behind.yaml", "expected one"])
+            self.refused_soon("config", self.path, "data.train=" + text, mentions=["data.train", "expected one"])
+
     def test_yaml(self):
         cases = {
             "bomb": BOMB,
@@ -240,6 +245,15 @@ class NoFileTest(Hostile):
                      ("train", "loop/config.yaml")):
             with self.subTest(line=list(map(str, line))):
                 self.refused_soon(*line, mentions=["loop"])
+
+    def test_links_that_lead_out(self):
+        weights = self.weights()
+        (weights / "model.safetensors").rename(self.dir / "elsewhere")
+        os.symlink("../elsewhere", weights / "shard")
+        for name, part in (("shard", "shard: is a link that leads out of its directory"), ("../elsewhere", "in this directory"),
+                           ("..", "in this directory"), ("shard\0x", "in this directory")):
+            self.write("hf/model.safetensors.index.json", json.dumps({"weight_map": {"x": name}}))
+            self.refused_soon("import", weights, "out", mentions=[part])
 
     def test_names_with_control_characters(self):
         name = "no\33[31msuch\nfile\u0085" + "x" * 200

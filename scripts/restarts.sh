@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# Sourced by the launchers: when a run that has died is started again.
+#
+# `--restarts N` before the config: up to N times in all, and up to $MAX_IDLE_RESTARTS times in a row without a newer checkpoint than at the
+# start that failed, so that what fails each time ends. Exit codes 0 (done), 2 (bad input) and 3 (stopped by a signal, a checkpoint is
+# saved) are an end; 1 and what stands for a killed rank are not.
+
+MAX_IDLE_RESTARTS=3
+restarts=0
+if [[ "${1:-}" == --restarts ]]; then
+  [[ "${2:-}" =~ ^[0-9]{1,6}$ ]] || {
+    echo "$LAUNCHER: --restarts is '${2:-}', expected a number" >&2
+    exit 2
+  }
+  restarts=$((10#$2))
+  shift 2
+fi
+
+# The newest checkpoint of the config $2 with the overrides $3..., as the program $1 reads it, and when it was written: changes with every one. Nothing where there is
+# none, or the config cannot be read.
+newest_checkpoint() {
+  local octavo="$1" dir
+  shift
+  dir="$("$octavo" config "$@" 2>/dev/null | sed -n '/^checkpoint:/,/^[^ ]/s/^  dir: //p')" || return 0
+  if [[ "$dir" == \"* ]]; then dir="$(printf '%b' "${dir:1:-1}")"; fi
+  find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 || true
+}
+
+# run_with_restarts PROGRAM RUN CONFIG [override...]: calls the function RUN with CONFIG and the overrides, until that sets `status` to what is an end, or $stopping is set. A
+# run that has written a checkpoint goes on from it, whatever its checkpoint.resume says.
+run_with_restarts() {
+  local octavo="$1" run="$2" done=0 idle=0 first before now cause from
+  shift 2
+  local -a again=()
+  first="$( ((restarts == 0)) || newest_checkpoint "$octavo" "$@")"
+  before="$first"
+  while true; do
+    status=0
+    "$run" "$@" "${again[@]}" || status=$?
+    if [[ -n "${stopping:-}" ]] || ((restarts == 0)); then return; fi
+    case "$status" in 0 | 2 | 3) return ;; esac
+    cause="exit code $status"
+    if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
+    now="$(newest_checkpoint "$octavo" "$@")"
+    if [[ "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
+    if [[ "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
+    if ((done == restarts)); then
+      echo "$LAUNCHER: the run ended by $cause after $done restarts, as many as --restarts allows" >&2
+      return
+    fi
+    if ((idle > MAX_IDLE_RESTARTS)); then
+      echo "$LAUNCHER: the run ended by $cause $idle times in a row without a new checkpoint: not started again" >&2
+      return
+    fi
+    done=$((done + 1))
+    before="$now"
+    from="from the beginning"
+    if [[ -n "$now" ]]; then from="from $(basename "$(dirname "${now#* }")")"; fi
+    echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts, $from" >&2
+    # What fails at once each time needs not be tried at once.
+    sleep "$idle" &
+    wait $! || true
+    if [[ -n "${stopping:-}" ]]; then
+      status=3 # all there is to save is saved
+      return
+    fi
+  done
+}

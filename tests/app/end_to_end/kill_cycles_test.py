@@ -1,0 +1,163 @@
+"""SIGKILL at any moment, again and again: what is left always resumes by itself, and the run is the one never interrupted.
+
+OCTAVO_KILL_CYCLES: kills in all, a hundred by default; OCTAVO_KILL_SEED: another choice of them. For a night:
+
+    OCTAVO_KILL_CYCLES=1000 OCTAVO_KILL_SEED=2 python3 tests/app/end_to_end_test.py build/octavo KillCyclesTest
+"""
+
+import json
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+
+from resume_test import Resuming, parent
+from support import DONE, checkpoints, metrics_lines
+
+CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "100"))
+SEED = int(os.environ.get("OCTAVO_KILL_SEED", "11"))
+# Whether a step that is done again after a restart leaves the line of the first time alone.
+STEPS_ARE_LOGGED_ONCE = False
+
+RANKS = (1, 2, 3, 4)
+BATCH = 12  # which all of these divide
+VICTIMS = ("one rank", "all ranks", "mpirun", "mpirun and all ranks")
+MOMENTS = ("start", "reading", "step", "saving")
+# A wide model: writing takes longer than computing, so that many kills fall into it.
+WIDE = {"hidden_size": 256, "num_layers": 1, "intermediate_size": 512, "num_heads": 2, "num_kv_heads": 1, "head_dim": 32}
+LONGEST_END_S = 30  # of the ranks whose mpirun is gone
+
+
+def processes_below(pid):
+    """The descendants of a process, parents first."""
+    below = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == pid]
+    return below + [other for child in below for other in processes_below(child)]
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def send_kill(pids):
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+class KillCyclesTest(Resuming):
+    def kill_config(self, ranks):
+        return self.ten_steps(
+            model=WIDE,
+            training={"steps": 1_000_000, "global_batch_size": BATCH, "micro_batch_size": BATCH // ranks},
+            data={"seq_len": 8},
+            optimizer={"schedule": "constant"},
+            checkpoint={"every": 1, "keep": 2},
+        )
+
+    def wait_until(self, condition, process):
+        """Whether it came true while the process was running."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            if process.poll() is not None:
+                return False
+            self.assertLess(time.monotonic(), deadline, self.cycle)
+            time.sleep(0.001)
+        return True
+
+    def wait_for_moment(self, moment, rng, process, start_s):
+        log, saved = self.dir / "log/metrics.jsonl", self.dir / "checkpoints"
+        before = metrics_lines(log)
+        if moment == "start":
+            time.sleep(rng.uniform(0, start_s))
+            return
+        if moment == "reading":
+            self.wait_until(lambda: b"resuming" in os.pread(process.captured[0].fileno(), 100_000, 0)
+                            or metrics_lines(log) > before, process)
+        else:
+            steps = rng.randint(1, 4)
+            self.wait_until(lambda: metrics_lines(log) >= before + steps, process)
+        if moment == "saving":
+            self.wait_until(lambda: any(saved.glob(".tmp_*")), process)
+        time.sleep(rng.uniform(0, 0.01 if moment == "saving" else 0.05))
+
+    def kill(self, victim, rng, process, ranks):
+        """Ends the run, and all that is left of it."""
+        below = processes_below(process.pid)
+        if ranks == 1 or victim == "mpirun":
+            process.kill()
+        elif victim == "one rank" and below:
+            send_kill([rng.choice(below)])
+        elif victim == "all ranks" and below:
+            send_kill(below)
+        else:
+            process.kill()
+            send_kill(below)
+        result = self.finish(process)
+        self.assertNotEqual(result.code, DONE, self.cycle)
+        deadline = time.monotonic() + LONGEST_END_S
+        while any(map(is_running, below)):
+            self.assertLess(time.monotonic(), deadline, f"{self.cycle}: a rank goes on by itself")
+            time.sleep(0.01)
+
+    def check_checkpoints(self, inspected):
+        directory = self.dir / "checkpoints"
+        saved = checkpoints(directory) if directory.exists() else []
+        self.assertLessEqual(len(saved), 4, self.cycle)
+        for name in saved:
+            self.assertTrue((directory / name / "manifest.json").exists(), f"{self.cycle}: {name} is not complete")
+        if not saved or not inspected:
+            return
+        self.assertTrue(json.loads(self.run_octavo("inspect", directory / saved[-1]).out)["intact"], self.cycle)
+
+    def check_run(self, config, ranks):
+        """Ends the run by itself, and compares it with one of as many steps."""
+        total = int(checkpoints(self.dir / "checkpoints")[-1][5:]) + 3
+        self.train(config, f"training.steps={total}", ranks=ranks)
+        hidden = [path.name for path in (self.dir / "checkpoints").iterdir() if path.name.startswith(".")]
+        self.assertEqual(hidden, [], self.cycle)
+        where = ("logging.dir=whole", "checkpoint.dir=whole", "checkpoint.every=0")
+        self.train(config, f"training.steps={total}", *where, ranks=ranks)
+        self.assertEqual(self.losses(), self.losses("whole"), self.cycle)
+        lines = [json.loads(line) for line in (self.dir / "log/metrics.jsonl").read_text().splitlines()]
+        steps = [line["step"] for line in lines]
+        if STEPS_ARE_LOGGED_ONCE:
+            self.assertEqual(steps, list(range(1, total + 1)), self.cycle)
+        return total
+
+    def check_cycles(self, ranks):
+        rng = random.Random(f"{SEED} {ranks}")
+        config = self.kill_config(ranks)
+        cycles = CYCLES // len(RANKS) + (RANKS.index(ranks) < CYCLES % len(RANKS))
+        start_s = 0.5
+        for number in range(cycles):
+            victim, moment = rng.choice(VICTIMS), rng.choice(MOMENTS)
+            asynchronous = rng.choice(("true", "false"))
+            self.cycle = (f"seed {SEED}, {ranks} ranks, cycle {number}: SIGKILL of {victim} at {moment}, "
+                          f"checkpoint.async={asynchronous}")
+            began = time.monotonic()
+            process = self.start("train", config, f"checkpoint.async={asynchronous}", ranks=ranks)
+            self.wait_for_moment(moment, rng, process, start_s)
+            if moment == "reading":
+                start_s = time.monotonic() - began
+            self.kill(victim, rng, process, ranks)
+            self.check_checkpoints(inspected=rng.random() < 0.2)
+        total = self.check_run(config, ranks)
+        print(f"{ranks} ranks: {cycles} kills, {total} steps, seed {SEED}", flush=True)
+        self.assertGreater(total, cycles // 2)
+
+    def test_1_rank(self):
+        self.check_cycles(1)
+
+    def test_2_ranks(self):
+        self.check_cycles(2)
+
+    def test_3_ranks(self):
+        self.check_cycles(3)
+
+    def test_4_ranks(self):
+        self.check_cycles(4)

@@ -1,0 +1,148 @@
+"""scripts/launch_*.sh --restarts: a run whose ranks are killed goes on by itself, and one that cannot go on ends."""
+
+import os
+import signal
+import time
+
+from kill_cycles_test import processes_below, send_kill
+from signal_test import Signalled
+from support import BAD_INPUT, DONE, FAILED, ROOT, STOPPED, checkpoints, metrics_lines
+
+
+class Restarted(Signalled):
+    STEPS = 100
+    SECTIONS = {"training": {"steps": STEPS, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"},
+                "checkpoint": {"every": 5, "keep": 2}}
+
+    def launch(self, script, *arguments, ranks=2, variables=None):
+        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
+        return self.start_line([ROOT / "scripts" / script, *map(str, arguments)], None, variables, start_new_session=True)
+
+    def kill_a_rank(self, process, after, directory="checkpoints"):
+        """Once a checkpoint is there and the metrics have `after` lines more."""
+        lines = metrics_lines(self.dir / "log/metrics.jsonl")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + after, process)
+        self.wait_for(lambda: any((self.dir / directory).glob("step_*")), process)
+        send_kill([max(self.programs_of(process))])
+
+    def programs_of(self, process):
+        octavo = os.path.realpath(os.environ["OCTAVO"])
+        return [pid for pid in processes_below(process.pid) if self.program(pid) == octavo]
+
+    @staticmethod
+    def program(pid):
+        try:
+            return os.readlink(f"/proc/{pid}/exe")
+        except OSError:
+            return None
+
+    def restarts(self, result):
+        return [line for line in result.err.splitlines() if line.startswith("launch_")]
+
+    def write_program(self, name, text):
+        path = self.dir / name
+        path.write_text("#!/bin/bash\n" + text)
+        path.chmod(0o755)
+        return path
+
+
+class RestartsTest(Restarted):
+    def test_a_rank_is_killed(self):
+        config = self.ten_steps(**self.SECTIONS)
+        process = self.launch("launch_mpirun.sh", "--restarts", 3, config)
+        for _ in range(2):
+            self.kill_a_rank(process, 10)
+        result = self.finish(process)
+        self.assertEqual(result.code, DONE, result.err)
+        first, second = self.restarts(result)
+        self.assertRegex(first, r"^launch_mpirun.sh: the run ended by SIGKILL: restart 1 of 3, from step_\d+$")
+        self.assertRegex(second, r"^launch_mpirun.sh: the run ended by SIGKILL: restart 2 of 3, from step_\d+$")
+        self.train(config, "logging.dir=whole", "checkpoint.dir=whole", ranks=2)
+        self.assertEqual(self.losses(), self.losses("whole"))
+
+    def test_what_is_restarted_goes_on_whatever_resume_says(self):
+        config = self.ten_steps(**self.SECTIONS)
+        process = self.launch("launch_mpirun.sh", "--restarts", 1, config, "checkpoint.resume=never", "checkpoint.dir=other dir")
+        self.kill_a_rank(process, 10, "other dir")
+        result = self.finish(process)
+        self.assertEqual(result.code, DONE, result.err)
+        self.assertRegex(self.restarts(result)[0], r"restart 1 of 1, from step_\d+$")
+        self.assertIn("resuming other dir/step_", result.out)
+
+    def test_no_more_than_allowed(self):
+        process = self.launch("launch_mpirun.sh", "--restarts", 1, self.ten_steps(**self.LONG, checkpoint={"every": 5}))
+        for _ in range(2):
+            self.kill_a_rank(process, 10)
+        result = self.finish(process)
+        self.assertEqual(result.code, 128 + signal.SIGKILL, result.err)
+        self.assertIn("after 1 restarts, as many as --restarts allows", self.restarts(result)[-1])
+
+    def test_without_a_new_checkpoint_it_ends(self):
+        program = self.write_program("fails", "[[ $1 == config ]] || { echo >>starts; exit 1; }\n")
+        result = self.finish(self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1,
+                                         variables={"OCTAVO": str(program)}))
+        self.assertEqual(result.code, FAILED, result.err)
+        self.assertEqual(metrics_lines(self.dir / "starts"), 4)
+        lines = self.restarts(result)
+        self.assertEqual(lines[0], "launch_mpirun.sh: the run ended by exit code 1: restart 1 of 50, from the beginning")
+        self.assertIn("4 times in a row without a new checkpoint", lines[-1])
+
+    def test_ends_that_are_none_to_restart_from(self):
+        for code in (DONE, BAD_INPUT, STOPPED):
+            with self.subTest(code=code):
+                program = self.write_program("ends", f"[[ $1 == config ]] || {{ echo >>starts{code}; exit {code}; }}\n")
+                result = self.finish(self.launch("launch_mpirun.sh", "--restarts", 3, "x.yaml", ranks=1,
+                                                 variables={"OCTAVO": str(program)}))
+                self.assertEqual(result.code, code, result.err)
+                self.assertEqual(metrics_lines(self.dir / f"starts{code}"), 1)
+        for wrong in ("-1", "x", ""):
+            self.assertEqual(self.finish(self.launch("launch_mpirun.sh", "--restarts", wrong, "x.yaml")).code, BAD_INPUT)
+
+    def test_a_signal_ends_the_restarts(self):
+        config = self.ten_steps(**self.LONG, checkpoint={"every": 5})
+        process = self.launch("launch_mpirun.sh", "--restarts", 9, config)
+        self.kill_a_rank(process, 10)
+        lines = metrics_lines(self.dir / "log/metrics.jsonl")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 5, process)
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.err)
+        self.assertIn("the ranks are told to save a checkpoint", result.err)
+        self.check_saved(config, result)
+
+    def test_a_signal_between_two_runs(self):
+        program = self.write_program("fails", "[[ $1 == config ]] || { echo >>starts; exit 1; }\n")
+        process = self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1, variables={"OCTAVO": str(program)})
+        self.wait_for(lambda: b"restart 2" in os.pread(process.captured[1].fileno(), 10_000, 0), process)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, STOPPED)
+        self.assertEqual(metrics_lines(self.dir / "starts"), 2)
+
+
+class SlurmRestartsTest(Restarted):
+    def launch_job(self, *arguments):
+        """With what Slurm gives a job, and an srun of mpirun."""
+        self.write_program("srun", 'exec mpirun -n 2 --oversubscribe --bind-to none "${@:3}"\n')
+        self.write_program("scontrol", 'echo "$@" >>scontrol.log\n')
+        variables = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
+        return self.launch("launch_slurm.sh", *arguments, variables=variables)
+
+    def test_a_rank_is_killed(self):
+        config = self.ten_steps(**self.SECTIONS)
+        process = self.launch_job("--restarts", 2, config)
+        self.kill_a_rank(process, 10)
+        result = self.finish(process)
+        self.assertEqual(result.code, DONE, result.err)
+        self.assertRegex(self.restarts(result)[0], r"^launch_slurm.sh: the run ended by SIGKILL: restart 1 of 2, from step_")
+        self.train(config, "logging.dir=whole", "checkpoint.dir=whole", ranks=2)
+        self.assertEqual(self.losses(), self.losses("whole"))
+
+    def test_a_signal_puts_it_back_into_the_queue(self):
+        process = self.launch_job("--restarts", 2, self.ten_steps(**self.LONG))
+        self.wait_for_steps(process, 3)
+        for pid in self.programs_of(process):
+            os.kill(pid, signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, DONE)
+        self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)

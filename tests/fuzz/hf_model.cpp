@@ -1,0 +1,69 @@
+// config.json and model.safetensors.index.json of a Hugging Face directory, beside shards that are intact. The input's
+// first bytes say how long the former is.
+#include "checkpoint/weight_source.h"
+#include "core/json_input.h"
+#include "tests/fuzz/model_files.h"
+
+namespace octavo::fuzz {
+namespace {
+
+// DIR/model with the input and shards, and links that lead out; DIR/outside with another one.
+class Files {
+ public:
+  Files() {
+    for (const char* name : {"model", "outside"}) std::filesystem::create_directory(dir_ / name);
+    write_weights(dir_ / "model/a.safetensors", kInside);
+    write_weights(dir_ / "model/b.safetensors", kInside);
+    write_weights(dir_ / "outside/a.safetensors", kOutside);
+    std::filesystem::create_symlink("../outside/a.safetensors", dir_ / "model/l");
+    std::filesystem::create_symlink("../outside", dir_ / "model/d");
+    config_.emplace(path() + "/config.json");
+    index_.emplace(path() + "/model.safetensors.index.json");
+  }
+  std::string path() const { return dir_ / "model"; }
+  void set(const std::string& config, const std::string& index) {
+    config_->set(config);
+    index_->set(index);
+  }
+
+ private:
+  ScratchDir dir_;
+  std::optional<ScratchFile> config_, index_;
+};
+
+// A shape that is accepted is written and read back as the same.
+void check_config(const std::string& text) {
+  const nlohmann::json json = parse_json(text, "config.json");
+  const ModelConfig config = parse_hf_config(json, "config.json");
+  config.validate();
+  const std::string written = make_hf_config(config, parse_hf_metadata(json), DType::kBFloat16).dump();
+  require(parse_hf_config(parse_json(written, "written"), "written") == config, "what is written is read back");
+}
+
+void check_model(const std::string& path) {
+  const std::unique_ptr<WeightSource> weights = open_weights(path);
+  check_printed(printable(weights->identity() + weights->note()));
+  const ParameterLayout layout(weights->model_config());
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<float> values(static_cast<size_t>(spec.numel()));
+    weights->read(spec.name, 0, spec.numel(), values.data());
+    check_values(values);
+  }
+}
+
+}  // namespace
+}  // namespace octavo::fuzz
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace octavo;
+  using namespace octavo::fuzz;
+  static Files files;
+
+  Input input(bytes, size);
+  const size_t config_bytes = input.take<uint16_t>();
+  const std::string config = input.take_bytes(config_bytes);
+  files.set(config, input.take_rest());
+  accepts([&] { check_config(config); });
+  accepts([&] { check_model(files.path()); });
+  return 0;
+}

@@ -1,0 +1,54 @@
+// A model of a few weights, and the files that hold them: what the targets of checkpoints and of Hugging Face
+// directories read with.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "core/printable.h"
+#include "model/parameters.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace octavo::fuzz {
+
+// A folder with files that must never be read lies beside the one of the input.
+inline constexpr float kInside = 0.5F, kOutside = 666;
+
+inline ModelConfig tiny_model() {
+  return {.hidden_size = 2,
+          .intermediate_size = 2,
+          .num_layers = 1,
+          .num_heads = 1,
+          .num_kv_heads = 1,
+          .head_dim = 32,
+          .vocab_size = 3,
+          .rope_scaling = {}};
+}
+
+// The parameters of tiny_model(), each element `value`.
+inline void write_weights(const std::string& path, float value) {
+  const ParameterLayout layout(tiny_model());
+  std::vector<SafetensorsEntry> entries;
+  for (const ParameterSpec& spec : layout.specs())
+    entries.push_back({.name = spec.name, .dtype = "F32", .shape = spec.shape});
+  SafetensorsWriter writer(path, entries);
+  for (const ParameterSpec& spec : layout.specs()) {
+    const std::vector<float> values(static_cast<size_t>(spec.numel()), value);
+    writer.write(values.data(), spec.numel() * static_cast<int64_t>(sizeof(float)));
+  }
+  writer.commit();
+}
+
+// Of what read() returns nothing may have come from outside.
+inline void check_values(const std::vector<float>& values) {
+  for (const float value : values) require(value != kOutside, "nothing is read outside the directory");
+}
+
+// Lines for a terminal.
+inline void check_printed(std::string lines) {
+  std::replace(lines.begin(), lines.end(), '\n', ' ');
+  require(printable(lines, 4 * lines.size()) == lines, "what is printed has no control characters");
+}
+
+}  // namespace octavo::fuzz

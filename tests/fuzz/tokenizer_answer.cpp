@@ -1,0 +1,18 @@
+// What scripts/hf_tokenizer.py prints for a tokenizer.json, the whole input. Octavo reads nothing else of that file; a
+// checkpoint carries its bytes.
+#include "app/run/tokenizer_answer.h"
+
+#include "tests/fuzz/fuzz_target.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  using namespace octavo;
+  using namespace octavo::fuzz;
+  const std::string_view output(reinterpret_cast<const char*>(bytes), size);
+  accepts([&] {
+    const std::vector<int32_t> ids = answered_ids(output, "t");
+    require(ids.size() <= size, "an id has a byte at least");
+    for (const int32_t id : ids) require(id >= 0, "no id is negative");
+  });
+  accepts([&] { require(answered_text(output, "t").size() <= size, "a text is part of the answer"); });
+  return 0;
+}
