@@ -9,20 +9,16 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/train/state_snapshot.h"
 
 namespace octavo {
 
 class PrecisionGuard {
  public:
-  PrecisionGuard(const PrecisionGuardConfig& config, Device device) : config_(config), snapshot_(device) {}
+  explicit PrecisionGuard(const PrecisionGuardConfig& config) : config_(config) {}
 
   // Whether the steps behind this one are to be compared.
   bool due(int64_t step) const { return config_.every > 0 && step % config_.every == 0 && !comparing(); }
   int64_t steps() const { return config_.steps; }
-
-  StateSnapshot& snapshot() { return snapshot_; }
-  const StateSnapshot& snapshot() const { return snapshot_; }
 
   // The losses in bfloat16 of the steps behind `step`, of which steps() are to be compared.
   void begin(int64_t step, std::vector<double> losses);
@@ -37,7 +33,6 @@ class PrecisionGuard {
 
  private:
   PrecisionGuardConfig config_;
-  StateSnapshot snapshot_;
   int64_t first_ = 0;  // the step before those that are compared
   std::vector<double> expected_;
   double difference_ = 0;

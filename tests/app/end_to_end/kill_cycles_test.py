@@ -17,8 +17,6 @@ from support import DONE, checkpoints, metrics_lines
 
 CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "100"))
 SEED = int(os.environ.get("OCTAVO_KILL_SEED", "11"))
-# Whether a step that is done again after a restart leaves the line of the first time alone.
-STEPS_ARE_LOGGED_ONCE = False
 
 RANKS = (1, 2, 3, 4)
 BATCH = 12  # which all of these divide
@@ -125,8 +123,7 @@ class KillCyclesTest(Resuming):
         self.assertEqual(self.losses(), self.losses("whole"), self.cycle)
         lines = [json.loads(line) for line in (self.dir / "log/metrics.jsonl").read_text().splitlines()]
         steps = [line["step"] for line in lines]
-        if STEPS_ARE_LOGGED_ONCE:
-            self.assertEqual(steps, list(range(1, total + 1)), self.cycle)
+        self.assertEqual(steps, list(range(1, total + 1)), f"{self.cycle}: a line for each step, and none twice")
         return total
 
     def check_cycles(self, ranks):

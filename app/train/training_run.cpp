@@ -1,0 +1,282 @@
+#include "app/train/training_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "app/memory/plan_memory.h"
+#include "app/run/weights.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+#include "kernels/reduce.h"
+#include "model/schedule.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr size_t kRecentSteps = 8;  // more than are pending
+
+}  // namespace
+
+TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer,
+                         const std::function<void(Arena&)>& with_validation)
+    : config_(config),
+      runtime_(runtime),
+      timer_(timer),
+      model_(config_, true, runtime),
+      state_(model_.state()),
+      results_(runtime.stream().device(), std::ssize(config.data.train)),
+      checkpoints_(config_, runtime, state_),
+      snapshot_(runtime.stream().device()) {
+  corruption_.emplace(config_, runtime, state_, checkpoints_);
+  if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
+  timer_.mark("memory");
+  runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
+  prepare_fp8_reports();
+  std::optional<Checkpoint> found = checkpoints_.open();
+  timer_.mark("reading");
+  runtime.group().agree_on_files("reading the weights", [&] {
+    resume_or_initialize(found);
+    data_report_->check_max_epochs();
+  });
+  publish_weights(state_, training_rank(runtime));
+  runtime.stream().synchronize();
+  timer_.mark("weights");
+  checkpoints_.prepare(start_.step);
+  if (has_precision_guard(config_)) reserve_snapshot();
+}
+
+void TrainingRun::prepare_fp8_reports() {
+  if (Fp8StatsTable* table = state_.model.fp8_stats()) {
+    fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
+  } else if (!is_fp8(config_.precision.linear) && config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
+    log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
+                config_.logging.fp8_stats_every);
+  }
+}
+
+// Copies in host memory, which are as large as a checkpoint.
+void TrainingRun::reserve_snapshot() {
+  const int64_t bytes = StateSnapshot::bytes(state_);
+  runtime_.group().agree([&] {
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(bytes <= available,
+                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
+                "available; precision.guard.every=0 needs none",
+                gib(bytes), gib(available));
+    snapshot_.reserve(bytes);
+  });
+}
+
+void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
+  if (found) {
+    load(*found);
+    timer_.mark("reading");
+    if (runtime_.group().is_root()) log_info("resuming {} after step {}", found->path().string(), start_.step);
+    return;
+  }
+  checkpoints_.started_from(nullptr);
+  open_data(nullptr);
+  timer_.mark("data");
+  load_initial_weights(config_, state_.parameters, runtime_.stream(),
+                       {runtime_.group().rank(), runtime_.group().size()});
+  if (!config_.init_from.empty()) timer_.mark("reading");
+}
+
+void TrainingRun::open_data(const nlohmann::json* loader_state) {
+  const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
+                              .rank = runtime_.mesh().data().rank(),
+                              .num_ranks = runtime_.mesh().data().size(),
+                              .vocab_size = config_.model.vocab_size};
+  data_report_.reset();
+  feed_.reset();
+  feed_.emplace(std::make_unique<Loader>(config_.data, options, loader_state));
+  const int64_t steps_left = std::max<int64_t>(0, config_.training.steps - start_.step);
+  data_report_.emplace(config_.data, feed_->loader(), steps_left * config_.training.global_batch_size);
+  start_.loader_state = feed_->loader().state_json();
+}
+
+// All that a run goes on from.
+void TrainingRun::load(Checkpoint& checkpoint) {
+  check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
+  const nlohmann::json& meta = checkpoint.meta();
+  const auto steps_s = meta.find("steps_s");
+  start_ = {.step = checkpoint.step(),
+            .tokens = meta.value("tokens", int64_t{0}),
+            .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
+            .guard = meta.value("guard", nlohmann::json())};
+  saved_step_ = start_.step;
+  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
+  open_data(has_loader ? &meta.at("loader") : nullptr);
+  timer_.mark("data");
+  bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
+  if (has_precision_guard(config_) && in_bfloat16() != (start_.step < bfloat16_until_)) switch_precision();
+  load_state(checkpoint, state_, runtime_.stream());
+  checkpoints_.started_from(&checkpoint);
+}
+
+void TrainingRun::warm_up() {
+  if (!runtime_.stream().is_cuda()) return;
+  const auto warm_up = [&] {
+    state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
+    runtime_.stream().synchronize();
+  };
+  if (has_precision_guard(config_)) {
+    keep();
+    switch_precision();
+    warm_up();
+    switch_precision();
+    restore_kept(start_.step);
+  }
+  warm_up();
+  timer_.mark("plans and tuning");
+}
+
+// Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
+std::vector<int64_t> TrainingRun::targets_of_step(const Batch& batch) {
+  const int64_t seq_len = config_.data.seq_len;
+  std::vector<int64_t> targets(batch.dataset_samples.size());
+  if (!config_.data.document_mask) {
+    for (size_t d = 0; d < targets.size(); ++d) targets[d] = batch.dataset_samples[d] * seq_len;
+    return targets;
+  }
+  for (size_t row = 0; row < batch.dataset.size(); ++row) {
+    const auto length = static_cast<size_t>(seq_len);
+    targets[static_cast<size_t>(batch.dataset[row])] +=
+        count_targets(std::span(batch.targets).subspan(row * length, length));
+  }
+  for (int64_t& sum : targets) sum = static_cast<int64_t>(runtime_.sum_over_samples(static_cast<double>(sum)));
+  return targets;
+}
+
+TrainingStep TrainingRun::training_step_of(int64_t step, const StepData& data) const {
+  return {.number = step,
+          .lr = learning_rate(config_.optimizer, step, config_.training.steps),
+          .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0})};
+}
+
+void TrainingRun::next_batch() { batch_ = &feed_->next(runtime_.group(), results_); }
+
+// The statistics' copy is the first of those to the host, so that it is done when the step's result is popped.
+void TrainingRun::queue_step(int64_t step, float loss_limit) {
+  const FedBatch& fed = *batch_;
+  Stream& stream = runtime_.stream();
+  state_.batch.upload(*fed.batch);
+  if (runtime_.group().is_root()) data_report_->log_events(*fed.batch, step);
+  StepData data{.targets = targets_of_step(*fed.batch),
+                .epochs = data_report_->epochs(fed.batch->state_after),
+                .samples = fed.samples,
+                .loader_state = fed.loader_state,
+                .data_ms = fed.data_ms,
+                .data_lost_ms = fed.data_lost_ms};
+  recent_samples_.emplace_back(step, data.samples);
+  if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
+  TrainingStep training = training_step_of(step, data);
+  training.loss_limit = loss_limit;
+  training.update_after = &checkpoints_.staged();
+  corruption_->begin_step(training, *fed.batch);
+  if (fp8_due(step)) fp8_reporter_->begin(stream);
+  training_step(state_, training, training_rank(runtime_));
+  corruption_->end_step(step);
+  step_data_.push_back(std::move(data));
+  if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
+  results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
+}
+
+FinishedStep TrainingRun::pop_step() {
+  FinishedStep step{.result = results_.pop().value(), .data = std::move(step_data_.front())};
+  step_data_.pop_front();
+  corruption_->finish_step(step.step());
+  return step;
+}
+
+double TrainingRun::loss_of_step(int64_t step) {
+  const FedBatch& fed = feed_->next(runtime_.group(), results_);
+  state_.batch.upload(*fed.batch);
+  FinishedStep taken;
+  taken.result.step = step;
+  taken.data.targets = targets_of_step(*fed.batch);
+  training_step(state_, training_step_of(step, taken.data), training_rank(runtime_));
+  std::vector<float> sums(static_cast<size_t>(state_.loss.numel()));
+  runtime_.stream().copy(sums.data(), state_.loss.raw(), state_.loss.bytes());
+  runtime_.stream().synchronize();
+  taken.result.loss_sums.assign(sums.begin(), sums.end());
+  return taken.loss();
+}
+
+void TrainingRun::save(const Progress& progress, bool final) {
+  saved_step_ = progress.step;
+  checkpoints_.save(progress.step,
+                    {{"config", to_json(config_)},
+                     {"loader", progress.loader_state},
+                     {"tokens", progress.tokens},
+                     {"steps_s", progress.steps_s},
+                     {"guard", progress.guard},
+                     {"bfloat16_until", bfloat16_until_}},
+                    final ? RunCheckpoints::Save::kFinal : RunCheckpoints::Save::kOneOfMany);
+}
+
+bool TrainingRun::weights_are_finite() {
+  Stream& stream = runtime_.stream();
+  const Tensor& sum = state_.optimizer.grad_sum_of_squares();  // nobody needs it any more
+  float squares = 0;
+  stream.zero(sum);
+  sum_of_squares({.out = sum, .x = state_.parameters.master()}, stream);
+  stream.copy(&squares, sum.raw(), sizeof(squares));
+  stream.synchronize();
+  return runtime_.group().all_reduce_max(std::isfinite(squares) ? 0 : 1) == 0;
+}
+
+void TrainingRun::roll_back(int64_t step) {
+  Checkpoint checkpoint = checkpoints_.open_last();
+  const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
+                                  [&](const auto& recent) { return recent.first == step; });
+  CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
+  const SampleRange samples = found->second;
+  config_.data.skip.push_back(samples);
+  runtime_.group().agree_on_files("rolling back", [&] { load(checkpoint); });
+  publish_weights(state_, training_rank(runtime_));
+  corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
+  if (!runtime_.group().is_root()) return;
+  log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint.path().string(), start_.step,
+              samples.begin, samples.end - 1);
+}
+
+void TrainingRun::return_to(const Progress& progress) {
+  start_ = progress;
+  feed_->replay();
+  corruption_.emplace(config_, runtime_, state_, checkpoints_);
+  restore_kept(start_.step);
+}
+
+// What refers to parts of the old state is made anew.
+void TrainingRun::switch_precision() {
+  checkpoints_.staged().wait(runtime_.stream());
+  fp8_reporter_.reset();
+  corruption_.reset();
+  model_.use_bfloat16(!in_bfloat16(), runtime_);
+  prepare_fp8_reports();
+  corruption_.emplace(config_, runtime_, state_, checkpoints_);
+}
+
+void TrainingRun::switch_with_state(int64_t steps_done) {
+  keep();
+  switch_precision();
+  restore_kept(steps_done);
+}
+
+void TrainingRun::keep() { snapshot_.take(state_, runtime_.stream()); }
+
+void TrainingRun::restore_kept(int64_t steps_done) {
+  checkpoints_.staged().wait(runtime_.stream());
+  snapshot_.restore(state_, steps_done, runtime_.stream());
+  publish_weights(state_, training_rank(runtime_));
+  runtime_.stream().synchronize();
+}
+
+}  // namespace octavo
