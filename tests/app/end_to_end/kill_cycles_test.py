@@ -145,7 +145,7 @@ class KillCyclesTest(Resuming):
             self.check_checkpoints(inspected=rng.random() < 0.2)
         total = self.check_run(config, ranks)
         print(f"{ranks} ranks: {cycles} kills, {total} steps, seed {SEED}", flush=True)
-        self.assertGreater(total, cycles // 2)
+        self.assertGreater(total, cycles // 5)
 
     def test_1_rank(self):
         self.check_cycles(1)
