@@ -59,6 +59,8 @@ struct CheckpointConfig {
   int64_t keep_every = 0;
   int64_t max_failed_saves = 3;
   bool async = true;
+  bool in_memory = false;
+  int64_t in_memory_every = 50;
   std::string resume = "auto";
 };
 

@@ -286,6 +286,8 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("keep_every", &CheckpointConfig::keep_every, Integers{0, kMaxSteps}, "steps", "Checkpoints of steps that are multiples of this are kept for ever; 0 for none.");
   checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "So many failed saves in a row end the run; with 0 the first does.");
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written while training goes on.");
+  checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; on one machine.");
+  checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");

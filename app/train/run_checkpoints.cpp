@@ -1,5 +1,7 @@
 #include "app/train/run_checkpoints.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,6 +11,7 @@
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"
 #include "checkpoint/checkpoint_files.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -66,16 +69,83 @@ RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime, TrainingS
                .keep = config.checkpoint.keep,
                .async = config.checkpoint.async,
                .keep_every = config.checkpoint.keep_every},
-              runtime.group(), runtime.stream()) {}
+              runtime.group(), runtime.stream()) {
+  if (config.checkpoint.in_memory) open_memory();
+}
 
-std::optional<Checkpoint> RunCheckpoints::open() const {
+// Where memory does for files; the name is the directory's, so that a run finds what it left there.
+std::filesystem::path memory_directory(const std::string& checkpoint_dir) {
+  const std::string path = fs::weakly_canonical(checkpoint_dir).string();
+  const std::string name = checksum_hex(path.data(), std::ssize(path));
+  return fs::path("/dev/shm") / fmt::format("octavo_{}_{}", ::getuid(), name);
+}
+
+void RunCheckpoints::open_memory() {
+  ProcessGroup& group = runtime_.group();
+  group.agree([&] {
+    CHECK_INPUT(group.local_size() == group.size(),
+                "checkpoint.in_memory is true, but of {} ranks {} are on this machine, expected all: the memory of "
+                "machines is not shared",
+                group.size(), group.local_size());
+  });
+  memory_writer_.emplace(
+      CheckpointOptions{.dir = memory_directory(config_.checkpoint.dir).string(), .keep = 1, .async = true}, group,
+      runtime_.stream());
+}
+
+std::optional<Checkpoint> RunCheckpoints::open() {
   std::optional<Checkpoint> found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
-  return found;
+  if (!memory_writer_) return found;
+  if (config_.checkpoint.resume != "auto") {
+    free_memory();
+    return found;
+  }
+  std::optional<Checkpoint> newer = newer_in_memory(found ? found->step() : 0);
+  if (!newer) return found;
+  from_memory_ = true;
+  if (found) resumed_ = found->path();
+  return newer;
+}
+
+std::optional<Checkpoint> RunCheckpoints::newer_in_memory(int64_t step) const {
+  CheckpointConfig in_memory = config_.checkpoint;
+  in_memory.dir = memory_directory(config_.checkpoint.dir).string();
+  try {
+    std::optional<Checkpoint> newest = open_checkpoint_to_resume(in_memory, runtime_.group());
+    return newest && newest->step() > step ? std::move(newest) : std::nullopt;
+  } catch (const InputError& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) log_warning("{}; the run goes on from disk", error.what());
+    return std::nullopt;
+  }
+}
+
+void RunCheckpoints::free_memory() {
+  if (!memory_writer_) return;
+  attempt_in_memory([&] { memory_writer_->finish(); });
+  runtime_.group().agree_on_files("freeing memory", [&] {
+    if (!runtime_.group().is_root()) return;
+    for (const FoundCheckpoint& found : find_checkpoints(memory_directory(config_.checkpoint.dir))) {
+      remove_directory(found.path);
+    }
+  });
+}
+
+void RunCheckpoints::attempt_in_memory(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root() && !std::exchange(warned_of_memory_, true)) {
+      log_warning("the state is not kept in memory: {}", error.what());
+    }
+  }
 }
 
 void RunCheckpoints::started_from(const Checkpoint* checkpoint) {
-  if (checkpoint != nullptr) resumed_ = checkpoint->path();
+  // What is in memory is gone with the next one there: the last one to go back to is that on disk.
+  if (checkpoint != nullptr && !std::exchange(from_memory_, false)) resumed_ = checkpoint->path();
   carry_tokenizer(checkpoint);
 }
 
@@ -88,6 +158,7 @@ void RunCheckpoints::carry_tokenizer(const Checkpoint* resumed) {
     for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
   if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
+  if (memory_writer_) memory_writer_->carry(files);
   writer_.carry(std::move(files));
 }
 
@@ -163,6 +234,14 @@ void RunCheckpoints::reserve_staging() {
                 runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
   });
   runtime_.group().agree([&] { writer_.reserve(bytes); });
+  if (!memory_writer_) return;
+  runtime_.group().agree([&] {  // staging memory, and files: one that is complete and one on its way
+    const int64_t available = runtime_.available_host_bytes();
+    CHECK_INPUT(3 * bytes <= available,
+                "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available",
+                gib(3 * bytes), gib(available));
+    memory_writer_->reserve(bytes);
+  });
 }
 
 bool RunCheckpoints::due(int64_t step) const {
@@ -181,7 +260,15 @@ std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
   return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
 }
 
+bool RunCheckpoints::due_in_memory(int64_t step) const {
+  return memory_writer_ && step % config_.checkpoint.in_memory_every == 0 && !due(step);
+}
+
 void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) {
+  saves_in_memory_ = which == Save::kInMemory;
+  if (saves_in_memory_) {
+    return attempt_in_memory([&] { memory_writer_->save(step, config_.model, meta, pieces()); });
+  }
   if (which == Save::kFinal) {
     complete_pending_save();  // whose failure ends nothing: this one is tried in any case
   } else {
@@ -196,6 +283,7 @@ void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) 
 
 void RunCheckpoints::poll() {
   if (writer_.pending()) attempt([&] { writer_.poll(); });
+  if (memory_writer_ && memory_writer_->pending()) attempt_in_memory([&] { memory_writer_->poll(); });
 }
 
 void RunCheckpoints::finish() {

@@ -23,16 +23,23 @@ namespace octavo {
 // published then (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
+// Where checkpoint.in_memory keeps the newest state of the runs of a directory: in files without a disk, which outlive
+// the processes of a run, so that one that died is started again without reading its checkpoint from disk. One
+// machine's.
+std::filesystem::path memory_directory(const std::string& checkpoint_dir);
+
 // Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
 // gone) leaves nothing behind and is a warning of rank 0's; the next one that is due tries again.
 // checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
 class RunCheckpoints {
  public:
-  // Opens config.checkpoint.dir for writing. All three must outlive the object.
+  // Opens config.checkpoint.dir for writing, and with checkpoint.in_memory the directory of those in memory
+  // (memory_directory). All three must outlive the object.
   RunCheckpoints(const Config& config, Runtime& runtime, TrainingState& state);
 
-  // The one that the run goes on from, on every rank the same; none where it begins anew. Nothing of it is loaded.
-  std::optional<Checkpoint> open() const;
+  // The one that the run goes on from, on every rank the same; none where it begins anew. Nothing of it is loaded. Of
+  // checkpoints on disk and in memory auto takes the newer.
+  std::optional<Checkpoint> open();
   // That the run went on from `checkpoint`, or began anew (null): it is the last one until another is saved. Not a
   // collective.
   void started_from(const Checkpoint* checkpoint);
@@ -47,17 +54,21 @@ class RunCheckpoints {
   // and what it finds goes to all ranks with set_time_due(), after which one is due.
   bool has_time_passed() const;
   void set_time_due() { time_due_ = true; }
+  // The same of one in memory, where none is saved to disk.
+  bool due_in_memory(int64_t step) const;
   // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save). The final one is
-  // the last that the run saves.
-  enum class Save { kOneOfMany, kFinal };
+  // the last that the run saves. One in memory that fails is a warning and nothing more.
+  enum class Save { kOneOfMany, kFinal, kInMemory };
   void save(int64_t step, const nlohmann::json& meta, Save which = Save::kOneOfMany);
   // Reached when the last save has copied the state: weights and optimizer states stay as they are until then, beside
   // which a step's forward and backward may run. Not a collective.
-  const Event& staged() const { return writer_.staged(); }
+  const Event& staged() const { return saves_in_memory_ ? memory_writer_->staged() : writer_.staged(); }
   // Completes a save on its way if all ranks have written their parts.
   void poll();
   // Waits for it and completes it.
   void finish();
+  // The run ends by itself, with all that it did on disk: what is in memory is freed.
+  void free_memory();
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
   // The last one that is complete, saved by this run or gone on from; opened on every rank.
@@ -69,6 +80,9 @@ class RunCheckpoints {
  private:
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
+  void open_memory();
+  std::optional<Checkpoint> newer_in_memory(int64_t step) const;
+  void attempt_in_memory(const std::function<void()>& work);
   void check_room(int64_t start_step) const;
   void leave_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t there) const;
@@ -83,6 +97,10 @@ class RunCheckpoints {
   Runtime& runtime_;
   TrainingState& state_;
   CheckpointWriter writer_;
+  std::optional<CheckpointWriter> memory_writer_;
+  bool saves_in_memory_ = false;  // as the last save
+  bool from_memory_ = false;      // what open() found
+  bool warned_of_memory_ = false;
   std::optional<std::filesystem::path> resumed_;
   int64_t bytes_ = 0;  // of the tensors of a checkpoint
   int64_t saving_step_ = 0;

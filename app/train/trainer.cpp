@@ -106,7 +106,8 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
                             (last || step % config_.validation.every == 0);
     const bool due = last || save_postponed || checkpoints.due(step);
     const bool comparing = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !last;
-    const bool waiting = validating || due || comparing || request != kGoOn;
+    const bool in_memory = !due && checkpoints.due_in_memory(step);
+    const bool waiting = validating || due || in_memory || comparing || request != kGoOn;
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
     const bool first = step == run_.start().step + 1;
@@ -117,7 +118,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
       finish_step(finished, current && (last || request == kStop), current && validating, signals);
     }
     // A signal, or what was just seen of a step.
-    if (validating || due || comparing) request = std::max(request, agreed_request(signals));
+    if (validating || due || in_memory || comparing) request = std::max(request, agreed_request(signals));
     if (goes_back(request)) {
       go_back(request);
       step = run_.start().step;
@@ -129,7 +130,10 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool stopping = request == kStop;
     save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
     const bool saving = (due && !save_postponed) || stopping;
-    if (saving && run_.corruption().may_save(step)) run_.save(progress_, last || stopping);
+    const bool keeping = saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing());
+    using Save = RunCheckpoints::Save;
+    const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
+    if (keeping && run_.corruption().may_save(step)) run_.save(progress_, which);
     if (waiting) results.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -144,6 +148,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
 void Trainer::end_run() {
   const auto saving = std::chrono::steady_clock::now();
   run_.checkpoints().finish();
+  run_.checkpoints().free_memory();
   goodput_->add(Goodput::kSaving, seconds_since(saving));
   if (!runtime_.group().is_root()) return;
   log_->end();
@@ -217,7 +222,7 @@ void Trainer::give_up(int64_t step) {
   if (!guard_.has_given_up()) return;
   run_.checkpoints().complete_pending_save();
   if (good_.step > run_.saved_step() && run_.weights_are_finite() && run_.corruption().may_save(good_.step)) {
-    run_.save(good_, false);
+    run_.save(good_, RunCheckpoints::Save::kOneOfMany);
     run_.checkpoints().complete_pending_save();
   }
   if (runtime_.group().is_root()) write_goodput(true);

@@ -209,8 +209,8 @@ double TrainingRun::loss_of_step(int64_t step) {
   return taken.loss();
 }
 
-void TrainingRun::save(const Progress& progress, bool final) {
-  saved_step_ = progress.step;
+void TrainingRun::save(const Progress& progress, RunCheckpoints::Save which) {
+  if (which != RunCheckpoints::Save::kInMemory) saved_step_ = progress.step;
   checkpoints_.save(progress.step,
                     {{"config", to_json(config_)},
                      {"loader", progress.loader_state},
@@ -218,7 +218,7 @@ void TrainingRun::save(const Progress& progress, bool final) {
                      {"steps_s", progress.steps_s},
                      {"guard", progress.guard},
                      {"bfloat16_until", bfloat16_until_}},
-                    final ? RunCheckpoints::Save::kFinal : RunCheckpoints::Save::kOneOfMany);
+                    which);
 }
 
 bool TrainingRun::weights_are_finite() {

@@ -79,7 +79,7 @@ class TrainingRun {
   void forget_batches() { feed_->forget(); }
 
   // Starts the checkpoint of the state as it is, which is that after progress.step.
-  void save(const Progress& progress, bool final);
+  void save(const Progress& progress, RunCheckpoints::Save which);
   bool weights_are_finite();
 
   // Back to the last checkpoint; the samples of a step, one of the last few, are passed over from then on.
