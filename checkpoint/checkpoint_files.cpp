@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string_view>
 #include <system_error>
 
@@ -162,8 +163,8 @@ fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>
   fs::create_directory(earlier, error);
   CHECK(!error, "{}: cannot be created: {}", earlier.string(), error.message());
   // The newest first: at any moment what is left is what an older run would have left.
-  for (auto found = checkpoints.rbegin(); found != checkpoints.rend(); ++found) {
-    rename_path(found->path, earlier / step_directory_name(found->step));
+  for (const FoundCheckpoint& found : std::ranges::reverse_view(checkpoints)) {
+    rename_path(found.path, earlier / step_directory_name(found.step));
   }
   sync_directory(earlier);
   sync_directory(dir);

@@ -63,6 +63,17 @@ std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTens
   return tensors;
 }
 
+// What crashed runs left; what cannot be removed is in nobody's way yet.
+void clear_away(const std::string& dir) {
+  try {
+    clean_up_interrupted(dir);
+  } catch (const InputError&) {
+    throw;
+  } catch (const Error& error) {
+    log_warning("what an earlier run left behind stays until the next save: {}", error.what());
+  }
+}
+
 }  // namespace
 
 std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> tensors, int index, int count) {
@@ -108,7 +119,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
                 options_.dir, std::strerror(errno));
     if (!group_.is_root()) return;
     lock_.emplace(options_.dir);
-    clean_up_interrupted(options_.dir);
+    clear_away(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
 }

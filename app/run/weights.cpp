@@ -108,7 +108,10 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
                     Stream& stream) {
   for (const OptimizerState& state : optimizer.states()) {
     const std::string prefix = fmt::format("{}.", state.name);
-    if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) continue;
+    if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) {
+      stream.zero(state.shards);
+      continue;
+    }
     fill_from(checkpoint, prefix, state.shards, parameters, stream);
   }
 }

@@ -35,7 +35,7 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
 
 // From a checkpoint: the master weights.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream);
-// The optimizer's states; left at zero where the checkpoint has none of them (an imported model).
+// The optimizer's states; zero where the checkpoint has none of them (an imported model).
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream);
 // The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,

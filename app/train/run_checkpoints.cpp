@@ -143,6 +143,13 @@ void RunCheckpoints::attempt_in_memory(const std::function<void()>& work) {
   }
 }
 
+std::optional<Checkpoint> RunCheckpoints::open_last() {
+  complete_pending_save();
+  CheckpointConfig last = config_.checkpoint;
+  last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
+  return open_checkpoint_to_resume(last, runtime_.group());
+}
+
 void RunCheckpoints::started_from(const Checkpoint* checkpoint) {
   // What is in memory is gone with the next one there: the last one to go back to is that on disk.
   if (checkpoint != nullptr && !std::exchange(from_memory_, false)) resumed_ = checkpoint->path();
@@ -208,10 +215,11 @@ void RunCheckpoints::check_room(int64_t start_step) const {
   const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
   const int64_t to_come = checkpoints_to_come(start_step, there);
   CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
-  if (*free / bytes_ >= to_come) return;
+  const int64_t fit = *free / std::max<int64_t>(1, bytes_);
+  if (fit >= to_come) return;
   log_warning(
       "checkpoint.dir {}: {}; there is room for {} of the {} to come at a time (checkpoint.keep is {}, {} there)", dir,
-      room(), *free / bytes_, to_come, config_.checkpoint.keep, there);
+      room(), fit, to_come, config_.checkpoint.keep, there);
 }
 
 std::string RunCheckpoints::room() const {
@@ -338,11 +346,6 @@ void RunCheckpoints::complete_pending_save() {
 
 std::optional<std::filesystem::path> RunCheckpoints::last_path() const {
   return writer_.last_saved() ? writer_.last_saved() : resumed_;
-}
-
-Checkpoint RunCheckpoints::open_last() const {
-  CHECK(last_path().has_value(), "there is no checkpoint to open");
-  return open_same_checkpoint(last_path()->string(), runtime_.group());
 }
 
 std::string RunCheckpoints::last() const { return last_path() ? last_path()->string() : "none"; }

@@ -40,6 +40,9 @@ class RunCheckpoints {
   // The one that the run goes on from, on every rank the same; none where it begins anew. Nothing of it is loaded. Of
   // checkpoints on disk and in memory auto takes the newer.
   std::optional<Checkpoint> open();
+  // For going back to it: the newest undamaged one that this run saved, else the one that it went on from; none where
+  // there is neither. A save on its way is completed first. Nothing of it is loaded.
+  std::optional<Checkpoint> open_last();
   // That the run went on from `checkpoint`, or began anew (null): it is the last one until another is saved. Not a
   // collective.
   void started_from(const Checkpoint* checkpoint);
@@ -71,9 +74,8 @@ class RunCheckpoints {
   void free_memory();
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
-  // The last one that is complete, saved by this run or gone on from; opened on every rank.
+  // The last one that is complete, saved by this run or gone on from.
   std::optional<std::filesystem::path> last_path() const;
-  Checkpoint open_last() const;
   // Its path, or "none", for messages.
   std::string last() const;
 

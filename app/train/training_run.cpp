@@ -233,17 +233,18 @@ bool TrainingRun::weights_are_finite() {
 }
 
 void TrainingRun::roll_back(int64_t step) {
-  Checkpoint checkpoint = checkpoints_.open_last();
+  std::optional<Checkpoint> checkpoint = checkpoints_.open_last();
+  CHECK(checkpoint.has_value(), "there is no checkpoint to go back to from step {}", step);
   const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
                                   [&](const auto& recent) { return recent.first == step; });
   CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
   const SampleRange samples = found->second;
   config_.data.skip.push_back(samples);
-  runtime_.group().agree_on_files("rolling back", [&] { load(checkpoint); });
+  runtime_.group().agree_on_files("rolling back", [&] { load(*checkpoint); });
   publish_weights(state_, training_rank(runtime_));
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   if (!runtime_.group().is_root()) return;
-  log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint.path().string(), start_.step,
+  log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint->path().string(), start_.step,
               samples.begin, samples.end - 1);
 }
 

@@ -192,7 +192,7 @@ class LineageTest(Resuming):
             self.assertEqual(checkpoints(directory / "earlier_2"), ["step_00000003", "step_00000004", "step_00000008", "step_00000010"])
 
     def test_a_run_that_is_set_back(self):
-        config = self.ten_steps(checkpoint={"every": 2, "keep": 0})
+        config = self.ten_steps(checkpoint={"every": 2, "keep": 0}, optimizer={"schedule": "constant"})
         self.train(config)
         losses = self.losses()
         result = self.train(config, "checkpoint.resume=checkpoints/step_00000004", "training.steps=5")

@@ -57,10 +57,10 @@ class CorruptionTest(Corpus):
             self.corpus,
             training={"steps": 100000, "global_batch_size": 2 * ranks, "micro_batch_size": 1, "check_every": 5},
             optimizer=self.STILL,
-            checkpoint={"every": 50, "keep": 3},
+            checkpoint={"every": 10, "keep": 8},
         )
         process = self.start("train", config, "parallel.data_parallel_replicate=" + str(ranks), *overrides, ranks=ranks)
-        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
         directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
         content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
         pid, where = rank_pid(victim)
@@ -76,7 +76,7 @@ class CorruptionTest(Corpus):
 
     def test_a_flipped_bit_ends_the_run_and_is_not_saved(self):
         config, process, _ = self.start_and_corrupt()
-        result = self.finish(process)
+        result = self.finish(process, timeout=180)
         self.assertEqual(result.code, FAILED, result.err)
         (line,) = result.octavo_lines()
         found = re.fullmatch(
@@ -95,9 +95,9 @@ class CorruptionTest(Corpus):
     def test_a_warning_keeps_the_run_and_saves_nothing_more(self):
         _, process, pid = self.start_and_corrupt("training.on_corruption=warn", ranks=2)
         step = max(self.metrics())
-        self.wait_for(lambda: max(self.metrics()) > step + 120, process)
+        self.wait_for(lambda: max(self.metrics()) > step + 25, process, seconds=180)
         os.kill(pid, signal.SIGTERM)
-        result = self.finish(process)
+        result = self.finish(process, timeout=180)
         self.assertEqual(result.code, STOPPED, result.err)
         text = result.out + result.err
         found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: copies differ in weights", text)

@@ -147,10 +147,14 @@ class FailedSaveTest(Resuming):
         self.train(config, "training.steps=2")
         old = self.dir / "checkpoints/step_00000002"
         self.mount(old, "--bind", old)  # a mount point cannot be renamed
+        left = self.dir / "checkpoints/.tmp_step_00000099"
+        self.mount(left, "--bind", old)
         for ranks, steps in ((1, 6), (2, 8)):
             result = self.run_octavo("train", config, f"training.steps={steps}", ranks=ranks)
-            self.assertRegex(result.out, "what is old stays until the next save: checkpoints/step_00000002: cannot be removed")
+            self.assertRegex(result.out, "what is old stays until the next save: checkpoints/")
+            self.assertIn("what an earlier run left behind stays until the next save: checkpoints/.tmp_step", result.out)
             self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000002", f"step_{steps:08}"])
+        subprocess.run(["umount", left], check=True)
         subprocess.run(["umount", old], check=True)
         self.train(config)
         self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000010"])
