@@ -236,7 +236,9 @@ void Trainer::give_up(int64_t step) {
 
 bool Trainer::goes_back(Request request) {
   if (request == kGoOn || request == kStop) return false;
-  if (request == kUseBFloat16 || run_.checkpoints().last_path()) return true;
+  if (request == kUseBFloat16) return true;
+  run_.checkpoints().complete_pending_save();
+  if (run_.checkpoints().last_path()) return true;
   wanted_ = kGoOn;
   if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request - kRollBack);
   return false;
@@ -263,7 +265,6 @@ void Trainer::go_back(Request request) {
 }
 
 void Trainer::roll_back(int64_t spike) {
-  run_.checkpoints().complete_pending_save();
   const std::string last = run_.checkpoints().last();
   rollbacks_ = last == std::exchange(rolled_back_to_, last) ? rollbacks_ + 1 : 1;
   runtime_.group().agree([&] {
