@@ -178,18 +178,24 @@ std::optional<int64_t> free_bytes(const fs::path& dir) {
   return static_cast<int64_t>(std::min<std::uintmax_t>(space.available, std::numeric_limits<int64_t>::max()));
 }
 
-void clean_up_interrupted(const fs::path& dir) {
+std::vector<fs::path> put_interrupted_back(const fs::path& dir) {
+  std::vector<fs::path> left;
   for (const fs::path& path : list_directory(dir)) {
     const std::string name = path.filename().string();
-    if (step_of(name, kTemporaryPrefix)) remove_directory(path);
+    if (step_of(name, kTemporaryPrefix)) left.push_back(path);
     if (!step_of(name, kReplacedPrefix)) continue;
     const fs::path final = dir / name.substr(std::string_view(kReplacedPrefix).size());
     if (is_complete(path) && !is_complete(final)) {
       install_directory(path, final);
     } else {
-      remove_directory(path);
+      left.push_back(path);
     }
   }
+  return left;
+}
+
+void clean_up_interrupted(const fs::path& dir) {
+  for (const fs::path& path : put_interrupted_back(dir)) remove_directory(path);
 }
 
 }  // namespace octavo

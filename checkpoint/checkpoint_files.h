@@ -57,7 +57,9 @@ CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const Carri
 // Writes manifest.json into `dir` and syncs both.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
 
-// Puts an interrupted replacement back and removes what crashed runs left in `dir`.
+// Puts an interrupted replacement back. Returns what else crashed runs left in `dir`, to be removed.
+std::vector<std::filesystem::path> put_interrupted_back(const std::filesystem::path& dir);
+// And removes it.
 void clean_up_interrupted(const std::filesystem::path& dir);
 
 }  // namespace octavo

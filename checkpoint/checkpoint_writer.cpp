@@ -63,14 +63,14 @@ std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTens
   return tensors;
 }
 
-// What crashed runs left; what cannot be removed is in nobody's way yet.
-void clear_away(const std::string& dir) {
-  try {
-    clean_up_interrupted(dir);
-  } catch (const InputError&) {
-    throw;
-  } catch (const Error& error) {
-    log_warning("what an earlier run left behind stays until the next save: {}", error.what());
+// Of crashed runs; what cannot be removed is in nobody's way yet.
+void remove_left_behind(const std::vector<fs::path>& left) {
+  for (const fs::path& path : left) {
+    try {
+      remove_directory(path);
+    } catch (const std::exception& error) {
+      log_warning("what an earlier run left behind stays until the next save: {}", error.what());
+    }
   }
 }
 
@@ -119,12 +119,23 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
                 options_.dir, std::strerror(errno));
     if (!group_.is_root()) return;
     lock_.emplace(options_.dir);
-    clear_away(options_.dir);
+    keep_house([left = put_interrupted_back(options_.dir)] { remove_left_behind(left); });
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
   });
 }
 
+// Removing a large checkpoint takes seconds.
+void CheckpointWriter::keep_house(std::function<void()> work) {
+  wait_for_removals();
+  housekeeping_ = std::thread(std::move(work));
+}
+
+void CheckpointWriter::wait_for_removals() {
+  if (housekeeping_.joinable()) housekeeping_.join();
+}
+
 CheckpointWriter::~CheckpointWriter() {
+  wait_for_removals();
   if (thread_.joinable()) thread_.join();
   // With several ranks others may still be writing into it; the next writer clears it away.
   if (pending_ && group_.size() == 1) discard();
@@ -152,6 +163,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
       for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
       stage(checked);
       if (!group_.is_root()) return;
+      wait_for_removals();
       lock_->renew();
       remove_directory(temporary_);
       std::error_code error;
@@ -280,9 +292,9 @@ void CheckpointWriter::commit() {
   }
   pending_ = false;
   last_saved_ = final_;
-  group_.agree_on_files("removing old checkpoints", [&] {
-    if (group_.is_root()) prune();
-  });
+  if (!group_.is_root()) return;
+  keep_house([this, step = part_.step] { prune(step); });
+  if (!options_.async) wait_for_removals();
 }
 
 // On rank 0, with all ranks' parts in part_: makes the temporary directory the checkpoint.
@@ -303,7 +315,7 @@ void CheckpointWriter::install() {
 
 // Leaves the newest `keep` checkpoints up to this step, and those of `keep_every`; those of later steps belong to a run
 // that was set back, and stay. What cannot be removed is said once, and tried again after the next save.
-void CheckpointWriter::prune() const {
+void CheckpointWriter::prune(int64_t newest_step) const {
   std::string failure;
   const auto attempt = [&](const auto& work) {
     try {
@@ -315,7 +327,7 @@ void CheckpointWriter::prune() const {
   std::vector<FoundCheckpoint> found;
   attempt([&] { clean_up_interrupted(options_.dir); });
   attempt([&] { found = find_checkpoints(options_.dir); });
-  std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > part_.step; });
+  std::erase_if(found, [&](const FoundCheckpoint& checkpoint) { return checkpoint.step > newest_step; });
   const size_t kept = options_.keep > 0 ? static_cast<size_t>(options_.keep) : found.size();
   for (size_t i = 0; i + kept < found.size(); ++i) {
     if (options_.keep_every > 0 && found[i].step % options_.keep_every == 0) continue;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -91,6 +92,10 @@ class CheckpointWriter {
   // Waits for the pending checkpoint, if any, and completes it.
   void finish();
 
+  // What is old, or was left behind by crashed runs, is removed in the background: waits until that is done. Not a
+  // collective.
+  void wait_for_removals();
+
   // Whether save() copies the pieces into staging memory.
   bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
@@ -105,7 +110,8 @@ class CheckpointWriter {
   void write_shard();
   void commit();
   void install();
-  void prune() const;
+  void prune(int64_t newest_step) const;
+  void keep_house(std::function<void()> work);
   void discard() noexcept;
 
   CheckpointOptions options_;
@@ -113,6 +119,7 @@ class CheckpointWriter {
   Stream& stream_;
   StagingMemory staging_;
   std::optional<DirectoryLock> lock_;  // on rank 0
+  std::thread housekeeping_;           // on rank 0; not beside a save
   std::vector<CarriedFile> carried_;
   Stream copies_;  // beside stream_
   Event begun_;    // when what is copied on copies_ is as it is to be saved

@@ -1,6 +1,10 @@
 #include "app/train/goodput.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -12,7 +16,6 @@
 #include "core/input_file.h"
 #include "core/json_input.h"
 #include "core/log.h"
-#include "core/output_file.h"
 
 namespace octavo {
 
@@ -106,10 +109,13 @@ void Goodput::write(bool end) {
   OrderedJson json = to_json();
   json["updated"] = clocks_.wall();
   json["ended"] = end;
-  OutputFile file(path_);
-  file.write(json.dump(1) + "\n");
-  file.finish();
-  file.rename();
+  // Not synced: beside a checkpoint that is being written that can take seconds, and nothing hangs on it.
+  const std::string temporary = path_ + ".tmp";
+  std::ofstream file(temporary);
+  file << json.dump(1) << "\n";
+  file.close();
+  CHECK(!file.fail() && std::rename(temporary.c_str(), path_.c_str()) == 0, "{} cannot be written: {}", path_,
+        std::strerror(errno));
 }
 
 }  // namespace octavo

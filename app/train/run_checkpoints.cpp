@@ -126,6 +126,7 @@ void RunCheckpoints::free_memory() {
   attempt_in_memory([&] { memory_writer_->finish(); });
   runtime_.group().agree_on_files("freeing memory", [&] {
     if (!runtime_.group().is_root()) return;
+    memory_writer_->wait_for_removals();
     for (const FoundCheckpoint& found : find_checkpoints(memory_directory(config_.checkpoint.dir))) {
       remove_directory(found.path);
     }
@@ -145,6 +146,7 @@ void RunCheckpoints::attempt_in_memory(const std::function<void()>& work) {
 
 std::optional<Checkpoint> RunCheckpoints::open_last() {
   complete_pending_save();
+  writer_.wait_for_removals();
   CheckpointConfig last = config_.checkpoint;
   last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
   return open_checkpoint_to_resume(last, runtime_.group());
@@ -208,12 +210,16 @@ int64_t RunCheckpoints::checkpoints_to_come(int64_t start_step, int64_t there) c
   return std::min(saves, c.keep + 1 - std::min(there, c.keep) + kept_for_ever);
 }
 
-void RunCheckpoints::check_room(int64_t start_step) const {
+void RunCheckpoints::check_room(int64_t start_step) {
   const std::string& dir = config_.checkpoint.dir;
-  const std::optional<int64_t> free = free_bytes(dir);
+  std::optional<int64_t> free = free_bytes(dir);
   if (!free) return;
   const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
   const int64_t to_come = checkpoints_to_come(start_step, there);
+  if (*free / bytes_ < to_come) {
+    writer_.wait_for_removals();
+    free = free_bytes(dir).value_or(*free);
+  }
   CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
   const int64_t fit = *free / std::max<int64_t>(1, bytes_);
   if (fit >= to_come) return;
@@ -269,7 +275,7 @@ std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
 }
 
 bool RunCheckpoints::due_in_memory(int64_t step) const {
-  return memory_writer_ && step % config_.checkpoint.in_memory_every == 0 && !due(step);
+  return memory_writer_ && !memory_writer_->pending() && step % config_.checkpoint.in_memory_every == 0 && !due(step);
 }
 
 void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) {
@@ -338,6 +344,7 @@ void RunCheckpoints::complete_pending_save() {
   if (!writer_.pending()) return;
   try {
     writer_.finish();
+    report_saved();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
     if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}; {}", error.what(), room());

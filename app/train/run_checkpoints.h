@@ -57,7 +57,7 @@ class RunCheckpoints {
   // and what it finds goes to all ranks with set_time_due(), after which one is due.
   bool has_time_passed() const;
   void set_time_due() { time_due_ = true; }
-  // The same of one in memory, where none is saved to disk.
+  // The same of one in memory, where none is saved to disk, and the one before is complete: the run never waits for it.
   bool due_in_memory(int64_t step) const;
   // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save). The final one is
   // the last that the run saves. One in memory that fails is a warning and nothing more.
@@ -85,7 +85,7 @@ class RunCheckpoints {
   void open_memory();
   std::optional<Checkpoint> newer_in_memory(int64_t step) const;
   void attempt_in_memory(const std::function<void()>& work);
-  void check_room(int64_t start_step) const;
+  void check_room(int64_t start_step);
   void leave_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t there) const;
   std::vector<CheckpointTensor> pieces() const;  // what this rank writes
