@@ -119,19 +119,20 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
                 options_.dir, std::strerror(errno));
     if (!group_.is_root()) return;
     lock_.emplace(options_.dir);
-    keep_house([left = put_interrupted_back(options_.dir)] { remove_left_behind(left); });
+    std::vector<fs::path> left = put_interrupted_back(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
+    keep_house([left = std::move(left)] { remove_left_behind(left); });
   });
 }
 
 // Removing a large checkpoint takes seconds.
 void CheckpointWriter::keep_house(std::function<void()> work) {
   wait_for_removals();
-  housekeeping_ = std::thread(std::move(work));
+  housekeeping_ = std::async(std::launch::async, std::move(work));
 }
 
 void CheckpointWriter::wait_for_removals() {
-  if (housekeeping_.joinable()) housekeeping_.join();
+  if (housekeeping_.valid()) housekeeping_.get();
 }
 
 CheckpointWriter::~CheckpointWriter() {

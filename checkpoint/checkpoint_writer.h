@@ -15,6 +15,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -119,7 +120,7 @@ class CheckpointWriter {
   Stream& stream_;
   StagingMemory staging_;
   std::optional<DirectoryLock> lock_;  // on rank 0
-  std::thread housekeeping_;           // on rank 0; not beside a save
+  std::future<void> housekeeping_;     // on rank 0; not beside a save; the last one is waited for
   std::vector<CarriedFile> carried_;
   Stream copies_;  // beside stream_
   Event begun_;    // when what is copied on copies_ is as it is to be saved

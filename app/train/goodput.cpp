@@ -102,20 +102,22 @@ OrderedJson Goodput::to_json() const {
   return json;
 }
 
-void Goodput::write(bool end) {
+std::function<void()> Goodput::writing(bool end) {
   const double now = clocks_.since_launch();
-  if (!end && written_ > 0 && now - written_ < kWriteInterval) return;
+  if (!end && written_ > 0 && now - written_ < kWriteInterval) return {};
   written_ = now;
   OrderedJson json = to_json();
   json["updated"] = clocks_.wall();
   json["ended"] = end;
-  // Not synced: beside a checkpoint that is being written that can take seconds, and nothing hangs on it.
-  const std::string temporary = path_ + ".tmp";
-  std::ofstream file(temporary);
-  file << json.dump(1) << "\n";
-  file.close();
-  CHECK(!file.fail() && std::rename(temporary.c_str(), path_.c_str()) == 0, "{} cannot be written: {}", path_,
-        std::strerror(errno));
+  return [path = path_, text = json.dump(1) + "\n"] {
+    // Not synced: beside a checkpoint that is being written that takes seconds, and nothing hangs on it.
+    const std::string temporary = path + ".tmp";
+    std::ofstream file(temporary);
+    file << text;
+    file.close();
+    CHECK(!file.fail() && std::rename(temporary.c_str(), path.c_str()) == 0, "{} cannot be written: {}", path,
+          std::strerror(errno));
+  };
 }
 
 }  // namespace octavo

@@ -41,9 +41,9 @@ class Goodput {
   std::string report() const;
   nlohmann::ordered_json to_json() const;
 
-  // Writes the file, if the last time is some seconds ago, or at the `end` of the run. Error where it cannot be
-  // written.
-  void write(bool end);
+  // What writes the file as things stand now, and throws Error where it cannot; empty unless the last time is some
+  // seconds ago, or at the `end` of the run. For any thread.
+  std::function<void()> writing(bool end);
 
   static constexpr const char* kFileName = "goodput.json";
 

@@ -94,26 +94,33 @@ void RunCheckpoints::open_memory() {
 }
 
 std::optional<Checkpoint> RunCheckpoints::open() {
-  std::optional<Checkpoint> found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
-  if (!memory_writer_) return found;
-  if (config_.checkpoint.resume != "auto") {
-    free_memory();
-    return found;
+  if (memory_writer_ && config_.checkpoint.resume == "auto") {
+    if (std::optional<Checkpoint> newer = newer_in_memory()) return newer;
   }
-  std::optional<Checkpoint> newer = newer_in_memory(found ? found->step() : 0);
-  if (!newer) return found;
-  from_memory_ = true;
-  if (found) resumed_ = found->path();
-  return newer;
+  if (memory_writer_) free_memory();
+  return open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
 }
 
-std::optional<Checkpoint> RunCheckpoints::newer_in_memory(int64_t step) const {
+// What is on disk is not looked into then: reading it would take longest of all.
+std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
   CheckpointConfig in_memory = config_.checkpoint;
   in_memory.dir = memory_directory(config_.checkpoint.dir).string();
+  FoundCheckpoint on_disk, kept;
+  runtime_.group().agree_on_files("looking for checkpoints", [&] {
+    const auto newest = [](const std::vector<FoundCheckpoint>& found) {
+      return found.empty() ? FoundCheckpoint() : found.back();
+    };
+    on_disk = newest(find_checkpoints(config_.checkpoint.dir));
+    kept = newest(find_checkpoints(in_memory.dir));
+  });
+  if (runtime_.group().all_reduce_max(kept.step > on_disk.step ? 1 : 0) == 0) return std::nullopt;
   try {
     std::optional<Checkpoint> newest = open_checkpoint_to_resume(in_memory, runtime_.group());
-    return newest && newest->step() > step ? std::move(newest) : std::nullopt;
+    if (!newest || newest->step() <= on_disk.step) return std::nullopt;
+    from_memory_ = true;
+    if (!on_disk.path.empty()) resumed_ = on_disk.path;
+    return newest;
   } catch (const InputError& error) {
     if (!runtime_.group().shares(error)) throw;
     if (runtime_.group().is_root()) log_warning("{}; the run goes on from disk", error.what());

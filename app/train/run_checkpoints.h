@@ -83,7 +83,7 @@ class RunCheckpoints {
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
   void open_memory();
-  std::optional<Checkpoint> newer_in_memory(int64_t step) const;
+  std::optional<Checkpoint> newer_in_memory();
   void attempt_in_memory(const std::function<void()>& work);
   void check_room(int64_t start_step);
   void leave_other_runs() const;

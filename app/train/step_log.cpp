@@ -69,7 +69,7 @@ void StepLog::report(const FinishedStep& step, StepContext context) {
   m.fp8 = std::move(context.fp8);
   log_line(LogLevel::kInfo, console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
   if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
-  write(m);
+  queue_.post([this, m] { write(m); });
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }
 
@@ -82,7 +82,18 @@ void StepLog::write(const StepMetrics& metrics) {
   failing_ = fails;
 }
 
+void StepLog::post(std::function<void()> work) {
+  queue_.post([this, work = std::move(work)] {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (!std::exchange(warned_, true)) log_warning("{}", error.what());
+    }
+  });
+}
+
 void StepLog::end() {
+  flush();
   if (!metrics_ || metrics_->failure().empty()) return;
   log_warning("{}; {} of its lines are lost", metrics_->failure(), metrics_->kept());
 }

@@ -1,6 +1,7 @@
 // What a run says of its steps: the console line, metrics.jsonl, TensorBoard events, warnings.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "app/run/runtime.h"
 #include "app/train/metrics.h"
 #include "app/train/step_results.h"
+#include "core/work_queue.h"
 #include "data/config.h"
 
 namespace octavo {
@@ -57,7 +59,13 @@ class StepLog {
   // Reports a step with the means since the last one reported. Not a collective; only the rank that writes says
   // anything.
   void report(const FinishedStep& step, StepContext context);
-  // Says what of it all is in memory alone, where there is anything.
+  // Files are written by a thread: beside a checkpoint that fills the disk a write can take seconds. Other such work of
+  // the rank that writes; what it throws is a warning, once.
+  void post(std::function<void()> work);
+  // Waits until all lines are written: before a checkpoint, so that no line is missing of what a restart does not
+  // repeat.
+  void flush() { queue_.wait(); }
+  // The same, and says what of it all is in memory alone, where there is anything.
   void end();
 
  private:
@@ -70,9 +78,12 @@ class StepLog {
 
   const Config& config_;
   const Runtime& runtime_;
-  std::optional<MetricsWriter> metrics_;
   Interval interval_;
+  // Of the thread.
+  std::optional<MetricsWriter> metrics_;
   bool failing_ = false;
+  bool warned_ = false;
+  WorkQueue queue_;  // last, so that it ends first
 };
 
 }  // namespace octavo

@@ -133,7 +133,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool keeping = saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing());
     using Save = RunCheckpoints::Save;
     const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
-    if (keeping && run_.corruption().may_save(step)) run_.save(progress_, which);
+    if (keeping && run_.corruption().may_save(step)) save(progress_, which);
     if (waiting) results.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -151,9 +151,9 @@ void Trainer::end_run() {
   run_.checkpoints().free_memory();
   goodput_->add(Goodput::kSaving, seconds_since(saving));
   if (!runtime_.group().is_root()) return;
+  write_goodput(true);
   log_->end();
   log_line(LogLevel::kInfo, goodput_->report());
-  write_goodput(true);
 }
 
 // All ranks do the same at the same step, whichever of them got the signal. Spikes are told by rank 0, and by its clock
@@ -222,7 +222,7 @@ void Trainer::give_up(int64_t step) {
   if (!guard_.has_given_up()) return;
   run_.checkpoints().complete_pending_save();
   if (good_.step > run_.saved_step() && run_.weights_are_finite() && run_.corruption().may_save(good_.step)) {
-    run_.save(good_, RunCheckpoints::Save::kOneOfMany);
+    save(good_, RunCheckpoints::Save::kOneOfMany);
     run_.checkpoints().complete_pending_save();
   }
   if (runtime_.group().is_root()) write_goodput(true);
@@ -340,13 +340,13 @@ void Trainer::report(const FinishedStep& step, const std::optional<ValidationLos
   if (runtime_.group().is_root()) write_goodput(false);
 }
 
-// It is worth no run.
 void Trainer::write_goodput(bool end) {
-  try {
-    goodput_->write(end);
-  } catch (const std::exception& error) {
-    if (!std::exchange(goodput_fails_, true)) log_warning("{}", error.what());
-  }
+  if (std::function<void()> writing = goodput_->writing(end)) log_->post(std::move(writing));
+}
+
+void Trainer::save(const Progress& progress, RunCheckpoints::Save which) {
+  log_->flush();
+  run_.save(progress, which);
 }
 
 }  // namespace octavo

@@ -64,6 +64,7 @@ class Trainer {
   void measure_in_bfloat16(int64_t step);
   void compare_with_bfloat16(int64_t step, double loss);
   void write_goodput(bool end);
+  void save(const Progress& progress, RunCheckpoints::Save which);
 
   const Config config_;
   Runtime& runtime_;
@@ -82,7 +83,6 @@ class Trainer {
   std::string rolled_back_to_;           // checkpoint, and how often in a row
   int64_t rollbacks_ = 0;
   double validation_s_ = 0;  // since the last step's result
-  bool goodput_fails_ = false;
 };
 
 }  // namespace octavo

@@ -84,6 +84,7 @@ TEST_F(CheckpointTest, KeepsEveryNth) {
   CheckpointWriter writer({.dir = root(), .keep = 1, .async = true, .keep_every = 3}, group_, stream_);
   for (int64_t step = 1; step <= 8; ++step) writer.save(step, small_model(), {}, state.tensors());
   writer.finish();
+  writer.wait_for_removals();
   EXPECT_EQ(listing(), (std::vector<std::string>{"step_00000003", "step_00000006", "step_00000008"}));
 }
 

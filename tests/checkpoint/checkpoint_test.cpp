@@ -175,6 +175,7 @@ TEST_F(CheckpointTest, ClearsAwayWhatCrashedRunsLeft) {
   fs::create_directories(fs::path(root()) / "notes");
   EXPECT_EQ(Checkpoint::newest(root()), step_path(4));
   CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  writer.wait_for_removals();
   EXPECT_EQ(listing(), (std::vector<std::string>{"notes", "step_00000004"}));
 }
 
@@ -185,6 +186,7 @@ TEST_F(CheckpointTest, PutsAnInterruptedReplacementBack) {
   fs::create_directories(fs::path(root()) / ".tmp_step_00000004");
   EXPECT_EQ(Checkpoint(root()).step(), 4);
   CheckpointWriter writer({root(), 0, false}, group_, stream_);
+  writer.wait_for_removals();
   EXPECT_EQ(listing(), std::vector<std::string>{"step_00000004"});
   Checkpoint checkpoint(root());
   expect_holds(checkpoint, state);
@@ -532,6 +534,7 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
     // And it works again once there is room.
     writer.save(2, small_model(), {}, second.tensors());
     writer.finish();
+    writer.wait_for_removals();
     EXPECT_EQ(listing(), std::vector<std::string>{"step_00000002"});
     fs::remove_all(step_path(2));
   }

@@ -52,7 +52,7 @@ TEST_F(GoodputTest, AKilledProcessLosesWhatItDidSinceItsCheckpointAndTheTimeToTh
     Goodput goodput = process(1000);
     now_ = 1100;
     goodput.add(Goodput::kSteps, 80);
-    goodput.write(false);
+    goodput.writing(false)();
   }
   now_ = 1120;
   Goodput goodput = process(1120, true, 50);
@@ -68,7 +68,7 @@ TEST_F(GoodputTest, TheTimeAfterARunThatEndedIsNoLoss) {
     Goodput goodput = process(1000);
     now_ = 1100;
     goodput.add(Goodput::kSteps, 80);
-    goodput.write(true);
+    goodput.writing(true)();
   }
   now_ = 900'000;
   const Goodput goodput = process(now_, true, 80);
@@ -90,7 +90,7 @@ TEST_F(GoodputTest, OthersAndDamagedFilesAreNotTakenUp) {
     Goodput goodput = process(1000);
     now_ = 1100;
     goodput.add(Goodput::kSteps, 80);
-    goodput.write(true);
+    goodput.writing(true)();
   }
   EXPECT_DOUBLE_EQ(process(now_, false).wall_seconds(), 0);
   for (const char* text : {"", "[]", "{\"steps_s\": \"x\", \"wall_s\": -3}", "{\"updated\": 1e300}"}) {
