@@ -1,4 +1,4 @@
-// What the check for silent corruption (app/train/corruption_check.h) keeps on the device: room for its hashes, and for
+// What the check for silent corruption (app/guard/corruption_check.h) keeps on the device: room for its hashes, and for
 // a micro-batch of another rank.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a run does about silent corruption: when it is checked (app/train/corruption_check.h), what a difference leads
+// What a run does about silent corruption: when it is checked (app/guard/corruption_check.h), what a difference leads
 // to (training.on_corruption), and that no state is saved whose copies are known to differ. Does nothing where
 // training.check_every is 0.
 #pragma once
@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "app/guard/corruption_check.h"
 #include "app/run/runtime.h"
-#include "app/train/corruption_check.h"
 #include "app/train/run_checkpoints.h"
 
 namespace octavo {

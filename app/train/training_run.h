@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/guard/state_snapshot.h"
 #include "app/memory/training_model.h"
 #include "app/run/fp8_report.h"
 #include "app/run/runtime.h"
@@ -19,7 +20,6 @@
 #include "app/train/corruption_watch.h"
 #include "app/train/data_report.h"
 #include "app/train/run_checkpoints.h"
-#include "app/train/state_snapshot.h"
 #include "app/train/step_log.h"
 #include "app/train/step_results.h"
 

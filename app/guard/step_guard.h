@@ -1,5 +1,5 @@
 // What a run does about steps that went wrong: a loss or gradient norm that is not finite (the device has passed over
-// the update by itself, kernels/skip_update.h), and a loss that jumps (app/train/loss_spikes.h).
+// the update by itself, kernels/skip_update.h), and a loss that jumps (app/guard/loss_spikes.h).
 //
 // Judged when a step's result reaches the host, one step late. All ranks see the same skips. Spikes are told from
 // losses whose last bits may differ between ranks, so only one rank's verdict on them is acted upon.
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/config/config.h"
-#include "app/train/loss_spikes.h"
+#include "app/guard/loss_spikes.h"
 
 namespace octavo {
 

@@ -1,4 +1,4 @@
-#include "app/train/corruption_check.h"
+#include "app/guard/corruption_check.h"
 
 #include <algorithm>
 #include <cstring>

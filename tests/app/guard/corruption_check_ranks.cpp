@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/guard/corruption_check.h"
 #include "app/run/weights.h"
-#include "app/train/corruption_check.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"

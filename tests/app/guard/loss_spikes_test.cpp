@@ -1,4 +1,4 @@
-#include "app/train/loss_spikes.h"
+#include "app/guard/loss_spikes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/train/state_hashes.h"
+#include "app/guard/state_hashes.h"
 
 #include <algorithm>
 #include <string_view>

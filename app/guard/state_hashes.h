@@ -12,8 +12,8 @@
 
 #include <vector>
 
+#include "app/guard/corruption_verdict.h"
 #include "app/run/training_state.h"
-#include "app/train/corruption_verdict.h"
 
 namespace octavo {
 

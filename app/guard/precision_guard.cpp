@@ -1,4 +1,4 @@
-#include "app/train/precision_guard.h"
+#include "app/guard/precision_guard.h"
 
 #include <cmath>
 #include <limits>

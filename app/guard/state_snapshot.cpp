@@ -1,4 +1,4 @@
-#include "app/train/state_snapshot.h"
+#include "app/guard/state_snapshot.h"
 
 #include <numeric>
 

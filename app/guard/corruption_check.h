@@ -1,13 +1,13 @@
 // The check for silent corruption: numbers that are wrong without any error, from a defective GPU, core or memory.
 // Every training.check_every steps
 //
-//   what several ranks hold alike   is hashed behind the step (app/train/state_hashes.h)
+//   what several ranks hold alike   is hashed behind the step (app/guard/state_hashes.h)
 //   a micro-batch                   the step's first is computed once more before it, and that of the next
 //   data-parallel
 //                                   rank as well; losses and every gradient, before it is reduced, are hashed. Only
 //                                   where results are the same to the bit: on the CPU, and in deterministic runs.
 //
-// and the hashes of all ranks are compared on rank 0 (app/train/corruption_verdict.h).
+// and the hashes of all ranks are compared on rank 0 (app/guard/corruption_verdict.h).
 //
 //   due(step): begin_step(...); the step; end_step();   once its results are there: finish()
 //
@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "app/train/corruption_verdict.h"
-#include "app/train/state_hashes.h"
+#include "app/guard/corruption_verdict.h"
+#include "app/guard/state_hashes.h"
 #include "data/loader.h"
 #include "parallel/process_group.h"
 

@@ -1,4 +1,4 @@
-#include "app/train/step_guard.h"
+#include "app/guard/step_guard.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "app/train/corruption_verdict.h"
+#include "app/guard/corruption_verdict.h"
 
 #include <algorithm>
 #include <iterator>
