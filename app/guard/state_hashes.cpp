@@ -47,7 +47,7 @@ StateHashes::StateHashes(const ModelConfig& config, TrainingState& state, const 
 
 void StateHashes::add(HashedPart part, Stretch stretch) {
   parts_.push_back(std::move(part));
-  stretches_.push_back(std::move(stretch));
+  stretches_.push_back(stretch);
 }
 
 void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<Kept>& kept) {

@@ -94,12 +94,12 @@ void RunCheckpoints::open_memory() {
 }
 
 std::optional<Checkpoint> RunCheckpoints::open() {
+  std::optional<Checkpoint> found;
+  if (memory_writer_ && config_.checkpoint.resume == "auto") found = newer_in_memory();
+  if (memory_writer_ && !found) free_memory();
+  if (!found) found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
-  if (memory_writer_ && config_.checkpoint.resume == "auto") {
-    if (std::optional<Checkpoint> newer = newer_in_memory()) return newer;
-  }
-  if (memory_writer_) free_memory();
-  return open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
+  return found;
 }
 
 // What is on disk is not looked into then: reading it would take longest of all.
