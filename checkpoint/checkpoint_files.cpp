@@ -182,7 +182,7 @@ std::vector<fs::path> put_interrupted_back(const fs::path& dir) {
   std::vector<fs::path> left;
   for (const fs::path& path : list_directory(dir)) {
     const std::string name = path.filename().string();
-    if (step_of(name, kTemporaryPrefix)) left.push_back(path);
+    if (step_of(name, kTemporaryPrefix) || name.starts_with(kProbePrefix)) left.push_back(path);
     if (!step_of(name, kReplacedPrefix)) continue;
     const fs::path final = dir / name.substr(std::string_view(kReplacedPrefix).size());
     if (is_complete(path) && !is_complete(final)) {

@@ -114,6 +114,7 @@ std::string shard_name(int rank);               // "rank_00000.safetensors"
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kTemporaryPrefix = ".tmp_";
 inline constexpr const char* kReplacedPrefix = ".old_";
+inline constexpr const char* kProbePrefix = ".seen_by_all_ranks_";  // files by which ranks tell that they share it
 inline constexpr const char* kDamagedPrefix = "damaged_";
 inline constexpr const char* kEarlierName = "earlier";
 

@@ -143,7 +143,8 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessG
 // A file of a name of its own, as long as the object lives.
 class ProbeFile {
  public:
-  ProbeFile(const char* key, const std::string& dir) : path_(std::filesystem::path(dir) / ".seen_by_all_ranks_XXXXXX") {
+  ProbeFile(const char* key, const std::string& dir)
+      : path_(std::filesystem::path(dir) / (std::string(kProbePrefix) + "XXXXXX")) {
     const int file = ::mkstemp(path_.data());
     CHECK_INPUT(file >= 0, "{} {}: no file can be made in it: {}", key, dir, std::strerror(errno));
     ::close(file);

@@ -172,6 +172,7 @@ TEST_F(CheckpointTest, ClearsAwayWhatCrashedRunsLeft) {
   State state(12);
   save(4, state);
   write_file((fs::path(root()) / ".tmp_step_00000005" / shard_name(0)).string(), "half");
+  write_file((fs::path(root()) / (std::string(kProbePrefix) + "abc123")).string(), "");
   fs::create_directories(fs::path(root()) / "notes");
   EXPECT_EQ(Checkpoint::newest(root()), step_path(4));
   CheckpointWriter writer({root(), 0, false}, group_, stream_);

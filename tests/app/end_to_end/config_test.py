@@ -24,7 +24,8 @@ class ConfigCommandTest(Scratch):
         for line in sections:
             section, key = (line.split(":")[0], "") if line[0] != " " else (section, line.split(":")[0].strip())
             name = f"{section}.{key}" if key else section
-            self.assertIn(f"  {name}\n" if key or section == "device" else f"{name}\n", text)
+            if f"  {name}." not in text:  # a section within the section
+                self.assertIn(f"  {name}\n" if key or section == "device" else f"{name}\n", text)
 
     def test_values_come_back(self):
         config = self.config("none", optimizer={"schedule": "wsd"})

@@ -148,7 +148,8 @@ class FailedSaveTest(Resuming):
         old = self.dir / "checkpoints/step_00000002"
         self.mount(old, "--bind", old)  # a mount point cannot be renamed
         left = self.dir / "checkpoints/.tmp_step_00000099"
-        self.mount(left, "--bind", old)
+        (self.dir / "elsewhere").mkdir()
+        self.mount(left, "--bind", self.dir / "elsewhere")
         for ranks, steps in ((1, 6), (2, 8)):
             result = self.run_octavo("train", config, f"training.steps={steps}", ranks=ranks)
             self.assertRegex(result.out, "what is old stays until the next save: checkpoints/")

@@ -444,7 +444,7 @@ class VariantsTest(Corpus):
     def test_weights_that_blow_up_are_never_saved(self):
         config = self.config(self.corpus, checkpoint={"every": 1, "keep": 0}, training={"steps": 40})
         sentence = self.refused("train", config, "optimizer.lr=1e30", "optimizer.grad_clip=0", code=1)
-        self.assertRegex(sentence, r"step \d+")
+        self.assertRegex(sentence, r"steps 2 to 12")
         for name in checkpoints(self.dir / "checkpoints"):
             for tensor in checkpoint_tensors(self.dir / "checkpoints" / name).values():
                 self.assertTrue(all(map(math.isfinite, numbers(tensor))), name)

@@ -3,6 +3,7 @@
 // a micro-batch is computed, is found and its rank named.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "app/guard/corruption_check.h"
 #include "app/run/weights.h"
@@ -148,8 +149,8 @@ class CorruptionCheckRanks : public DeviceRanksTest {
   }
 
   std::vector<int> everyone() const {
-    std::vector<int> all;
-    for (int r = 0; r < size_; ++r) all.push_back(r);
+    std::vector<int> all(static_cast<size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
     return all;
   }
   // With a majority of copies the one, else both.
