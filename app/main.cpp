@@ -165,8 +165,12 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one; default OUTPUT_held_out");
   pack->callback([&] { run = on_root([&] { return run_pack(line.pack); }); });
 
-  auto* inspect = app.add_subcommand("inspect", "what is in a token file or a checkpoint, and whether it is intact");
-  inspect->add_option("target", line.inspect.target, "PREFIX, CHECKPOINT, or CONFIG.yaml with --samples")->required();
+  auto* inspect =
+      app.add_subcommand("inspect", "what is in a token file, a checkpoint or a run, and whether it is intact");
+  inspect
+      ->add_option("target", line.inspect.target,
+                   "PREFIX, CHECKPOINT, the logging.dir of a run, or CONFIG.yaml with --samples")
+      ->required();
   inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
   inspect->add_option("overrides", line.inspect.overrides, "section.key=value, with --samples");
   inspect->callback([&] { run = on_root([&] { return inspect_command(line.inspect); }); });

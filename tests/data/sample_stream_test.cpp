@@ -100,6 +100,7 @@ TEST_F(SampleStreamTest, SeekingIsReading) {
   use_three();
   SampleStream reference = open();
   std::vector<Sample> samples;
+  samples.reserve(300);
   for (int g = 0; g < 300; ++g) samples.push_back(reference.next());
   SampleStream stream = open();
   for (const int64_t g : {299, 0, 150, 149, 7}) {

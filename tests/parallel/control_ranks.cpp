@@ -29,6 +29,7 @@ std::string text_of(int rank) {
 
 TEST_F(ControlMessages, Texts) {
   std::vector<std::string> expected;
+  expected.reserve(static_cast<size_t>(size_));
   for (int r = 0; r < size_; ++r) expected.push_back(text_of(r));
   EXPECT_EQ(group_.all_gather(text_of(rank_)), expected);
   EXPECT_EQ(group_.gather(text_of(rank_)), rank_ == 0 ? expected : std::vector<std::string>());
