@@ -11,7 +11,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <system_error>
 
@@ -163,8 +162,8 @@ fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>
   fs::create_directory(earlier, error);
   CHECK(!error, "{}: cannot be created: {}", earlier.string(), error.message());
   // The newest first: at any moment what is left is what an older run would have left.
-  for (const FoundCheckpoint& found : std::ranges::reverse_view(checkpoints)) {
-    rename_path(found.path, earlier / step_directory_name(found.step));
+  for (size_t i = checkpoints.size(); i > 0; --i) {
+    rename_path(checkpoints[i - 1].path, earlier / step_directory_name(checkpoints[i - 1].step));
   }
   sync_directory(earlier);
   sync_directory(dir);
