@@ -40,9 +40,9 @@ StateHashes::StateHashes(const ModelConfig& config, TrainingState& state, const 
   for (const OptimizerState& moment : state.optimizer.states()) kept.push_back({moment.name, moment.shards});
   add_units(state, rank, kept);
   if (has_kv_copies(config, rank.tensor.size())) add_kv_copies(config, state, rank, kept);
-  const AmaxTable* amaxes = state.model.amaxes();
-  if (amaxes == nullptr || !amaxes->delayed() || rank.world.size() == 1) return;
-  add({.what = "FP8 amax history", .copy = ""}, {amaxes->history().view({amaxes->history().numel()})});
+  const Tensor history = amax_history(state);
+  if (!history.defined() || rank.world.size() == 1) return;
+  add({.what = "FP8 amax history", .copy = ""}, {history.view({history.numel()})});
 }
 
 void StateHashes::add(HashedPart part, Stretch stretch) {

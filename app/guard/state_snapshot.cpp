@@ -15,23 +15,18 @@ std::vector<Tensor> common_tensors(const TrainingState& state) {
   return tensors;
 }
 
-Tensor history_of(TrainingState& state) {
-  const AmaxTable* amaxes = state.model.amaxes();
-  return amaxes != nullptr && amaxes->delayed() ? amaxes->history() : Tensor();
-}
-
 }  // namespace
 
 int64_t StateSnapshot::bytes(TrainingState& state) {
   int64_t bytes = 0;
   for (const Tensor& tensor : common_tensors(state)) bytes += tensor.bytes();
-  const Tensor history = history_of(state);
+  const Tensor history = amax_history(state);
   return history.defined() ? bytes + history.bytes() : bytes;
 }
 
 void StateSnapshot::take(TrainingState& state, Stream& stream) {
   std::vector<Tensor> tensors = common_tensors(state);
-  const Tensor history = history_of(state);
+  const Tensor history = amax_history(state);
   with_history_ = history.defined() && state.model.amaxes()->uses_history();
   if (with_history_) tensors.push_back(history);
   sizes_.clear();
@@ -48,7 +43,7 @@ void StateSnapshot::take(TrainingState& state, Stream& stream) {
 
 void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& stream) const {
   std::vector<Tensor> tensors = common_tensors(state);
-  const Tensor history = history_of(state);
+  const Tensor history = amax_history(state);
   const bool with_history = with_history_ && history.defined();
   if (with_history) tensors.push_back(history);
   const char* next = data_;

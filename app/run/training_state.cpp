@@ -98,6 +98,11 @@ void finish_step(TrainingState& state, const TrainingStep& step, const TrainingR
   state.parameters.publish(state.model.weight_casts(&rank.world), stream);
 }
 
+Tensor amax_history(TrainingState& state) {
+  AmaxTable* amaxes = state.model.amaxes();
+  return amaxes != nullptr ? amaxes->history() : Tensor();
+}
+
 void publish_weights(TrainingState& state, const TrainingRank& rank) {
   state.parameters.set(state.model.weight_casts(&rank.world), rank.stream);
 }

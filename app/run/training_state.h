@@ -71,6 +71,9 @@ void training_step(TrainingState& state, const TrainingStep& step, const Trainin
 void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank);
 void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
 
+// The amaxes of delayed FP8 scaling; undefined without it.
+Tensor amax_history(TrainingState& state);
+
 // Makes the weights that products read from the master weights, after those were set. A collective.
 void publish_weights(TrainingState& state, const TrainingRank& rank);
 

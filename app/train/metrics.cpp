@@ -174,17 +174,17 @@ void MetricsWriter::find_repeated(int64_t resumes_after) {
   }
 }
 
-bool MetricsWriter::is_repeated(int64_t step, const nlohmann::json& line) {
+bool MetricsWriter::is_repeated(int64_t step, const std::string& line) {
   const auto found = repeated_.find(step);
   if (found == repeated_.end()) return false;
-  const bool same = found->second == distinction(line);
+  const bool same = found->second == distinction(nlohmann::json::parse(line));
   repeated_.erase(found);
   return same;
 }
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   const std::string line = metrics_json(metrics);
-  if (is_repeated(metrics.step, nlohmann::json::parse(line))) return;
+  if (is_repeated(metrics.step, line)) return;
   file_.write(line + "\n");
   if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
 }

@@ -73,7 +73,7 @@ class MetricsWriter {
 
  private:
   void find_repeated(int64_t resumes_after);
-  bool is_repeated(int64_t step, const nlohmann::json& line);
+  bool is_repeated(int64_t step, const std::string& line);
 
   AppendFile file_;
   std::optional<TensorBoardWriter> tensorboard_;

@@ -22,12 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The amaxes of delayed FP8 scaling; undefined without it.
-Tensor amax_history(TrainingState& state) {
-  AmaxTable* amaxes = state.model.amaxes();
-  return amaxes != nullptr ? amaxes->history() : Tensor();
-}
-
 // What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
 std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
@@ -223,16 +217,16 @@ void RunCheckpoints::check_room(int64_t start_step) {
   if (!free) return;
   const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
   const int64_t to_come = checkpoints_to_come(start_step, there);
-  if (*free / bytes_ < to_come) {
+  const auto fit = [&] { return *free / std::max<int64_t>(1, bytes_); };
+  if (fit() < to_come) {
     writer_.wait_for_removals();
     free = free_bytes(dir).value_or(*free);
   }
   CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
-  const int64_t fit = *free / std::max<int64_t>(1, bytes_);
-  if (fit >= to_come) return;
+  if (fit() >= to_come) return;
   log_warning(
       "checkpoint.dir {}: {}; there is room for {} of the {} to come at a time (checkpoint.keep is {}, {} there)", dir,
-      room(), fit, to_come, config_.checkpoint.keep, there);
+      room(), fit(), to_come, config_.checkpoint.keep, there);
 }
 
 std::string RunCheckpoints::room() const {

@@ -48,7 +48,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
       guard_(config.training),
       precision_guard_(config.precision_guard) {
   guard_.from_json(run_.start().guard);
-  good_ = run_.start();
+  loader_state_ = run_.start().loader_state;
   if (config.precision_guard.every > 0 && !has_precision_guard(config) && runtime.group().is_root()) {
     log_warning("precision.guard.every is {}, but no linear is in FP8, so there is nothing to compare",
                 config.precision_guard.every);
@@ -133,7 +133,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool keeping = saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing());
     using Save = RunCheckpoints::Save;
     const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
-    if (keeping && run_.corruption().may_save(step)) save(progress_, which);
+    if (keeping && run_.corruption().may_save(step)) save(progress_after(step), which);
     if (waiting) results.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -179,19 +179,24 @@ FinishedStep Trainer::pop_step() {
   return step;
 }
 
+// Where `step` is the last one judged.
+Progress Trainer::progress_after(int64_t step) const {
+  return {.step = step,
+          .tokens = run_.tokens_seen(step),
+          .steps_s = goodput_->steps_seconds(),
+          .loader_state = loader_state_,
+          .guard = guard_.to_json()};
+}
+
 void Trainer::judge(const FinishedStep& step) {
   const double loss = step.loss();
-  const double z = guard_.z_score(step.step(), loss);
+  if (step.result.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.step() - 1);
   const StepVerdict verdict = guard_.judge(step.step(), loss, step.result.skipped);
-  progress_ = {.step = step.step(),
-               .tokens = run_.tokens_seen(step.step()),
-               .steps_s = goodput_->steps_seconds(),
-               .loader_state = step.data.loader_state,
-               .guard = guard_.to_json()};
-  if (!step.result.skipped) good_ = progress_;
+  loader_state_ = step.data.loader_state;
   if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);
   if (verdict == StepVerdict::kGood) return;
-  if (runtime_.group().is_root()) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, z));
+  if (runtime_.group().is_root())
+    log_line(LogLevel::kWarning, describe_bad_step(step, verdict, guard_.z_score(step.step(), loss)));
   const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
   if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, kRollBack + step.step());
 }
@@ -257,7 +262,7 @@ void Trainer::go_back(Request request) {
     roll_back(request - kRollBack);
   }
   guard_.from_json(run_.start().guard);
-  good_ = run_.start();
+  loader_state_ = run_.start().loader_state;
   runtime_.stream().synchronize();
   goodput_->set_back(run_.start().steps_s);
   goodput_->add(Goodput::kRecovery, seconds_since(begin));
@@ -295,7 +300,7 @@ void Trainer::back_to_fp8(int64_t step, const StopSignals& signals) {
 // Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.
 void Trainer::measure_in_bfloat16(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
-  before_comparison_ = progress_;
+  before_comparison_ = progress_after(step);
   std::vector<double> losses;
   run_.record_batches();
   run_.switch_with_state(step);

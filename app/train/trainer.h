@@ -49,6 +49,7 @@ class Trainer {
   bool should_stop(const StopSignals& signals) { return agreed_request(signals) == kStop; }
   // The oldest step whose result is pending, which it waits for. Judges it.
   FinishedStep pop_step();
+  Progress progress_after(int64_t step) const;
   // Warns of what is wrong with a step, and wants what follows.
   void judge(const FinishedStep& step);
   // Validates if asked, unless a signal comes meanwhile, and reports a step when it is due, `always`, or validated.
@@ -75,8 +76,8 @@ class Trainer {
   PrecisionGuard precision_guard_;
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
-  Progress progress_;  // after the last step judged
-  Progress good_;      // after the last one that changed the weights
+  nlohmann::json loader_state_;  // after the last step judged
+  Progress good_;                // before the steps in a row that are passed over
   Progress before_comparison_;
   std::optional<double> precision_gap_;  // found by the step just judged
   Request wanted_ = kGoOn;               // by this rank

@@ -45,10 +45,8 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  const Config& config() const { return config_; }
   Llama& model() { return state_.model; }
   RunCheckpoints& checkpoints() { return checkpoints_; }
-  const RunCheckpoints& checkpoints() const { return checkpoints_; }
   CorruptionWatch& corruption() { return *corruption_; }
   const DataReport& data_report() const { return *data_report_; }
   StepResults& results() { return results_; }

@@ -25,8 +25,8 @@ class CheckedTraining {
         place_{stream, {&mesh_.shard(), &mesh_.replicate()}, mesh_.tensor(), mesh_.data(), mesh_.world()},
         rows_(draw_.config.training.global_batch_size / mesh_.data().size()),
         layout_(draw_.config.model, {.rank = mesh_.tensor().rank(), .size = mesh_.tensor().size()}),
-        arena_(stream.device(), plan_training(options(), place_).used()),
-        state_(options(), place_, arena_) {
+        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
+        state_(draw_.options(layout_, rows_), place_, arena_) {
     stream.set_deterministic(true);
     initialize_parameters(state_.parameters, 42, stream);
     publish_weights(state_, place_);
@@ -41,7 +41,7 @@ class CheckedTraining {
       int64_t number, const std::function<void()>& during = [] {}) {
     const Batch batch = make_batch(number);
     state_.batch.upload(batch);
-    const TrainingStep step{.number = number, .lr = 1e-3, .targets = targets()};
+    const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
     if (check_) check_->begin_step(step, batch);
     during();
     training_step(state_, step, place_);
@@ -89,15 +89,6 @@ class CheckedTraining {
     draw.config.training.check_every = check_every;
     return draw;
   }
-  TrainingOptions options() const {
-    return {.config = draw_.config,
-            .layout = layout_,
-            .local_batch = rows_,
-            .sharding = {.reshard_after_forward = draw_.reshard_after_forward,
-                         .accumulate_unsharded = draw_.config.parallel.accumulate_unsharded},
-            .checkpointing = draw_.checkpointing};
-  }
-  int64_t targets() const { return draw_.config.training.global_batch_size * draw_.config.data.seq_len; }
 
   // This rank's rows of the global batch.
   Batch make_batch(int64_t step) const {

@@ -21,6 +21,17 @@ struct MeshDraw {
 
   bool is_fp8() const { return octavo::is_fp8(config.precision.linear); }
   std::string describe() const;
+  // Of a rank with `rows` sequences of a step. The draw and the layout must outlive them.
+  TrainingOptions options(const ParameterLayout& layout, int64_t rows) const {
+    return {.config = config,
+            .layout = layout,
+            .local_batch = rows,
+            .sharding = {.reshard_after_forward = reshard_after_forward,
+                         .accumulate_unsharded = config.parallel.accumulate_unsharded},
+            .checkpointing = checkpointing};
+  }
+  // That the loss counts in a step, of all ranks.
+  int64_t targets() const { return config.training.global_batch_size * config.data.seq_len; }
 };
 
 namespace mesh_draw {

@@ -107,8 +107,8 @@ class Training {
         place_(ranks.place()),
         rows_(draw.config.training.global_batch_size / place_.data.size()),
         layout_(draw.config.model, {.rank = place_.tensor.rank(), .size = place_.tensor.size()}),
-        arena_(place_.stream.device(), plan_training(options(), place_).used()),
-        state_(options(), place_, arena_) {
+        arena_(place_.stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
+        state_(draw_.options(layout_, rows_), place_, arena_) {
     for (const ParameterPiece& piece : pieces()) set_weights(*piece.spec, piece);
     publish_weights(state_, place_);
   }
@@ -119,8 +119,7 @@ class Training {
     for (int64_t step = 1; step <= kSteps; ++step) {
       const int64_t begin = place_.data.rank() * rows_;
       state_.batch.upload(make_batch(draw_, step, begin, begin + rows_));
-      const int64_t targets = draw_.config.training.global_batch_size * draw_.config.data.seq_len;
-      training_step(state_, {.number = step, .lr = learning_rate(), .targets = targets}, place_);
+      training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()}, place_);
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0]));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
       if (step == 1) after_first();
@@ -133,15 +132,6 @@ class Training {
   std::vector<float> weights() const { return read(state_.parameters.master()); }
 
  private:
-  TrainingOptions options() const {
-    return {.config = draw_.config,
-            .layout = layout_,
-            .local_batch = rows_,
-            .sharding = {.reshard_after_forward = draw_.reshard_after_forward,
-                         .accumulate_unsharded = draw_.config.parallel.accumulate_unsharded},
-            .checkpointing = draw_.checkpointing};
-  }
-
   // A rounding error tips a value that is cast to FP8 now and then; updates are kept clear of that.
   double learning_rate() const { return draw_.is_fp8() ? 1e-6 : 2e-4; }
 

@@ -85,8 +85,7 @@ class Steps {
       all.insert(all.end(), values.begin(), values.end());
     };
     for (const OptimizerState& kept : state.optimizer.states()) append(kept.shards);
-    const AmaxTable* amaxes = state.model.amaxes();
-    if (amaxes != nullptr && amaxes->delayed()) append(amaxes->history());
+    if (const Tensor history = amax_history(state); history.defined()) append(history);
     return all;
   }
 
