@@ -19,7 +19,7 @@ std::string bytes_of(std::span<const T> values) {
 template <typename T>
 std::vector<T> values_of(const std::string& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
   return values;
 }
 
