@@ -247,6 +247,29 @@ void Checkpoint::verify() {
   for (const CarriedFileInfo& file : files()) read_file(file);
 }
 
+std::set<std::string> Checkpoint::shards_with(std::string_view name, ColumnRange columns, int64_t begin,
+                                              int64_t end) const {
+  std::set<std::string> files;
+  const CheckpointTensorInfo* tensor = find(name);
+  if (tensor == nullptr) return files;
+  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
+  const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
+  for (const CheckpointPiece& piece : tensor->pieces) {
+    const TensorSlice stored = checked_slice(where, tensor->shape, piece.columns, piece.begin, piece.end);
+    for_each_stretch(stored, wanted, [&](int64_t, int64_t, int64_t) { files.insert(piece.file); });
+  }
+  return files;
+}
+
+void Checkpoint::verify_shards(const std::set<std::string>& files) {
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
+    for (const CheckpointPiece& piece : tensor.pieces) {
+      if (files.contains(piece.file)) verify_piece(tensor, piece);
+      verified_.insert(&piece);
+    }
+  }
+}
+
 nlohmann::json Checkpoint::describe() {
   int64_t bytes = 0;
   for (const CheckpointShard& listed : manifest_.shards) bytes += listed.bytes;

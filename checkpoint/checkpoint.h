@@ -49,6 +49,7 @@ class Checkpoint {
   const ModelConfig& model_config() const { return manifest_.model; }
   const nlohmann::json& meta() const { return manifest_.meta; }
   const std::vector<CheckpointTensorInfo>& tensors() const { return manifest_.tensors; }
+  const std::vector<CheckpointShard>& shards() const { return manifest_.shards; }
   // The files that it carries beside its tensors.
   const std::vector<CarriedFileInfo>& files() const { return manifest_.files; }
   // The content of one of them, compared with its checksum. A link is refused: it could lead out of the checkpoint.
@@ -73,6 +74,11 @@ class Checkpoint {
   // once, each once from the disk: what is read() after it comes from the page cache.
   void verify(std::span<const std::string> tensor_names);
   void verify();
+  // The shards that have something of elements [begin, end) of a tensor's columns; none where there is no such tensor.
+  std::set<std::string> shards_with(std::string_view name, ColumnRange columns, int64_t begin, int64_t end) const;
+  // Compares the checksums of all that is in some shards, of which alone this reader reads; those of the others are not
+  // its matter from then on.
+  void verify_shards(const std::set<std::string>& files);
   // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
   // intact: true, or intact: false with the damage.
   nlohmann::json describe();

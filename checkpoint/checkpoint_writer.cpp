@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 #include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -117,7 +118,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(!error, "checkpoint.dir {}: cannot be created: {}", options_.dir, error.message());
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
-    if (!group_.is_root()) return;
+    if (!keeps_house()) return;
     lock_.emplace(options_.dir);
     std::vector<fs::path> left = put_interrupted_back(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
@@ -163,7 +164,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
     group_.agree_on_files("preparing a checkpoint", [&] {
       for (const CheckpointTensor& piece : pieces) checked.push_back(checked_piece(piece));
       stage(checked);
-      if (!group_.is_root()) return;
+      if (!keeps_house()) return;
       wait_for_removals();
       lock_->renew();
       remove_directory(temporary_);
@@ -173,7 +174,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
       CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
     });
   } catch (...) {
-    if (group_.is_root()) discard();
+    if (keeps_house()) discard();
     throw;
   }
   part_ = CheckpointManifest{step, model, group_.size(), meta, {}, describe_pieces(checked, shard_name(group_.rank()))};
@@ -213,33 +214,54 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   staged_.record(copies_);
 }
 
-// The writing thread: touches only what save() prepared, and nothing of MPI.
+// The writing thread: touches only what save() prepared, and of MPI only what is for threads.
 void CheckpointWriter::run_write() noexcept {
-  try {
+  // Whatever its cause, it shows only while running.
+  const auto attempt = [this](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      if (!error_) error_ = std::make_exception_ptr(Error(error.what()));
+    }
+  };
+  attempt([&] {
     stream_.bind_thread();
     staged_.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     if (!host_pieces_.empty()) write_shard();
     write_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  } catch (const std::exception& error) {
-    // Whatever its cause, it shows only while running.
-    error_ = std::make_exception_ptr(Error(error.what()));
-  }
+  });
+  attempt([&] {
+    if (options_.memory == nullptr) return;
+    const std::vector<std::span<const std::byte>> parts = shard_parts();
+    const std::span<const std::span<const std::byte>> shard(parts);
+    options_.memory->keep_copies(temporary_, error_ ? nullptr : &shard);
+  });
   done_.store(true, std::memory_order_release);
+}
+
+// This rank's shard, as it lies in memory; nothing where it has no pieces.
+std::vector<std::span<const std::byte>> CheckpointWriter::shard_parts() const {
+  std::vector<std::span<const std::byte>> parts;
+  if (host_pieces_.empty()) return parts;
+  parts.reserve(host_pieces_.size() + 1);
+  parts.push_back(std::as_bytes(std::span(shard_beginning_)));
+  for (const CheckpointTensor& piece : host_pieces_) {
+    parts.emplace_back(static_cast<const std::byte*>(piece.data.raw()), static_cast<size_t>(piece.data.bytes()));
+  }
+  return parts;
 }
 
 void CheckpointWriter::write_shard() {
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(host_pieces_.size());
   for (const CheckpointTensor& piece : host_pieces_) {
     const std::vector<int64_t> shape = is_whole(piece) ? piece.shape : std::vector{piece.end - piece.begin};
     entries.push_back({piece_key(piece), safetensors_dtype(piece.data.dtype()), shape, 0, 0});
   }
   const std::string file = shard_name(group_.rank());
-  const std::string beginning = begin_safetensors(entries);
-  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(beginning))};
-  for (const CheckpointTensor& piece : host_pieces_) {
-    parts.emplace_back(static_cast<const std::byte*>(piece.data.raw()), static_cast<size_t>(piece.data.bytes()));
-  }
+  shard_beginning_ = begin_safetensors(entries);
+  const std::vector<std::span<const std::byte>> parts = shard_parts();
   // Beside the writing, which takes longer.
   std::future<std::map<std::string, std::string>> checksums = std::async(std::launch::async, [this] {
     std::map<std::string, std::string> by_key;
@@ -278,30 +300,48 @@ void CheckpointWriter::commit() {
     group_.agree_on_files("writing a checkpoint", [&] {
       if (error_) std::rethrow_exception(error_);
     });
-    const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
+    gather_parts();
     group_.agree_on_files("completing a checkpoint", [&] {
-      if (!group_.is_root()) return;
-      CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
-      for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
-      part_ = std::move(manifest);
-      install();
+      if (keeps_house()) install();
     });
   } catch (...) {
-    if (group_.is_root()) discard();
+    if (keeps_house()) discard();
     pending_ = false;
     throw;
   }
   pending_ = false;
   last_saved_ = final_;
-  if (!group_.is_root()) return;
+  if (!keeps_house()) return;
   keep_house([this, step = part_.step] { prune(step); });
   if (!options_.async) wait_for_removals();
 }
 
-// On rank 0, with all ranks' parts in part_: makes the temporary directory the checkpoint.
+// Makes part_ the whole manifest, on the ranks that keep house.
+void CheckpointWriter::gather_parts() {
+  const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
+  CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
+  std::string whole;
+  group_.agree([&] {
+    for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
+    if (!group_.is_root()) return;
+    check_coverage(manifest);
+    if (options_.memory != nullptr) whole = manifest_part_to_json(manifest).dump();
+  });
+  if (options_.memory != nullptr) {
+    whole = group_.broadcast(whole);
+    if (!group_.is_root()) merge_manifest_part(manifest, nlohmann::json::parse(whole));
+  }
+  part_ = std::move(manifest);
+}
+
+// With the whole manifest in part_: makes the temporary directory the checkpoint.
 void CheckpointWriter::install() {
-  check_coverage(part_);
+  std::set<std::string> elsewhere;
+  for (int rank = 0; options_.memory != nullptr && rank < group_.size(); ++rank) {
+    if (!options_.memory->has_shard_of(rank)) elsewhere.insert(shard_name(rank));
+  }
   for (const CheckpointShard& shard : part_.shards) {
+    if (elsewhere.contains(shard.file)) continue;
     std::error_code error;
     const auto bytes = fs::file_size(temporary_ / shard.file, error);
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",

@@ -26,6 +26,7 @@
 
 #include "checkpoint/checkpoint_format.h"
 #include "checkpoint/directory_lock.h"
+#include "checkpoint/machine_memory.h"
 #include "core/staging_memory.h"
 #include "core/stream.h"
 #include "model/column_range.h"
@@ -38,6 +39,9 @@ struct CheckpointOptions {
   int64_t keep = 3;        // complete checkpoints left after a save, the newest ones; 0 or less: all
   bool async = true;       // write in the background
   int64_t keep_every = 0;  // those of steps that are multiples of it are left too; 0: none
+  // Of which `dir` is the directory: each machine has one, with the shards that it keeps. Borrowed; none: all ranks
+  // share the directory.
+  MachineMemory* memory = nullptr;
 };
 
 // A part of a tensor.
@@ -108,8 +112,11 @@ class CheckpointWriter {
  private:
   void stage(std::span<const CheckpointTensor> pieces);
   void run_write() noexcept;
+  bool keeps_house() const { return options_.memory ? options_.memory->keeps_house() : group_.is_root(); }
   void write_shard();
+  std::vector<std::span<const std::byte>> shard_parts() const;
   void commit();
+  void gather_parts();
   void install();
   void prune(int64_t newest_step) const;
   void keep_house(std::function<void()> work);
@@ -119,8 +126,9 @@ class CheckpointWriter {
   ProcessGroup& group_;
   Stream& stream_;
   StagingMemory staging_;
-  std::optional<DirectoryLock> lock_;  // on rank 0
-  std::future<void> housekeeping_;     // on rank 0; not beside a save; the last one is waited for
+  // On the rank that keeps house: rank 0, or one of each machine.
+  std::optional<DirectoryLock> lock_;
+  std::future<void> housekeeping_;  // not beside a save; the last one is waited for
   std::vector<CarriedFile> carried_;
   Stream copies_;  // beside stream_
   Event begun_;    // when what is copied on copies_ is as it is to be saved
@@ -130,6 +138,7 @@ class CheckpointWriter {
   bool pending_ = false;
   CheckpointManifest part_;                    // step, model, meta and this rank's pieces
   std::vector<CheckpointTensor> host_pieces_;  // data in host memory, ordered as written
+  std::string shard_beginning_;                // what comes before them in the file
   std::filesystem::path temporary_;
   std::filesystem::path final_;
   double write_seconds_ = 0;

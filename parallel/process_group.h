@@ -44,6 +44,7 @@ class ProcessGroup {
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this machine
   int local_size() const { return local_size_; }
+  int machine() const { return machine_; }  // the lowest rank of this machine, by which ranks tell machines apart
   bool is_root() const { return rank_ == 0; }
 
   void barrier();
@@ -70,6 +71,9 @@ class ProcessGroup {
   // This process's rank by the launcher's variables, without MPI; 0 when there are none.
   static int launcher_rank();
 
+  // Whether threads other than the main one may talk to other ranks too (parallel/rank_transfers.h).
+  bool has_threads() const { return has_threads_; }
+
   // Ends all ranks at once, for failures the others cannot know of.
   [[noreturn]] void abort(int exit_code);
 
@@ -83,6 +87,8 @@ class ProcessGroup {
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
+  int machine_ = 0;
+  bool has_threads_ = true;
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -131,13 +131,16 @@ int ProcessGroup::launcher_rank() {
 
 void ProcessGroup::start_mpi() {
   int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   initialised_ = true;
+  has_threads_ = provided >= MPI_THREAD_MULTIPLE;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
   const mpi::Comm local = mpi::Comm::of_this_machine(rank_);
   check(MPI_Comm_rank(local.get(), &local_rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(local.get(), &local_size_), "MPI_Comm_size");
+  machine_ = rank_;
+  check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
   RankBoard board = share_board(local, local_rank_, local_size_);
   board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
   // From a thread that MPI was not promised, but this process does nothing else any more.

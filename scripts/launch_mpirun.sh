@@ -12,7 +12,8 @@
 #   MPIRUN_ARGS="..."   more arguments for mpirun
 #
 # The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system
-# that all of them share. Without --restarts, run it again after a failure: it goes on from the newest complete checkpoint.
+# that all of them share. Nodes that training.on_corruption: exclude has named in checkpoint.dir/excluded_hosts are left
+# out until their line is removed there. Without --restarts, run it again after a failure: it goes on from the newest complete checkpoint.
 #
 # SIGTERM or Ctrl-C to this script: a checkpoint is saved, however long that takes, and the exit code is 3. mpirun itself, told to end by
 # a signal, would kill its ranks 2 seconds later; SIGUSR1 it passes on to them, on all nodes. A second Ctrl-C, later, ends the run at
@@ -30,15 +31,30 @@ octavo="${OCTAVO:-$OCTAVO_ROOT/build/octavo}"
 per_node="${NPROC:-$(count_gpus)}"
 ((per_node > 0)) || die "no GPU found; NPROC=2 starts two ranks on the CPU"
 
-nodes=1
-if [[ -n "${HOSTFILE:-}" ]]; then nodes="$(grep -cvE '^[[:space:]]*(#|$)' "$HOSTFILE")"; fi
-make_mpirun "$((nodes * per_node))" "$per_node"
-command=("${MPIRUN[@]}" --map-by "ppr:$per_node:node")
-if [[ -n "${HOSTFILE:-}" ]]; then command+=(--hostfile "$HOSTFILE"); fi
-# Variables that steer NCCL reach the other nodes only when they are named.
-while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^NCCL_' || true)
-# shellcheck disable=SC2206  # meant to be split into words
-command+=(${MPIRUN_ARGS:-})
+# Sets the array `command`: mpirun on the nodes that are not excluded (scripts/restarts.sh).
+make_command() {
+  local nodes=1 name
+  local -a lines=()
+  if [[ -n "${HOSTFILE:-}" ]]; then
+    mapfile -t lines < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" |
+      awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
+           NR == FNR { excluded[short($1)]; next } !(short($1) in excluded)' <(excluded_hosts "$octavo" "$@"; echo) -)
+    ((${#lines[@]})) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
+    nodes="${#lines[@]}"
+  fi
+  make_mpirun "$((nodes * per_node))" "$per_node"
+  command=("${MPIRUN[@]}" --map-by "ppr:$per_node:node")
+  if [[ -n "${HOSTFILE:-}" ]]; then
+    printf '%s\n' "${lines[@]}" >"$hostfile"
+    command+=(--hostfile "$hostfile")
+  fi
+  # Variables that steer NCCL reach the other nodes only when they are named.
+  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^NCCL_' || true)
+  # shellcheck disable=SC2206  # meant to be split into words
+  command+=(${MPIRUN_ARGS:-})
+}
+hostfile="$(mktemp)"
+trap 'rm -f "$hostfile"' EXIT
 
 stopping=""
 reminders=""
@@ -71,6 +87,7 @@ own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
 run_once() {
   local code=0
+  make_command "$@"
   "${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
   mpirun=$!
   # What was told to stop before there was an mpirun to tell.

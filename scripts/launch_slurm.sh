@@ -30,8 +30,24 @@ source "$checkout/scripts/restarts.sh"
 octavo="${OCTAVO:-$checkout/build/octavo}"
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
-# --kill-on-bad-exit: when one rank dies, the others cannot go on without it.
-run_once() { srun --mpi=pmix --kill-on-bad-exit=1 "$octavo" train "$@"; }
+# --kill-on-bad-exit: when one rank dies, the others cannot go on without it. Nodes that training.on_corruption: exclude has named
+# (scripts/restarts.sh) are left out.
+run_once() {
+  local -a left_out=() step=()
+  mapfile -t left_out < <(excluded_hosts "$octavo" "$@")
+  if ((${#left_out[@]})); then
+    mapfile -t left_out < <(printf '%s\n' "${left_out[@]}" | grep -Fx -f <(scontrol show hostnames "$SLURM_JOB_NODELIST") || true)
+  fi
+  if ((${#left_out[@]})); then
+    local nodes=$((SLURM_JOB_NUM_NODES - ${#left_out[@]}))
+    ((nodes > 0)) || {
+      echo "launch_slurm.sh: every node of the job is in excluded_hosts of checkpoint.dir" >&2
+      return 2
+    }
+    step=(--nodes="$nodes" --ntasks="$((nodes * SLURM_NTASKS / SLURM_JOB_NUM_NODES))" --exclude="$(IFS=,; echo "${left_out[*]}")")
+  fi
+  srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" "$octavo" train "$@"
+}
 
 status=0
 run_with_restarts "$octavo" run_once "$@"

@@ -16,13 +16,28 @@ if [[ "${1:-}" == --restarts ]]; then
   shift 2
 fi
 
-# The newest checkpoint of the config $2 with the overrides $3..., as the program $1 reads it, and when it was written: changes with every one. Nothing where there is
-# none, or the config cannot be read.
-newest_checkpoint() {
+# checkpoint_dir PROGRAM CONFIG [override...]: the directory of its checkpoints; nothing where the config cannot be read.
+checkpoint_dir() {
   local octavo="$1" dir
   shift
   dir="$("$octavo" config "$@" 2>/dev/null | sed -n '/^checkpoint:/,/^[^ ]/s/^  dir: //p')" || return 0
   if [[ "$dir" == \"* ]]; then dir="$(printf '%b' "${dir:1:-1}")"; fi
+  printf '%s' "$dir"
+}
+
+# excluded_hosts PROGRAM CONFIG [override...]: the machines that training.on_corruption: exclude has named, a line each.
+excluded_hosts() {
+  local dir
+  dir="$(checkpoint_dir "$@")"
+  if [[ -n "$dir" && -r "$dir/excluded_hosts" ]]; then sed -e 's/[[:space:]]*#.*//' -e '/^$/d' "$dir/excluded_hosts" | sort -u; fi
+}
+
+# The newest checkpoint of the config $2 with the overrides $3..., as the program $1 reads it, and when it was written: changes with every one. Nothing where there is
+# none, or the config cannot be read.
+newest_checkpoint() {
+  local dir
+  dir="$(checkpoint_dir "$@")"
+  [[ -n "$dir" ]] || return 0
   find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 || true
 }
 

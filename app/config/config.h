@@ -24,7 +24,7 @@ namespace octavo {
 inline constexpr int64_t kMaxSeqLen = 1 << 24;
 
 enum class OnLossSpike : uint8_t { kWarn, kSkip, kRollback };
-enum class OnCorruption : uint8_t { kStop, kWarn };
+enum class OnCorruption : uint8_t { kStop, kExclude, kWarn };
 
 struct TrainingConfig {
   int64_t steps = 2000;

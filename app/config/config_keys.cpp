@@ -214,7 +214,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   training.add("loss_spike_z", &Training::loss_spike_z, kPositive, "standard deviations", "How far above the mean of the window a loss is a spike.");
   training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses that spikes are told by; 0 for never.");
   training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.");
-  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, or warn and save no state whose copies differ.");
+  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.");
 }
 
 void add_optimizer(std::vector<ConfigKey>& keys) {

@@ -15,8 +15,8 @@ inline constexpr auto kOnLossSpike = std::to_array<Choice<OnLossSpike>>(
     {{"warn", OnLossSpike::kWarn}, {"skip", OnLossSpike::kSkip}, {"rollback", OnLossSpike::kRollback}});
 inline constexpr auto kOnPrecisionGap =
     std::to_array<Choice<OnPrecisionGap>>({{"warn", OnPrecisionGap::kWarn}, {"bfloat16", OnPrecisionGap::kBFloat16}});
-inline constexpr auto kOnCorruption =
-    std::to_array<Choice<OnCorruption>>({{"stop", OnCorruption::kStop}, {"warn", OnCorruption::kWarn}});
+inline constexpr auto kOnCorruption = std::to_array<Choice<OnCorruption>>(
+    {{"stop", OnCorruption::kStop}, {"exclude", OnCorruption::kExclude}, {"warn", OnCorruption::kWarn}});
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},

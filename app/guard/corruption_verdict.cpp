@@ -133,13 +133,21 @@ Difference compare_neighbors(std::span<const CheckedRank> ranks, std::span<const
   return difference;
 }
 
+// Ranks that hold something else compute something else, and those that share a sharded copy with them: then neighbors
+// only decide between the copies.
+void leave_to(const Difference& copies, Difference& neighbors) {
+  if (!copies.found()) return;
+  std::erase_if(neighbors.suspects, [&](int rank) { return !copies.suspects.contains(rank); });
+}
+
 }  // namespace
 
 CorruptionVerdict judge(std::span<const CheckedRank> ranks, std::span<const RankHashes> hashes,
                         std::span<const std::string> results) {
   const Difference copies = compare_copies(ranks, hashes);
   const Difference twice = compare_passes(hashes, results);
-  const Difference neighbors = compare_neighbors(ranks, hashes, results);
+  Difference neighbors = compare_neighbors(ranks, hashes, results);
+  leave_to(copies, neighbors);
   RankSet suspects;
   std::string text;
   const auto add = [&](const Difference& difference, const std::string& clause) {

@@ -7,6 +7,7 @@
 //                 both of its neighbors, where there are three, is it
 //
 // A rank that is wrong by itself (computed twice) decides between copies without a majority, and between neighbors.
+// Where copies differ, so do the micro-batches of all who use them: then neighbors only decide between those copies.
 #pragma once
 
 #include <cstdint>

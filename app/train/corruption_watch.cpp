@@ -1,9 +1,31 @@
 #include "app/train/corruption_watch.h"
 
+#include <filesystem>
+#include <set>
+
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/log.h"
+#include "core/output_file.h"
 
 namespace octavo {
+
+namespace {
+
+// In checkpoint.dir: a machine a line and, behind a #, why. Read by scripts/restarts.sh.
+constexpr const char* kExcludedHostsName = "excluded_hosts";
+
+void exclude_hosts(const std::string& checkpoint_dir, const std::set<std::string>& hosts, const std::string& why) {
+  const std::filesystem::path path = std::filesystem::path(checkpoint_dir) / kExcludedHostsName;
+  const std::string before = std::filesystem::exists(path) ? read_input_file(path.string()) : "";
+  OutputFile file(path.string());
+  file.write(before);
+  for (const std::string& host : hosts) file.write(fmt::format("{} # {}\n", host, why));
+  file.finish();
+  file.rename();
+}
+
+}  // namespace
 
 CorruptionWatch::CorruptionWatch(const Config& config, Runtime& runtime, TrainingState& state,
                                  RunCheckpoints& checkpoints)
@@ -41,12 +63,29 @@ bool CorruptionWatch::may_save(int64_t step) {
 void CorruptionWatch::take(int64_t step, const CorruptionVerdict& verdict) {
   copies_differ_ = verdict.copies_differ;
   if (verdict.ranks.empty()) return;
-  const bool ends = config_.training.on_corruption == OnCorruption::kStop;
+  const bool ends = config_.training.on_corruption != OnCorruption::kWarn;
   if (ends) checkpoints_.complete_pending_save();  // so that the one that is named is there
-  const std::string message =
+  std::string message =
       fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, checkpoints_.last());
+  if (config_.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
   if (ends) runtime_.group().agree([&] { throw Error(message); });
   if (runtime_.group().is_root()) log_warning("{}", message);
+}
+
+// What came of it, for the message.
+std::string CorruptionWatch::exclude(const std::vector<int>& ranks, const std::string& why) {
+  const std::vector<std::string> by_rank = runtime_.group().all_gather(host_name());
+  std::set<std::string> wrong;
+  for (const int rank : ranks) wrong.insert(by_rank[static_cast<size_t>(rank)]);
+  const std::string names = fmt::format("{}", fmt::join(wrong, ", "));
+  if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
+    return fmt::format("; {} cannot be excluded, as there is no other machine", names);
+  }
+  runtime_.group().agree_on_files("excluding a machine", [&] {
+    if (runtime_.group().is_root()) exclude_hosts(config_.checkpoint.dir, wrong, why);
+  });
+  return fmt::format("; {} is in {}/{} from now on, and excluded from the run", names, config_.checkpoint.dir,
+                     kExcludedHostsName);
 }
 
 }  // namespace octavo

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "app/guard/corruption_check.h"
 #include "app/run/runtime.h"
@@ -31,6 +33,7 @@ class CorruptionWatch {
  private:
   bool due(int64_t step) const { return check_ && check_->due(step); }
   void take(int64_t step, const CorruptionVerdict& verdict);
+  std::string exclude(const std::vector<int>& ranks, const std::string& why);
 
   const Config& config_;
   Runtime& runtime_;

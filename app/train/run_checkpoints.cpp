@@ -14,6 +14,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/input_file.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -21,6 +22,9 @@ namespace octavo {
 namespace {
 
 namespace fs = std::filesystem;
+
+// In the manifest of one in memory: what tells the newest one on disk by then from any other.
+constexpr const char* kOnDisk = "newest_on_disk";
 
 // What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
 std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
@@ -75,16 +79,10 @@ std::filesystem::path memory_directory(const std::string& checkpoint_dir) {
 }
 
 void RunCheckpoints::open_memory() {
-  ProcessGroup& group = runtime_.group();
-  group.agree([&] {
-    CHECK_INPUT(group.local_size() == group.size(),
-                "checkpoint.in_memory is true, but of {} ranks {} are on this machine, expected all: the memory of "
-                "machines is not shared",
-                group.size(), group.local_size());
-  });
+  memory_.emplace(memory_directory(config_.checkpoint.dir), runtime_.group());
   memory_writer_.emplace(
-      CheckpointOptions{.dir = memory_directory(config_.checkpoint.dir).string(), .keep = 1, .async = true}, group,
-      runtime_.stream());
+      CheckpointOptions{.dir = memory_->dir().string(), .keep = 1, .async = true, .memory = &*memory_},
+      runtime_.group(), runtime_.stream());
 }
 
 std::optional<Checkpoint> RunCheckpoints::open() {
@@ -96,41 +94,70 @@ std::optional<Checkpoint> RunCheckpoints::open() {
   return found;
 }
 
-// What is on disk is not looked into then: reading it would take longest of all.
-std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
-  CheckpointConfig in_memory = config_.checkpoint;
-  in_memory.dir = memory_directory(config_.checkpoint.dir).string();
-  FoundCheckpoint on_disk, kept;
-  runtime_.group().agree_on_files("looking for checkpoints", [&] {
-    const auto newest = [](const std::vector<FoundCheckpoint>& found) {
-      return found.empty() ? FoundCheckpoint() : found.back();
-    };
-    on_disk = newest(find_checkpoints(config_.checkpoint.dir));
-    kept = newest(find_checkpoints(in_memory.dir));
+// What tells a checkpoint on disk from any other; empty for none.
+std::string RunCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
+  std::string mark;
+  runtime_.group().agree_on_files("reading a manifest", [&] {
+    if (!runtime_.group().is_root() || !checkpoint) return;
+    const std::string manifest = read_input_file((*checkpoint / kManifestName).string());
+    mark = checksum_hex(manifest.data(), std::ssize(manifest));
   });
-  if (runtime_.group().all_reduce_max(kept.step > on_disk.step ? 1 : 0) == 0) return std::nullopt;
+  return runtime_.group().broadcast(mark);
+}
+
+// One that the run saved behind what is now the newest on disk: a machine that was away may have others. What is on
+// disk is not looked into then: reading it would take longest of all.
+std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
+  ProcessGroup& group = runtime_.group();
+  std::optional<fs::path> on_disk;
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (group.is_root()) on_disk = Checkpoint::newest(config_.checkpoint.dir);
+  });
+  const std::string path = group.broadcast(on_disk.value_or("").string());
+  if (!path.empty()) on_disk = path;
+  const std::string mark = mark_of(on_disk);
   try {
-    std::optional<Checkpoint> newest = open_checkpoint_to_resume(in_memory, runtime_.group());
-    if (!newest || newest->step() <= on_disk.step) return std::nullopt;
+    std::optional<Checkpoint> newest = memory_->bring_together(
+        [&](const CheckpointManifest& manifest) { return manifest.meta.value(kOnDisk, "") == mark; },
+        [&](const Checkpoint& checkpoint) { return needed_files(checkpoint); });
+    if (!newest) return std::nullopt;
     from_memory_ = true;
-    if (!on_disk.path.empty()) resumed_ = on_disk.path;
+    resumed_ = on_disk;
     return newest;
   } catch (const InputError& error) {
-    if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("{}; the run goes on from disk", error.what());
+    if (!group.shares(error)) throw;
+    if (group.is_root()) log_warning("{}; the run goes on from disk", error.what());
     return std::nullopt;
   }
+}
+
+// What this rank reads of a checkpoint.
+std::set<std::string> RunCheckpoints::needed_files(const Checkpoint& checkpoint) const {
+  std::set<std::string> files;
+  const auto add = [&](const std::string& name, ColumnRange columns, int64_t begin, int64_t end) {
+    files.merge(checkpoint.shards_with(name, columns, begin, end));
+  };
+  for (const ParameterPiece& piece : state_.parameters.pieces()) {
+    const ParameterSpec& spec = *piece.spec;
+    const int64_t begin = spec.column_offset() + piece.begin, end = spec.column_offset() + piece.end;
+    add(spec.name, spec.columns(), begin, end);
+    for (const OptimizerState& kept : state_.optimizer.states()) {
+      add(fmt::format("{}.{}", kept.name, spec.name), spec.columns(), begin, end);
+    }
+  }
+  if (const CheckpointTensorInfo* history = checkpoint.find(kAmaxHistory)) add(kAmaxHistory, {}, 0, history->numel());
+  if (runtime_.group().is_root()) {
+    for (const CarriedFileInfo& file : checkpoint.files()) files.insert(file.name);
+  }
+  return files;
 }
 
 void RunCheckpoints::free_memory() {
   if (!memory_writer_) return;
   attempt_in_memory([&] { memory_writer_->finish(); });
   runtime_.group().agree_on_files("freeing memory", [&] {
-    if (!runtime_.group().is_root()) return;
     memory_writer_->wait_for_removals();
-    for (const FoundCheckpoint& found : find_checkpoints(memory_directory(config_.checkpoint.dir))) {
-      remove_directory(found.path);
-    }
+    memory_->clear();
   });
 }
 
@@ -168,12 +195,24 @@ void RunCheckpoints::carry_tokenizer(const Checkpoint* resumed) {
     for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
   }
   if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
-  if (memory_writer_) memory_writer_->carry(files);
+  tokenizer_files_ = files;
   writer_.carry(std::move(files));
+}
+
+// From every machine, as each may be the one that is left.
+void RunCheckpoints::carry_in_memory() {
+  ProcessGroup& group = runtime_.group();
+  tokenizer_files_.resize(static_cast<size_t>(group.all_reduce_max(std::ssize(tokenizer_files_))));
+  for (CarriedFile& file : tokenizer_files_) {
+    file.name = group.broadcast(file.name);
+    file.content = group.broadcast(file.content);
+  }
+  memory_writer_->carry(tokenizer_files_);
 }
 
 void RunCheckpoints::prepare(int64_t start_step) {
   reserve_staging();
+  if (memory_writer_) carry_in_memory();
   int64_t bytes = 0;
   for (const CheckpointTensor& piece : pieces()) bytes += piece.data.bytes();
   bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
@@ -250,11 +289,14 @@ void RunCheckpoints::reserve_staging() {
   });
   runtime_.group().agree([&] { writer_.reserve(bytes); });
   if (!memory_writer_) return;
-  runtime_.group().agree([&] {  // staging memory, and files: one that is complete and one on its way
+  runtime_.group().agree([&] {
+    // Staging memory, and files: one checkpoint that is complete and one on its way, with the copies for another
+    // machine.
+    const int64_t needed = (memory_->machines() > 1 ? 5 : 3) * bytes;
     const int64_t available = runtime_.available_host_bytes();
-    CHECK_INPUT(3 * bytes <= available,
+    CHECK_INPUT(needed <= available,
                 "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available",
-                gib(3 * bytes), gib(available));
+                gib(needed), gib(available));
     memory_writer_->reserve(bytes);
   });
 }
@@ -282,7 +324,13 @@ bool RunCheckpoints::due_in_memory(int64_t step) const {
 void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) {
   saves_in_memory_ = which == Save::kInMemory;
   if (saves_in_memory_) {
-    return attempt_in_memory([&] { memory_writer_->save(step, config_.model, meta, pieces()); });
+    if (std::optional<fs::path> on_disk = last_path(); on_disk != marked_) {
+      mark_ = mark_of(on_disk);
+      marked_ = std::move(on_disk);
+    }
+    nlohmann::json with_mark = meta;
+    with_mark[kOnDisk] = mark_;
+    return attempt_in_memory([&] { memory_writer_->save(step, config_.model, with_mark, pieces()); });
   }
   if (which == Save::kFinal) {
     complete_pending_save();  // whose failure ends nothing: this one is tried in any case

@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "app/run/training_state.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/machine_memory.h"
 
 namespace octavo {
 
@@ -23,9 +25,8 @@ namespace octavo {
 // published then (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
-// Where checkpoint.in_memory keeps the newest state of the runs of a directory: in files without a disk, which outlive
-// the processes of a run, so that one that died is started again without reading its checkpoint from disk. One
-// machine's.
+// Where checkpoint.in_memory keeps the newest state of the runs of a directory on each machine
+// (checkpoint/machine_memory.h), so that a run that died is started again without reading its checkpoint from disk.
 std::filesystem::path memory_directory(const std::string& checkpoint_dir);
 
 // Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
@@ -83,7 +84,10 @@ class RunCheckpoints {
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
   void open_memory();
+  void carry_in_memory();
+  std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
   std::optional<Checkpoint> newer_in_memory();
+  std::set<std::string> needed_files(const Checkpoint& checkpoint) const;
   void attempt_in_memory(const std::function<void()>& work);
   void check_room(int64_t start_step);
   void leave_other_runs() const;
@@ -99,10 +103,14 @@ class RunCheckpoints {
   Runtime& runtime_;
   TrainingState& state_;
   CheckpointWriter writer_;
+  std::optional<MachineMemory> memory_;
   std::optional<CheckpointWriter> memory_writer_;
   bool saves_in_memory_ = false;  // as the last save
   bool from_memory_ = false;      // what open() found
   bool warned_of_memory_ = false;
+  std::optional<std::filesystem::path> marked_;  // on disk, of which mark_ is
+  std::string mark_;
+  std::vector<CarriedFile> tokenizer_files_;
   std::optional<std::filesystem::path> resumed_;
   int64_t bytes_ = 0;  // of the tensors of a checkpoint
   int64_t saving_step_ = 0;

@@ -41,7 +41,7 @@ data:
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
 training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true, max_skipped_steps: 4,
-           on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, check_every: 11, on_corruption: warn}
+           on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, check_every: 11, on_corruption: exclude}
 optimizer:
   lr: 3.0e-3
   min_lr_ratio: 0.25
@@ -100,7 +100,7 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config.training.seed, 9u);
   EXPECT_TRUE(config.training.deterministic);
   EXPECT_EQ(config.training.check_every, 11);
-  EXPECT_EQ(config.training.on_corruption, OnCorruption::kWarn);
+  EXPECT_EQ(config.training.on_corruption, OnCorruption::kExclude);
 }
 
 TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {

@@ -25,10 +25,10 @@ def rank_pid(rank):
     return None, None
 
 
-def flip_bits(pid, content):
-    """Flips a bit of every copy of `content` in the memory of the process, and returns how many there were."""
-    found = 0
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+def copies_of(pid, content):
+    """Where in the memory of the process `content` is."""
+    found = []
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             begin, end, access = re.match(r"(\w+)-(\w+) (\S+)", line).groups()
             begin, end = int(begin, 16), int(end, 16)
@@ -41,11 +41,19 @@ def flip_bits(pid, content):
                 continue
             at = bytes_there.find(content)
             while at >= 0:
-                memory.seek(begin + at)
-                memory.write(bytes([content[0] ^ 4]))
-                found += 1
+                found.append(begin + at)
                 at = bytes_there.find(content, at + 1)
     return found
+
+
+def flip_bits(pid, content):
+    """Flips a bit of every copy of `content` in the memory of the process, and returns how many there were."""
+    places = copies_of(pid, content)
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for place in places:
+            memory.seek(place)
+            memory.write(bytes([content[0] ^ 4]))
+    return len(places)
 
 
 class CorruptionTest(Corpus):

@@ -95,6 +95,15 @@ TEST_F(CorruptionVerdictTest, ARankThatDiffersFromBothNeighborsIsNamed) {
   EXPECT_EQ(verdict().ranks, (std::vector<int>{2, 3}));
 }
 
+// Ranks 1 and 2 share a sharded copy, and rank 1's part of it is wrong: both compute something else than rank 0 and 3.
+TEST_F(CorruptionVerdictTest, WhoUsesAWrongCopyIsNotWrong) {
+  make(4);
+  hashes_[1].parts[0] = 18;
+  hashes_[0].of_neighbor[1] ^= 1;
+  hashes_[2].of_neighbor[1] ^= 1;
+  EXPECT_EQ(verdict().ranks, (std::vector<int>{1}));
+}
+
 TEST_F(CorruptionVerdictTest, OtherProcessorsMayRoundDifferently) {
   make(2);
   ranks_[1].processor = "CPU with 3 threads";

@@ -1,0 +1,226 @@
+#include "checkpoint/machine_memory.h"
+
+#include <algorithm>
+#include <future>
+#include <map>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_files.h"
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_input.h"
+#include "core/log.h"
+#include "core/mapped_file.h"
+#include "core/output_file.h"
+
+namespace octavo {
+
+namespace fs = std::filesystem;
+
+// What a machine has: of each step its files and their bytes.
+struct MachineMemory::Held {
+  std::map<int64_t, std::map<std::string, int64_t>> files;
+
+  bool has(int64_t step, const std::string& name, int64_t bytes) const {
+    const auto of_step = files.find(step);
+    if (of_step == files.end()) return false;
+    const auto file = of_step->second.find(name);
+    return file != of_step->second.end() && file->second == bytes;
+  }
+};
+
+namespace {
+
+// [step, files] each.
+nlohmann::json list_files(const fs::path& dir) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const FoundCheckpoint& found : find_checkpoints(dir)) {
+    std::map<std::string, int64_t> files;
+    for (const auto& entry : fs::directory_iterator(found.path)) {
+      if (entry.is_regular_file()) files[entry.path().filename().string()] = static_cast<int64_t>(entry.file_size());
+    }
+    list.push_back({found.step, files});
+  }
+  return list;
+}
+
+// A file on its way from a rank of a machine that has it to one of a machine that needs it.
+struct Transfer {
+  std::string file;
+  int from;
+  int to;
+};
+
+// A file of what `from` sends.
+void receive_file(RankTransfers& transfers, int from, const fs::path& path) {
+  std::optional<OutputFile> file;
+  transfers.receive(from, [&](std::span<const std::byte> block) {
+    if (!file) file.emplace(path.string());
+    file->write(block);
+  });
+  if (!file) file.emplace(path.string());
+  file->finish();
+  file->rename();
+}
+
+void send_file(RankTransfers& transfers, int to, const fs::path& path) {
+  std::optional<MappedFile> file;
+  try {
+    file.emplace(path.string());
+  } catch (...) {
+    transfers.send_failure(to);
+    throw;
+  }
+  const std::span<const std::byte> content(file->data(), static_cast<size_t>(file->size_bytes()));
+  transfers.send(to, std::span(&content, 1));
+}
+
+}  // namespace
+
+MachineMemory::MachineMemory(fs::path dir, ProcessGroup& group)
+    : dir_(std::move(dir)), group_(group), machines_(group) {
+  if (machines_.count() > 1) transfers_.emplace(group);
+}
+
+bool MachineMemory::has_shard_of(int rank) const {
+  const int here = machines_.of(group_.rank());
+  return machines_.of(rank) == here || machines_.of(machines_.keeper(rank)) == here;
+}
+
+void MachineMemory::keep_copies(const fs::path& directory, const std::span<const std::span<const std::byte>>* parts) {
+  if (!transfers_) return;
+  // Beside the receiving: the rank that this one sends to may be sending to it, too.
+  const int keeper = machines_.keeper(group_.rank());
+  std::future<void> sent = std::async(std::launch::async, [&] {
+    if (parts == nullptr) return transfers_->send_failure(keeper);
+    transfers_->send(keeper, *parts);
+  });
+  std::exception_ptr failure;
+  for (const int from : machines_.kept_by(group_.rank())) {
+    try {
+      receive_file(*transfers_, from, directory / shard_name(from));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  sent.get();
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::vector<MachineMemory::Held> MachineMemory::held_by_machine() {
+  nlohmann::json list = nlohmann::json::array();
+  group_.agree_on_files("looking into the memory of machines", [&] {
+    if (keeps_house()) list = list_files(dir_);
+  });
+  const std::vector<std::string> lists = group_.all_gather(list.dump());
+  std::vector<Held> held(static_cast<size_t>(machines_.count()));
+  for (int machine = 0; machine < machines_.count(); ++machine) {
+    const std::string& text = lists[static_cast<size_t>(machines_.first_rank(machine))];
+    for (const auto& [step, files] :
+         nlohmann::json::parse(text).get<std::vector<std::pair<int64_t, nlohmann::json>>>()) {
+      held[static_cast<size_t>(machine)].files[step] = files.get<std::map<std::string, int64_t>>();
+    }
+  }
+  return held;
+}
+
+// As the first machine that has the step has it.
+std::string MachineMemory::manifest_text(const std::vector<Held>& held, int64_t step) {
+  const auto has = std::find_if(held.begin(), held.end(), [&](const Held& one) { return one.files.contains(step); });
+  const int from = machines_.first_rank(static_cast<int>(has - held.begin()));
+  std::string text;
+  group_.agree_on_files("reading a manifest", [&] {
+    if (group_.rank() == from) text = read_input_file((dir_ / step_directory_name(step) / kManifestName).string());
+  });
+  return group_.broadcast(text, from);
+}
+
+std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const CheckpointManifest&)>& wanted,
+                                                        const Needs& needs) {
+  const std::vector<Held> held = held_by_machine();
+  std::set<int64_t, std::greater<>> steps;
+  for (const Held& one : held) {
+    for (const auto& [step, files] : one.files) steps.insert(step);
+  }
+  for (const int64_t step : steps) {
+    const fs::path directory = dir_ / step_directory_name(step);
+    const std::string text = manifest_text(held, step);
+    bool taken = false;
+    group_.agree([&] {
+      const std::string name = (directory / kManifestName).string();
+      const CheckpointManifest manifest = manifest_from_json(parse_json(text, name), name);
+      const auto there = [&](const CheckpointShard& shard) {
+        return std::any_of(held.begin(), held.end(),
+                           [&](const Held& one) { return one.has(step, shard.file, shard.bytes); });
+      };
+      taken = wanted(manifest) && std::all_of(manifest.shards.begin(), manifest.shards.end(), there);
+    });
+    if (!taken) continue;
+    group_.agree_on_files("making a directory in memory", [&] {
+      if (!keeps_house() || is_there(directory / kManifestName)) return;
+      fs::create_directories(directory);
+      OutputFile manifest((directory / kManifestName).string());
+      manifest.write(text);
+      manifest.finish();
+      manifest.rename();
+    });
+    std::optional<Checkpoint> checkpoint;
+    std::set<std::string> needed;
+    group_.agree_on_files("opening a checkpoint in memory", [&] {
+      checkpoint.emplace(directory);
+      needed = needs(*checkpoint);
+    });
+    fetch(held, *checkpoint, needed);
+    group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify_shards(needed); });
+    return checkpoint;
+  }
+  return std::nullopt;
+}
+
+// Every rank makes the same list of what is to be sent and goes through it in the same order, so that no two wait for
+// each other.
+void MachineMemory::fetch(const std::vector<Held>& held, const Checkpoint& checkpoint,
+                          const std::set<std::string>& needed) {
+  if (!transfers_) return;
+  std::map<std::string, int64_t> bytes;
+  for (const CheckpointShard& shard : checkpoint.shards()) bytes[shard.file] = shard.bytes;
+  for (const CarriedFileInfo& file : checkpoint.files()) bytes[file.name] = file.bytes;
+  const std::vector<std::string> needs = group_.all_gather(nlohmann::json(needed).dump());
+  std::vector<Transfer> list;
+  std::set<std::pair<int, std::string>> coming;  // machine and file
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const int here = machines_.of(rank);
+    for (const auto& name : nlohmann::json::parse(needs[static_cast<size_t>(rank)]).get<std::set<std::string>>()) {
+      const auto has = [&](const Held& one) { return one.has(checkpoint.step(), name, bytes[name]); };
+      if (has(held[static_cast<size_t>(here)]) || !coming.emplace(here, name).second) continue;
+      const auto holder = std::find_if(held.begin(), held.end(), has);
+      if (holder == held.end()) continue;  // reading will say what is missing
+      list.push_back({name, machines_.counterpart(rank, static_cast<int>(holder - held.begin())), rank});
+    }
+  }
+  const auto path_of = [&](const Transfer& transfer) { return path_inside(checkpoint.path().string(), transfer.file); };
+  group_.agree_on_files("fetching files from other machines", [&] {
+    std::exception_ptr failure;
+    for (const Transfer& transfer : list) {
+      try {
+        if (transfer.from == group_.rank()) send_file(*transfers_, transfer.to, path_of(transfer));
+        if (transfer.to == group_.rank()) receive_file(*transfers_, transfer.from, path_of(transfer));
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+  });
+  if (group_.is_root() && !list.empty()) {
+    log_info("{} files of {} were fetched from the memory of other machines", list.size(), checkpoint.path().string());
+  }
+}
+
+void MachineMemory::clear() const {
+  if (!keeps_house()) return;
+  for (const FoundCheckpoint& found : find_checkpoints(dir_)) remove_directory(found.path);
+}
+
+}  // namespace octavo

@@ -1,0 +1,137 @@
+"""Runs across several hosts (simulated_hosts.py): what they keep in memory for each other, and hosts that are lost."""
+
+import os
+import re
+import shutil
+import signal
+
+from corruption_test import copies_of, flip_bits, rank_pid
+from resume_test import Resuming
+from simulated_hosts import NotPermitted, SimulatedHosts
+from support import DONE, ROOT, checkpoint_tensors, checkpoints, metrics_lines
+
+
+class Hosts(Resuming):
+    """`self.hosts`, and runs that start over on them from the beginning of a test."""
+
+    def start_hosts(self, count):
+        try:
+            self.hosts = SimulatedHosts(count)
+        except NotPermitted as error:
+            self.skipTest(f"namespaces are not allowed here: {error}")
+        self.addCleanup(self.hosts.close)
+
+    def start_on(self, ranks, *arguments, names=None):
+        return self.start_line(self.hosts.mpirun(ranks, names) + [os.environ["OCTAVO"], *map(str, arguments)])
+
+    def train_on(self, ranks, config, *overrides, names=None, code=DONE):
+        result = self.finish(self.start_on(ranks, "train", config, *overrides, names=names))
+        self.assertEqual(result.code, code, result.out[-1500:] + result.err[-1500:])
+        return result
+
+
+class ManyHostsMemoryTest(Hosts):
+    def endless(self):
+        return self.ten_steps(
+            training={"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
+            optimizer={"schedule": "constant"},
+            checkpoint={"every": 25, "in_memory": True, "in_memory_every": 2},
+        )
+
+    def lose(self, ranks, config, lost, lines):
+        """Runs until the metrics have so many lines; then that host is gone, and the others end by themselves."""
+        process = self.start_on(ranks, "train", config)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines, process, seconds=90)
+        self.hosts.cut_power(lost)
+        self.assertNotEqual(self.finish(process, timeout=120).code, DONE)
+
+    def kept(self, name):
+        return [path for path in self.hosts.shm(name).glob("octavo_*/step_*") if (path / "manifest.json").exists()]
+
+    def test_a_lost_host_costs_no_reading_from_disk(self):
+        ranks = [2, 1, 1]
+        for lost, again in (("host1", ranks), ("host0", ranks), ("host2", [2, 1])):
+            with self.subTest(lost=lost, again=again):
+                for name in ("checkpoints", "log", "whole", "whole_log"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                self.start_hosts(3)
+                config = self.endless()
+                self.lose(ranks, config, lost, 35)
+                steps = {path.name for name in self.hosts.names for path in self.kept(name)}
+                step = int(max(steps)[5:])
+                self.assertGreater(step, 25)
+                names = self.hosts.names
+                if len(again) == len(ranks):
+                    self.hosts.bring_back(lost)
+                else:
+                    names = [name for name in names if name != lost]
+                result = self.train_on(again, config, f"training.steps={step + 5}", names=names)
+                found = re.search(r"resuming /dev/shm/octavo_\S+/step_(\d+) after step (\d+)", result.out)
+                self.assertTrue(found, result.out)
+                self.assertIn(step - int(found[2]), (0, 2), "that of the other hosts was complete, or on its way")
+                self.assertRegex(result.out, r"\d files of \S+ were fetched from the memory of other machines")
+                self.assertEqual([self.kept(name) for name in names], [[]] * len(names), "a run that ends frees it")
+                self.train(config, f"training.steps={step + 5}", "checkpoint.dir=whole", "logging.dir=whole_log", ranks=4)
+                self.assert_close(self.losses(), self.losses("whole_log"), 0 if len(again) == len(ranks) else 1e-5)
+                self.hosts.close()
+
+    def test_two_neighbors_lost_at_once_go_on_from_disk(self):
+        self.start_hosts(3)
+        config = self.endless()
+        process = self.start_on([1, 1, 1], "train", config)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 35, process, seconds=90)
+        for name in ("host1", "host2"):
+            self.hosts.cut_power(name)
+        process.kill()  # mpirun waits for what they would have to say
+        self.finish(process)
+        for name in ("host1", "host2"):
+            self.hosts.bring_back(name)
+        result = self.train_on([1, 1, 1], config, "training.steps=40")
+        self.assertIn("resuming checkpoints/step_00000025", result.out)
+
+    def test_a_host_that_was_away_brings_nothing_old(self):
+        """What it has is later than the newest on disk, but of a run that was begun anew meanwhile."""
+        self.start_hosts(2)
+        config = self.endless()
+        self.lose([1, 1], config, "host0", 35)
+        self.assertTrue(self.kept("host1"))
+        self.hosts.bring_back("host0")
+        self.train_on([1], config, "training.steps=30", "checkpoint.resume=never", names=["host0"])
+        result = self.train_on([1, 1], config, "training.steps=40")
+        self.assertIn("resuming checkpoints/step_00000030", result.out)
+
+
+class ExcludedHostsTest(Hosts):
+    def test_goes_on_without_the_host_that_computes_wrong(self):
+        self.start_hosts(3)
+        config = self.config(
+            self.corpus,
+            training={"steps": 100000, "global_batch_size": 18, "micro_batch_size": 1, "check_every": 5,
+                      "on_corruption": "exclude"},
+            optimizer={"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0},
+            checkpoint={"every": 10},
+            parallel={"data_parallel_replicate": 3},
+        )
+        (self.dir / "hosts").write_text("# of a rack\n" + "".join(f"{name} slots=3\n" for name in self.hosts.names))
+        variables = {"NPROC": "3", "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts",
+                     "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())}
+        process = self.start_line([*self.hosts.enter(), str(ROOT / "scripts/launch_mpirun.sh"), "--restarts", "2", str(config)],
+                                  None, variables, start_new_session=True)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
+        directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
+        content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
+        # Of the ranks of host1, the one whose shard it is; the others have it while they compute.
+        flipped = 0
+        for rank in (3, 4, 5):
+            pid, _ = rank_pid(rank)
+            if len(copies_of(pid, content)) > 1:
+                flipped = flip_bits(pid, content)
+        self.assertGreater(flipped, 0)
+        self.wait_for(lambda: (self.dir / "checkpoints/excluded_hosts").exists(), process, seconds=180)
+        lines = metrics_lines(self.dir / "log/metrics.jsonl")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") > lines + 10, process, seconds=180)
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertRegex((self.dir / "checkpoints/excluded_hosts").read_text(), r"\Ahost1 # step \d+: silent corruption on rank [345] on host1: ")
+        self.assertRegex(result.err, r"host1 is in \S+/excluded_hosts from now on")
+        self.assertRegex(result.out, r"9 ranks on cpu(.|\n)*6 ranks on cpu")
