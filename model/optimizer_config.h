@@ -7,7 +7,8 @@
 
 namespace octavo {
 
-enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd };
+enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd, kInverseSqrt };
+enum class Decay : uint8_t { kLinear, kSqrt };
 
 struct OptimizerConfig {
   double lr = 3e-4;
@@ -15,6 +16,7 @@ struct OptimizerConfig {
   int64_t warmup_steps = 200;
   Schedule schedule = Schedule::kCosine;
   int64_t decay_steps = 0;  // 0: a tenth of the steps
+  Decay decay = Decay::kLinear;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;

@@ -5,7 +5,10 @@
 //   constant:    lr
 //   linear:      lr * (1 - (1-r) * t),                     t = (s-w)/(n-w)
 //   cosine:      lr * (r + (1-r) * (1 + cos(pi t)) / 2)
-//   wsd:         lr until the last decay_steps, then linear down to lr * r at step n (Hu et al., arXiv 2404.06395)
+//   inverse_sqrt: lr * max(r, sqrt(max(w, 1) / s))
+//   wsd:         lr until the last decay_steps, then down to lr * r at step n (Hu et al., arXiv 2404.06395), by decay:
+//     linear:    lr * (1 - (1-r) * u),                     u = (s-(n-decay_steps))/decay_steps
+//     sqrt:      lr * (r + (1-r) * (1 - sqrt(u)))          (Hägele et al., arXiv 2405.18392)
 #pragma once
 
 #include <cstdint>

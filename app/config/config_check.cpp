@@ -30,6 +30,9 @@ void check_schedule(const Config& config) {
               "optimizer.decay_steps is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay "
               "phase",
               optimizer.decay_steps, name_of(kSchedule, optimizer.schedule));
+  CHECK_INPUT(optimizer.decay == Decay::kLinear || optimizer.schedule == Schedule::kWsd,
+              "optimizer.decay is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay phase",
+              name_of(kDecay, optimizer.decay), name_of(kSchedule, optimizer.schedule));
   CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
               "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed training.steps {}",
               optimizer.warmup_steps, optimizer.decay_steps, config.training.steps);

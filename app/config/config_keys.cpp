@@ -223,8 +223,9 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.");
   optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.");
   optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.");
-  optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a linear decay at the end.");
+  optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a decay at the end, inverse_sqrt falls with the root of the step.");
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.");
+  optimizer.add("decay", &Optimizer::decay, OneOf{kDecay}, "", "Shape of wsd's decay: linear, or as one minus the root of the part of it that is done.");
   keys.push_back(make_key("optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
@@ -286,7 +287,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("keep_every", &CheckpointConfig::keep_every, Integers{0, kMaxSteps}, "steps", "Checkpoints of steps that are multiples of this are kept for ever; 0 for none.");
   checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "So many failed saves in a row end the run; with 0 the first does.");
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written while training goes on.");
-  checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; on one machine.");
+  checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);

@@ -20,7 +20,9 @@ inline constexpr auto kOnCorruption = std::to_array<Choice<OnCorruption>>(
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},
-                                                                   {"wsd", Schedule::kWsd}});
+                                                                   {"wsd", Schedule::kWsd},
+                                                                   {"inverse_sqrt", Schedule::kInverseSqrt}});
+inline constexpr auto kDecay = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
 inline constexpr auto kFloat8Type =

@@ -18,7 +18,8 @@ OptimizerConfig config_of(Schedule schedule) {
 }
 
 TEST(LearningRate, EveryScheduleWarmsUpLinearly) {
-  for (const Schedule schedule : {Schedule::kCosine, Schedule::kLinear, Schedule::kConstant, Schedule::kWsd}) {
+  for (const Schedule schedule : {Schedule::kCosine, Schedule::kLinear, Schedule::kConstant, Schedule::kWsd,
+                                  Schedule::kInverseSqrt}) {
     const OptimizerConfig config = config_of(schedule);
     EXPECT_DOUBLE_EQ(learning_rate(config, 1, 24), 0.25);
     EXPECT_DOUBLE_EQ(learning_rate(config, 2, 24), 0.5);
@@ -45,6 +46,26 @@ TEST(LearningRate, Linear) {
 TEST(LearningRate, Constant) {
   const OptimizerConfig config = config_of(Schedule::kConstant);
   for (const int64_t step : {5, 14, 24, 30}) EXPECT_DOUBLE_EQ(learning_rate(config, step, 24), 1.0);
+}
+
+TEST(LearningRate, InverseSqrt) {
+  OptimizerConfig config = config_of(Schedule::kInverseSqrt);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 16, 1000), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 100, 1000), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 900, 1000), 0.1);  // min_lr_ratio
+  config.warmup_steps = 0;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 1, 1000), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 25, 1000), 0.2);
+}
+
+TEST(LearningRate, WarmupStableSqrtDecay) {
+  OptimizerConfig config = config_of(Schedule::kWsd);
+  config.decay = Decay::kSqrt;
+  config.decay_steps = 16;
+  EXPECT_DOUBLE_EQ(learning_rate(config, 8, 24), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 9, 24), 0.1 + 0.9 * 0.75);  // a sixteenth of it
+  EXPECT_DOUBLE_EQ(learning_rate(config, 12, 24), 0.55);
+  EXPECT_DOUBLE_EQ(learning_rate(config, 24, 24), 0.1);
 }
 
 TEST(LearningRate, WarmupStableDecay) {

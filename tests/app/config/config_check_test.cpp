@@ -13,6 +13,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
   expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
+  expect_invalid({"optimizer.decay=sqrt"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
   expect_invalid({"data.train=[]"}, "data.train names no dataset");
   expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");

@@ -48,6 +48,7 @@ optimizer:
   warmup_steps: 3
   schedule: wsd
   decay_steps: 2
+  decay: sqrt
   betas: [0.8, 0.85]
   eps: 1e-7
   weight_decay: 0
@@ -110,6 +111,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.optimizer.warmup_steps, 3);
   EXPECT_EQ(config.optimizer.schedule, Schedule::kWsd);
   EXPECT_EQ(config.optimizer.decay_steps, 2);
+  EXPECT_EQ(config.optimizer.decay, Decay::kSqrt);
   EXPECT_EQ(config.optimizer.beta1, 0.8);
   EXPECT_EQ(config.optimizer.beta2, 0.85);
   EXPECT_EQ(config.optimizer.eps, 1e-7);
@@ -346,7 +348,7 @@ TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
   expect_error("model: {preset: llama3_9b}\n", {"model.preset is 'llama3_9b'", "llama3_8b", "llama3_405b"});
   expect_error("model: {preset: [llama3_8b]}\n", {"model.preset is a list", "llama3_8b"});
   expect_error("data: {shuffle: random}\n", {"data.shuffle is 'random'", "lcg, none"});
-  expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd"});
+  expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd, inverse_sqrt"});
   expect_error("optimizer: {state_dtype: float16}\n", {"optimizer.state_dtype is 'float16'", "float32, bfloat16"});
   expect_error("precision: {linear: fp8}\n", {"fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise"});
   expect_error("activation_checkpointing: {mode: some}\n", {"auto, none, selective, block, full"});
