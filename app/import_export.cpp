@@ -148,6 +148,38 @@ bool is_weights_file(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
+// Weights in the formats that go by another name.
+bool is_foreign_weights_file(const std::string& name) {
+  static const std::regex pattern(R"(pytorch_model.*\.bin|consolidated.*\.(pth|safetensors)|.*\.gguf)");
+  return std::regex_match(name, pattern);
+}
+
+bool is_our_weights_file(const fs::path& path) {
+  try {
+    return SafetensorsFile(path.string()).is_ours();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+// A model that Octavo did not export is not replaced by accident.
+void check_export_target(const fs::path& dir) {
+  bool has_ours = false;
+  std::string foreign;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_tensors = is_weights_file(name) && entry.path().extension() == ".safetensors";
+    const bool is_ours = is_tensors && is_our_weights_file(entry.path());
+    has_ours = has_ours || is_ours;
+    if ((is_tensors && !is_ours) || is_foreign_weights_file(name)) foreign = name;
+  }
+  if (foreign.empty() && !has_ours && fs::exists(dir / kHfConfigName)) foreign = kHfConfigName;
+  CHECK_INPUT(foreign.empty(),
+              "{}: holds another model ({} is not of an earlier export), expected an empty directory; --force replaces "
+              "it",
+              dir.string(), foreign);
+}
+
 void remove_old_weights(const fs::path& dir) {
   std::vector<fs::path> old;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
@@ -184,6 +216,7 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
                 writers.emplace_back((dir / name).string(), std::move(entries)));
     report.files.push_back(name);
   }
+  report.bytes = total_bytes;
   remove_old_weights(dir);
   for (SafetensorsWriter& writer : writers) writer.rename();
   if (shards.size() == 1) return;
@@ -216,7 +249,7 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
 
 }  // namespace
 
-void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   const fs::path target = without_trailing_slash(checkpoint_dir);
   CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
               hf_dir, kHfConfigName);
@@ -224,18 +257,21 @@ void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
   if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
   check_import_target(target);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
+  ImportReport report{.parameters = source.model_config().num_parameters()};
   remove_directory(temporary);
   std::error_code error;
   fs::create_directories(temporary, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
     const std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+    report.tokenizer = !files.empty();
     write_weights_checkpoint(source, import_meta(hf_dir, source.json()), files, temporary);
     install_directory(temporary, target);
   } catch (...) {
     fs::remove_all(temporary, error);
     throw;
   }
+  return report;
 }
 
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options) {
@@ -248,7 +284,10 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
   std::error_code error;
   fs::create_directories(dir, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
+  if (!options.force) check_export_target(dir);
   ExportReport report;
+  report.step = source.checkpoint().step();
+  report.parameters = source.checkpoint().model_config().num_parameters();
   export_weights(source.checkpoint(), dir, options, report);
   export_config(source.checkpoint(), dir, options.dtype, report);
   export_tokenizer(source.checkpoint(), dir, report);

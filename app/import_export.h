@@ -13,21 +13,29 @@ namespace octavo {
 // Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments, and the
 // tokenizer if there is one. Says in the log what is unusual about the weights (WeightSource::note). Written
 // under a temporary name beside it and renamed. InputError when something other than a checkpoint is already there.
-void import_hf(const std::string& hf_dir, const std::string& checkpoint_dir);
+struct ImportReport {
+  int64_t parameters = 0;
+  bool tokenizer = false;  // whether the checkpoint carries one
+};
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir);
 
 struct ExportOptions {
   DType dtype = DType::kFloat32;            // or bfloat16
   int64_t max_shard_bytes = 5'000'000'000;  // of tensors in a file; more than one file gets an index
+  bool force = false;                       // replace a model that is not an earlier export
 };
 
 struct ExportReport {
   std::vector<std::string> files;   // written, without the directory
+  int64_t step = 0;                 // of the checkpoint
+  int64_t parameters = 0;
+  int64_t bytes = 0;  // of the tensors
   std::string tokenizer_elsewhere;  // the tokenizer that the checkpoint names and does not carry; it is not copied
 };
 
 // A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
-// weights and the tokenizer's files that the checkpoint carries. Older weights in the directory are replaced, once the
-// new ones are whole; other files stay.
+// weights and the tokenizer's files that the checkpoint carries. The weights of an earlier export in the directory are
+// replaced, once the new ones are whole; other files stay. InputError where it holds a model of another origin.
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
 
 }  // namespace octavo

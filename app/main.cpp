@@ -16,6 +16,7 @@
 #include "app/import_export.h"
 #include "build_config.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/printable.h"
 #include "data/pack.h"
 
@@ -35,7 +36,8 @@ struct CommandLine {
   GenerateArguments generate;
   InspectArguments inspect;
   PackOptions pack;
-  std::string source, destination, dtype = "float32";
+  std::string source, destination, dtype = "float32", shard_size = "5GB";
+  bool force = false;
 };
 
 using Command = std::function<int(ProcessGroup&)>;
@@ -119,8 +121,12 @@ int run_pack(const PackOptions& options) {
 
 int run_export(const CommandLine& line) {
   const DType dtype = line.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-  const ExportReport report = export_hf(line.source, line.destination, {.dtype = dtype});
-  std::cout << fmt::format("{}: {} files\n", line.destination, report.files.size());
+  const ExportReport report = export_hf(
+      line.source, line.destination,
+      {.dtype = dtype, .max_shard_bytes = parse_bytes(line.shard_size, "--shard-size"), .force = line.force});
+  std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", line.destination, report.step,
+                           with_thousands_separators(report.parameters), line.dtype,
+                           static_cast<double>(report.bytes) / 1e9, report.files.size());
   if (!report.tokenizer_elsewhere.empty()) {
     std::cout << fmt::format("the checkpoint carries no tokenizer, so none was copied; it was {}\n",
                              report.tokenizer_elsewhere);
@@ -180,7 +186,10 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   import_command->add_option("checkpoint", line.destination, "CHECKPOINT")->required();
   import_command->callback([&] {
     run = on_root([&] {
-      import_hf(line.source, line.destination);
+      const ImportReport report = import_hf(line.source, line.destination);
+      std::cout << fmt::format("{}: step 0, {} parameters, {}\n", line.destination,
+                               with_thousands_separators(report.parameters),
+                               report.tokenizer ? "with its tokenizer" : "without a tokenizer");
       return kExitDone;
     });
   });
@@ -190,6 +199,8 @@ void add_file_commands(CLI::App& app, CommandLine& line, Command& run) {
   export_command->add_option("hf_dir", line.destination, "HF_DIR")->required();
   export_command->add_option("--dtype", line.dtype, "float32 or bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16"}));
+  export_command->add_option("--shard-size", line.shard_size, "tensors of a file at most, as 5GB or 500MiB");
+  export_command->add_flag("--force", line.force, "replace a model in HF_DIR that octavo did not export");
   export_command->callback([&] { run = on_root([&] { return run_export(line); }); });
 }
 

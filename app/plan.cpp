@@ -1,6 +1,6 @@
 #include <omp.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -11,27 +11,12 @@
 #include "app/plan/plan_search.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/json_input.h"
 
 namespace octavo {
 
 namespace {
-
-// "80GiB", "80 GB", "81920MiB", "81920MB" as bytes.
-int64_t parse_memory(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  std::string unit = end;
-  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
-  const std::pair<const char*, double> units[] = {{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6}};
-  for (const auto& [name, bytes] : units) {
-    if (unit == name && end != text.c_str() && std::isfinite(value) && value > 0 && value * bytes < 1e18) {
-      return static_cast<int64_t>(value * bytes);
-    }
-  }
-  throw InputError(
-      fmt::format("--gpu-memory is {}, expected a positive number with a unit: 80GiB, 80GB or 81920MiB", text));
-}
 
 // Without --gpus: as many as the mesh of the config states.
 int64_t stated_gpus(const Config& config) {
@@ -64,7 +49,7 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
     target.device.multiprocessors = static_cast<int>(machine.multiprocessors);
     target.device.memory_bytes = machine.gpu_memory_bytes;
   }
-  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_memory(arguments.gpu_memory);
+  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
   return target;
 }
 

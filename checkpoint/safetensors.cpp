@@ -16,6 +16,11 @@
 namespace octavo {
 namespace {
 
+// In the metadata of what Octavo writes.
+constexpr const char* kProducerKey = "producer";
+constexpr const char* kProducer = "octavo";
+
+
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;
@@ -117,7 +122,7 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
 std::string make_header(std::vector<SafetensorsEntry>& entries, int64_t& data_bytes) {
   // Ordered by offset as other writers do, which a sorted JSON object would not keep.
   nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};
+  header["__metadata__"] = {{"format", "pt"}, {kProducerKey, kProducer}};
   data_bytes = 0;
   for (SafetensorsEntry& entry : entries) {
     CHECK(!header.contains(entry.name), "tensor {} is written twice to one safetensors file", entry.name);
@@ -226,7 +231,11 @@ void SafetensorsFile::parse_header() {
   const nlohmann::json json = parse_json(header(), path() + ": its header");
   CHECK_INPUT(json.is_object(), "{}: is not a safetensors file: its header is not a JSON object", path());
   for (const auto& [name, value] : json.items()) {
-    if (name != "__metadata__") entries_.emplace(name, parse_entry(path(), name, value));
+    if (name != "__metadata__") {
+      entries_.emplace(name, parse_entry(path(), name, value));
+    } else {
+      is_ours_ = value.is_object() && value.contains(kProducerKey) && value.at(kProducerKey) == kProducer;
+    }
   }
 }
 

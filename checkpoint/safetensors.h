@@ -52,6 +52,8 @@ class SafetensorsFile {
   std::string_view header() const;  // the JSON text, padding included
   const std::map<std::string, SafetensorsEntry, std::less<>>& entries() const { return entries_; }
   const SafetensorsEntry* find(std::string_view name) const;  // null when there is none; borrowed
+  // Whether its metadata says that Octavo wrote it.
+  bool is_ours() const { return is_ours_; }
 
   // The bytes of an entry of this file, in the mapping.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
@@ -65,6 +67,7 @@ class SafetensorsFile {
   MappedFile file_;
   int64_t header_bytes_ = 0;
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
+  bool is_ours_ = false;
 };
 
 // What a file of these entries begins with, whose byte ranges are assigned here: the length of the header, and the

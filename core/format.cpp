@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "core/error.h"
 
 namespace octavo {
 
@@ -24,6 +28,21 @@ std::string format_duration(double seconds) {
   if (whole < kHour) return fmt::format("{}m", whole / kMinute);
   if (whole < kDay) return fmt::format("{}h {}m", whole / kHour, whole % kHour / kMinute);
   return fmt::format("{}d {}h", whole / kDay, whole % kDay / kHour);
+}
+
+int64_t parse_bytes(const std::string& text, const char* option) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  std::string unit = end;
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  const std::pair<const char*, double> units[] = {{"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6}};
+  for (const auto& [name, bytes] : units) {
+    if (unit == name && end != text.c_str() && std::isfinite(value) && value > 0 && value * bytes < 1e18) {
+      return static_cast<int64_t>(value * bytes);
+    }
+  }
+  throw InputError(
+      fmt::format("{} is {}, expected a positive number with a unit: 80GiB, 80GB or 81920MiB", option, text));
 }
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers as people read and write them.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,8 @@ std::string with_thousands_separators(int64_t value);
 
 // 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
 std::string format_duration(double seconds);
+
+// "80GiB", "80GB", "81920MiB", "500MB". InputError naming `option` for anything else.
+int64_t parse_bytes(const std::string& text, const char* option);
 
 }  // namespace octavo

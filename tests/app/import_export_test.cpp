@@ -390,6 +390,34 @@ TEST(Export, RefusesADamagedCheckpointAndItsDirectory) {
   EXPECT_EQ(read_all(dir / "exported"), before);
 }
 
+TEST(Export, ReplacesAnotherModelWhenToldTo) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  // Weights of one file or several, of other formats, or a config alone.
+  for (const char* name : {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin",
+                           "consolidated.00.pth", "config.json"}) {
+    const std::string exported = dir / (std::string("exported_") + name);
+    fs::create_directories(exported);
+    const std::string foreign = fs::path(exported) / name;
+    if (std::string_view(name).ends_with(".safetensors")) {
+      fs::copy_file(fs::path(golden("gqa")) / "model.safetensors", foreign);
+    } else {
+      write_file(foreign, "{}");
+    }
+    const std::string before = read_whole_file(foreign);
+    EXPECT_THROW(export_hf(dir / "checkpoint", exported), InputError) << name;
+    EXPECT_EQ(read_whole_file(foreign), before);
+    const ExportReport report = export_hf(dir / "checkpoint", exported, {.force = true});
+    EXPECT_EQ(report.step, 0);
+    EXPECT_EQ(read_all(exported), read_all(golden("gqa")));
+  }
+  // What is no model stays, and is in nobody's way.
+  fs::create_directories(dir / "notes");
+  write_file(dir / "notes/README.md", "mine");
+  export_hf(dir / "checkpoint", dir / "notes");
+  EXPECT_EQ(read_whole_file(dir / "notes/README.md"), "mine");
+}
+
 TEST(Export, BringsTheTokenizer) {
   const TempDir dir;
   HfDirectory hf(dir, "gqa");
