@@ -6,8 +6,9 @@
 # With --restarts, a run that dies (a rank is killed, exit code 1) is started again on the same nodes from its newest checkpoint, up to N times in
 # all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
 #
-# Slurm sends SIGTERM ten minutes before the time is up (--signal below); Octavo then saves a checkpoint and ends with exit
-# code 3, and the job puts itself back into the queue, to go on from there. OCTAVO=PATH names another program.
+# A tenth of the job's time before that is up, ten minutes at most, the ranks get SIGTERM; Octavo then saves a checkpoint and ends with exit
+# code 3, and the job puts itself back into the queue, to go on from there, if it came further than the job before. OCTAVO=PATH names
+# another program.
 #
 # The token files and checkpoint.dir must be on a file system that all nodes share. Open MPI must have been built with PMIx
 # (Debian's and Ubuntu's are); `srun --mpi=list` shows what the cluster's Slurm offers.
@@ -16,7 +17,6 @@
 #SBATCH --open-mode=append
 #SBATCH --exclusive
 #SBATCH --requeue
-#SBATCH --signal=TERM@600
 set -euo pipefail
 # Slurm runs a copy of this script, so paths start where sbatch was called.
 checkout="${SLURM_SUBMIT_DIR:-.}"
@@ -49,9 +49,39 @@ run_once() {
   srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" "$octavo" train "$@"
 }
 
+# Of the job, as squeue says it: D-HH:MM:SS, HH:MM:SS or MM:SS. Nothing where there is no limit.
+seconds_left() {
+  local left
+  left="$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %L 2>/dev/null | tr -d ' ')" || return 0
+  [[ "$left" =~ ^(([0-9]+)-)?(([0-9]+):)?([0-9]+):([0-9]+)$ ]] || return 0
+  echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
+}
+
+# Slurm's own --signal knows no share of the time: ten minutes before the end of ten, it would come at once.
+warn_in_time() {
+  local left margin
+  left="$(seconds_left)"
+  [[ -n "$left" ]] || return 0
+  margin=$((left / 10 < 600 ? left / 10 : 600))
+  {
+    sleep $((left - margin))
+    scancel --signal=TERM "$SLURM_JOB_ID" # the steps, not this script
+  } </dev/null >/dev/null 2>&1 &
+  warning=$!
+}
+
 status=0
+warning=""
+at_first="$(newest_checkpoint "$octavo" "$@")"
+warn_in_time
 run_with_restarts "$octavo" run_once "$@"
+if [[ -n "$warning" ]]; then kill "$warning" 2>/dev/null || true; fi
 if ((status == 3)); then
+  at_last="$(newest_checkpoint "$octavo" "$@")"
+  if [[ "${at_last#* }" == "${at_first#* }" ]]; then
+    echo "launch_slurm.sh: the time of the job did not suffice for a step: not put back into the queue" >&2
+    exit 3
+  fi
   echo "stopped by a signal after saving a checkpoint: back into the queue"
   scontrol requeue "$SLURM_JOB_ID"
   status=0

@@ -1,6 +1,7 @@
 """scripts/launch_*.sh --restarts: a run whose ranks are killed goes on by itself, and one that cannot go on ends."""
 
 import os
+import re
 import signal
 import time
 
@@ -121,12 +122,15 @@ class RestartsTest(Restarted):
 
 
 class SlurmRestartsTest(Restarted):
-    def launch_job(self, *arguments):
+    def launch_job(self, *arguments, time_left="UNLIMITED", variables=None):
         """With what Slurm gives a job, and an srun of mpirun."""
+        self.write_program("squeue", f'echo "   {time_left}"\n')
+        # Signals the steps, as Slurm does.
+        self.write_program("scancel", f'echo "$@" >>scancel.log; pkill -TERM -f "^{os.environ["OCTAVO"]} train {self.dir}"\n')
         self.write_program("srun", 'exec mpirun -n 2 --oversubscribe --bind-to none "${@:3}"\n')
         self.write_program("scontrol", 'echo "$@" >>scontrol.log\n')
-        variables = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
-        return self.launch("launch_slurm.sh", *arguments, variables=variables)
+        of_slurm = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
+        return self.launch("launch_slurm.sh", *arguments, variables=of_slurm | (variables or {}))
 
     def test_a_rank_is_killed(self):
         config = self.ten_steps(**self.SECTIONS)
@@ -137,6 +141,38 @@ class SlurmRestartsTest(Restarted):
         self.assertRegex(self.restarts(result)[0], r"^launch_slurm.sh: the run ended by SIGKILL: restart 1 of 2, from step_")
         self.train(config, "logging.dir=whole", "checkpoint.dir=whole", ranks=2)
         self.assertEqual(self.losses(), self.losses("whole"))
+
+    def test_the_end_of_its_time_puts_it_back_into_the_queue(self):
+        began = time.monotonic()
+        process = self.launch_job(self.ten_steps(**self.LONG), time_left="0:10")
+        self.assertEqual(self.finish(process).code, DONE)
+        self.assertGreater(time.monotonic() - began, 8.5)
+        self.assertEqual((self.dir / "scancel.log").read_text(), "--signal=TERM 7\n")
+        self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
+        self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
+    def test_a_job_too_short_for_a_step_is_not_put_back(self):
+        config = self.ten_steps(**self.LONG)
+        self.train(config, "training.steps=1")
+        self.write_program("octavo", f'if [[ "$1" == config ]]; then exec {os.environ["OCTAVO"]} "$@"; fi\nexit 3\n')
+        variables = {"OCTAVO": str(self.dir / "octavo")}
+        result = self.finish(self.launch_job("--restarts", 2, config, variables=variables))
+        self.assertEqual(result.code, STOPPED)
+        self.assertIn("did not suffice for a step", result.err)
+        self.assertFalse((self.dir / "scontrol.log").exists())
+
+    def test_the_time_that_squeue_says(self):
+        for text, seconds in (("1-02:03:04", 93784), ("02:03:04", 7384), ("08:09", 489), ("0:00", 0), ("UNLIMITED", ""), ("INVALID", "")):
+            self.write_program("squeue", f'echo "{text}"\n')
+            script = f'SLURM_JOB_ID=7; {self.function("seconds_left")}; seconds_left'
+            line = ["bash", "-euc", script]
+            result = self.finish(self.start_line(line, None, {"PATH": f"{self.dir}:{os.environ['PATH']}"}))
+            self.assertEqual((result.code, result.out.strip()), (0, str(seconds)), text)
+
+    @staticmethod
+    def function(name):
+        text = (ROOT / "scripts/launch_slurm.sh").read_text()
+        return re.search(rf"^{name}\(\) {{\n.*?^}}", text, re.M | re.S)[0]
 
     def test_a_signal_puts_it_back_into_the_queue(self):
         process = self.launch_job("--restarts", 2, self.ten_steps(**self.LONG))
