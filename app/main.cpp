@@ -4,19 +4,24 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <iostream>
 #include <new>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "app/commands.h"
 #include "app/console.h"
 #include "app/import_export.h"
 #include "build_config.h"
+#include "core/commit.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/nearest_name.h"
 #include "core/printable.h"
 #include "data/pack.h"
 
@@ -56,8 +61,8 @@ Command on_root(std::function<int()> work) {
   };
 }
 
-void add_config(CLI::App* command, ConfigArguments& arguments) {
-  command->add_option("config", arguments.path, "CONFIG.yaml")->required();
+void add_config(CLI::App* command, ConfigArguments& arguments, const char* what = "CONFIG.yaml") {
+  command->add_option("config", arguments.path, what)->required();
   command->add_option("overrides", arguments.overrides, "section.key=value, in place of the file's");
 }
 
@@ -67,7 +72,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line, StartupTimer& timer,
   train->callback([&] { run = [&](ProcessGroup& group) { return train_command(line.config, group, timer); }; });
 
   auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");
-  add_config(evaluate, line.config);
+  add_config(evaluate, line.config, "CONFIG.yaml, or a checkpoint whose own config is taken");
   evaluate->callback([&] { run = [&](ProcessGroup& group) { return evaluate_command(line.config, group); }; });
 
   auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
@@ -121,9 +126,9 @@ int run_pack(const PackOptions& options) {
 
 int run_export(const CommandLine& line) {
   const DType dtype = line.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-  const ExportReport report = export_hf(
-      line.source, line.destination,
-      {.dtype = dtype, .max_shard_bytes = parse_bytes(line.shard_size, "--shard-size"), .force = line.force});
+  const ExportReport report =
+      export_hf(line.source, line.destination,
+                {.dtype = dtype, .max_shard_bytes = parse_bytes(line.shard_size, "--shard-size"), .force = line.force});
   std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", line.destination, report.step,
                            with_thousands_separators(report.parameters), line.dtype,
                            static_cast<double>(report.bytes) / 1e9, report.files.size());
@@ -241,6 +246,20 @@ int run_command(const Command& command, ProcessGroup& group) {
   }
 }
 
+// What CLI11 says, but of a command that there is not, the nearest that there is.
+std::string complaint(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const std::string written = argc > 1 ? argv[1] : "";
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  const bool is_command = std::find(commands.begin(), commands.end(), written) != commands.end();
+  if (written.empty() || written.front() == '-' || is_command) return error.what();
+  const std::string message = fmt::format("there is no command {}", written);
+  if (const std::optional<std::string> meant = nearest_name(written, commands)) {
+    return fmt::format("{}; did you mean {}?", message, *meant);
+  }
+  return fmt::format("{}, expected {}", message, fmt::join(commands, ", "));
+}
+
 int main(int argc, char** argv) {
   StartupTimer timer;
   occupy_standard_streams();
@@ -252,7 +271,8 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(logger);
 
   CLI::App app("Octavo pretrains Llama-3-family language models.", "octavo");
-  app.set_version_flag("--version", std::string("octavo ") + kVersion + (kHasCuda ? " (CUDA)" : " (CPU)"));
+  app.set_version_flag("--version",
+                       fmt::format("octavo {} ({}, commit {})", kVersion, kHasCuda ? "CUDA" : "CPU", build_commit()));
   app.require_subcommand(1);
   CommandLine line;
   Command command;
@@ -274,7 +294,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;  // --help, --version
     if (asked && group.is_root()) app.exit(error);
-    if (!asked && group.is_root()) print_error(fmt::format("{} (see octavo --help)", error.what()));
+    if (!asked && group.is_root())
+      print_error(fmt::format("{} (see octavo --help)", complaint(app, error, argc, argv)));
     return asked ? kExitDone : kExitBadInput;
   }
   if (line.bench.json || line.doctor.json || line.plan.json) spdlog::set_level(spdlog::level::off);  // nothing but JSON

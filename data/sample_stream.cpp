@@ -15,6 +15,11 @@
 namespace octavo {
 namespace {
 
+#define CHECK_SAME(condition, ...)                               \
+  do {                                                           \
+    if (!(condition)) throw OtherData(fmt::format(__VA_ARGS__)); \
+  } while (false)
+
 using Json = nlohmann::json;
 
 // No run counts as far; what lies above must not overflow when it is added to.
@@ -160,9 +165,9 @@ void SampleStream::restore(const Json& json) {
   seek(sample);
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const int64_t saved = integer_at(json.at("datasets").at(static_cast<size_t>(d)), "windows", kWhere);
-    CHECK_INPUT(saved == mixture_.taken(d),
-                "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
-                name(d), sample, mixture_.taken(d));
+    CHECK_SAME(saved == mixture_.taken(d),
+               "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
+               name(d), sample, mixture_.taken(d));
   }
 }
 
@@ -171,31 +176,31 @@ void SampleStream::check_belongs(const Json& json) const {
   for (const auto& [key, value] : expected.items()) {
     // Without a shuffle the seed changes nothing.
     if (key == "seed" && config_.shuffle == Shuffle::kNone) continue;
-    CHECK_INPUT(json.at(key) == value, "the loader state was saved with data.{} {}, but the config has {}", key,
-                json.at(key).dump(), value.dump());
+    CHECK_SAME(json.at(key) == value, "the loader state was saved with data.{} {}, but the config has {}", key,
+               json.at(key).dump(), value.dump());
   }
   const Json& saved = json.at("datasets");
-  CHECK_INPUT(saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
-              saved.size(), datasets_.size());
+  CHECK_SAME(saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
+             saved.size(), datasets_.size());
   for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at("next_sample"));
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
   const auto& [name, weight, fingerprint, row, order] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
-  CHECK_INPUT(tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}",
-              row.path(0), row.num_tokens(), tokens);
+  CHECK_SAME(tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}", row.path(0),
+             row.num_tokens(), tokens);
   const auto saved_weight = integer_at(saved, "weight", kWhere);
-  CHECK_INPUT(saved_weight == weights_[dataset],
-              "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
-              "weights",
-              row.path(0), weights_[dataset], saved_weight);
+  CHECK_SAME(saved_weight == weights_[dataset],
+             "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
+             "weights",
+             row.path(0), weights_[dataset], saved_weight);
   if (!saved.contains("fingerprint")) return;
   const Json& saved_fingerprint = saved.at("fingerprint");
-  CHECK_INPUT(saved_fingerprint == fingerprint,
-              "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
-              "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
-              row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
+  CHECK_SAME(saved_fingerprint == fingerprint,
+             "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
+             "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
+             row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }
 
 }  // namespace octavo

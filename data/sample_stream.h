@@ -12,12 +12,19 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "data/config.h"
 #include "data/mixture.h"
 #include "data/token_row.h"
 #include "data/window_order.h"
 
 namespace octavo {
+
+// A loader state that was saved with other data, or another order of it.
+class OtherData : public InputError {
+ public:
+  using InputError::InputError;
+};
 
 // Where the tokens of a sample lie.
 struct Sample {
@@ -71,8 +78,8 @@ class SampleStream {
   // A state as JSON, with what it belongs to: the datasets and their fingerprints (data/fingerprint.h), as they were
   // when they were opened, the order, seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
-  // InputError when the JSON is malformed, or of other datasets, weights, seq_len, order or bos/eos. Of a dataset
-  // without a fingerprint, as earlier versions saved it, the count of tokens must do.
+  // InputError when the JSON is malformed; OtherData when it is of other datasets, weights, seq_len, order or bos/eos.
+  // Of a dataset without a fingerprint, as earlier versions saved it, the count of tokens must do.
   void restore(const nlohmann::json& json);
 
  private:

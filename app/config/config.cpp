@@ -133,13 +133,15 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
   return read_config(tree, path);
 }
 
-Config config_from_json(const nlohmann::json& json, const std::string& source) {
+Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
   nlohmann::json known = json;  // a checkpoint of an older version may have keys that are gone
   for (const RetiredKey& key : kRetiredKeys) {
     if (known.contains(key.section) && known[key.section].is_object()) known[key.section].erase(key.name);
   }
-  return read_config(node_from_json(known, source), source);
+  ConfigNode tree = node_from_json(known, source);
+  for (const std::string& override_text : overrides) apply_override(tree, override_text);
+  return read_config(tree, source);
 }
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }

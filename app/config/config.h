@@ -51,6 +51,9 @@ struct PrecisionGuardConfig {
   int64_t fallback_steps = 1000;
 };
 
+// What a run that goes on may do otherwise than the config that its checkpoint was saved with.
+enum class AllowedChange : uint8_t { kData, kSchedule };
+
 struct CheckpointConfig {
   std::string dir = "checkpoints";  // holds step_00000500/ and so on
   int64_t every = 500;
@@ -62,12 +65,14 @@ struct CheckpointConfig {
   bool in_memory = false;
   int64_t in_memory_every = 50;
   std::string resume = "auto";
+  std::vector<AllowedChange> allow_changes = {};
 };
 
 struct LoggingConfig {
   int64_t every = 10;
   std::string dir;
   bool tensorboard = true;
+  std::string prometheus = {};  // a file; empty: none
   int64_t fp8_stats_every = 0;
 };
 
@@ -114,7 +119,8 @@ struct Config {
 Config load_config(const std::string& path, std::span<const std::string> overrides = {});
 
 // The same from to_json's JSON, whose every value comes back unchanged; `source` names it in messages.
-Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config");
+Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
+                        std::span<const std::string> overrides = {});
 
 // Every key with its resolved value, in the config's own layout.
 nlohmann::json to_json(const Config& config);

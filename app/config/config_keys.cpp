@@ -290,10 +290,12 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
+  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on may do otherwise than the run that saved its checkpoint: take other data, which it begins anew, or let the learning rate jump. Without it either is refused.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
+  logging.add("prometheus", &LoggingConfig::prometheus, OptionalText{}, "", "File with the last logged step in Prometheus' text format, replaced at each, for the textfile collector of its node exporter; its name must end in .prom for that.");
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
   SectionKeys<ValidationConfig> validation(keys, "validation", &Config::validation);
   validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");

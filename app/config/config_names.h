@@ -17,6 +17,8 @@ inline constexpr auto kOnPrecisionGap =
     std::to_array<Choice<OnPrecisionGap>>({{"warn", OnPrecisionGap::kWarn}, {"bfloat16", OnPrecisionGap::kBFloat16}});
 inline constexpr auto kOnCorruption = std::to_array<Choice<OnCorruption>>(
     {{"stop", OnCorruption::kStop}, {"exclude", OnCorruption::kExclude}, {"warn", OnCorruption::kWarn}});
+inline constexpr auto kAllowedChange =
+    std::to_array<Choice<AllowedChange>>({{"data", AllowedChange::kData}, {"schedule", AllowedChange::kSchedule}});
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},

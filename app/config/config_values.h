@@ -4,6 +4,7 @@
 //   write(value)        as JSON, which read() takes back unchanged
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -141,6 +142,30 @@ struct OneOf {
 
 template <typename Enum, size_t kCount>
 OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
+
+// Any of them, each once: a list, or a single one. Empty: none.
+template <typename Enum>
+struct SomeOf {
+  OneOf<Enum> each;
+
+  std::string expected() const { return "a list of " + each.expected().substr(std::string_view("one of ").size()); }
+  bool read(const ConfigNode& node, std::vector<Enum>& values) const {
+    values.clear();
+    if (node.kind == ConfigNode::Kind::kNull) return true;
+    const std::vector<ConfigNode> single{node};
+    for (const ConfigNode& item : node.kind == ConfigNode::Kind::kList ? node.children : single) {
+      Enum value{};
+      if (!each.read(item, value) || std::find(values.begin(), values.end(), value) != values.end()) return false;
+      values.push_back(value);
+    }
+    return true;
+  }
+  nlohmann::ordered_json write(const std::vector<Enum>& values) const {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Enum value : values) list.push_back(each.write(value));
+    return list;
+  }
+};
 
 // Two numbers in a list, each of at least 0 and below 1. Throws for a wrong one of them, under the name `key`.
 struct NumberPair {

@@ -1,40 +1,16 @@
 #include "app/config/unknown_keys.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/nearest_name.h"
 
 namespace octavo {
 
 namespace {
 
 using Kind = ConfigNode::Kind;
-
-// Levenshtein's distance: insertions, deletions and substitutions that turn one word into the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-// The edit distance, but a key cut short (warmup of warmup_steps, batch_size of global_batch_size) is near the whole.
-size_t name_distance(std::string_view written, std::string_view known) {
-  constexpr size_t kTellingLength = 4, kCutShort = 2;
-  const size_t distance = edit_distance(written, known);
-  const bool is_part = written.size() >= kTellingLength && known.find(written) != std::string_view::npos;
-  return is_part ? std::min(distance, kCutShort) : distance;
-}
 
 std::string_view section_of(std::string_view key) {
   const size_t dot = key.rfind('.');
@@ -61,7 +37,7 @@ size_t key_distance(std::string_view written, std::string_view known) {
   std::string message = fmt::format("{}: unknown key {}", where, key);
   if (nearest == known_keys.end()) throw InputError(message);
   const std::string section(section_of(key));
-  if (key_distance(key, *nearest) <= std::max<size_t>(2, last_part(key).size() / 2))
+  if (key_distance(key, *nearest) <= largest_slip(last_part(key)))
     throw InputError(fmt::format("{}; did you mean {}?", message, *nearest));
   std::string siblings;
   for (const std::string& known : known_keys) {

@@ -1,15 +1,46 @@
 #include "app/run/run_config.h"
 
+#include <filesystem>
+#include <span>
+#include <system_error>
+
 #include "app/run/same_files.h"
 #include "app/run/weights.h"
+#include "core/error.h"
 #include "core/log.h"
 
 namespace octavo {
 
-Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
+namespace {
+
+Config config_of_checkpoint(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
+  const Checkpoint checkpoint = open_same_checkpoint(path, group);
   Config config;
   group.agree([&] {
-    config = load_config(arguments.path, arguments.overrides);
+    const std::string found = checkpoint.path().string();
+    CHECK_INPUT(checkpoint.meta().contains("config") && checkpoint.meta().at("config").contains("training"),
+                "{}: has no config of a run, as it was imported; expected CONFIG.yaml, with checkpoint.resume={}",
+                found, found);
+    nlohmann::json json = checkpoint.meta().at("config");
+    for (const char* of_then : {"parallel", "device"}) json.erase(of_then);
+    if (json.contains("precision")) json["precision"].erase("compute");
+    json["checkpoint"]["resume"] = found;
+    config = config_from_json(json, found, overrides);
+  });
+  return config;
+}
+
+}  // namespace
+
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
+  std::error_code error;
+  const bool is_checkpoint = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
+  Config config;
+  if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
+    config = config_of_checkpoint(arguments.path, arguments.overrides, group);
+  }
+  group.agree([&] {
+    if (config.source.empty()) config = load_config(arguments.path, arguments.overrides);
     validate(config, group.size(), purpose);
   });
   const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);

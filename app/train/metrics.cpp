@@ -111,6 +111,22 @@ std::vector<Scalar> scalars(const StepMetrics& metrics) {
   return all;
 }
 
+// A value of a label: \, " and newlines escaped.
+std::string label(const char* name, const std::string& value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return fmt::format("{}=\"{}\"", name, escaped);
+}
+
+std::string prometheus_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
 constexpr int64_t kReadBytes = int64_t{1} << 20;
 
 // Of a line: what a step that is done again has again.
@@ -133,6 +149,32 @@ std::string console_line(const StepMetrics& metrics, double eta_seconds) {
                       format_duration(eta_seconds));
   if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
   return line;
+}
+
+std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s) {
+  std::map<std::string, std::string> lines;  // by name, as those of one name stand together
+  const std::string of_run = label("run", run);
+  const auto add = [&](const std::string& key, double value, const std::string& labels = "") {
+    const std::string name = "octavo_" + key;
+    lines[name] += fmt::format("{}{{{}{}}} {}\n", name, of_run, labels, prometheus_number(value));
+  };
+  add("step", static_cast<double>(metrics.step));
+  add("steps", static_cast<double>(metrics.total_steps));
+  add("time_seconds", static_cast<double>(time_s));
+  visit_numbers(metrics, [&](const char* key, auto value) { add(key, static_cast<double>(value)); });
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) add(key, value, "," + label("dataset", name));
+  });
+  for (const Fp8TensorReport& report : metrics.fp8) {
+    const std::string labels = fmt::format(",layer=\"{}\",{},{}", report.layer, label("linear", report.linear),
+                                           label("tensor", report.tensor));
+    visit_numbers(report, [&](const char* key, auto value) {
+      add(fmt::format("fp8_{}", key), static_cast<double>(value), labels);
+    });
+  }
+  std::string text;
+  for (const auto& [name, of_name] : lines) text += fmt::format("# TYPE {} gauge\n{}", name, of_name);
+  return text;
 }
 
 std::string metrics_json(const StepMetrics& metrics) {

@@ -52,6 +52,11 @@ std::string console_line(const StepMetrics& metrics, double eta_seconds);
 // keys.
 std::string metrics_json(const StepMetrics& metrics);
 
+// The step in Prometheus' text format, for the textfile collector of its node exporter: octavo_loss{run="RUN"} and so
+// on for each number; by dataset and FP8 tensor with a label of its name; octavo_time_seconds, when it was logged, by
+// which a run that stands still is seen.
+std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s);
+
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
 // that resumes repeats steps: one whose line is there already, with the same losses and gradient norm, is not written
 // again; of several different lines of a step the last one counts. Used by one thread, on one rank.

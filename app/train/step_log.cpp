@@ -1,10 +1,12 @@
 #include "app/train/step_log.h"
 
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 #include <utility>
 
 #include "core/log.h"
+#include "core/output_file.h"
 #include "model/schedule.h"
 
 namespace octavo {
@@ -70,6 +72,14 @@ void StepLog::report(const FinishedStep& step, StepContext context) {
   log_line(LogLevel::kInfo, console_line(m, static_cast<double>(m.total_steps - m.step) * seconds / steps));
   if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
   queue_.post([this, m] { write(m); });
+  if (!config_.logging.prometheus.empty()) {
+    post([this, m] {
+      OutputFile file(config_.logging.prometheus);
+      file.write(prometheus_text(m, config_.logging.dir, std::time(nullptr)));
+      file.finish();
+      file.rename();
+    });
+  }
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
 }
 

@@ -9,6 +9,7 @@
 
 #include "app/memory/plan_memory.h"
 #include "app/run/weights.h"
+#include "app/train/config_changes.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -75,6 +76,7 @@ void TrainingRun::reserve_snapshot() {
 
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
   if (found) {
+    compare_configs(*found);
     load(*found);
     timer_.mark("reading");
     if (runtime_.group().is_root()) log_info("resuming {} after step {}", found->path().string(), start_.step);
@@ -101,6 +103,57 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   start_.loader_state = feed_->loader().state_json();
 }
 
+// Other data than the checkpoint's begins anew, where it may be other data.
+void TrainingRun::resume_data(const nlohmann::json* loader_state) {
+  try {
+    open_data(loader_state);
+  } catch (const OtherData& error) {
+    if (!allows(AllowedChange::kData)) {
+      throw InputError(
+          fmt::format("{}; with checkpoint.allow_changes: [data] the run goes on with the data as it is, from its "
+                      "beginning",
+                      error.what()));
+    }
+    open_data(nullptr);
+    if (runtime_.group().is_root()) log_warning("the data begins anew with step {}: {}", start_.step + 1, error.what());
+  }
+}
+
+bool TrainingRun::allows(AllowedChange change) const {
+  const std::vector<AllowedChange>& allowed = config_.checkpoint.allow_changes;
+  return std::find(allowed.begin(), allowed.end(), change) != allowed.end();
+}
+
+// Says what the run does otherwise than the one that saved the checkpoint. A rate that jumps is refused, unless that is
+// allowed: a longer run would go back to a rate that it had left long ago.
+void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
+  const nlohmann::json& meta = checkpoint.meta();
+  if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
+  const bool is_root = runtime_.group().is_root();
+  Config before;
+  try {
+    before = config_from_json(meta.at("config"), checkpoint.path().string());
+  } catch (const InputError& error) {  // of another version
+    if (is_root) log_warning("what is otherwise than when it was saved is not known: {}", error.what());
+    return;
+  }
+  const std::string changes = describe(config_changes(before, config_));
+  if (!changes.empty() && is_root) log_info("otherwise than when it was saved: {}", changes);
+  const int64_t step = checkpoint.step();
+  if (!rate_jumps(before, config_, step)) return;
+  const auto rate = [](const Config& config, int64_t at) {
+    return learning_rate(config.optimizer, at, config.training.steps);
+  };
+  CHECK_INPUT(
+      allows(AllowedChange::kSchedule),
+      "{}: step {} had the learning rate {:.3g}, and would have had {:.3g} by this config, so that the rate would "
+      "jump ({}); expected the same, or checkpoint.allow_changes: [schedule]",
+      checkpoint.path().string(), step, rate(before, step), rate(config_, step), changes);
+  if (!is_root) return;
+  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", rate(before, step), step, rate(config_, step + 1),
+           step + 1);
+}
+
 // All that a run goes on from.
 void TrainingRun::load(Checkpoint& checkpoint) {
   check_same_model(checkpoint.model_config(), config_.model, checkpoint.path().string());
@@ -112,7 +165,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .guard = meta.value("guard", nlohmann::json())};
   saved_step_ = start_.step;
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
-  open_data(has_loader ? &meta.at("loader") : nullptr);
+  resume_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
   bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < bfloat16_until_)) switch_precision();

@@ -101,6 +101,9 @@ class TrainingRun {
   void reserve_snapshot();
   void resume_or_initialize(std::optional<Checkpoint>& found);
   void open_data(const nlohmann::json* loader_state);
+  void resume_data(const nlohmann::json* loader_state);
+  bool allows(AllowedChange change) const;
+  void compare_configs(const Checkpoint& checkpoint) const;
   void load(Checkpoint& checkpoint);
   std::vector<int64_t> targets_of_step(const Batch& batch);
   TrainingStep training_step_of(int64_t step, const StepData& data) const;

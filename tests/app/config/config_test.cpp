@@ -61,9 +61,9 @@ parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 
            nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
-             in_memory_every: 7,
+             in_memory_every: 7, allow_changes: [schedule, data],
              resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false, fp8_stats_every: 26}
+logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26}
 validation: {every: 14, batches: 15}
 device: cpu
 )";

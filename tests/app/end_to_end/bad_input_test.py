@@ -271,6 +271,9 @@ class BadPlaceTest(BadInput):
         ):
             with self.subTest(line):
                 self.refused(*line)
+        self.refused("tran", self.path, mentions=["there is no command tran; did you mean train?"])
+        self.refused("conf", mentions=["did you mean config?"])
+        self.refused("frobnicate", mentions=["there is no command frobnicate, expected train, evaluate"])
         for line in (("--help",), ("train", "--help"), ("--version",)):
             with self.subTest(line):
                 self.assertIn("octavo", self.run_octavo(*line).out.lower())

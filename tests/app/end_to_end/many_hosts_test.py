@@ -35,7 +35,7 @@ class ManyHostsMemoryTest(Hosts):
         return self.ten_steps(
             training={"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
             optimizer={"schedule": "constant"},
-            checkpoint={"every": 25, "in_memory": True, "in_memory_every": 2},
+            checkpoint={"every": 10, "in_memory": True, "in_memory_every": 2},
         )
 
     def lose(self, ranks, config, lost, lines):
@@ -56,10 +56,10 @@ class ManyHostsMemoryTest(Hosts):
                     shutil.rmtree(self.dir / name, ignore_errors=True)
                 self.start_hosts(3)
                 config = self.endless()
-                self.lose(ranks, config, lost, 35)
+                self.lose(ranks, config, lost, 15)
                 steps = {path.name for name in self.hosts.names for path in self.kept(name)}
                 step = int(max(steps)[5:])
-                self.assertGreater(step, 25)
+                self.assertGreater(step, 10)
                 names = self.hosts.names
                 if len(again) == len(ranks):
                     self.hosts.bring_back(lost)
@@ -79,26 +79,26 @@ class ManyHostsMemoryTest(Hosts):
         self.start_hosts(3)
         config = self.endless()
         process = self.start_on([1, 1, 1], "train", config)
-        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 35, process, seconds=90)
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 15, process, seconds=90)
         for name in ("host1", "host2"):
             self.hosts.cut_power(name)
         process.kill()  # mpirun waits for what they would have to say
         self.finish(process)
         for name in ("host1", "host2"):
             self.hosts.bring_back(name)
-        result = self.train_on([1, 1, 1], config, "training.steps=40")
-        self.assertIn("resuming checkpoints/step_00000025", result.out)
+        result = self.train_on([1, 1, 1], config, "training.steps=18")
+        self.assertIn("resuming checkpoints/step_00000010", result.out)
 
     def test_a_host_that_was_away_brings_nothing_old(self):
         """What it has is later than the newest on disk, but of a run that was begun anew meanwhile."""
         self.start_hosts(2)
         config = self.endless()
-        self.lose([1, 1], config, "host0", 35)
+        self.lose([1, 1], config, "host0", 15)
         self.assertTrue(self.kept("host1"))
         self.hosts.bring_back("host0")
-        self.train_on([1], config, "training.steps=30", "checkpoint.resume=never", names=["host0"])
-        result = self.train_on([1, 1], config, "training.steps=40")
-        self.assertIn("resuming checkpoints/step_00000030", result.out)
+        self.train_on([1], config, "training.steps=12", "checkpoint.resume=never", names=["host0"])
+        result = self.train_on([1, 1], config, "training.steps=16")
+        self.assertIn("resuming checkpoints/step_00000012", result.out)
 
 
 class ExcludedHostsTest(Hosts):

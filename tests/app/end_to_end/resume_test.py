@@ -125,7 +125,7 @@ class ResumeTest(Resuming):
         self.assertEqual(json.loads(self.run_octavo("inspect", "checkpoints").out), report)
 
     def test_data_that_changed_is_refused(self):
-        config = self.ten_steps(training={"steps": 4})
+        config = self.ten_steps(training={"steps": 4}, optimizer={"schedule": "constant"})
         self.train(config)
         before = snapshot(self.dir / "checkpoints")
         other = write_megatron(self.dir / "other", [[97] * 50] * 3)
@@ -134,6 +134,59 @@ class ResumeTest(Resuming):
             with self.subTest(override):
                 self.refused("train", config, "training.steps=8", override, mentions=["loader state"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+
+    def test_other_data_begins_anew_when_told_to(self):
+        config = self.ten_steps(optimizer={"schedule": "constant"})
+        self.train(config, "training.steps=4")
+        other = write_megatron(self.dir / "other", [[97] * 50] * 3)
+        use_other = f"data.train=[{{path: {other}}}]"
+        self.refused("train", config, use_other, mentions=["loader state", "checkpoint.allow_changes: [data]"])
+        self.refused("train", config, use_other, "checkpoint.allow_changes=[schedule]", mentions=["loader state"])
+        for ranks in (1, 2):
+            directory = copy_tree(self.dir / "checkpoints", self.dir / f"of_{ranks}")
+            result = self.train(config, use_other, "checkpoint.allow_changes=data", f"checkpoint.dir={directory.name}",
+                                f"logging.dir=log_{ranks}", ranks=ranks)
+            self.assertIn("the data begins anew with step 5", result.out + result.err)
+            self.assertRegex(result.out, r"otherwise than when it was saved: .*data\.train \S*.*corpus.* -> .*other")
+            self.assertEqual(sorted(self.metrics(f"log_{ranks}")), list(range(5, 11)))
+            # And goes on with it, where it was.
+            self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
+        self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
+
+    def test_other_learning_rates_are_refused(self):
+        """A longer run would jump from the end of its schedule to its middle."""
+        config = self.ten_steps(optimizer={"schedule": "cosine"})
+        self.train(config, "training.steps=4")
+        before = snapshot(self.dir / "checkpoints")
+        for override in ("training.steps=10", "optimizer.lr=1e-3", "optimizer.schedule=linear", "optimizer.min_lr_ratio=0.5"):
+            with self.subTest(override):
+                mentions = ["step 4 had the learning rate", "checkpoint.allow_changes: [schedule]", override.split("=")[0]]
+                self.refused("train", config, "training.steps=8", override, mentions=mentions)
+        self.refused("train", config, ranks=2, mentions=["checkpoint.allow_changes: [schedule]"])
+        self.refused("train", config, "checkpoint.allow_changes=[data]", mentions=["checkpoint.allow_changes: [schedule]"])
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+        result = self.train(config, "checkpoint.allow_changes=[schedule]")
+        self.assertIn("otherwise than when it was saved: training.steps 4 -> 10", result.out)
+        found = re.search(r"learning rate: (\S+) at step 4, (\S+) at step 5\n", result.out)
+        rates = [entry["lr"] for entry in (self.metrics()[4], self.metrics()[5])]
+        for printed, rate in zip(found.groups(), rates):
+            self.assertAlmostEqual(float(printed) / rate, 1, delta=1e-2)
+
+    def test_a_rate_that_does_not_jump_needs_no_leave(self):
+        config = self.ten_steps(optimizer={"schedule": "wsd", "decay_steps": 2, "warmup_steps": 2})
+        self.train(config, "checkpoint.every=4")
+        shutil.rmtree(self.dir / "checkpoints/step_00000010")
+        # Behind the checkpoint all is as it was, but for what is no part of the schedule.
+        result = self.train(config, "training.micro_batch_size=2", "optimizer.warmup_steps=3")
+        self.assertIn("otherwise than when it was saved: training.micro_batch_size 4 -> 2, optimizer.warmup_steps 2 -> 3",
+                      result.out)
+        self.assertNotIn("learning rate:", result.out)
+        # A longer run whose decay has not begun, and one that is still in its warm-up.
+        shutil.rmtree(self.dir / "checkpoints/step_00000010")
+        self.train(config, "training.steps=12")
+        self.assertEqual(self.metrics()[10]["lr"], 3e-3)
+        self.train(config, "training.steps=2", "optimizer.schedule=cosine", "optimizer.decay_steps=0", "checkpoint.dir=warm")
+        self.train(config, "optimizer.schedule=cosine", "optimizer.decay_steps=0", "checkpoint.dir=warm")
 
     def test_another_text_of_the_same_counts_is_refused(self):
         documents = text_documents(40, 300)

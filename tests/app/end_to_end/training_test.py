@@ -3,9 +3,10 @@
 import json
 import math
 import re
+import socket
 import time
 
-from support import TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance
+from support import TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance, snapshot
 from support import text_documents, write_llm_c, write_megatron
 
 CONSOLE_LINE = re.compile(
@@ -86,6 +87,55 @@ class LoggingTest(Corpus):
         self.assertRegex(resumed, r"started in .* data \d+\.\d, memory \d+\.\d, reading \d+\.\d, weights \d+\.\d\n")
         again = self.train(config, "training.steps=3").out
         self.assertNotIn("started in", again, "there was nothing to do")
+
+    def test_the_last_step_for_prometheus(self):
+        held_out = [{"path": self.held_out, "name": 'a "b"'}, {"path": self.corpus, "name": "c"}]
+        config = self.config(self.corpus, data={"validation": held_out}, validation={"every": 2, "batches": 1},
+                             training={"steps": 4}, logging={"prometheus": "octavo.prom"})
+        self.train(config, ranks=2)
+        last = self.metrics()[4]
+        lines = (self.dir / "octavo.prom").read_text().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        for key in ("step", "loss", "grad_norm", "lr", "wps", "validation_loss"):
+            self.assertAlmostEqual(float(values[f'octavo_{key}{{run="log"}}']) / last[key], 1, delta=1e-12, msg=key)
+        self.assertEqual(float(values['octavo_steps{run="log"}']), 4)
+        self.assertLess(abs(float(values['octavo_time_seconds{run="log"}']) - time.time()), 60)
+        self.assertIn('octavo_validation_loss_by_dataset{run="log",dataset="a \\"b\\""}', values)
+        types = [line for line in lines if line.startswith("#")]
+        self.assertEqual(len(types), len(set(types)))
+        self.assertEqual({line.split()[2] for line in types}, {name.split("{")[0] for name in values})
+        self.assertFalse((self.dir / "octavo.prom.tmp").exists())
+        result = self.train(config, "logging.prometheus=no/such/directory.prom", "checkpoint.dir=other", "logging.dir=other")
+        self.assertEqual(result.out.count("no/such/directory.prom"), 1, "a warning, once")
+
+    def test_the_folder_tells_the_run(self):
+        """Its config, every start of it, and what the console had, with the time."""
+        for ranks in (1, 2):
+            log = self.dir / f"log{ranks}"
+            config = self.config(self.corpus, training={"steps": 3}, checkpoint={"dir": f"saved{ranks}"},
+                                 logging={"dir": log.name}, optimizer={"schedule": "constant"})
+            first = self.train(config, "optimizer.lr=0.001", ranks=ranks).out.splitlines()
+            self.train(config, "optimizer.lr=0.001", "training.steps=5", ranks=ranks)
+            lines = (log / "log.txt").read_text().splitlines()
+            stamped = [re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3})  (.*)", line) for line in lines]
+            self.assertEqual([match[2] for match in stamped][: len(first)], first)
+            self.assertEqual([match[1] for match in stamped], sorted(match[1] for match in stamped))
+            self.assertEqual(sum("step 5/5 " in line for line in lines), 1)
+            starts = [json.loads(line) for line in (log / "starts.jsonl").read_text().splitlines()]
+            self.assertEqual([start["ranks"] for start in starts], [ranks, ranks])
+            self.assertEqual(starts[0]["command"][1:], ["train", str(config), "optimizer.lr=0.001"])
+            self.assertEqual(starts[1]["command"][-1], "training.steps=5")
+            self.assertEqual((starts[0]["hosts"], starts[0]["directory"]), ([socket.gethostname()], str(self.dir)))
+            self.assertRegex(starts[0]["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+            self.assertRegex(starts[0]["commit"], r"^([0-9a-f]{7,40}(-dirty)?|unknown)$")
+            # The config of the last start, as a config: what it does is what was done.
+            again = self.run_octavo("config", log / "config.yaml").out
+            self.assertEqual(again, (log / "config.yaml").read_text())
+            self.assertIn("lr: 0.001", again)
+            self.assertIn("steps: 5", again)
+        before = snapshot(log)
+        self.refused("train", config, "data.train=[{path: nowhere}]", "checkpoint.resume=never")
+        self.assertEqual(snapshot(log), before, "of a start that is refused")
 
     def test_appends(self):
         config = self.config(self.corpus, training={"steps": 2}, logging={"dir": "deep/er/log"})

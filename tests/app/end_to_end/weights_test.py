@@ -10,7 +10,7 @@ from itertools import accumulate
 from unittest import mock
 
 from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
-from support import relative_distance, snapshot, write_megatron, write_safetensors
+from support import copy_tree, relative_distance, snapshot, text_documents, write_megatron, write_safetensors
 from training_test import Corpus
 
 FOLDERS = [ROOT / "tests/golden", ROOT.parent / "shared/golden"]
@@ -195,7 +195,8 @@ class GoldenTest(Scratch):
         for name, head, tied in (("same", content, True), ("other", content[4:] + content[:4], False)):
             write_safetensors(hf / "model.safetensors", tensors | {"lm_head.weight": (dtype, shape, head)})
             out = self.run_octavo("import", hf, name).out
-            self.assertEqual(len(out.splitlines()), 0 if tied else 1, out)
+            self.assertEqual(len(out.splitlines()), 1 if tied else 2, out)
+            self.assertRegex(out.splitlines()[-1], rf"^{name}: step 0, [\d,]+ parameters, without a tokenizer$")
             self.assertEqual(json.loads(self.run_octavo("inspect", name).out)["model"]["tie_word_embeddings"], tied)
             out = self.run_octavo("train", config, f"model.init_from={hf}", "training.steps=1", "checkpoint.dir=" + name + "1").out
             self.assertEqual(out.count("tie_word_embeddings"), 0 if tied else 1, out)
@@ -336,6 +337,36 @@ class GenerateTest(Corpus):
         (self.dir / "moved/step_00000009/tokenizer.json").write_text("{}")
         self.refused(*line, "octavo", mentions=["tokenizer.json: is damaged"])
         self.refused("export", "moved", "exported", mentions=["tokenizer.json: is damaged"])
+
+    def test_a_checkpoint_is_evaluated_by_its_own_config(self):
+        held_out = write_megatron(self.dir / "held_out", text_documents(8, 250, seed=2))
+        config = self.config(self.corpus, data={"validation": [{"path": held_out}]}, training={"steps": 4},
+                             parallel={"data_parallel_replicate": 2}, checkpoint={"every": 2})
+        self.train(config, ranks=2)
+        by_config = self.run_octavo("evaluate", config, "parallel.data_parallel_replicate=1").out.splitlines()[-1]
+        self.assertIn("step_00000004  validation_loss", by_config)
+        for source in ("checkpoints", "checkpoints/step_00000004"):
+            self.assertEqual(self.run_octavo("evaluate", source).out.splitlines()[-1], by_config)
+        self.assertIn("step_00000002  validation_loss", self.run_octavo("evaluate", "checkpoints/step_00000002").out)
+        self.assertIn("tokens 64", self.run_octavo("evaluate", "checkpoints", "validation.batches=1", "training.micro_batch_size=2", ranks=1).out)
+        self.run_octavo("export", "checkpoints", "exported")
+        self.run_octavo("import", "exported", "imported")
+        self.refused("evaluate", "imported", mentions=["imported", "has no config of a run", "checkpoint.resume="])
+        self.refused("evaluate", "exported", mentions=["exported"])
+        self.refused("train", "checkpoints", mentions=["checkpoints"])
+
+    def test_another_model_is_exported_over_when_told_to(self):
+        self.run_octavo("import", GOLDEN[0], "kept")
+        foreign = copy_tree(GOLDEN[0], self.dir / "foreign")
+        before = snapshot(foreign)
+        self.refused("export", "kept", "foreign", mentions=["foreign", "holds another model", "--force"])
+        self.assertEqual(snapshot(foreign), before)
+        out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
+        self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
+        self.assertGreater(len(list(foreign.glob("model-*.safetensors"))), 3)
+        self.run_octavo("export", "kept", "foreign")  # over an earlier export of its own
+        self.assertEqual([path.name for path in foreign.glob("model*")], ["model.safetensors"])
+        self.refused("export", "kept", "other", "--shard-size", "5", mentions=["--shard-size is 5"])
 
     def test_export_of_a_trained_checkpoint(self):
         self.train(self.config(self.corpus), ranks=2)

@@ -1,0 +1,125 @@
+#include "app/train/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "app/train/append_file.h"
+#include "build_config.h"
+#include "core/commit.h"
+#include "core/error.h"
+#include "core/json_input.h"
+#include "core/output_file.h"
+#include "core/printable.h"
+#include "core/work_queue.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std::string>& hosts) {
+  return {{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+          {"command", command_line()},
+          {"directory", fs::current_path().string()},
+          {"version", kVersion},
+          {"commit", build_commit()},
+          {"hosts", hosts},
+          {"ranks", runtime.group().size()},
+          {"runs_on", runtime.describe()}};
+}
+
+void write_config(const fs::path& path, const Config& config) {
+  OutputFile file(path.string());
+  file.write(to_yaml(config));
+  file.finish();
+  file.rename();
+}
+
+}  // namespace
+
+class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  LogFile() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
+
+  void open(const fs::path& path) {
+    const std::lock_guard lock(mutex_);
+    file_.emplace(path.string());
+    write(std::exchange(before_, {}));
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const std::string text(line.data(), line.size());
+    if (file_) return write(text);
+    before_ += text;
+  }
+  void flush_() override {}
+
+ private:
+  void write(const std::string& text) {
+    queue_.post([this, text] { file_->write(text); });
+  }
+
+  std::string before_;              // the file is open
+  std::optional<AppendFile> file_;  // once it is open, the thread's
+  WorkQueue queue_;                 // last, so that it ends first
+};
+
+RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
+  if (!runtime.group().is_root()) return;
+  log_ = std::make_shared<LogFile>();
+  spdlog::default_logger()->sinks().push_back(log_);
+}
+
+void RunFolder::open() {
+  ProcessGroup& group = runtime_.group();
+  const std::vector<std::string> names = group.gather(host_name());
+  group.agree_on_files("opening the log", [&] {
+    if (!group.is_root()) return;
+    const fs::path dir = config_.logging.dir;
+    log_->open(dir / "log.txt");
+    const std::set<std::string> hosts(names.begin(), names.end());
+    AppendFile((dir / "starts.jsonl").string()).write(printable_json(describe_start(runtime_, hosts)) + "\n");
+    write_config(dir / "config.yaml", config_);
+  });
+}
+
+RunFolder::~RunFolder() {
+  if (log_) std::erase(spdlog::default_logger()->sinks(), log_);
+}
+
+void RunFolder::note(const std::string& line) {
+  if (!log_) return;
+  const std::string text = printable(line, 4 * line.size());
+  log_->log(spdlog::details::log_msg("octavo", spdlog::level::err, text));
+}
+
+}  // namespace octavo

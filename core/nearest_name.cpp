@@ -1,0 +1,43 @@
+#include "core/nearest_name.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace octavo {
+
+namespace {
+
+// Levenshtein's distance: insertions, deletions and substitutions that turn one word into the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+size_t name_distance(std::string_view written, std::string_view known) {
+  constexpr size_t kTellingLength = 4, kCutShort = 2;
+  const size_t distance = edit_distance(written, known);
+  const bool is_part = written.size() >= kTellingLength && known.find(written) != std::string_view::npos;
+  return is_part ? std::min(distance, kCutShort) : distance;
+}
+
+std::optional<std::string> nearest_name(std::string_view written, std::span<const std::string> known) {
+  const auto nearest = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
+    return name_distance(written, a) < name_distance(written, b);
+  });
+  if (nearest == known.end() || name_distance(written, *nearest) > largest_slip(written)) return std::nullopt;
+  return *nearest;
+}
+
+}  // namespace octavo
