@@ -26,10 +26,10 @@ struct ExportOptions {
 };
 
 struct ExportReport {
-  std::vector<std::string> files;   // written, without the directory
-  int64_t step = 0;                 // of the checkpoint
+  std::vector<std::string> files;  // written, without the directory
+  int64_t step = 0;                // of the checkpoint
   int64_t parameters = 0;
-  int64_t bytes = 0;  // of the tensors
+  int64_t bytes = 0;                // of the tensors
   std::string tokenizer_elsewhere;  // the tokenizer that the checkpoint names and does not carry; it is not copied
 };
 

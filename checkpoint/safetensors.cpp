@@ -20,7 +20,6 @@ namespace {
 constexpr const char* kProducerKey = "producer";
 constexpr const char* kProducer = "octavo";
 
-
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;

@@ -23,8 +23,10 @@ struct RankTransfers::Channel {
 };
 
 RankTransfers::RankTransfers(ProcessGroup& group) {
-  CHECK_INPUT(group.has_threads(), "{} was built for one thread a process, expected MPI_THREAD_MULTIPLE",
-              mpi_version());
+  group.agree([&] {
+    CHECK_INPUT(group.has_threads(), "{} was built for one thread a process, expected MPI_THREAD_MULTIPLE",
+                mpi_version());
+  });
   channel_ = std::make_unique<Channel>(Channel{group.rank(), mpi::Comm::split_world(0, group.rank())});
 }
 

@@ -18,8 +18,8 @@ OptimizerConfig config_of(Schedule schedule) {
 }
 
 TEST(LearningRate, EveryScheduleWarmsUpLinearly) {
-  for (const Schedule schedule : {Schedule::kCosine, Schedule::kLinear, Schedule::kConstant, Schedule::kWsd,
-                                  Schedule::kInverseSqrt}) {
+  for (const Schedule schedule :
+       {Schedule::kCosine, Schedule::kLinear, Schedule::kConstant, Schedule::kWsd, Schedule::kInverseSqrt}) {
     const OptimizerConfig config = config_of(schedule);
     EXPECT_DOUBLE_EQ(learning_rate(config, 1, 24), 0.25);
     EXPECT_DOUBLE_EQ(learning_rate(config, 2, 24), 0.5);

@@ -26,7 +26,8 @@ TEST(MachinesTest, OneMachineKeepsItsOwn) {
 
 // Of every rank another machine has a copy, whatever the numbers of ranks, and who keeps it knows.
 TEST(MachinesTest, EveryRankIsKeptByAnotherMachine) {
-  const std::vector<std::vector<int>> worlds = {{0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 2, 3, 3, 3, 3, 8}, {0, 1, 0, 1, 0, 2, 2}};
+  const std::vector<std::vector<int>> worlds = {
+      {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 2, 3, 3, 3, 3, 8}, {0, 1, 0, 1, 0, 2, 2}};
   for (const std::vector<int>& world : worlds) {
     const Machines machines(world);
     size_t kept = 0;

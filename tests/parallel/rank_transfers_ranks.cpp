@@ -14,7 +14,8 @@ class RankTransfersTest : public RanksTest {
   // What `rank` sends, the same wherever it is asked for: longer than a block, of no even length.
   static std::vector<std::byte> content_of(int rank) {
     std::mt19937 generator(static_cast<unsigned>(rank));
-    std::vector<std::byte> content((size_t{1} << 24) * static_cast<size_t>(rank % 2) + 4321 + static_cast<size_t>(rank));
+    std::vector<std::byte> content((size_t{1} << 24) * static_cast<size_t>(rank % 2) + 4321 +
+                                   static_cast<size_t>(rank));
     for (std::byte& byte : content) byte = static_cast<std::byte>(generator());
     return content;
   }
@@ -24,9 +25,8 @@ class RankTransfersTest : public RanksTest {
 
   std::vector<std::byte> receive(int from) {
     std::vector<std::byte> received;
-    transfers_.receive(from, [&](std::span<const std::byte> block) {
-      received.insert(received.end(), block.begin(), block.end());
-    });
+    transfers_.receive(
+        from, [&](std::span<const std::byte> block) { received.insert(received.end(), block.begin(), block.end()); });
     return received;
   }
 
