@@ -58,7 +58,7 @@ class DatasetsTest(Corpus):
         self.assertEqual(manifest["meta"]["loader"]["next_sample"], 32)
 
     def test_going_on_elsewhere(self):
-        config = self.config(self.corpus, training={"steps": 2})
+        config = self.config(self.corpus, training={"steps": 2}, optimizer={"schedule": "constant"})
         self.train(config)
         result = self.train(config, "training.steps=3", "data.resume_from_sample=100")
         self.assertIn("the data goes on at sample 100", result.out)
