@@ -290,7 +290,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
-  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on may do otherwise than the run that saved its checkpoint: take other data, which it begins anew, or let the learning rate jump. Without it either is refused.");
+  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on is meant to do otherwise than the run that saved its checkpoint: take other data, which it begins anew and is refused without, or let the learning rate jump, which is a warning without.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";

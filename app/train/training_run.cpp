@@ -124,8 +124,8 @@ bool TrainingRun::allows(AllowedChange change) const {
   return std::find(allowed.begin(), allowed.end(), change) != allowed.end();
 }
 
-// Says what the run does otherwise than the one that saved the checkpoint. A rate that jumps is refused, unless that is
-// allowed: a longer run would go back to a rate that it had left long ago.
+// Says what the run does otherwise than the one that saved the checkpoint. Warns of a rate that jumps: a longer
+// run goes back to one that it had left long ago.
 void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
   const nlohmann::json& meta = checkpoint.meta();
   if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
@@ -144,14 +144,14 @@ void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
   const auto rate = [](const Config& config, int64_t at) {
     return learning_rate(config.optimizer, at, config.training.steps);
   };
-  CHECK_INPUT(
-      allows(AllowedChange::kSchedule),
-      "{}: step {} had the learning rate {:.3g}, and would have had {:.3g} by this config, so that the rate would "
-      "jump ({}); expected the same, or checkpoint.allow_changes: [schedule]",
-      checkpoint.path().string(), step, rate(before, step), rate(config_, step), changes);
   if (!is_root) return;
-  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", rate(before, step), step, rate(config_, step + 1),
-           step + 1);
+  const std::string rates = fmt::format("learning rate: {:.3g} at step {}, {:.3g} at step {}", rate(before, step), step,
+                                        rate(config_, step + 1), step + 1);
+  if (allows(AllowedChange::kSchedule)) return log_info("{}", rates);
+  log_warning(
+      "{}: it jumps, as step {} would have had {:.3g} by this config; checkpoint.allow_changes: [schedule] says "
+      "that this is meant",
+      rates, step, rate(config_, step));
 }
 
 // All that a run goes on from.
