@@ -76,6 +76,9 @@ class SimulatedHosts:
         agent = self.dir / "agent"
         agent.write_text(AGENT.format(dir=self.dir, memory=self.memory, prefix=self.prefix))
         agent.chmod(0o755)
+        for name in self.names:  # what is not allowed shows here
+            run(f"{agent} {name} true")
+        run(" ".join(f"'{word}'" for word in self.enter()) + " true")
 
     def add_namespace(self, name):
         space = self.prefix + name
