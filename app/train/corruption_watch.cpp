@@ -81,9 +81,15 @@ std::string CorruptionWatch::exclude(const std::vector<int>& ranks, const std::s
   if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
     return fmt::format("; {} cannot be excluded, as there is no other machine", names);
   }
-  runtime_.group().agree_on_files("excluding a machine", [&] {
+  // Whether that can be written or not, the run ends for what was found.
+  std::string failure;
+  try {
     if (runtime_.group().is_root()) exclude_hosts(config_.checkpoint.dir, wrong, why);
-  });
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  failure = runtime_.group().broadcast(failure);
+  if (!failure.empty()) return fmt::format("; {} could not be excluded: {}", names, failure);
   return fmt::format("; {} is in {}/{} from now on, and excluded from the run", names, config_.checkpoint.dir,
                      kExcludedHostsName);
 }
