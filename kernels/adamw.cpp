@@ -6,7 +6,7 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
-#include "kernels/cpu_math.h"
+#include "kernels/cpu_optimizer.h"
 
 namespace octavo {
 
@@ -16,21 +16,14 @@ void adamw(const Adamw& args, Stream& stream);
 
 namespace cpu {
 
-float clip_factor(const Adamw& args) {
-  if (args.options.grad_clip <= 0) return 1.0f;
-  const float norm = std::sqrt(args.grad_sum_of_squares.data<float>()[0]);
-  const float factor = args.options.grad_clip / (norm + 1e-6f);
-  return factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
-}
-
 template <typename Moment>
 void adamw(const Adamw& args) {
   const AdamwOptions& o = args.options;
   const int64_t n = args.master.numel();
-  const float clip = clip_factor(args);
+  const float clip = clip_factor(o.grad_clip, args.grad_sum_of_squares);
   const float m_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta1), o.step)));
   const float v_scale = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(o.beta2), o.step)));
-  if (args.skip.defined() && args.skip.data<float>()[0] != 0) return update_amax<float>(args.amax, args.master);
+  if (skips(args.skip)) return update_amax<float>(args.amax, args.master);
   float* master = args.master.data<float>();
   const float* grad = args.grad.data<float>();
   Moment* exp_avg = args.exp_avg.data<Moment>();
@@ -45,11 +38,7 @@ void adamw(const Adamw& args) {
     const float update = m * m_scale / (std::sqrt(v * v_scale) + o.eps) + o.weight_decay * master[i];
     master[i] -= o.lr * update;
   }
-  update_amax<float>(args.amax, args.master);
-  if (!args.weight.defined()) return;
-  BFloat16* weight = args.weight.data<BFloat16>();
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < n; ++i) weight[i] = BFloat16(master[i]);
+  publish(args.master, args.amax, args.weight);
 }
 
 }  // namespace cpu

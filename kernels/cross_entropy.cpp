@@ -22,15 +22,19 @@ void cross_entropy_row(const CrossEntropy& args, int64_t t) {
   T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
   const int32_t target = args.targets.data<int32_t>()[t];
   float& loss = args.losses.data<float>()[t];
+  float* z_loss = args.z_losses.defined() ? args.z_losses.data<float>() + t : nullptr;
   if (target < 0) {
     loss = 0;
+    if (z_loss != nullptr) *z_loss = 0;
     if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
     return;
   }
   const float max = row_max(logits, vocab);
   const SoftmaxRow row{max, sum_of_exp(logits, vocab, max)};
-  loss = std::log(row.sum) + max - static_cast<float>(logits[target]);
-  if (d_logits != nullptr) loss_gradient(d_logits, logits, vocab, target, row, args.scale);
+  const float normalizer = log_sum_exp(row);
+  loss = normalizer - static_cast<float>(logits[target]);
+  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
+  if (d_logits != nullptr) loss_gradient(d_logits, logits, vocab, target, row, {args.scale, args.z_loss});
 }
 
 }  // namespace cpu
@@ -43,6 +47,7 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
   expect_tensor(args.losses, "cross_entropy losses", DType::kFloat32, {tokens});
   expect_tensor(args.targets, "cross_entropy targets", DType::kInt32, {tokens});
   if (args.d_logits.defined()) expect_tensor(args.d_logits, "cross_entropy d_logits", compute, {tokens, vocab});
+  if (args.z_losses.defined()) expect_tensor(args.z_losses, "cross_entropy z_losses", DType::kFloat32, {tokens});
   const double passes = args.d_logits.defined() ? 2 : 1;
   const OpTimer timer(stream, "cross_entropy", 0, passes * static_cast<double>(args.logits.bytes()));
   if (timer.planned()) return;

@@ -21,12 +21,14 @@ constexpr int kThreadsAtOnce = 1024;  // on a multiprocessor, in blocks of any s
 template <typename T>
 struct Arguments {
   float* losses;
-  T* d_logits;  // may be null, may be `logits`
+  float* z_losses;  // may be null
+  T* d_logits;      // may be null, may be `logits`
   const T* logits;
   const int32_t* targets;
   int64_t tokens;
   int64_t vocab;
   float scale;
+  float z_loss;
 };
 
 // How the warps of a cluster tell each other their parts of a row's softmax. Each warp sends its part to every block,
@@ -138,7 +140,7 @@ template <typename T>
 __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T>& held, SoftmaxPart total,
                           const Columns& columns) {
   constexpr int N = kVector<T>;
-  const float inverse = args.scale / total.sum;
+  const float inverse = gradient_scale(total, args.scale, args.z_loss);
   bool holds_target = false;
   float target_logit = 0;
 #pragma unroll
@@ -162,12 +164,15 @@ __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T
     }
     Vec<T>::narrow(x).store(args.d_logits + row * args.vocab + columns.at(k));
   }
-  if (holds_target) args.losses[row] = loss_of(total, target_logit);
+  if (!holds_target) return;
+  args.losses[row] = loss_of(total, target_logit);
+  if (args.z_losses != nullptr) args.z_losses[row] = z_loss_of(total, args.z_loss);
 }
 
 template <typename T>
 __device__ void store_ignored_row(const Arguments<T>& args, int64_t row, const Columns& columns) {
   if (columns.first == 0) args.losses[row] = 0;
+  if (columns.first == 0 && args.z_losses != nullptr) args.z_losses[row] = 0;
   const Vec<T> zero{make_uint4(0, 0, 0, 0)};
   for (int i = columns.first; args.d_logits != nullptr && i < columns.vocab; i += columns.stride) {
     zero.store(args.d_logits + row * args.vocab + i);
@@ -212,6 +217,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments
   T* d_logits = args.d_logits == nullptr ? nullptr : args.d_logits + row * args.vocab;
   if (target < 0) {
     if (threadIdx.x == 0) args.losses[row] = 0;
+    if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = 0;
     for (int64_t i = threadIdx.x; d_logits != nullptr && i < args.vocab; i += blockDim.x) {
       d_logits[i] = from_float<T>(0.0f);
     }
@@ -224,8 +230,10 @@ __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments
   float sum = 0;
   for (int64_t i = threadIdx.x; i < args.vocab; i += blockDim.x) sum += power(to_float(logits[i]), m);
   sum = block_reduce(sum, 0.0f, Add{}, scratch[1]);
-  if (threadIdx.x == 0) args.losses[row] = loss_of({m, sum}, target_logit);
-  const float inverse = args.scale / sum;
+  const SoftmaxPart total{m, sum};
+  if (threadIdx.x == 0) args.losses[row] = loss_of(total, target_logit);
+  if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = z_loss_of(total, args.z_loss);
+  const float inverse = gradient_scale(total, args.scale, args.z_loss);
   for (int64_t i = threadIdx.x; d_logits != nullptr && i < args.vocab; i += blockDim.x) {
     const float one_hot = i == target ? args.scale : 0.0f;
     d_logits[i] = from_float<T>(power(to_float(logits[i]), m) * inverse - one_hot);
@@ -245,12 +253,14 @@ template <typename T>
 void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
   const int64_t tokens = args.logits.dim(0);
   const Arguments<T> arguments{.losses = pointer<float>(args.losses),
+                               .z_losses = pointer<float>(args.z_losses),
                                .d_logits = pointer<T>(args.d_logits),
                                .logits = pointer<const T>(args.logits),
                                .targets = pointer<const int32_t>(args.targets),
                                .tokens = tokens,
                                .vocab = args.logits.dim(1),
-                               .scale = args.scale};
+                               .scale = args.scale,
+                               .z_loss = args.z_loss};
   const auto launch_clusters = [&](auto* kernel, int threads) {
     const unsigned size = cluster_size_for<T>(arguments.vocab, threads);
     // Several rows a cluster, for the loads ahead, and several clusters one after the other, so that few idle at the

@@ -37,6 +37,16 @@ __device__ inline float loss_of(SoftmaxPart row, float target_logit) {
   return logf(row.sum) + fmaf(row.m, kLn2, -target_logit);
 }
 
+__device__ inline float z_loss_of(SoftmaxPart row, float z_loss) {
+  const float log_sum_exp = loss_of(row, 0.0f);
+  return z_loss * log_sum_exp * log_sum_exp;
+}
+
+// What a power is multiplied by, for the gradient of the loss and of the z-loss.
+__device__ inline float gradient_scale(SoftmaxPart row, float scale, float z_loss) {
+  return (z_loss == 0.0f ? scale : scale * fmaf(2.0f * z_loss, loss_of(row, 0.0f), 1.0f)) / row.sum;
+}
+
 // Maxima skip NaN, which the sum then shows.
 __device__ inline float largest(const Vec<float>& v) {
   float x[4];

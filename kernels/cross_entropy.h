@@ -1,10 +1,13 @@
-// Cross entropy of next-token logits, forward and backward in one op over a chunk of tokens:
+// Cross entropy of next-token logits, forward and backward in one op over a chunk of tokens, and beside it the z-loss,
+// which keeps the logits' normalizer near 1 (PaLM, arXiv 2204.02311, section 5):
 //
 //   loss[t] = logsumexp(logits[t]) - logits[t][target[t]]
-//   d_logits[t][v] = scale * (softmax(logits[t])[v] - (v == target[t]))
+//   z_losses[t] = z_loss * logsumexp(logits[t])^2
+//   d_logits[t][v] = scale * ((1 + 2 z_loss logsumexp(logits[t])) softmax(logits[t])[v] - (v == target[t])),
 //
-// A target of -1 is ignored: its loss and gradients are zero. Arithmetic is float32; logits beyond `vocab` columns do
-// not exist (no padding). A NaN or +infinity among the logits gives a NaN loss. Queued on `stream`; deterministic.
+// the gradient of scale * (loss + z_losses). A target of -1 is ignored: its losses and gradients are zero. Arithmetic
+// is float32; logits beyond `vocab` columns do not exist (no padding). A NaN or +infinity among the logits gives a NaN
+// loss. Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"
@@ -17,6 +20,8 @@ struct CrossEntropy {
   Tensor logits;    // [tokens, vocab], compute dtype (float32 or bfloat16)
   Tensor targets;   // [tokens] int32
   float scale = 1;  // usually 1 / tokens of the global batch
+  float z_loss = 0;
+  Tensor z_losses = {};  // optional = [tokens] float32
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 

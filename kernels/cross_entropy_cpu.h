@@ -1,6 +1,7 @@
 // What the CPU references of the cross entropy ops share: the steps over one row of logits, or a rank's part of it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -34,11 +35,21 @@ float sum_of_exp(const T* logits, int64_t vocab, float max) {
   return sum;
 }
 
-// d_logits[v] = scale * (e^(logits[v] - max) / sum - (v == target)). May alias; a target outside of [0, vocab) is in
-// another rank's part.
+inline float log_sum_exp(SoftmaxRow row) { return std::log(row.sum) + row.max; }
+
+// Of a loss with z_loss * log_sum_exp(row)^2 beside it.
+struct LossScale {
+  float scale;
+  float z_loss;
+};
+
+// d_logits[v] = scale * ((1 + 2 z_loss log_sum_exp) e^(logits[v] - max) / sum - (v == target)). May alias; a target
+// outside of [0, vocab) is in another rank's part.
 template <typename T>
-void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, SoftmaxRow row, float scale) {
-  const float inverse = scale / row.sum;
+void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, SoftmaxRow row, LossScale of_loss) {
+  const auto [scale, z_loss] = of_loss;
+  const float softmax_scale = z_loss == 0 ? scale : scale * (1 + 2 * z_loss * log_sum_exp(row));
+  const float inverse = softmax_scale / row.sum;
   const bool has_target = target >= 0 && target < vocab;
   const float target_logit = has_target ? static_cast<float>(logits[target]) : 0.0f;
 #pragma omp simd

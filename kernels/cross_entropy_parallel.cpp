@@ -61,14 +61,19 @@ void cross_entropy_parallel_row(const CrossEntropyParallel& args, int64_t t) {
   T* d_logits = args.d_logits.defined() ? args.d_logits.data<T>() + t * vocab : nullptr;
   const int64_t target = args.targets.data<int32_t>()[t];
   float& loss = args.losses.data<float>()[t];
+  float* z_loss = args.z_losses.defined() ? args.z_losses.data<float>() + t : nullptr;
   if (target < 0) {
     loss = 0;
+    if (z_loss != nullptr) *z_loss = 0;
     if (d_logits != nullptr) std::fill_n(d_logits, vocab, T(0.0f));
     return;
   }
   const auto [row, target_logit] = combine_ranks(args.stats, t);
-  loss = std::log(row.sum) + row.max - target_logit;
-  if (d_logits != nullptr) loss_gradient(d_logits, logits, vocab, target - args.vocab_begin, row, args.scale);
+  const float normalizer = log_sum_exp(row);
+  loss = normalizer - target_logit;
+  if (z_loss != nullptr) *z_loss = args.z_loss * normalizer * normalizer;
+  if (d_logits == nullptr) return;
+  loss_gradient(d_logits, logits, vocab, target - args.vocab_begin, row, {args.scale, args.z_loss});
 }
 
 }  // namespace cpu
@@ -101,6 +106,8 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
                 {args.stats.dim(0), tokens, kCrossEntropyStats});
   if (args.d_logits.defined())
     expect_tensor(args.d_logits, "cross_entropy_parallel d_logits", compute, {tokens, vocab});
+  if (args.z_losses.defined())
+    expect_tensor(args.z_losses, "cross_entropy_parallel z_losses", DType::kFloat32, {tokens});
   const double passes = args.d_logits.defined() ? 2 : 0;
   const double bytes = passes * static_cast<double>(args.logits.bytes()) + static_cast<double>(args.stats.bytes());
   const OpTimer timer(stream, "cross_entropy_parallel", 0, bytes);

@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 template <typename T>
 struct ParallelArguments {
   float* losses;
-  T* d_logits;  // may be null, may be `logits`
+  float* z_losses;  // may be null
+  T* d_logits;      // may be null, may be `logits`
   const T* logits;
   const int32_t* targets;
   const float* stats;  // [ranks, tokens, 3]
@@ -129,6 +130,7 @@ struct ParallelArguments {
   int64_t vocab;
   int64_t vocab_begin;
   float scale;
+  float z_loss;
 };
 
 struct WholeRow {
@@ -156,12 +158,11 @@ __device__ void store_zeros(T* d_logits, const RowElements<T, N>& elements) {
   for (int i = thread; i < elements.vectors; i += kThreads) Vec<T, N>{}.store(d_logits + elements.vector(i));
 }
 
-// d_logits = softmax * scale, which lacks the target's own part.
+// d_logits = `inverse` times the powers: the gradient but for the target's own part.
 template <typename T, int N>
 __device__ void store_softmax(T* d_logits, const T* logits, const RowElements<T, N>& elements, SoftmaxPart row,
-                              float scale) {
+                              float inverse) {
   const int thread = static_cast<int>(threadIdx.x);
-  const float inverse = scale / row.sum;
   if (thread < elements.singles) {
     const int i = elements.single(thread);
     d_logits[i] = from_float<T>(power(to_float(logits[i]), row.m) * inverse);
@@ -195,25 +196,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   const RowElements<T, N> elements(logits, args.vocab);
   if (target < 0) {
     if (threadIdx.x == 0) args.losses[row] = 0;
+    if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = 0;
     if (d_logits != nullptr) store_zeros(d_logits, elements);
     return;
   }
   const auto [softmax, target_logit] = combine_ranks(args.stats, args.ranks, args.tokens, row);
   if (threadIdx.x == 0) args.losses[row] = loss_of(softmax, target_logit);
+  if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = z_loss_of(softmax, args.z_loss);
   if (d_logits == nullptr) return;
-  store_softmax(d_logits, logits, elements, softmax, args.scale);
+  const float inverse = gradient_scale(softmax, args.scale, args.z_loss);
+  store_softmax(d_logits, logits, elements, softmax, inverse);
   const int64_t column = target - args.vocab_begin;
   if (column < 0 || column >= args.vocab) return;
   __syncthreads();  // what is stored there now comes after what another thread has stored
-  if (threadIdx.x == 0) {
-    const float inverse = args.scale / softmax.sum;
-    d_logits[column] = from_float<T>(power(target_logit, softmax.m) * inverse - args.scale);
-  }
+  if (threadIdx.x == 0) d_logits[column] = from_float<T>(power(target_logit, softmax.m) * inverse - args.scale);
 }
 
 template <typename T>
 void cross_entropy_parallel_rows(const CrossEntropyParallel& args, Stream& stream) {
   const ParallelArguments<T> arguments{.losses = pointer<float>(args.losses),
+                                       .z_losses = pointer<float>(args.z_losses),
                                        .d_logits = pointer<T>(args.d_logits),
                                        .logits = pointer<const T>(args.logits),
                                        .targets = pointer<const int32_t>(args.targets),
@@ -222,7 +224,8 @@ void cross_entropy_parallel_rows(const CrossEntropyParallel& args, Stream& strea
                                        .tokens = args.logits.dim(0),
                                        .vocab = args.logits.dim(1),
                                        .vocab_begin = args.vocab_begin,
-                                       .scale = args.scale};
+                                       .scale = args.scale,
+                                       .z_loss = args.z_loss};
   // Whether a vector of logits and one of d_logits are aligned together.
   const auto past = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
   const bool together = arguments.d_logits == nullptr || past(arguments.d_logits) == past(arguments.logits);

@@ -4,11 +4,13 @@
 //   cross_entropy_stats of the rank's logits -> all-gather of the stats in rank order -> cross_entropy_parallel
 //
 //   loss[t] = logsumexp(logits[t] of all ranks) - logits[t][target[t]]
-//   d_logits[t][v] = scale * (softmax(logits[t] of all ranks)[v] - (v == target[t])), for the rank's v
+//   z_losses[t] = z_loss * logsumexp(logits[t] of all ranks)^2
+//   d_logits[t][v] = scale * ((1 + 2 z_loss logsumexp) softmax(logits[t] of all ranks)[v] - (v == target[t])), for the
+//                    rank's v
 //
 // which is cross_entropy (kernels/cross_entropy.h) of the whole rows, to rounding. A rank has the logits of the entries
 // [vocab_begin, vocab_begin + vocab) of the vocabulary; `vocab` may differ between ranks. A target of -1 is ignored:
-// its loss and gradients are zero. Arithmetic is float32. A NaN or +infinity among the logits of any rank gives a NaN
+// its losses and gradients are zero. Arithmetic is float32. A NaN or +infinity among the logits of any rank gives a NaN
 // loss; -infinity is probability zero, be it all that a rank has. Queued on `stream`; deterministic; wrong shapes
 // throw.
 #pragma once
@@ -37,6 +39,8 @@ struct CrossEntropyParallel {
   Tensor stats;     // [ranks, tokens, 3] float32, of all ranks
   int64_t vocab_begin = 0;
   float scale = 1;  // usually 1 / tokens of the global batch
+  float z_loss = 0;
+  Tensor z_losses = {};  // optional = [tokens] float32, the same bits on every rank
 };
 void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream);
 

@@ -6,6 +6,7 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cpu_math.h"
 
 namespace octavo {
 
@@ -18,11 +19,11 @@ int64_t reduce_workspace_bytes(const Stream& stream);
 namespace cpu {
 
 // Sums term(x) over fixed slices, then over the slices in order: the same tree whatever the number of threads.
-template <typename Term>
+template <typename T, typename Term>
 double sliced_sum(const Tensor& x, Term term) {
   constexpr int64_t kSlices = 256;
   constexpr int64_t kBlock = 1024;  // float32 within a block, float64 across blocks
-  const float* values = x.data<float>();
+  const T* values = x.data<T>();
   const int64_t n = x.numel();
   std::array<double, kSlices> partial{};
 #pragma omp parallel for
@@ -31,7 +32,7 @@ double sliced_sum(const Tensor& x, Term term) {
     for (int64_t begin = n * s / kSlices; begin < end; begin += kBlock) {
       float block = 0;
 #pragma omp simd reduction(+ : block)
-      for (int64_t i = begin; i < std::min(begin + kBlock, end); ++i) block += term(values[i]);
+      for (int64_t i = begin; i < std::min(begin + kBlock, end); ++i) block += term(static_cast<float>(values[i]));
       partial[static_cast<size_t>(s)] += static_cast<double>(block);
     }
   }
@@ -44,13 +45,15 @@ double sliced_sum(const Tensor& x, Term term) {
 
 void sum_of_squares(const SumOfSquares& args, Stream& stream) {
   expect_tensor(args.out, "sum_of_squares out", DType::kFloat32, {1});
-  expect_tensor(args.x, "sum_of_squares x", DType::kFloat32, {args.x.numel()});
+  expect_tensor(args.x, "sum_of_squares x", args.x.dtype(), {args.x.numel()});
   const OpTimer timer(stream, "sum_of_squares", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sum_of_squares(args, stream);
   }
-  args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum(args.x, [](float v) { return v * v; }));
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+    args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<T>(args.x, [](float v) { return v * v; }));
+  });
 }
 
 void sum(const Sum& args, Stream& stream) {
@@ -61,7 +64,7 @@ void sum(const Sum& args, Stream& stream) {
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sum(args, stream);
   }
-  args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum(args.x, [](float v) { return v; }));
+  args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<float>(args.x, [](float v) { return v; }));
 }
 
 int64_t reduce_workspace_bytes(const Stream& stream) {

@@ -8,7 +8,7 @@ namespace octavo {
 // out[0] += sum of x[i]^2, accumulated in float32 within a thread's few elements and float64 across them.
 struct SumOfSquares {
   Tensor out;  // += [1] float32
-  Tensor x;    // [n] float32
+  Tensor x;    // [n] float32 or bfloat16
 };
 void sum_of_squares(const SumOfSquares& args, Stream& stream);
 

@@ -14,8 +14,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What the ranks, or one, get for logits [tokens, vocab].
 struct Result {
-  std::vector<Array> losses;  // of each rank
-  Array d_logits;             // of all ranks, put together
+  std::vector<Array> losses;    // of each rank
+  std::vector<Array> z_losses;  // the same
+  Array d_logits;               // of all ranks, put together
 };
 
 // Columns [begin, begin + width) of x, or back into them.
@@ -36,10 +37,17 @@ class CrossEntropyParallelTest : public OpTest {
   Result whole(const Array& logits, const Array& targets) {
     const int64_t tokens = targets.size();
     const Array losses(DType::kFloat32, {tokens});
+    const Array z_losses(DType::kFloat32, {tokens});
     const Array d_logits(dtype(), {tokens, logits.size() / tokens});
-    cross_entropy({.losses = losses, .d_logits = d_logits, .logits = logits, .targets = targets, .scale = kScale},
+    cross_entropy({.losses = losses,
+                   .d_logits = d_logits,
+                   .logits = logits,
+                   .targets = targets,
+                   .scale = kScale,
+                   .z_loss = z_loss_,
+                   .z_losses = z_losses},
                   stream_);
-    return {{losses}, d_logits};
+    return {{losses}, {z_losses}, d_logits};
   }
 
   // The stats of each rank's part, one after the other: what an all-gather makes of them.
@@ -69,10 +77,11 @@ class CrossEntropyParallelTest : public OpTest {
     }
     EXPECT_EQ(vocab * tokens, logits.size());
     const Array stats = gathered_stats(parts, targets);
-    Result result{{}, Array(dtype(), {tokens, vocab})};
+    Result result{{}, {}, Array(dtype(), {tokens, vocab})};
     int64_t vocab_begin = 0;
     for (const Array& part : parts) {
       const Array losses(DType::kFloat32, {tokens});
+      const Array z_losses(DType::kFloat32, {tokens});
       const Array d_logits(dtype(), {tokens, part.size() / tokens});
       cross_entropy_parallel({.losses = losses,
                               .d_logits = d_logits,
@@ -80,10 +89,13 @@ class CrossEntropyParallelTest : public OpTest {
                               .targets = targets,
                               .stats = stats,
                               .vocab_begin = vocab_begin,
-                              .scale = kScale},
+                              .scale = kScale,
+                              .z_loss = z_loss_,
+                              .z_losses = z_losses},
                              stream_);
       set_columns(result.d_logits, tokens, vocab_begin, d_logits);
       result.losses.push_back(losses);
+      result.z_losses.push_back(z_losses);
       vocab_begin += part.size() / tokens;
     }
     return result;
@@ -100,9 +112,15 @@ class CrossEntropyParallelTest : public OpTest {
       expect_close(losses, expected.losses[0].values(), 1e-6, "losses");
       EXPECT_EQ(losses.bits(), found.losses[0].bits()) << "ranks differ";
     }
+    for (const Array& z_losses : found.z_losses) {
+      expect_close(z_losses, expected.z_losses[0].values(), 1e-6, "z_losses");
+      EXPECT_EQ(z_losses.bits(), found.z_losses[0].bits()) << "ranks differ";
+    }
     expect_close(found.d_logits, expected.d_logits.values(), dtype() == DType::kBFloat16 ? tolerance() : 1e-6,
                  "d_logits");
   }
+
+  float z_loss_ = 0;
 };
 INSTANTIATE_COMPUTE_DTYPES(CrossEntropyParallelTest);
 
@@ -122,6 +140,14 @@ TEST_P(CrossEntropyParallelTest, PartsEqualTheWholeRow) {
 
 TEST_P(CrossEntropyParallelTest, PartsMayDiffer) {
   expect_as_whole(random({5, 100}, 3.0), random_integers({5}, 0, 100), {1, 64, 35});
+}
+
+TEST_P(CrossEntropyParallelTest, ZLoss) {
+  z_loss_ = 0.05f;
+  Array targets = random_integers({11}, 0, 272);
+  targets.set(4, -1);
+  expect_as_whole(random({11, 272}, 3.0), targets, equal_parts(272, 4));
+  expect_as_whole(random({11, 272}, 3.0), targets, {100, 1, 171});
 }
 
 TEST_P(CrossEntropyParallelTest, StatsByDefinition) {

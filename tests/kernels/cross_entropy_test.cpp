@@ -65,6 +65,41 @@ TEST_P(CrossEntropyTest, LossAndGradient) {
   }
 }
 
+TEST_P(CrossEntropyTest, ZLoss) {
+  constexpr float kZLoss = 0.05f;
+  for (const auto& [tokens, vocab] : kSizes) {
+    const Array logits = random({tokens, vocab}, 3.0);
+    Array targets = random_integers({tokens}, 0, static_cast<int32_t>(vocab));
+    if (tokens > 1) targets.set(1, -1);
+    const auto z_definition = [&, width = vocab](const Values& x) {
+      Values losses;
+      for (int64_t t = 0; t < targets.size(); ++t) {
+        double total = 0;
+        for (int64_t v = 0; v < width; ++v) total += std::exp(x[static_cast<size_t>(t * width + v)]);
+        losses.push_back(targets.at(t) < 0 ? 0 : static_cast<double>(kZLoss) * std::pow(std::log(total), 2));
+      }
+      return losses;
+    };
+    const Array losses(DType::kFloat32, {tokens});
+    const Array z_losses(DType::kFloat32, {tokens});
+    const Array d_logits(dtype(), {tokens, vocab});
+    cross_entropy({.losses = losses,
+                   .d_logits = d_logits,
+                   .logits = logits,
+                   .targets = targets,
+                   .scale = kScale,
+                   .z_loss = kZLoss,
+                   .z_losses = z_losses},
+                  stream_);
+    expect_close(losses, definition(logits.values(), targets, vocab), 1e-6, "losses");
+    expect_close(z_losses, z_definition(logits.values()), 1e-6, "z_losses");
+    const auto f = [&, width = vocab](const Values& x) {
+      return static_cast<double>(kScale) * (sum(definition(x, targets, width)) + sum(z_definition(x)));
+    };
+    expect_gradient(d_logits, f, logits, tolerance() + 1e-6, "d_logits", tokens * vocab / 300 + 1);
+  }
+}
+
 TEST_P(CrossEntropyTest, IgnoredTargetsGiveZeros) {
   Array logits = random({2, 5});
   logits.set(1, kNan);

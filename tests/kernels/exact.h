@@ -278,14 +278,16 @@ inline ExactSwiglu exact_swiglu(const Tensor& gate_up, const Tensor& d_out) {
 
 struct ExactCrossEntropy {
   Exact losses;
+  Exact z_losses;
   std::vector<Exact> d_logits;  // by part
 };
 // Rows of logits in parts of equal width, side by side: one, or those of the ranks that share a vocabulary.
-inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, const Tensor& targets, double scale) {
+inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, const Tensor& targets, double scale,
+                                             double z_loss = 0) {
   const int64_t tokens = targets.numel();
   const int64_t width = parts.front().dim(1);
   const auto vocab = static_cast<double>(width * static_cast<int64_t>(parts.size()));
-  ExactCrossEntropy exact{Exact(tokens), {}};
+  ExactCrossEntropy exact{Exact(tokens), Exact(tokens), {}};
   for (const Tensor& part : parts) exact.d_logits.emplace_back(part.numel());
 #pragma omp parallel for
   for (int64_t t = 0; t < tokens; ++t) {
@@ -299,15 +301,20 @@ inline ExactCrossEntropy exact_cross_entropy(const std::vector<Tensor>& parts, c
     for (const Tensor& part : parts) {
       for (int64_t v = 0; v < width; ++v) sum += std::exp(element(part, t * width + v) - max);
     }
+    const double normalizer = std::log(sum) + max;
+    const double factor = 1 + 2 * z_loss * normalizer;
+    exact.z_losses.set(t, z_loss * normalizer * normalizer, 1e-5 * z_loss * (1 + normalizer * normalizer));
     for (size_t k = 0; k < parts.size(); ++k) {
       for (int64_t v = 0; v < width; ++v) {
         const double x = element(parts[k], t * width + v);
         const double p = std::exp(x - max) / sum;
         const bool hit = static_cast<int64_t>(k) * width + v == target;
-        const double units = 16 + 2 * (max - x) + std::sqrt(vocab) / 16;
+        // The factor has a rounding of its own, and that of the normalizer in it.
+        const double units = (16 + 2 * (max - x) + std::sqrt(vocab) / 16) * std::abs(factor) +
+                             (z_loss == 0 ? 0 : 4 + 64 * z_loss * (1 + std::abs(normalizer)));
         // Powers that are no normal float32 become 0.
         const double slack = scale * (units * kFloat32Rounding * p + (hit ? 2 * kFloat32Rounding : 0) + 0x1p-126);
-        exact.d_logits[k].set(t * width + v, scale * (p - (hit ? 1 : 0)), slack);
+        exact.d_logits[k].set(t * width + v, scale * (factor * p - (hit ? 1 : 0)), slack);
         if (hit) exact.losses.set(t, std::log(sum) + max - x, 2e-6 * (1 + std::log(sum) + max - x));
       }
     }

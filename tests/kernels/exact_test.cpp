@@ -169,11 +169,15 @@ TEST_P(ExactTest, CrossEntropy) {
   const Array logits = random({13, 272}, 3.0);
   const Array targets = random_integers({13}, -1, 272);
   const Array losses(DType::kFloat32, {13});
+  const Array z_losses(DType::kFloat32, {13});
   const Array d_logits(dtype(), {13, 272});
-  const ExactCrossEntropy exact = exact_cross_entropy({logits}, targets, 0.125);
-  cross_entropy({losses, d_logits, logits, targets, 0.125f}, stream_);
-  check(floats(losses), losses, exact.losses, 1e-4, "losses");
-  check(d_logits, exact.d_logits[0], "d_logits");
+  for (const float z_loss : {0.0f, 0.05f}) {
+    const ExactCrossEntropy exact = exact_cross_entropy({logits}, targets, 0.125, static_cast<double>(z_loss));
+    cross_entropy({losses, d_logits, logits, targets, 0.125f, z_loss, z_losses}, stream_);
+    check(floats(losses), losses, exact.losses, 1e-4, "losses");
+    if (z_loss > 0) check(floats(z_losses), z_losses, exact.z_losses, 1e-4, "z_losses");
+    check(d_logits, exact.d_logits[0], "d_logits");
+  }
 }
 
 TEST_P(ExactTest, CrossEntropyInParts) {

@@ -50,7 +50,7 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
   }
 
   // offset, d_offset: of logits and d_logits from their alignment.
-  void compare(int64_t tokens, int64_t vocab, int64_t offset, int64_t d_offset) {
+  void compare(int64_t tokens, int64_t vocab, int64_t offset, int64_t d_offset, float z_loss = 0) {
     SCOPED_TRACE(std::to_string(tokens) + " x " + std::to_string(vocab) + ", offsets " + std::to_string(offset) +
                  " and " + std::to_string(d_offset));
     std::vector<Twin> logits;
@@ -68,17 +68,28 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
     expect_exact(stats, "cross_entropy_stats", exact_stats(logits, targets));
     std::vector<Tensor> parts;
     for (const Twin& x : logits) parts.push_back(x.cpu());
-    const ExactCrossEntropy exact = exact_cross_entropy(parts, targets.cpu(), 0.125);
+    const ExactCrossEntropy exact = exact_cross_entropy(parts, targets.cpu(), 0.125, static_cast<double>(z_loss));
 
     const Twin losses(DType::kFloat32, {tokens});
+    const Twin z_losses(DType::kFloat32, {tokens});
     std::vector<float> first_losses;
     for (int64_t rank = 0; rank < kRanks; ++rank) {
       const Twin& x = logits[static_cast<size_t>(rank)];
       const auto run = [&](Stream& s, const Tensor& d_logits) {
-        cross_entropy_parallel({losses.on(s), d_logits, x.on(s), targets.on(s), stats.on(s), rank * vocab, 0.125f}, s);
+        cross_entropy_parallel({.losses = losses.on(s),
+                                .d_logits = d_logits,
+                                .logits = x.on(s),
+                                .targets = targets.on(s),
+                                .stats = stats.on(s),
+                                .vocab_begin = rank * vocab,
+                                .scale = 0.125f,
+                                .z_loss = z_loss,
+                                .z_losses = z_losses.on(s)},
+                               s);
       };
       const Twin d_logits(dtype(), {tokens, vocab}, d_offset);
       poison(losses);
+      poison(z_losses);
       poison(d_logits);
       on_both([&](Stream& s) { run(s, d_logits.on(s)); });
       const std::vector<float> values = gpu_values(losses);
@@ -87,6 +98,7 @@ class CrossEntropyParallelParity : public ComputeDtypeParity {
       expect_close(d_logits, "d_logits", std::max(tolerance(), 1e-4));
       expect_exact(d_logits, "cross_entropy_parallel d_logits", exact.d_logits[static_cast<size_t>(rank)]);
       expect_exact(losses, "cross_entropy_parallel losses", exact.losses);
+      expect_exact(z_losses, "cross_entropy_parallel z_losses", exact.z_losses);
       poison(losses);
       on_both([&](Stream& s) { run(s, Tensor()); });
       EXPECT_EQ(gpu_values(losses), values) << "losses change with d_logits";
@@ -114,6 +126,12 @@ TEST_P(CrossEntropyParallelParity, AnyWidth) {
                                       {2, 128256},
                                       {3, 128257}}) {
     compare(tokens, vocab, 0, 0);
+  }
+}
+
+TEST_P(CrossEntropyParallelParity, ZLoss) {
+  for (const auto& [tokens, vocab] : {RowSize{33, 17}, {130, 272}, {37, 1009}, {7, 32064}}) {
+    compare(tokens, vocab, 0, 0, 0.05f);
   }
 }
 

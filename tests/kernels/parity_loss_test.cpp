@@ -6,6 +6,7 @@
 #include "kernels/adamw.h"
 #include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/ema.h"
 #include "kernels/reduce.h"
 #include "tests/kernels/parity.h"
 
@@ -55,6 +56,31 @@ TEST_P(ComputeDtypeParity, CrossEntropy) {
     expect_exact(d_logits, "cross_entropy d_logits", exact.d_logits[0]);
     on_both([&](Stream& s) { both(s, logits); });  // in place
     EXPECT_EQ(gpu_bytes(logits), gpu_bytes(d_logits)) << "in place differs, vocabulary " << vocab;
+  }
+}
+
+// In blocks of each size, in clusters and, where no cluster holds a row, by one block.
+TEST_P(ComputeDtypeParity, ZLoss) {
+  constexpr float kZLoss = 0.05f;
+  for (const auto& [tokens, vocab] : {RowSize{33, 17}, {130, 272}, {5, 32000}, {9, 128256}, {3, 128257}}) {
+    Twin losses(DType::kFloat32, {tokens});
+    Twin z_losses(DType::kFloat32, {tokens});
+    Twin logits(dtype(), {tokens, vocab});
+    Twin targets(DType::kInt32, {tokens});
+    fill(logits, 3.0f);
+    fill_integers(targets, 0, static_cast<int32_t>(vocab));
+    targets.set(tokens / 2, -1);
+    upload(targets);
+    const ExactCrossEntropy exact = exact_cross_entropy({logits.cpu()}, targets.cpu(), 0.125, kZLoss);
+    poison(losses);
+    poison(z_losses);
+    on_both([&](Stream& s) {
+      cross_entropy({losses.on(s), logits.on(s), logits.on(s), targets.on(s), 0.125f, kZLoss, z_losses.on(s)}, s);
+    });
+    expect_exact(losses, "cross_entropy losses", exact.losses);
+    expect_exact(z_losses, "cross_entropy z_losses", exact.z_losses);
+    expect_close(logits, "d_logits", std::max(tolerance(), 1e-4));
+    expect_exact(logits, "cross_entropy d_logits with z-loss", exact.d_logits[0]);
   }
 }
 
@@ -150,6 +176,28 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
       EXPECT_EQ(gpu_values(amax)[0], largest) << "amax of " << n << " weights";
       // What the CPU made of them, so that errors do not add up.
       for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq}) upload(*twin);
+    }
+  }
+}
+
+// Of a step, and of one that is passed over.
+TEST_F(ParityTest, Ema) {
+  struct Case {
+    int64_t n, offset, x_offset;
+  };
+  for (const auto& [n, offset, x_offset] : {Case{1, 0, 0}, {7, 1, 1}, {4096, 0, 0}, {10007, 13, 13}, {10007, 2, 3}}) {
+    Twin average(DType::kFloat32, {n}, offset);
+    Twin x(DType::kFloat32, {n}, x_offset);
+    Twin skip(DType::kFloat32, {1});
+    fill(average);
+    fill(x);
+    for (const float skipped : {0.0f, 1.0f}) {
+      skip.set(0, skipped);
+      upload(skip);
+      const std::vector<float> before = gpu_values(average);
+      on_both([&](Stream& s) { ema({.ema = average.on(s), .x = x.on(s), .skip = skip.on(s), .decay = 0.9}, s); });
+      expect_close(average, "ema", 1e-6);
+      EXPECT_EQ(gpu_values(average) == before, skipped == 1.0f) << n;
     }
   }
 }

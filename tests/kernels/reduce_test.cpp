@@ -7,7 +7,6 @@
 namespace octavo {
 namespace {
 
-// float32 only.
 class ReduceTest : public OpTest {
  protected:
   Array zero() {
