@@ -4,12 +4,14 @@
 
 #include "app/commands.h"
 #include "app/config/config_check.h"
+#include "app/config/stages.h"
 #include "app/measure/bench_ops.h"
 #include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/json_input.h"
+#include "core/output_file.h"
 
 namespace octavo {
 
@@ -32,7 +34,7 @@ void print_throughput(const nlohmann::ordered_json& r) {
 
 // Of one rank; the others would do the same.
 int bench_data_command(const BenchArguments& arguments, ProcessGroup& group) {
-  const Config config = load_run_config(arguments.config, group, Purpose::kTrain);
+  const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);
   const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
   nlohmann::ordered_json result;
   group.agree([&] {
@@ -57,7 +59,11 @@ int bench_data_command(const BenchArguments& arguments, ProcessGroup& group) {
 int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
   if (!arguments.sweep.empty()) return bench_sweep_command(arguments, group);
-  Config config = load_run_config(arguments.config, group, Purpose::kSynthetic);
+  Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
+  group.agree_on_files("opening the trace", [&] {
+    if (group.is_root() && !arguments.trace.empty())
+      OutputFile(arguments.trace);  // a place that is none, before all else
+  });
   Runtime runtime(config, group);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
@@ -74,6 +80,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   result["ops"] = ops_json(totals);
   if (group.size() > 1) add_exposed_communication(result, totals);
   if (arguments.ops) add_floors(result, totals, rates, forward_backward_times);
+  if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
 
   if (!group.is_root()) return kExitDone;
   if (arguments.json) {

@@ -7,24 +7,34 @@
 #include <string>
 #include <vector>
 
+#include "app/generate/sampling.h"
 #include "app/measure/bench_sweep.h"
+#include "app/run/console.h"
 #include "app/run/exit_codes.h"
 #include "app/run/run_config.h"
 #include "app/run/startup_timer.h"
+#include "data/pack.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
 
-// `timer` runs since the launch.
-int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer);
-int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group);
+// `timer` runs since the launch; `console` is where the log goes.
+int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console);
+
+struct EvaluateArguments {
+  ConfigArguments config;
+  bool ema = false;  // the moving average of the weights
+};
+int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group);
 
 int bench_command(const BenchArguments& arguments, ProcessGroup& group);
 
 struct DoctorArguments {
   bool json = false;
+  bool quick = false;      // what can be known without measuring
+  int ranks_per_node = 0;  // of a run to come, one GPU each; 0: not said
   std::string save;        // machine file to write (app/plan/machine_rates.h); empty: none
-  std::string disk = ".";  // directory whose write speed is measured
+  std::string disk = ".";  // directory whose write speed is measured; with quick, that is or can be made
 };
 int doctor_command(const DoctorArguments& arguments, ProcessGroup& group);
 
@@ -38,7 +48,9 @@ struct PlanArguments {
   double network_latency_us = 10;
   bool search = false;
   bool published = false;
-  double price = 0;  // dollars of a GPU hour; 0: not asked
+  double price_per_gpu_hour = 0;  // dollars; 0: not asked
+  bool all = false;               // every item, not the largest alone
+  std::string html;               // file for a picture of the memory; empty: none
   bool json = false;
 };
 int plan_command(const PlanArguments& arguments, ProcessGroup& group);
@@ -53,13 +65,40 @@ struct GenerateArguments {
   std::string checkpoint;
   std::string prompt;
   int64_t max_tokens = 256;
-  double temperature = 0.8;  // 0: always the most likely token
-  int64_t top_k = 0;         // sample among the k most likely; 0: all
-  double top_p = 1.0;        // sample among the most likely that make up this probability
-  uint64_t seed = 0;
+  int64_t samples = 1;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // texts that end a sample, and are not part of it
+  uint64_t seed = 0;              // of the first sample; the others' follow
   std::string device = "auto";
+  bool ema = false;  // the moving average of the weights
 };
+// Prints the text as it grows, and on standard error how fast.
 int generate_command(const GenerateArguments& arguments, ProcessGroup& group);
+
+// Token files of text, by the byte tokenizer; says what was made and what was left out.
+int pack_command(const PackOptions& options);
+
+struct ImportArguments {
+  std::string hf_dir;
+  std::string checkpoint;  // to be made
+};
+int import_command(const ImportArguments& arguments);
+
+struct ExportArguments {
+  std::string checkpoint;
+  std::string hf_dir;              // to be made
+  std::string dtype = "float32";   // or bfloat16
+  std::string shard_size = "5GB";  // of the tensors in a file
+  bool force = false;              // replace a model that is not an earlier export
+  bool ema = false;                // the moving average of the weights
+};
+int export_command(const ExportArguments& arguments);
+
+struct ReportArguments {
+  std::vector<std::string> runs;  // logging.dir of each
+  std::string output;
+};
+int report_command(const ReportArguments& arguments);
 
 struct InspectArguments {
   std::string target;   // token file, checkpoint, or config with samples

@@ -9,6 +9,7 @@
 #include "app/measure/doctor_facts.h"
 #include "app/measure/doctor_report.h"
 #include "app/measure/measure_machine.h"
+#include "app/measure/reach_check.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
 #include "core/json_input.h"
@@ -18,6 +19,8 @@
 namespace octavo {
 
 namespace {
+
+constexpr double kQuickTimeoutS = 60;  // for a collective of the quick check: NCCL takes seconds to connect many nodes
 
 void check_disk(const std::string& dir) {
   std::error_code error;
@@ -61,9 +64,7 @@ void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGr
   }
 }
 
-}  // namespace
-
-int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
+DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(ParallelConfig{}.timeout_s);
   std::optional<OutputFile> file;
   group.agree([&] {
@@ -71,7 +72,7 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
     if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save);
   });
   DoctorReport report;
-  report.ranks = gather_facts(group);
+  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = ""}, group);
   report.findings = find_problems(report.ranks);
   add_rates(report, arguments, group);
   group.agree([&] {
@@ -80,10 +81,33 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
     file->finish();
     file->rename();
   });
+  return report;
+}
+
+DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group) {
+  group.watchdog().set_timeout(kQuickTimeoutS);
+  DoctorReport report;
+  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = arguments.disk}, group);
+  report.findings = find_problems(report.ranks);
+  try {
+    check_reach(report.ranks, group);
+  } catch (const Error& error) {
+    if (!group.shares(error)) throw;
+    report.findings.push_back({true, error.what()});
+  }
+  return report;
+}
+
+}  // namespace
+
+int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
+  const DoctorReport report = arguments.quick ? quick_report(arguments, group) : measured_report(arguments, group);
   group.agree([&] {
     if (!group.is_root()) return;
     if (arguments.json) {
       std::cout << printable_json(to_json(report), 2) << "\n";
+    } else if (arguments.quick) {
+      print_findings(report);
     } else {
       print_report(report);
     }

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 
 #include "app/commands.h"
+#include "app/config/stages.h"
 #include "app/memory/inference.h"
 #include "app/run/same_files.h"
 #include "core/error.h"
@@ -9,20 +11,26 @@
 
 namespace octavo {
 
-int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
-  Config config = load_run_config(arguments, group, Purpose::kEvaluate);
+int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
+  const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
+  Config config = load_run_config(arguments.config, group, Purpose::kEvaluate);
   std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
   group.agree([&] {
     CHECK_INPUT(checkpoint || !config.init_from.empty(),
                 "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
                 "model.init_from names one",
                 config.checkpoint.dir);
-    if (checkpoint) check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
+    CHECK_INPUT(checkpoint || !arguments.ema,
+                "--ema is of a checkpoint, but there is none: the weights are those of {}", config.init_from);
+    if (!checkpoint) return;
+    check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
+    (void)checkpoint->prefix(which);  // before there is a model
   });
+  config = config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1);
   Runtime runtime(config, group);
   check_same_data("data.validation", config.data.validation, group);
-  InferenceModel inference(config, true, runtime);
-  inference.load(config, checkpoint ? &*checkpoint : nullptr);
+  InferenceModel inference(config, {}, runtime);
+  inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
   Validator& validator = *inference.state().validator;
   const ValidationLoss result = validator.loss(inference.state().model);
   if (!group.is_root()) return kExitDone;
@@ -36,7 +44,8 @@ int evaluate_command(const ConfigArguments& arguments, ProcessGroup& group) {
     targets += dataset.targets;
     if (validator.datasets().size() > 1) line(validator.datasets()[d].name, dataset.loss, dataset.targets);
   }
-  line(checkpoint ? checkpoint->path().string() : config.init_from, result.loss, targets);
+  const std::string of_average = arguments.ema ? ", averaged weights" : "";
+  line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, result.loss, targets);
   return kExitDone;
 }
 

@@ -1,14 +1,21 @@
 #include <algorithm>
-#include <cmath>
+#include <chrono>
+#include <cstdio>
 #include <iostream>
-#include <numeric>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
+#include <span>
+#include <utility>
 
 #include "app/commands.h"
-#include "app/memory/inference.h"
+#include "app/generate/cached_model.h"
+#include "app/generate/sampling.h"
+#include "app/generate/text_stream.h"
 #include "app/run/same_files.h"
 #include "app/run/tokenizer.h"
+#include "checkpoint/hf_format.h"
 #include "core/error.h"
 #include "core/printable.h"
 
@@ -16,53 +23,20 @@ namespace octavo {
 
 namespace {
 
-// Draws a token from softmax(logits / temperature), restricted to the top_k and top_p most likely.
-int32_t sample_token(std::vector<float>& logits, const GenerateArguments& a, std::mt19937_64& random) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t x, int32_t y) {
-    return logits[static_cast<size_t>(x)] > logits[static_cast<size_t>(y)];
-  });
-  if (a.temperature <= 0) return order[0];
-  size_t kept = a.top_k > 0 ? std::min(order.size(), static_cast<size_t>(a.top_k)) : order.size();
-  const double max = static_cast<double>(logits[static_cast<size_t>(order[0])]);
-  std::vector<double> weights(kept);
-  for (size_t i = 0; i < kept; ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - max) / a.temperature);
-  }
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double mass = 0;
-  for (size_t i = 0; i < kept; ++i) {
-    mass += weights[i];
-    if (mass >= a.top_p * total) kept = i + 1;
-  }
-  std::discrete_distribution<size_t> distribution(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(kept));
-  return order[distribution(random)];
-}
+using Clock = std::chrono::steady_clock;
 
-// The logits of the device as float32 on the host.
-void read_logits(const Tensor& logits, std::vector<float>& host, Stream& stream) {
-  host.resize(static_cast<size_t>(logits.numel()));
-  if (logits.dtype() == DType::kFloat32) {
-    stream.copy(host.data(), logits.raw(), logits.bytes());
-    return stream.synchronize();
-  }
-  std::vector<BFloat16> raw(host.size());
-  stream.copy(raw.data(), logits.raw(), logits.bytes());
-  stream.synchronize();
-  std::transform(raw.begin(), raw.end(), host.begin(), [](BFloat16 x) { return static_cast<float>(x); });
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The config the checkpoint was trained with, for a single sequence of `seq_len` tokens.
-Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& arguments, int64_t seq_len) {
+// The config the checkpoint was trained with. Linears multiply in the compute dtype: in FP8 a
+// token would be scaled by those it happens to be computed with.
+Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& arguments) {
   Config config;
   if (checkpoint.meta().contains("config")) {
     config = config_from_json(checkpoint.meta().at("config"), checkpoint.path().string());
   }
   config.model = checkpoint.model_config();
-  config.data.seq_len = seq_len;
-  config.training.micro_batch_size = 1;
   config.parallel = {};
+  config.precision.linear = LinearPrecision::kBFloat16;
   config.compute_given = false;
   config.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                   : arguments.device == "cuda" ? DeviceChoice::kCuda
@@ -80,18 +54,37 @@ std::string tokenizer_of(const Checkpoint& checkpoint, const Config& config) {
   return config.data.tokenizer;
 }
 
-// Of the buffer for the prompt and what follows: attention kernels like whole blocks. What stands behind the last token
-// is irrelevant (Llama::next_token_logits).
-int64_t buffer_length(size_t prompt_length, int64_t max_tokens) {
-  const int64_t room = kMaxSeqLen - static_cast<int64_t>(prompt_length);
-  CHECK_INPUT(max_tokens <= room, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
-              max_tokens, room, kMaxSeqLen);
-  return (kMaxSeqLen - room + max_tokens + 127) / 128 * 128;
+// The ids that a text begins and ends with: those of the run's documents, or of the config.json that was imported,
+// which may name several that end.
+struct TextEnds {
+  std::optional<int32_t> bos;
+  std::vector<int32_t> eos;
+};
+
+// An id, or a list of them; none of what is neither.
+std::vector<int32_t> token_ids(const nlohmann::json& json) {
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : json.is_array() ? json : nlohmann::json::array({json})) {
+    if (id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(id);
+  }
+  return ids;
 }
 
-std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, TextTokenizer& tokenizer) {
+TextEnds text_ends(const Checkpoint& checkpoint, const DataConfig& data) {
+  TextEnds ends{data.bos_id, {}};
+  if (data.eos_id) ends.eos.push_back(*data.eos_id);
+  if (!checkpoint.meta().contains("hugging_face")) return ends;
+  const HfMetadata metadata = parse_hf_metadata(checkpoint.meta().at("hugging_face"));
+  const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
+  if (!ends.bos && !bos.empty()) ends.bos = bos.front();
+  if (ends.eos.empty()) ends.eos = token_ids(metadata.eos_token_id);
+  return ends;
+}
+
+std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
+                                TextTokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
-  if (config.data.bos_id) ids.insert(ids.begin(), *config.data.bos_id);
+  if (ends.bos) ids.insert(ids.begin(), *ends.bos);
   CHECK_INPUT(!ids.empty(), "--prompt is empty and the checkpoint's config has no data.bos_id to start from");
   for (const int32_t id : ids) {
     CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}",
@@ -100,41 +93,179 @@ std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt,
   return ids;
 }
 
+void check_lengths(size_t prompt_length, int64_t max_tokens) {
+  const int64_t room = kMaxSeqLen - static_cast<int64_t>(prompt_length);
+  CHECK_INPUT(room > 0, "the prompt has {} tokens, expected fewer than {}", prompt_length, kMaxSeqLen);
+  CHECK_INPUT(max_tokens <= room, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
+              max_tokens, room, kMaxSeqLen);
+}
+
+// Writes the samples to standard output one behind the other, each behind its prompt, with a line --- between two: the
+// first that has not ended as it grows, those behind it when their turn comes.
+class SampleWriter {
+ public:
+  SampleWriter(std::string prompt, int64_t samples)
+      : prompt_(std::move(prompt)), texts_(static_cast<size_t>(samples)), ended_(texts_.size(), false) {
+    begin();
+  }
+
+  void add(size_t sample, const std::string& text) {
+    if (sample == current_) return print(printable_lines(text));
+    texts_[sample] += text;
+  }
+  void end(size_t sample) {
+    ended_[sample] = true;
+    while (current_ < ended_.size() && ended_[current_]) {
+      print("\n");
+      ++current_;
+      if (current_ == ended_.size()) return;
+      print("---\n");
+      begin();
+    }
+  }
+
+ private:
+  void begin() { print(printable_lines(prompt_ + texts_[current_])); }
+  static void print(const std::string& text) {
+    std::cout << text << std::flush;
+    CHECK(std::cout.good(), "standard output cannot be written");
+  }
+
+  std::string prompt_;
+  std::vector<std::string> texts_;  // of those that wait
+  std::vector<bool> ended_;
+  size_t current_ = 0;
+};
+
+// The samples as rank 0 draws and writes them.
+class Samples {
+ public:
+  Samples(const GenerateArguments& a, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
+          TextTokenizer& tokenizer)
+      : eos_(std::move(eos)), writer_(a.prompt, a.samples), tokens_(static_cast<size_t>(a.samples), 0) {
+    samples_.reserve(tokens_.size());
+    for (int64_t i = 0; i < a.samples; ++i) {
+      samples_.push_back(
+          {Sampler(a.sampling, a.seed + static_cast<uint64_t>(i)), TextStream(tokenizer, prompt, a.stop)});
+    }
+  }
+
+  // Draws the next token of each sample that has not ended, from its row of `logits`, or from the one row there is.
+  void draw(std::span<const float> logits, size_t vocab_size) {
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      Sample& sample = samples_[i];
+      if (sample.ended) continue;
+      const size_t row = logits.size() == vocab_size ? 0 : i;
+      tokens_[i] = sample.sampler.draw(logits.subspan(row * vocab_size, vocab_size));
+      ++drawn_;
+      const bool ends = std::find(eos_.begin(), eos_.end(), tokens_[i]) != eos_.end();
+      if (!ends) writer_.add(i, sample.text.push(tokens_[i]));
+      if (ends || sample.text.stopped()) end(i);
+    }
+  }
+  // They may have no more tokens.
+  void end_all() {
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      if (!samples_[i].ended) end(i);
+    }
+  }
+
+  bool ended() const {
+    return std::all_of(samples_.begin(), samples_.end(), [](const Sample& sample) { return sample.ended; });
+  }
+  int64_t drawn() const { return drawn_; }
+  // What each has drawn last; those that have ended stay in the batch.
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+ private:
+  struct Sample {
+    Sampler sampler;
+    TextStream text;
+    bool ended = false;
+  };
+
+  void end(size_t i) {
+    if (!samples_[i].text.stopped()) writer_.add(i, samples_[i].text.finish());
+    samples_[i].ended = true;
+    writer_.end(i);
+  }
+
+  std::vector<int32_t> eos_;
+  SampleWriter writer_;
+  std::vector<Sample> samples_;
+  std::vector<int32_t> tokens_;
+  int64_t drawn_ = 0;
+};
+
+// Rank 0's list on every rank.
+std::vector<int32_t> broadcast(const std::vector<int32_t>& list, ProcessGroup& group) {
+  const std::string bytes(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t));
+  const std::string received = group.broadcast(bytes);
+  std::vector<int32_t> result(received.size() / sizeof(int32_t));
+  std::copy_n(received.data(), received.size(), reinterpret_cast<char*>(result.data()));
+  return result;
+}
+
+std::string rate(int64_t tokens, double seconds) {
+  return fmt::format("{} tokens in {:.3f} s ({:.1f} tokens/s)", tokens, seconds,
+                     seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+}
+
+// Passes over the prompt and then over a token of each sample at a time. All ranks compute, rank 0 alone has samples
+// and says what the next tokens are.
+void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_tokens, Samples* samples,
+              ProcessGroup& group) {
+  const auto start = Clock::now();
+  std::span<const float> logits = model.read_prompt(prompt);
+  const double prefill_seconds = seconds_since(start);
+  const size_t vocab_size = logits.size();
+  for (int64_t i = 1;; ++i) {
+    if (samples != nullptr) samples->draw(logits, vocab_size);
+    const bool goes_on = samples != nullptr && i < max_tokens && !samples->ended();
+    const std::vector<int32_t> tokens = broadcast(goes_on ? samples->tokens() : std::vector<int32_t>{}, group);
+    if (tokens.empty()) break;
+    logits = model.step(tokens);
+  }
+  if (samples == nullptr) return;
+  samples->end_all();
+  const double decode_seconds = seconds_since(start) - prefill_seconds;
+  std::fputs(fmt::format("prompt {}, generated {}\n", rate(static_cast<int64_t>(prompt.size()), prefill_seconds),
+                         rate(samples->drawn(), decode_seconds))
+                 .c_str(),
+             stderr);
+}
+
 }  // namespace
 
 int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
   Checkpoint checkpoint = open_same_checkpoint(arguments.checkpoint, group);
   Config config;
+  TextEnds ends;
   std::unique_ptr<TextTokenizer> tokenizer;
-  std::vector<int32_t> ids;
+  std::vector<int32_t> prompt;
+  const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
   group.agree([&] {
-    config = inference_config(checkpoint, arguments, 1);
+    (void)checkpoint.prefix(which);  // before there is a model
+    config = inference_config(checkpoint, arguments);
+    ends = text_ends(checkpoint, config.data);
+    if (!group.is_root()) return;
     tokenizer = open_tokenizer(tokenizer_of(checkpoint, config));
-    ids = prompt_ids(config, arguments.prompt, *tokenizer);
-    config.data.seq_len = buffer_length(ids.size(), arguments.max_tokens);
+    prompt = prompt_ids(config, ends, arguments.prompt, *tokenizer);
+    check_lengths(prompt.size(), arguments.max_tokens);
   });
-  const size_t prompt_length = ids.size();
+  prompt = broadcast(prompt, group);
+  const auto prompt_length = static_cast<int64_t>(prompt.size());
 
   Runtime runtime(config, group);
-  InferenceModel inference(config, false, runtime);
-  inference.load(config, &checkpoint);
-  Stream& stream = runtime.stream();
-  InferenceState& state = inference.state();
-  std::mt19937_64 random(arguments.seed);
-  std::vector<int32_t> padded(static_cast<size_t>(config.data.seq_len), 0);
-  std::vector<float> logits;
-  for (int64_t i = 0; i < arguments.max_tokens; ++i) {
-    std::copy(ids.begin(), ids.end(), padded.begin());
-    stream.copy(state.inputs.raw(), padded.data(), state.inputs.bytes());
-    read_logits(state.model.next_token_logits(state.inputs, static_cast<int64_t>(ids.size()) - 1), logits, stream);
-    const int32_t token = sample_token(logits, arguments, random);
-    if (config.data.eos_id && token == *config.data.eos_id) break;
-    ids.push_back(token);
-  }
-  const std::vector<int32_t> generated(ids.begin() + static_cast<std::ptrdiff_t>(prompt_length), ids.end());
-  if (!group.is_root()) return kExitDone;
-  std::cout << printable_lines(arguments.prompt + tokenizer->decode(generated)) << std::endl;
-  CHECK(std::cout.good(), "standard output cannot be written");
+  CachedModel model(config,
+                    {.sequences = arguments.samples,
+                     .prompt_length = prompt_length,
+                     .capacity = prompt_length + arguments.max_tokens},
+                    runtime);
+  model.load(config, &checkpoint, which);
+  std::optional<Samples> samples;
+  if (group.is_root()) samples.emplace(arguments, prompt, ends.eos, *tokenizer);
+  generate(model, prompt, arguments.max_tokens, samples ? &*samples : nullptr, group);
   return kExitDone;
 }
 

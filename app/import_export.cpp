@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <list>
 #include <regex>
 #include <system_error>
 #include <utility>
 
+#include "app/commands.h"
+#include "app/run/byte_tokenizer_files.h"
 #include "app/run/tokenizer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
@@ -17,10 +20,12 @@
 #include "core/arena.h"
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/input_file.h"
 #include "core/json_input.h"
 #include "core/log.h"
 #include "core/output_file.h"
+#include "data/byte_tokenizer.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -59,7 +64,7 @@ void check_import_target(const fs::path& target) {
 }
 
 // What an import remembers: the ids for an export back, and the tokenizer for text in and out.
-Json import_meta(const fs::path& hf_dir, const Json& config) {
+Json import_meta(const fs::path& hf_dir, const Json& config, bool has_tokenizer) {
   const HfMetadata metadata = parse_hf_metadata(config);
   Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
                {"tokens", 0},
@@ -67,7 +72,7 @@ Json import_meta(const fs::path& hf_dir, const Json& config) {
                 {{"bos_token_id", metadata.bos_token_id},
                  {"eos_token_id", metadata.eos_token_id},
                  {"max_position_embeddings", metadata.max_position_embeddings}}}};
-  if (path_exists(hf_dir / kTokenizerName)) {
+  if (has_tokenizer) {
     meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerName).string();
   }
   return meta;
@@ -133,11 +138,12 @@ std::vector<std::vector<const ParameterSpec*>> group_into_shards(const Parameter
   return shards;
 }
 
-void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>& specs, DType dtype,
+void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>& specs, const ExportOptions& options,
                  const Buffer& buffer, SafetensorsWriter& writer) {
+  const std::string prefix = checkpoint.prefix(options.weights);
   for (const ParameterSpec* spec : specs) {
-    const Tensor values(buffer.data(), dtype, {spec->numel()});
-    checkpoint.read(spec->name, 0, spec->numel(), values);
+    const Tensor values(buffer.data(), options.dtype, {spec->numel()});
+    checkpoint.read(prefix + spec->name, 0, spec->numel(), values);
     writer.write(values.raw(), values.bytes());
   }
   writer.finish();
@@ -189,10 +195,7 @@ void remove_old_weights(const fs::path& dir) {
 }
 
 void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
-  OutputFile file(path.string());
-  file.write(json.dump(2) + "\n");
-  file.finish();
-  file.rename();
+  write_output_file(path.string(), json.dump(2) + "\n");
 }
 
 // The weights' files. All of them are whole under temporary names before the first old one goes.
@@ -212,7 +215,7 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
       index["weight_map"][spec->name] = name;
       total_bytes += spec->numel() * dtype_bytes(options.dtype);
     }
-    write_shard(checkpoint, shards[i], options.dtype, buffer,
+    write_shard(checkpoint, shards[i], options, buffer,
                 writers.emplace_back((dir / name).string(), std::move(entries)));
     report.files.push_back(name);
   }
@@ -234,7 +237,15 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-// The tokenizer that the checkpoint carries. One that it merely names may be anything, so it is not copied.
+// The tokenizer's files; none for the byte tokenizer, which Octavo has without.
+std::vector<CarriedFile> imported_tokenizer(const fs::path& hf_dir) {
+  std::vector<CarriedFile> files = read_tokenizer_files(hf_dir / kTokenizerName);
+  if (!files.empty() && is_byte_tokenizer(files.front())) files.clear();
+  return files;
+}
+
+// The tokenizer that the checkpoint carries, or the byte tokenizer of a model with its vocabulary. One that it merely
+// names may be anything, so it is not copied.
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
   bool carried = false;
   for (const CarriedFileInfo& file : checkpoint.files()) {
@@ -244,6 +255,13 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
     carried = true;
   }
   const Json setting = data_setting(checkpoint.meta(), "tokenizer");
+  // Where the tokens are others, data.tokenizer may have been left at its default.
+  if (setting == "byte" && checkpoint.model_config().vocab_size <= ByteTokenizer::kVocabSize) {
+    for (const CarriedFile& file : byte_tokenizer_files()) {
+      write_carried_file(hf_dir, file);
+      report.files.push_back(file.name);
+    }
+  }
   if (!carried && setting.is_string() && setting != "byte") report.tokenizer_elsewhere = setting.get<std::string>();
 }
 
@@ -263,9 +281,9 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   fs::create_directories(temporary, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
-    const std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+    const std::vector<CarriedFile> files = imported_tokenizer(hf_dir);
     report.tokenizer = !files.empty();
-    write_weights_checkpoint(source, import_meta(hf_dir, source.json()), files, temporary);
+    write_weights_checkpoint(source, import_meta(hf_dir, source.json(), report.tokenizer), files, temporary);
     install_directory(temporary, target);
   } catch (...) {
     fs::remove_all(temporary, error);
@@ -278,6 +296,7 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
   CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
         "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
   CheckpointWeights source{fs::path(checkpoint)};
+  (void)source.checkpoint().prefix(options.weights);  // before anything is written
   const fs::path dir = hf_dir;
   CHECK_INPUT(!path_exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
               hf_dir);
@@ -293,6 +312,31 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
   export_tokenizer(source.checkpoint(), dir, report);
   sync_directory(dir);
   return report;
+}
+
+int import_command(const ImportArguments& arguments) {
+  const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint);
+  std::cout << fmt::format("{}: step 0, {} parameters, {}\n", arguments.checkpoint,
+                           with_thousands_separators(report.parameters),
+                           report.tokenizer ? "with its tokenizer" : "without a tokenizer");
+  return kExitDone;
+}
+
+int export_command(const ExportArguments& arguments) {
+  const DType dtype = arguments.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+  const ExportReport report = export_hf(arguments.checkpoint, arguments.hf_dir,
+                                        {.dtype = dtype,
+                                         .max_shard_bytes = parse_bytes(arguments.shard_size, "--shard-size"),
+                                         .force = arguments.force,
+                                         .weights = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster});
+  std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", arguments.hf_dir, report.step,
+                           with_thousands_separators(report.parameters), arguments.dtype,
+                           static_cast<double>(report.bytes) / 1e9, report.files.size());
+  if (!report.tokenizer_elsewhere.empty()) {
+    std::cout << fmt::format("the checkpoint carries no tokenizer, so none was copied; it was {}\n",
+                             report.tokenizer_elsewhere);
+  }
+  return kExitDone;
 }
 
 }  // namespace octavo

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "core/dtype.h"
 
 namespace octavo {
@@ -23,6 +24,7 @@ struct ExportOptions {
   DType dtype = DType::kFloat32;            // or bfloat16
   int64_t max_shard_bytes = 5'000'000'000;  // of tensors in a file; more than one file gets an index
   bool force = false;                       // replace a model that is not an earlier export
+  SavedWeights weights = SavedWeights::kMaster;
 };
 
 struct ExportReport {
@@ -34,8 +36,9 @@ struct ExportReport {
 };
 
 // A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
-// weights and the tokenizer's files that the checkpoint carries. The weights of an earlier export in the directory are
-// replaced, once the new ones are whole; other files stay. InputError where it holds a model of another origin.
+// weights and the tokenizer's files: those that the checkpoint carries, or those of the byte tokenizer. The weights of
+// an earlier export in the directory are replaced, once the new ones are whole; other files stay. InputError where it
+// holds a model of another origin.
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
 
 }  // namespace octavo

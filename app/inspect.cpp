@@ -1,10 +1,13 @@
 #include "data/inspect.h"
 
+#include <algorithm>
 #include <charconv>
 #include <iostream>
+#include <limits>
+#include <vector>
 
 #include "app/commands.h"
-#include "app/config/config.h"
+#include "app/config/stages.h"
 #include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
@@ -29,8 +32,14 @@ void inspect_samples(const InspectArguments& arguments) {
   const std::string_view range = arguments.samples;
   const int64_t begin = parse_index(range.substr(0, colon), arguments.samples);
   const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
-  const Config config = load_config(arguments.target, arguments.overrides);
-  write_samples(config.data, begin, end, std::cout);
+  CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
+  const std::vector<Config> stages = stage_configs(load_config(arguments.target, arguments.overrides));
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const int64_t first = stages[i].data.origin.sample;
+    const int64_t next = i + 1 < stages.size() ? stages[i + 1].data.origin.sample : std::numeric_limits<int64_t>::max();
+    if (begin == end || (begin < next && end > first))
+      write_samples(stages[i].data, std::clamp(begin, first, next), std::clamp(end, first, next), std::cout);
+  }
 }
 
 bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }

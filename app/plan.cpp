@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
+#include <utility>
 
 #include "app/commands.h"
+#include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/plan/machine_files.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
+#include "app/report/memory_page.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/json_input.h"
+#include "core/output_file.h"
 
 namespace octavo {
 
@@ -69,7 +74,7 @@ void print(const nlohmann::ordered_json& json, const PlanArguments& arguments) {
   } else if (arguments.search) {
     print_search(json);
   } else {
-    print_plan(json);
+    print_plan(json, arguments.all);
   }
 }
 
@@ -90,7 +95,7 @@ Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const Plan
   ConfigArguments config = arguments.config;
   const std::vector<std::string> changes = {
       "model.preset=" + setup.preset,
-      "precision.linear=fp8_tensorwise",
+      "precision.linear=" + setup.linear,
       "data.seq_len=8192",
       "parallel.data_parallel_shard=-1",
       "parallel.data_parallel_replicate=1",
@@ -110,9 +115,16 @@ nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarge
       const Plan plan = plan_published(setup, micro_batch, arguments, there, group);
       rows.push_back({{"model", setup.preset},
                       {"gpus", setup.gpus},
+                      {"gpus_stated", setup.gpus_stated},
                       {"tensor", setup.tensor},
+                      {"system", setup.system},
+                      {"hardware", setup.hardware},
+                      {"precision", setup.linear},
+                      {"table", setup.table},
+                      {"source", setup.source},
                       {"micro_batch_size", micro_batch},
                       {"published_wps", setup.wps},
+                      {"predicted_on", target.machine->device},
                       {"wps", plan.prediction->wps},
                       {"mfu", plan.prediction->mfu},
                       {"bound", cost_kind_name(plan.prediction->bound)},
@@ -123,11 +135,32 @@ nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarge
   return rows;
 }
 
+// Of the stages of a run, that which takes the most memory.
+Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
+  std::optional<Plan> largest;
+  for (const Config& stage : stage_configs(config)) {
+    Plan plan = make_plan(stage, target, group);
+    if (!largest || plan.memory.total_bytes() > largest->memory.total_bytes()) largest = std::move(plan);
+  }
+  return std::move(*largest);
+}
+
+// Whether it fits or not.
+void write_memory_page(const std::string& path, const Plan& plan, const PlanTarget& target) {
+  const PredictedRun run{.config = plan.config,
+                         .mesh = plan.mesh,
+                         .sharding = plan.memory.sharding,
+                         .checkpointing = plan.memory.checkpointing};
+  write_output_file(path, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
+}
+
 int plan(const PlanArguments& arguments, ProcessGroup& group) {
   const Config stated = load_config(arguments.config.path, arguments.config.overrides);
   const PlanTarget target = find_target(arguments, stated, group);
-  CHECK_INPUT(target.machine || !(arguments.search || arguments.published || arguments.price > 0),
-              "--search, --published and --price need rates, and device is cpu; expected --machine FILE of a CPU");
+  CHECK_INPUT(target.machine || !(arguments.search || arguments.published || arguments.price_per_gpu_hour > 0 ||
+                                  !arguments.html.empty()),
+              "--search, --published, --price-per-gpu-hour and --html need rates, and device is cpu; expected "
+              "--machine FILE of a CPU");
   if (arguments.published) {
     const nlohmann::ordered_json rows = published(arguments, target, group);
     if (arguments.json) {
@@ -137,11 +170,12 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
     }
     return kExitDone;
   }
-  PlanReport report{.plan = make_plan(load_planned_config(arguments.config, target), target, group),
+  PlanReport report{.plan = largest_plan(load_planned_config(arguments.config, target), target, group),
                     .advice = {},
                     .advice_wps = 0,
                     .found = {},
-                    .price = arguments.price};
+                    .price_per_gpu_hour = arguments.price_per_gpu_hour};
+  if (!arguments.html.empty()) write_memory_page(arguments.html, report.plan, target);
   const bool fits = report.plan.memory.fits();
   if (arguments.search) {
     constexpr size_t kShown = 10;

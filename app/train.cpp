@@ -1,8 +1,17 @@
+#include <cmath>
+#include <optional>
+#include <string>
+
 #include "app/commands.h"
 #include "app/config/config_check.h"
+#include "app/config/stages.h"
+#include "app/memory/memory_room.h"
+#include "app/plan/machine_files.h"
+#include "app/plan/predictor.h"
 #include "app/run/same_files.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
+#include "app/train/start_screen.h"
 #include "app/train/trainer.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -13,36 +22,147 @@ namespace octavo {
 namespace {
 
 // What goes wrong from here on shows only while running, whatever its cause.
-Trainer::Outcome run(Trainer& trainer, StopSignals& signals, const ProcessGroup& group) {
+template <typename Work>
+auto while_running(const ProcessGroup& group, Work work) {
   try {
-    return trainer.run(signals);
+    return work();
   } catch (const InputError& error) {
     if (group.shares(error)) throw AgreedError(error.what());
     throw Error(error.what());
   }
 }
 
+// Where the steps alone end, if the rates of such GPUs came with the program.
+std::string describe_time(const Config& config, const Runtime& runtime, const TrainingOptions& options,
+                          int64_t samples) {
+  if (!runtime.stream().is_cuda()) return "not predicted on a CPU; the eta of the steps is measured";
+  const std::string gpu = gpu_info(runtime.gpu()).name;
+  const std::optional<MachineRates> machine = find_machine_of(gpu);
+  if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
+  const MeshShape& mesh = runtime.mesh().shape();
+  const Cluster cluster{.gpus_per_node = runtime.group().local_size()};
+  try {
+    const StepPrediction step = predict_step(
+        {.config = config, .mesh = mesh, .sharding = options.sharding, .checkpointing = options.checkpointing},
+        *machine, cluster);
+    const double seconds =
+        step.step_s * static_cast<double>(samples) / static_cast<double>(config.training.global_batch_size);
+    std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
+                                   format_duration(seconds), step.step_s * 1e3, machine->name,
+                                   with_thousands_separators(std::llround(step.wps)));
+    if (mesh.ranks() > cluster.gpus_per_node) {
+      text += fmt::format(", and {:g} Gbit/s a GPU between machines", cluster.network_gbps);
+    }
+    return text;
+  } catch (const std::exception& error) {  // a run needs no prediction
+    return fmt::format("not predicted: {}", error.what());
+  }
+}
+
+void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryRoom& room) {
+  const TrainingRun& run = trainer.training_run();
+  if (run.start().step >= config.training.steps) return;
+  const BatchSchedule batches = config.training.batch_schedule();
+  const int64_t samples = batches.samples(config.training.steps) - batches.samples(run.start().step);
+  const TrainingOptions& options = run.training_model().options();
+  const auto last = run.checkpoints().last_path();
+  StartFacts facts{.config = config,
+                   .runs_on = runtime.describe(),
+                   .mesh = runtime.mesh().shape(),
+                   .options = options,
+                   .planned_bytes = run.training_model().bytes(),
+                   .room = room,
+                   .datasets = run.data_report().datasets(),
+                   .next_sample = run.data_report().next_sample(),
+                   .validation = {},
+                   .resumes_from = last ? last->string() : "",
+                   .step = run.start().step,
+                   .tokens = run.start().tokens,
+                   .time = describe_time(config, runtime, options, samples)};
+  if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
+  for (const std::string& line : start_screen(facts)) log_info("{}", line);
+}
+
+// By the checkpoint that there seems to be; the trainer may find another one to go on from (OtherStage), and says what
+// is wrong with those that cannot be read.
+size_t likely_stage(const Config& config, ProcessGroup& group) {
+  const std::string& resume = config.checkpoint.resume;
+  if (config.stages.empty() || resume == "never") return 0;
+  int64_t step = 0;
+  try {
+    if (group.is_root()) {
+      const auto path = resume == "auto" ? Checkpoint::newest(config.checkpoint.dir) : Checkpoint::resolve(resume);
+      if (path) step = Checkpoint(*path).step();
+    }
+  } catch (const Error&) {
+    step = 0;
+  }
+  return stage_of_step(config, group.all_reduce_max(step) + 1);
+}
+
+// The stages of a run one after the other, or the whole of one without. Each goes on from the checkpoint at the end of
+// the one before, as a run that is resumed.
+class Stages {
+ public:
+  Stages(const Config& config, Runtime& runtime, StartupTimer& timer, RunFolder& folder, Console& console)
+      : config_(config), runtime_(runtime), timer_(timer), folder_(folder), console_(console) {}
+
+  Trainer::Outcome train(StopSignals& signals) {
+    Trainer::Outcome outcome = Trainer::Outcome::kDone;
+    for (size_t stage = train_one(likely_stage(config_, runtime_.group()), signals, outcome);
+         stage < num_stages(config_) && outcome == Trainer::Outcome::kDone;) {
+      stage = while_running(runtime_.group(), [&] { return train_one(stage, signals, outcome); });
+    }
+    return outcome;
+  }
+
+ private:
+  // Of this stage, or of that in which the run turns out to be. Returns the next one.
+  size_t train_one(size_t stage, StopSignals& signals, Trainer::Outcome& outcome) {
+    Config config = stage_config(config_, stage);
+    if (goodput_) config.checkpoint.resume = "auto";
+    try {
+      const MemoryRoom room = memory_room(config, runtime_);  // before the run takes its part of it
+      Trainer trainer(config, runtime_, timer_, goodput_, &console_);
+      if (!goodput_) folder_.open();
+      if (runtime_.group().is_root()) log_start(config, runtime_, trainer, room);
+      outcome = while_running(runtime_.group(), [&] { return trainer.run(signals); });
+      CHECK(outcome != Trainer::Outcome::kDone || stage + 1 == num_stages(config_) ||
+                trainer.saved_step() == config.training.steps,
+            "the state at the end of stage {} could not be saved, so that there is nothing for the next one to go on "
+            "from",
+            stage + 1);
+      goodput_ = trainer.take_goodput();
+      return stage + 1;
+    } catch (const OtherStage& other) {
+      return train_one(other.stage(), signals, outcome);
+    }
+  }
+
+  const Config& config_;
+  Runtime& runtime_;
+  StartupTimer& timer_;
+  RunFolder& folder_;
+  Console& console_;
+  std::optional<Goodput> goodput_;
+};
+
 }  // namespace
 
-int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer) {
+int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
   StopSignals signals(group.is_root());
   Config config = load_run_config(arguments, group, Purpose::kTrain);
+  console.use_color(config.logging.color);
   timer.mark("config");
   Runtime runtime(config, group, &timer);
   RunFolder folder(config, runtime);
-  if (group.is_root()) {
-    const double millions = static_cast<double>(config.model.num_parameters()) / 1e6;
-    log_info("octavo train {}: {:.1f}M parameters, {} tokens a step, {}", arguments.path, millions,
-             with_thousands_separators(config.training.global_batch_size * config.data.seq_len), runtime.describe());
-  }
+  if (group.is_root()) log_info("{}", start_title(arguments.path));
   const Trainer::Outcome outcome = [&] {
     try {
-      check_same_data("data.train", config.data.train, group);
+      for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
       check_same_data("data.validation", config.data.validation, group);
       timer.mark("data");
-      Trainer trainer(config, runtime, timer);
-      folder.open();
-      return run(trainer, signals, group);
+      return Stages(config, runtime, timer, folder, console).train(signals);
     } catch (const std::exception& error) {
       folder.note(fmt::format("octavo: {}", error.what()));
       throw;

@@ -12,6 +12,7 @@
 #include "core/json_input.h"
 #include "core/mapped_file.h"
 #include "core/parallel_read.h"
+#include "model/optimizer_config.h"
 
 namespace octavo {
 namespace {
@@ -71,11 +72,6 @@ SafetensorsFile open_shard(const std::string& path) {
   }
 }
 
-#define CHECK_INTACT(condition, ...)                                     \
-  do {                                                                   \
-    if (!(condition)) throw DamagedCheckpoint(fmt::format(__VA_ARGS__)); \
-  } while (false)
-
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader)
@@ -105,6 +101,19 @@ std::string Checkpoint::identity() const {
 bool Checkpoint::exists(const fs::path& path) {
   std::error_code error;
   return has_manifest(path) || (fs::is_directory(path, error) && newest(path).has_value());
+}
+
+bool Checkpoint::has_average() const {
+  const std::string prefix = fmt::format("{}.", kEmaState);
+  return std::any_of(tensors().begin(), tensors().end(),
+                     [&](const CheckpointTensorInfo& tensor) { return tensor.name.starts_with(prefix); });
+}
+
+std::string Checkpoint::prefix(SavedWeights which) const {
+  if (which == SavedWeights::kMaster) return "";
+  CHECK_INPUT(has_average(), "{}: has no average of the weights, expected one of a run with optimizer.ema_decay",
+              path_.string());
+  return fmt::format("{}.", kEmaState);
 }
 
 const CheckpointTensorInfo* Checkpoint::find(std::string_view name) const {
@@ -157,15 +166,16 @@ const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
-  CHECK_INTACT(error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
-               "{}: a shard of the checkpoint is missing", path.string());
+  CHECK_AS(DamagedCheckpoint, error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
+           "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_INTACT(static_cast<int64_t>(bytes) == listed->bytes, "{}: is {} bytes long, its manifest says {}",
-               path.string(), bytes, listed->bytes);
+  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed->bytes,
+           "{}: is {} bytes long, its manifest says {}", path.string(), bytes, listed->bytes);
   SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
-  CHECK_INTACT(checksum == listed->header_checksum, "{}: its header is damaged: checksum {}, its manifest says {}",
-               path.string(), checksum, listed->header_checksum);
+  CHECK_AS(DamagedCheckpoint, checksum == listed->header_checksum,
+           "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum,
+           listed->header_checksum);
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
@@ -187,21 +197,22 @@ void Checkpoint::verify_piece(const CheckpointTensorInfo& tensor, const Checkpoi
 
 void Checkpoint::check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const {
   const std::string checksum = checksum_hex(bytes.data(), static_cast<int64_t>(bytes.size()));
-  CHECK_INTACT(checksum == piece.checksum, "{}: tensor {} is damaged: its checksum is {}, the manifest says {}",
-               (path_ / piece.file).string(), piece.key, checksum, piece.checksum);
+  CHECK_AS(DamagedCheckpoint, checksum == piece.checksum,
+           "{}: tensor {} is damaged: its checksum is {}, the manifest says {}", (path_ / piece.file).string(),
+           piece.key, checksum, piece.checksum);
 }
 
 std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   const std::string path = (path_ / file.name).string();
   std::error_code error;
-  CHECK_INTACT(fs::is_regular_file(fs::symlink_status(path, error)),
-               "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  CHECK_AS(DamagedCheckpoint, fs::is_regular_file(fs::symlink_status(path, error)),
+           "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
   const MappedFile mapped(path);
   const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
   const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());
-  CHECK_INTACT(mapped.size_bytes() == file.bytes && checksum == file.checksum,
-               "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
-               checksum, file.bytes, file.checksum);
+  CHECK_AS(DamagedCheckpoint, mapped.size_bytes() == file.bytes && checksum == file.checksum,
+           "{}: is damaged: it has {} bytes of checksum {}, the manifest says {} of {}", path, mapped.size_bytes(),
+           checksum, file.bytes, file.checksum);
   return content;
 }
 
@@ -216,20 +227,32 @@ bool Checkpoint::is_mine(const CheckpointPiece& piece, std::map<std::string, int
   return reader_.index == first + turns[piece.file]++ % sharing;
 }
 
-void Checkpoint::verify(std::span<const std::string> tensor_names) {
-  std::map<std::string, int64_t> turns;
+void Checkpoint::verify_pieces(std::span<const std::string> tensor_names,
+                               const std::function<bool(const CheckpointPiece&)>& is_wanted) {
   std::vector<const CheckpointPiece*> pieces;
   std::vector<std::span<const std::byte>> bytes;
   for (const std::string& name : tensor_names) {
     const CheckpointTensorInfo* tensor = find(name);
-    if (tensor == nullptr) continue;
-    for (const CheckpointPiece& piece : tensor->pieces) {
-      if (!is_mine(piece, turns) || verified_.contains(&piece)) continue;
+    for (size_t i = 0; tensor != nullptr && i < tensor->pieces.size(); ++i) {
+      const CheckpointPiece& piece = tensor->pieces[i];
+      if (!is_wanted(piece) || verified_.contains(&piece)) continue;
       pieces.push_back(&piece);
       bytes.push_back(piece_bytes(*tensor, piece));
     }
   }
   for_each_mapped(bytes, [&](size_t i) { check_piece(*pieces[i], bytes[i]); });
+}
+
+std::vector<std::string> Checkpoint::tensor_names() const {
+  std::vector<std::string> names;
+  names.reserve(manifest_.tensors.size());
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
+  return names;
+}
+
+void Checkpoint::verify(std::span<const std::string> tensor_names) {
+  std::map<std::string, int64_t> turns;
+  verify_pieces(tensor_names, [&](const CheckpointPiece& piece) { return is_mine(piece, turns); });
   for (const std::string& name : tensor_names) {
     const CheckpointTensorInfo* tensor = find(name);
     for (size_t i = 0; tensor != nullptr && i < tensor->pieces.size(); ++i) verified_.insert(&tensor->pieces[i]);
@@ -240,9 +263,7 @@ void Checkpoint::verify() {
   for (size_t i = 0; i < manifest_.shards.size(); ++i) {
     if (static_cast<int>(i) % reader_.count == reader_.index) shard(manifest_.shards[i].file);
   }
-  std::vector<std::string> names;
-  for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
-  verify(names);
+  verify(tensor_names());
   if (reader_.index > 0) return;
   for (const CarriedFileInfo& file : files()) read_file(file);
 }
@@ -262,11 +283,9 @@ std::set<std::string> Checkpoint::shards_with(std::string_view name, ColumnRange
 }
 
 void Checkpoint::verify_shards(const std::set<std::string>& files) {
+  verify_pieces(tensor_names(), [&](const CheckpointPiece& piece) { return files.contains(piece.file); });
   for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
-    for (const CheckpointPiece& piece : tensor.pieces) {
-      if (files.contains(piece.file)) verify_piece(tensor, piece);
-      verified_.insert(&piece);
-    }
+    for (const CheckpointPiece& piece : tensor.pieces) verified_.insert(&piece);
   }
 }
 

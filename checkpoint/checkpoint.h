@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +26,9 @@ struct ReaderRank {
   int index = 0;
   int count = 1;
 };
+
+// The weights of a checkpoint: the master weights, or their moving average (optimizer.ema_decay).
+enum class SavedWeights : uint8_t { kMaster, kEma };
 
 // Holds the manifest; shards are mapped when first read. Move-only, used by one thread. What is wrong with a checkpoint
 // is an InputError naming the file: DamagedCheckpoint for a damaged manifest and a missing, resized or damaged shard or
@@ -56,6 +60,10 @@ class Checkpoint {
   std::string read_file(const CarriedFileInfo& file) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }
   const CheckpointTensorInfo* find(std::string_view name) const;  // null when there is none; borrowed
+  // Whether it has a moving average of the weights.
+  bool has_average() const;
+  // What stands before a parameter's name. InputError where the checkpoint has no such weights.
+  std::string prefix(SavedWeights which) const;
 
   // Elements [begin, end) of the flattened tensor into host memory, converted to float32, or to `out`'s dtype (float32,
   // bfloat16, or as stored). A piece that the range touches is compared with its checksum, whole and once, unless
@@ -91,6 +99,10 @@ class Checkpoint {
   // The bytes of a piece as stored, its entry checked against the manifest.
   std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
   void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
+  // Compares the wanted pieces of some tensors with their checksums, several at once.
+  void verify_pieces(std::span<const std::string> tensor_names,
+                     const std::function<bool(const CheckpointPiece&)>& is_wanted);
+  std::vector<std::string> tensor_names() const;
   void check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const;
   bool is_mine(const CheckpointPiece& piece, std::map<std::string, int64_t>& turns) const;
 

@@ -133,19 +133,13 @@ void install_directory(const fs::path& fresh, const fs::path& final) {
 }
 
 CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file) {
-  OutputFile output((dir / file.name).string());
-  output.write(file.content);
-  output.finish();
-  output.rename();
+  write_output_file((dir / file.name).string(), file.content);
   const auto bytes = static_cast<int64_t>(file.content.size());
   return {file.name, bytes, checksum_hex(file.content.data(), bytes)};
 }
 
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
-  OutputFile file((dir / kManifestName).string());
-  file.write(manifest_to_json(manifest).dump(1));
-  file.finish();
-  file.rename();
+  write_output_file((dir / kManifestName).string(), manifest_to_json(manifest).dump(1));
   sync_directory(dir);
 }
 

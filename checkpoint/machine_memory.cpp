@@ -161,10 +161,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     group_.agree_on_files("making a directory in memory", [&] {
       if (!keeps_house() || is_there(directory / kManifestName)) return;
       fs::create_directories(directory);
-      OutputFile manifest((directory / kManifestName).string());
-      manifest.write(text);
-      manifest.finish();
-      manifest.rename();
+      write_output_file((directory / kManifestName).string(), text);
     });
     std::optional<Checkpoint> checkpoint;
     std::set<std::string> needed;

@@ -30,6 +30,10 @@ void synchronize_event(void* event);
 bool event_is_reached(void* event) noexcept;
 double event_milliseconds(void* start, void* end);
 
+// NVTX, of the calling thread: ranges that Nsight Systems shows.
+void push_range(const char* name) noexcept;
+void pop_range() noexcept;
+
 // Throws Error, with the numbers, unless the current GPU has so much memory free.
 void check_free_memory(int64_t bytes);
 void* allocate_device(int64_t bytes);

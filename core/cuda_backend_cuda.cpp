@@ -1,4 +1,5 @@
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include "core/cuda_backend.h"
 #include "core/cuda_check.h"
@@ -172,5 +173,8 @@ bool lock_pages(void* pointer, int64_t bytes) noexcept {
 void unlock_pages(void* pointer) noexcept {
   if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // they were not locked
 }
+
+void push_range(const char* name) noexcept { nvtxRangePushA(name); }
+void pop_range() noexcept { nvtxRangePop(); }
 
 }  // namespace octavo::cuda

@@ -36,3 +36,11 @@ class InputError : public Error {
     if (!(condition)) [[unlikely]]                            \
       throw ::octavo::InputError(::fmt::format(__VA_ARGS__)); \
   } while (false)
+
+// The same with an error of its own, one that a caller tells from the others: CHECK_AS(DamagedCheckpoint, condition,
+// "...").
+#define CHECK_AS(ErrorType, condition, ...)        \
+  do {                                             \
+    if (!(condition)) [[unlikely]]                 \
+      throw ErrorType(::fmt::format(__VA_ARGS__)); \
+  } while (false)

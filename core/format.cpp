@@ -17,6 +17,16 @@ std::string with_thousands_separators(int64_t value) {
   return digits;
 }
 
+std::string with_unit(int64_t value) {
+  constexpr double kThousand = 1e3;
+  auto shown = static_cast<double>(value);
+  if (std::abs(shown) < kThousand) return std::to_string(value);
+  size_t unit = 0;
+  for (shown /= kThousand; std::abs(shown) >= kThousand - 0.5 && unit < 3; ++unit) shown /= kThousand;
+  const int decimals = std::abs(shown) < 9.995 ? 2 : std::abs(shown) < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f}{}", shown, decimals, "KMBT"[unit]);
+}
+
 std::string format_duration(double seconds) {
   constexpr int64_t kMinute = 60;
   constexpr int64_t kHour = 60 * kMinute;

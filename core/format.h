@@ -16,6 +16,9 @@ inline double gib(int64_t bytes) { return gib(static_cast<double>(bytes)); }
 // 16432 -> "16,432".
 std::string with_thousands_separators(int64_t value);
 
+// Three digits at least, and a unit: 812, 12.3K, 683K, 8.03B, 15.6T.
+std::string with_unit(int64_t value);
+
 // 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
 std::string format_duration(double seconds);
 

@@ -9,7 +9,8 @@
 
 namespace octavo {
 
-enum class LogLevel { kInfo, kWarning };
+// A detail is for files of the log alone (app/train/run_folder.h), not for the console.
+enum class LogLevel { kDetail, kInfo, kWarning };
 void log_line(LogLevel level, const std::string& text);
 
 template <typename... Args>

@@ -45,4 +45,11 @@ void OutputFile::rename() {
   renamed_ = true;
 }
 
+void write_output_file(const std::string& path, std::string_view content) {
+  OutputFile file(path);
+  file.write(content);
+  file.finish();
+  file.rename();
+}
+
 }  // namespace octavo

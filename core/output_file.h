@@ -46,4 +46,7 @@ class OutputFile {
   bool renamed_ = false;
 };
 
+// A whole file of this content, down to the device, replacing an older one. Throws as OutputFile.
+void write_output_file(const std::string& path, std::string_view content);
+
 }  // namespace octavo

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 
@@ -66,6 +67,16 @@ bool is_utf8(std::string_view text) {
     text.remove_prefix(bytes);
   }
   return true;
+}
+
+size_t incomplete_character_bytes(std::string_view text) {
+  for (size_t bytes = 1; bytes <= std::min<size_t>(text.size(), 3); ++bytes) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - bytes]);
+    if (continues(static_cast<char>(byte))) continue;
+    const size_t whole = byte >= 0xF0 && byte <= 0xF4 ? 4 : byte >= 0xE0 && byte < 0xF0 ? 3 : byte >= 0xC2 ? 2 : 1;
+    return byte <= 0xF4 && bytes < whole ? bytes : 0;
+  }
+  return 0;
 }
 
 std::string printable(std::string_view text, size_t max_bytes) {

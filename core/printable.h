@@ -21,4 +21,7 @@ std::string printable_lines(std::string_view text);
 // Whether all of it is UTF-8; control characters may be.
 bool is_utf8(std::string_view text);
 
+// How many bytes at the end of `text` are the beginning of a UTF-8 character that is not whole; at most 3.
+size_t incomplete_character_bytes(std::string_view text);
+
 }  // namespace octavo

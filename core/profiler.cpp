@@ -1,36 +1,101 @@
 #include "core/profiler.h"
 
+#include <chrono>
+
+#include "build_config.h"
+#include "core/cuda_backend.h"
+
 namespace octavo {
+
+namespace {
+
+void push_range(const char* name) {
+  if constexpr (kHasCuda) cuda::push_range(name);
+  static_cast<void>(name);
+}
+
+void pop_range() {
+  if constexpr (kHasCuda) cuda::pop_range();
+}
+
+}  // namespace
+
+double host_clock_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::map<std::string, Profiler::Total> Profiler::totals() const {
   std::map<std::string, Total> totals;
   for (size_t i = 0; i < used_; ++i) {
     const Record& record = records_[i];
-    Total& total = totals[record.op.name];
+    if (record.span.kind != Kind::kOp) continue;
+    const Op& op = record.span.op;
+    Total& total = totals[op.name];
     total.calls += 1;
     total.milliseconds += record.end.milliseconds_since(record.begin);
-    total.flops += record.op.flops;
-    if (record.op.bound == OpBound::kFp8Product) total.fp8_flops += record.op.flops;
-    total.bytes += record.op.bytes;
-    total.communication = record.op.bound == OpBound::kCommunication;
+    total.flops += op.flops;
+    if (op.bound == OpBound::kFp8Product) total.fp8_flops += op.flops;
+    total.bytes += op.bytes;
+    total.communication = op.bound == OpBound::kCommunication;
   }
   return totals;
 }
 
-OpTimer::OpTimer(const Stream& stream, const Op& op) : stream_(stream), profiler_(stream.profiler()) {
-  if (stream.is_planned()) stream.record(op);
-  if (profiler_ == nullptr) return;
-  index_ = profiler_->used_++;
-  if (index_ == profiler_->records_.size()) {
-    profiler_->records_.push_back({Event(profiler_->device_, true), Event(profiler_->device_, true), op});
+std::vector<Profiler::Span> Profiler::spans(const Event& origin) const {
+  std::vector<Span> spans;
+  spans.reserve(used_);
+  for (size_t i = 0; i < used_; ++i) {
+    Span& span = spans.emplace_back(records_[i].span);
+    if (span.kind == Kind::kHostRange) continue;
+    span.begin_ms = records_[i].begin.milliseconds_since(origin);
+    span.end_ms = records_[i].end.milliseconds_since(origin);
   }
-  auto& record = profiler_->records_[index_];
-  record.op = op;
-  record.begin.record(stream_);
+  return spans;
+}
+
+size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char* what) {
+  const size_t index = used_++;
+  if (index == records_.size()) records_.push_back({Event(device_, true), Event(device_, true), {}});
+  Record& record = records_[index];
+  record.span = {.kind = kind, .op = op, .what = what};
+  if (detail_ == Detail::kTimeline) record.span.host_begin_ms = host_clock_ms();
+  if (kind != Kind::kHostRange) record.begin.record(stream);
+  return index;
+}
+
+void Profiler::end(const Stream& stream, size_t index) {
+  Record& record = records_[index];
+  if (record.span.kind != Kind::kHostRange) record.end.record(stream);
+  if (detail_ == Detail::kTimeline) record.span.host_end_ms = host_clock_ms();
+}
+
+OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_(stream), profiler_(stream.profiler()) {
+  if (stream.is_planned()) {
+    stream.record(op);
+    return;
+  }
+  push_range(op.name);
+  if (profiler_ != nullptr) index_ = profiler_->begin(stream, Profiler::Kind::kOp, op, what);
 }
 
 OpTimer::~OpTimer() {
-  if (profiler_ != nullptr) profiler_->records_[index_].end.record(stream_);
+  if (stream_.is_planned()) return;
+  if (profiler_ != nullptr) profiler_->end(stream_, index_);
+  pop_range();
+}
+
+ProfilerRange::ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind)
+    : stream_(stream), profiler_(stream.profiler()) {
+  if (profiler_ != nullptr && profiler_->detail_ == Profiler::Detail::kOps) profiler_ = nullptr;
+  if (stream.is_planned()) return;
+  push_range(name);
+  if (profiler_ != nullptr) index_ = profiler_->begin(stream, kind, Op{.name = name}, "");
+}
+
+ProfilerRange::~ProfilerRange() {
+  if (stream_.is_planned()) return;
+  if (profiler_ != nullptr) profiler_->end(stream_, index_);
+  pop_range();
 }
 
 }  // namespace octavo

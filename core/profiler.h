@@ -1,8 +1,13 @@
-// Profiler: the time each op takes, by name. Off (null in the Stream) it costs one comparison an op.
+// Profiler: the time each op takes, by name, and a timeline of them. Off (null in the Stream) it costs one comparison
+// an op.
 //
 // Every op's front function opens an OpTimer; on a GPU it records two events around the op's launches, on the CPU it
-// reads the clock. Times are collected with totals() after the stream was synchronized. On a planned stream the op is
-// recorded (core/op_record.h), and does not run.
+// reads the clock. What encloses ops (a block, the optimizer) opens a ProfilerRange. Times are collected with totals()
+// and spans() after the stream was synchronized. On a planned stream the op is recorded (core/op_record.h), and does
+// not run.
+//
+// In a CUDA build ops and ranges are NVTX ranges of the host too, for Nsight Systems; without that, nothing listens,
+// and each costs a comparison.
 #pragma once
 
 #include <cstdint>
@@ -26,30 +31,57 @@ class Profiler {
     bool communication = false;
   };
 
-  explicit Profiler(Device device) : device_(device) {}
+  enum class Kind : uint8_t { kOp, kRange, kHostRange };
+  // From `begin_ms` to `end_ms` of the stream, as far behind an event; on a GPU the host queued it meanwhile or
+  // earlier, from `host_begin_ms` to `host_end_ms` of host_clock_ms(). Of a host range the latter alone.
+  struct Span {
+    Kind kind = Kind::kOp;
+    Op op;                  // of a range the name alone
+    const char* what = "";  // of a collective: what it sends
+    double begin_ms = 0;
+    double end_ms = 0;
+    double host_begin_ms = 0;
+    double host_end_ms = 0;
+  };
+
+  // kOps: for totals() alone.
+  enum class Detail : uint8_t { kOps, kTimeline };
+  explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
   // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize().
   std::map<std::string, Total> totals() const;
+  // Of a timeline: all of it in the order of its beginnings, those of one stream nested in each other. Names are those
+  // that ops and ranges gave, and valid as long. `origin`: recorded before, with timing, on a stream of the device.
+  std::vector<Span> spans(const Event& origin) const;
   void clear() { used_ = 0; }
 
  private:
   friend class OpTimer;
+  friend class ProfilerRange;
   struct Record {
     Event begin;
     Event end;
-    Op op;
+    Span span;
   };
 
+  size_t begin(const Stream& stream, Kind kind, const Op& op, const char* what);
+  void end(const Stream& stream, size_t index);
+
   Device device_;
+  Detail detail_;
   std::vector<Record> records_;  // events are reused after clear()
   size_t used_ = 0;
 };
+
+// The clock of a timeline's host times, in milliseconds; also that of a CPU's streams.
+double host_clock_ms();
 
 // Times the enclosing scope on `stream` as `op`. On a planned stream it records the op instead, and throws where that
 // has no record.
 class OpTimer {
  public:
-  OpTimer(const Stream& stream, const Op& op);
+  // `what`: see Profiler::Span.
+  OpTimer(const Stream& stream, const Op& op, const char* what = "");
   OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0)
       : OpTimer(stream, Op{.name = name, .flops = flops, .bytes = bytes}) {}
   ~OpTimer();
@@ -62,6 +94,21 @@ class OpTimer {
  private:
   const Stream& stream_;
   Profiler* profiler_;
+  size_t index_ = 0;
+};
+
+// Names what is queued on `stream` in the enclosing scope, in timelines; or with kHostRange what the host does in it,
+// as waiting. `name` is borrowed, as long as the timeline.
+class ProfilerRange {
+ public:
+  ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind = Profiler::Kind::kRange);
+  ~ProfilerRange();
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+
+ private:
+  const Stream& stream_;
+  Profiler* profiler_;  // of a timeline
   size_t index_ = 0;
 };
 

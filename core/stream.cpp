@@ -1,13 +1,12 @@
 #include "core/stream.h"
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "build_config.h"
 #include "core/cuda_backend.h"
 #include "core/error.h"
-#include "core/op_record.h"
+#include "core/profiler.h"
 
 namespace octavo {
 
@@ -71,7 +70,8 @@ void Stream::synchronize() {
 
 void Stream::copy(void* dst, const void* src, int64_t bytes) {
   if (bytes == 0) return;
-  if (is_planned()) return record({.name = "copy", .bytes = 2 * static_cast<double>(bytes)});
+  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(bytes));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::copy_async(dst, src, bytes, native());
   }
@@ -86,7 +86,8 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
 
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
-  if (is_planned()) return record({.name = "zero", .bytes = static_cast<double>(tensor.bytes())});
+  const OpTimer timer(*this, "zero", 0, static_cast<double>(tensor.bytes()));
+  if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (is_cuda()) return cuda::zero_async(tensor.raw(), tensor.bytes(), native());
   }
@@ -138,8 +139,7 @@ void Event::record(const Stream& stream) {
       return cuda::record_event(native_, stream.native());
     }
   }
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  host_ms_ = std::chrono::duration<double, std::milli>(now).count();
+  host_ms_ = host_clock_ms();
   static_cast<void>(stream);
 }
 

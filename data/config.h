@@ -39,6 +39,20 @@ struct SampleRange {
   bool operator==(const SampleRange&) const = default;
 };
 
+// Where a stage of a run begins in a dataset.
+struct DatasetOrigin {
+  int64_t id = 0;     // of the dataset in the whole run, which its order is drawn by
+  int64_t draws = 0;  // windows that the stages before took of it
+  bool operator==(const DatasetOrigin&) const = default;
+};
+
+// And in all of them.
+struct DataOrigin {
+  int64_t sample = 0;                        // its first
+  std::vector<DatasetOrigin> datasets = {};  // of data.train; empty: numbered from 0, nothing taken of them
+  bool operator==(const DataOrigin&) const = default;
+};
+
 struct DataConfig {
   std::vector<DatasetSource> train = {};
   std::vector<DatasetSource> validation = {};
@@ -55,6 +69,7 @@ struct DataConfig {
   int64_t reader_threads = 4;                      // that read samples ahead
   std::string tokenizer = "byte";
   uint64_t seed = 1234;
+  DataOrigin origin = {};
 };
 
 }  // namespace octavo

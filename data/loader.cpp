@@ -53,7 +53,10 @@ int64_t count_targets(std::span<const int32_t> targets) {
 }
 
 Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Json* state)
-    : config_(config), options_(options), stream_(config, config.train, options.vocab_size) {
+    : config_(config),
+      options_(options),
+      batch_schedule_(options.global_batch_size, options.batch_size_warmup),
+      stream_(config, config.train, options.vocab_size) {
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "loader of rank {} of {} ranks", options.rank, options.num_ranks);
   CHECK_INPUT(options.global_batch_size >= 1 && options.global_batch_size % options.num_ranks == 0,
@@ -67,7 +70,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   // One more than is prepared ahead: the consumer holds one.
   for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
     auto slot = std::make_unique<Slot>();
-    resize(slot->batch, local_batch_size(), stream_.seq_len());
+    resize(slot->batch, options_.global_batch_size / options_.num_ranks, stream_.seq_len());
     free_.push_back(std::move(slot));
   }
   for (int64_t i = 0; i < config_.reader_threads; ++i) threads_.emplace_back([this] { run(); });
@@ -85,13 +88,14 @@ Loader::~Loader() {
 // A job that is requeued with data.resume_from_sample still in its config goes on where it was.
 void Loader::restore(const Json* state) {
   resumed_from_sample_ = config_.resume_from_sample;
-  if (state == nullptr) return stream_.seek(config_.resume_from_sample.value_or(0));
+  if (state == nullptr) return stream_.seek(config_.resume_from_sample.value_or(config_.origin.sample));
   try {
     const Json saved = state->value("resumed_from_sample", Json());
     const bool goes_elsewhere = config_.resume_from_sample && saved != *config_.resume_from_sample;
     skipped_ = ranges_from_json(state->value("skipped", Json::array()));
     if (goes_elsewhere) return stream_.seek(*config_.resume_from_sample);
     if (!saved.is_null()) resumed_from_sample_ = as_integer(saved, kSaved);
+    if (options_.enters_stage) return stream_.seek(as_integer(state->at("next_sample"), kSaved));
   } catch (const Json::exception& error) {
     throw InputError(fmt::format("{} is malformed: {}", kSaved, reason_of(error)));
   }
@@ -134,14 +138,18 @@ Loader::Slot* Loader::slot_with_work() {
 }
 
 void Loader::locate(Slot& slot) {
-  const int64_t local = local_batch_size();
   Batch& batch = slot.batch;
   slot.samples.clear();
   batch.step = next_step_++;
+  const int64_t global = batch_schedule_.batch_size(options_.steps_done + batch.step + 1);
+  CHECK(global % options_.num_ranks == 0, "step {} takes {} samples, expected a multiple of the {} data-parallel ranks",
+        options_.steps_done + batch.step + 1, global, options_.num_ranks);
+  const int64_t local = global / options_.num_ranks;
+  resize(batch, local, stream_.seq_len());
   batch.skipped.clear();
   batch.dataset.clear();
   batch.dataset_samples.assign(static_cast<size_t>(stream_.num_datasets()), 0);
-  for (int64_t i = 0; i < options_.global_batch_size; ++i) {
+  for (int64_t i = 0; i < global; ++i) {
     pass_over_skipped(batch);
     const Sample sample = stream_.next();
     ++batch.dataset_samples[static_cast<size_t>(sample.dataset)];

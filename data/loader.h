@@ -1,8 +1,8 @@
 // Batches of samples for one data-parallel rank, read ahead by a few threads.
 //
-// A step takes the next global_batch_size global samples of the stream, past the ranges of data.skip; rank r of R
-// receives the samples r B/R to (r+1) B/R - 1 of them. All ranks hold the same state after a step, and that state does
-// not depend on R, so a run may go on with any number of ranks.
+// A step takes the next B global samples of the stream, past the ranges of data.skip, B being global_batch_size or what
+// the warm-up has for the step; rank r of R receives the samples r B/R to (r+1) B/R - 1 of them. All ranks hold the
+// same state after a step, and that state does not depend on R, so a run may go on with any number of ranks.
 #pragma once
 
 #include <condition_variable>
@@ -17,20 +17,24 @@
 #include <thread>
 #include <vector>
 
+#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "data/sample_stream.h"
 
 namespace octavo {
 
 struct LoaderOptions {
-  int64_t global_batch_size = 1;  // samples per step, over all ranks; a multiple of num_ranks
-  int64_t rank = 0;               // data-parallel rank
-  int64_t num_ranks = 1;          // data-parallel ranks
-  int64_t prefetch_depth = 2;     // batches prepared ahead, at least 1
-  int64_t vocab_size = 0;         // every token must lie in [0, vocab_size); 0 checks nothing
+  int64_t global_batch_size = 1;                   // samples per step, over all ranks; a multiple of num_ranks
+  std::vector<BatchPhase> batch_size_warmup = {};  // other sizes in the first steps (BatchSchedule)
+  int64_t steps_done = 0;                          // before the first step that it loads
+  int64_t rank = 0;                                // data-parallel rank
+  int64_t num_ranks = 1;                           // data-parallel ranks
+  int64_t prefetch_depth = 2;                      // batches prepared ahead, at least 1
+  bool enters_stage = false;  // the state is of the data of the stage before, of which its sample alone matters
+  int64_t vocab_size = 0;     // every token must lie in [0, vocab_size); 0 checks nothing
 };
 
-// The first three arrays are [local_batch, seq_len], row-major.
+// The first three arrays are [local_batch, seq_len], row-major, local_batch this rank's samples of the step.
 struct Batch {
   int64_t step = 0;                     // batches before this one, since the loader's construction
   std::vector<int32_t> inputs;          // first seq_len tokens of each sample
@@ -54,7 +58,8 @@ int64_t count_targets(std::span<const int32_t> targets);
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
 class Loader {
  public:
-  // Opens config.train, checks it against vocab_size, goes to `state` (a state_json()) if one is given, and starts the
+  // Opens config.train, checks it against vocab_size, goes to `state` (a state_json()) if one is given, else to the
+  // first sample, and starts the
   // reading threads. config.resume_from_sample, where set, is gone to instead, unless the state has gone there before.
   // InputError as SampleStream, and when the batch does not divide.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
@@ -69,8 +74,6 @@ class Loader {
 
   // Milliseconds that the last next() waited.
   double data_ms() const { return data_ms_; }
-  // Samples per step of this rank.
-  int64_t local_batch_size() const { return options_.global_batch_size / options_.num_ranks; }
   const SampleStream& stream() const { return stream_; }
 
   // State after the step that the last next() returned (not of what was read ahead): give it to a loader to go on with
@@ -95,6 +98,7 @@ class Loader {
 
   DataConfig config_;
   LoaderOptions options_;
+  BatchSchedule batch_schedule_;
   SampleStream stream_;  // the threads share it, under mutex_ but for read()
   StreamState initial_state_;
   std::vector<SampleRange> skipped_;  // up to the current batch, by the runs before this one too

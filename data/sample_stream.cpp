@@ -11,14 +11,10 @@
 #include "core/error.h"
 #include "core/json_input.h"
 #include "data/fingerprint.h"
+#include "data/sidecar.h"
 
 namespace octavo {
 namespace {
-
-#define CHECK_SAME(condition, ...)                               \
-  do {                                                           \
-    if (!(condition)) throw OtherData(fmt::format(__VA_ARGS__)); \
-  } while (false)
 
 using Json = nlohmann::json;
 
@@ -80,15 +76,24 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   config_.train.clear();
   config_.validation.clear();
   const std::vector<std::string> names = dataset_names(sources);
+  const std::vector<DatasetOrigin>& origins = config.origin.datasets;
+  CHECK(origins.empty() || origins.size() == sources.size(), "{} datasets that begin at {} places", sources.size(),
+        origins.size());
+  SidecarCheck sidecars(config, vocab_size);
   for (size_t d = 0; d < sources.size(); ++d) {
+    const DatasetOrigin origin =
+        origins.empty() ? DatasetOrigin{.id = static_cast<int64_t>(d), .draws = 0} : origins[d];
     const std::vector<std::string> files = files_of(sources[d]);
+    for (const std::string& file : files) {
+      if (vocab_size > 0) sidecars.check(file);
+    }
     TokenRow row(files, {config.bos_id, config.eos_id, vocab_size});
     const WindowOrder order({.num_tokens = row.num_tokens(),
                              .seq_len = seq_len_,
                              .shuffle = config.shuffle,
                              .seed = config.seed,
-                             .dataset = static_cast<int64_t>(d)});
-    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), std::move(row), order});
+                             .dataset = origin.id});
+    datasets_.push_back({names[d], sources[d].weight, fingerprint_of(files), std::move(row), order, origin.draws});
   }
 }
 
@@ -105,20 +110,21 @@ double SampleStream::epochs(int64_t dataset, int64_t draws) const {
 int64_t SampleStream::expected_draws(int64_t dataset, int64_t samples) const {
   const int64_t total = std::accumulate(weights_.begin(), weights_.end(), int64_t{0});
   const double share = static_cast<double>(weights_[static_cast<size_t>(dataset)]) / static_cast<double>(total);
-  return std::llround(share * static_cast<double>(samples));
+  return at(dataset).draws_before + std::llround(share * static_cast<double>(samples - config_.origin.sample));
 }
 
 Sample SampleStream::next() {
-  const int64_t index = mixture_.next_sample();
+  const int64_t index = next_sample();
   // Of the dataset's windows taken before this one.
   const int64_t dataset = mixture_.next();
-  const int64_t draw = mixture_.taken(dataset) - 1;
+  const int64_t draw = taken(dataset) - 1;
   return {index, dataset, datasets_[static_cast<size_t>(dataset)].order.at(draw)};
 }
 
 void SampleStream::seek(int64_t g) {
-  CHECK_INPUT(g >= 0 && g <= kMaxCount, "sample {}, expected 0 to {}", g, kMaxCount);
-  mixture_.seek(g);
+  const int64_t first = config_.origin.sample;
+  CHECK_INPUT(g >= first && g <= kMaxCount, "sample {}, expected {} to {}", g, first, kMaxCount);
+  mixture_.seek(g - first);
 }
 
 void SampleStream::read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
@@ -129,7 +135,7 @@ void SampleStream::read(const Sample& sample, std::span<int32_t> tokens, std::sp
 
 StreamState SampleStream::state() const {
   StreamState state{.next_sample = next_sample(), .draws = {}};
-  for (int64_t d = 0; d < num_datasets(); ++d) state.draws.push_back(mixture_.taken(d));
+  for (int64_t d = 0; d < num_datasets(); ++d) state.draws.push_back(taken(d));
   return state;
 }
 
@@ -165,9 +171,9 @@ void SampleStream::restore(const Json& json) {
   seek(sample);
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const int64_t saved = integer_at(json.at("datasets").at(static_cast<size_t>(d)), "windows", kWhere);
-    CHECK_SAME(saved == mixture_.taken(d),
-               "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
-               name(d), sample, mixture_.taken(d));
+    CHECK_AS(OtherData, saved == taken(d),
+             "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
+             name(d), sample, taken(d));
   }
 }
 
@@ -176,31 +182,31 @@ void SampleStream::check_belongs(const Json& json) const {
   for (const auto& [key, value] : expected.items()) {
     // Without a shuffle the seed changes nothing.
     if (key == "seed" && config_.shuffle == Shuffle::kNone) continue;
-    CHECK_SAME(json.at(key) == value, "the loader state was saved with data.{} {}, but the config has {}", key,
-               json.at(key).dump(), value.dump());
+    CHECK_AS(OtherData, json.at(key) == value, "the loader state was saved with data.{} {}, but the config has {}", key,
+             json.at(key).dump(), value.dump());
   }
   const Json& saved = json.at("datasets");
-  CHECK_SAME(saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
-             saved.size(), datasets_.size());
+  CHECK_AS(OtherData, saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
+           saved.size(), datasets_.size());
   for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at("next_sample"));
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {
-  const auto& [name, weight, fingerprint, row, order] = datasets_[dataset];
+  const auto& [name, weight, fingerprint, row, order, draws_before] = datasets_[dataset];
   const auto tokens = integer_at(saved, "tokens", kWhere);
-  CHECK_SAME(tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}", row.path(0),
-             row.num_tokens(), tokens);
+  CHECK_AS(OtherData, tokens == row.num_tokens(), "{}: has {} tokens, but the loader state is of a dataset with {}",
+           row.path(0), row.num_tokens(), tokens);
   const auto saved_weight = integer_at(saved, "weight", kWhere);
-  CHECK_SAME(saved_weight == weights_[dataset],
-             "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
-             "weights",
-             row.path(0), weights_[dataset], saved_weight);
+  CHECK_AS(OtherData, saved_weight == weights_[dataset],
+           "{}: has weight {} of all in proportion, but the loader state was saved with {}; expected the same "
+           "weights",
+           row.path(0), weights_[dataset], saved_weight);
   if (!saved.contains("fingerprint")) return;
   const Json& saved_fingerprint = saved.at("fingerprint");
-  CHECK_SAME(saved_fingerprint == fingerprint,
-             "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
-             "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
-             row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
+  CHECK_AS(OtherData, saved_fingerprint == fingerprint,
+           "{}: dataset {} has the fingerprint {}, but the loader state is of one with as many tokens and the "
+           "fingerprint {}, so the text is another; set data.resume_from_sample to {} to go on with this one",
+           row.path(0), name, fingerprint, saved_fingerprint.dump(), next_sample.dump());
 }
 
 }  // namespace octavo

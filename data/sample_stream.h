@@ -4,6 +4,9 @@
 // are a function of g and the data config alone, never of the number of ranks, and any sample is reached at once.
 //
 // State: g, and how many windows each dataset has given.
+//
+// A stage of a run begins at a sample and in its datasets where the stages before end (DataConfig::origin): sample g is
+// then a function of g and the stage's data config.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +47,10 @@ struct StreamState {
 class SampleStream {
  public:
   // Opens `sources` (config.train or config.validation) and reads them as `config` says. Every token read must lie in
-  // [0, vocab_size); 0 checks nothing. InputError naming the config key or file when the options are impossible
-  // (seq_len below 1, negative or all-zero weights, bos_id or eos_id outside the vocabulary) or a dataset has no
-  // tokens.
+  // [0, vocab_size); 0 checks nothing. config.origin is that of config.train. InputError naming the config key or file
+  // when the options are impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id outside the
+  // vocabulary), a dataset has no tokens, or what stands beside a file says that they are others (data/sidecar.h; not
+  // for a vocab_size of 0).
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }
@@ -60,14 +64,14 @@ class SampleStream {
   int64_t num_tokens() const;
   // How often `draws` windows go over a dataset.
   double epochs(int64_t dataset, int64_t draws) const;
-  // Windows that the first `samples` samples take of a dataset, to within one.
+  // Windows taken of a dataset once the samples before sample `samples` are, to within one.
   int64_t expected_draws(int64_t dataset, int64_t samples) const;
 
   // Locates sample next_sample() and goes on to the one after it; reads nothing.
   Sample next();
   // On, or back, to sample g. Several datasets: takes time for up to g samples, at some 10^8 a second.
   void seek(int64_t g);
-  int64_t next_sample() const { return mixture_.next_sample(); }
+  int64_t next_sample() const { return config_.origin.sample + mixture_.next_sample(); }
 
   // Reads a sample that next() located. `tokens` is [seq_len + 1]. `document_start`, as long or shorter, receives for
   // each token the position in the sample of the first token of its document, 0 when the document began before the
@@ -89,7 +93,9 @@ class SampleStream {
     std::string fingerprint;
     TokenRow row;
     WindowOrder order;
+    int64_t draws_before = 0;  // by the stages before
   };
+  int64_t taken(int64_t dataset) const { return at(dataset).draws_before + mixture_.taken(dataset); }
   const Dataset& at(int64_t dataset) const { return datasets_[static_cast<size_t>(dataset)]; }
   void check_belongs(const nlohmann::json& json) const;
   void check_dataset(size_t dataset, const nlohmann::json& saved, const nlohmann::json& next_sample) const;

@@ -19,6 +19,7 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
   DataConfig spread = config;
   spread.shuffle = Shuffle::kLcg;
   spread.seed = kSeed;
+  spread.origin = {};
   const std::vector<std::string> names = dataset_names(config.validation);
   for (size_t i = 0; i < config.validation.size(); ++i) {
     const DatasetSource& source = config.validation[i];

@@ -48,6 +48,7 @@ Attention::Attention(const HalfParts& parts, const AttentionActivations& activat
     : norm_(parts, kAttentionNorm),
       qkv_(parts.next_linear()),
       o_(parts.next_linear()),
+      cache_(parts.cache),
       activations_(activations),
       scratch_(scratch) {}
 
@@ -57,10 +58,21 @@ void Attention::forward(const BlockContext& c, const Tensor& residual, const Ten
   qkv_.forward(a.qkv, a.norm.out, Made::kCast, c.stream, pass);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        c.stream);
+  attend(c);
+  o_.forward(delta, a.attention, Made::kPlain, c.stream, pass);
+}
+
+void Attention::attend(const BlockContext& c) {
+  const AttentionActivations& a = activations_;
+  if (cache_.keys.defined()) {
+    sdpa_cache_append({.shape = c.attention, .cache = cache_, .qkv = a.qkv, .position = c.position}, c.stream);
+  }
+  if (c.position > 0) {
+    return cached_sdpa(
+        {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
+  }
   sdpa_forward({.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .documents = c.documents},
                c.stream);
-  c.clear_padding(a.attention);  // the rest of a block makes zeros of zeros
-  o_.forward(delta, a.attention, Made::kPlain, c.stream, pass);
 }
 
 // An input is made again before the gradient that its linear is to read: both may be on their way in the linears'

@@ -29,6 +29,7 @@ struct AttentionScratch {
   Tensor d_attention;  // [tokens, heads * head_dim]
 };
 
+// With a cache (HalfParts) a forward continues the sequences that it holds, and adds its own tokens to them.
 class Attention {
  public:
   Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch);
@@ -44,8 +45,11 @@ class Attention {
   const AttentionActivations& activations() const { return activations_; }
 
  private:
+  void attend(const BlockContext& context);
+
   HalfNorm norm_;
   LinearLayer qkv_, o_;
+  SdpaCache cache_;
   AttentionActivations activations_;
   AttentionScratch scratch_;
 };

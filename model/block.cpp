@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/profiler.h"
 #include "kernels/rms_norm.h"
 
 namespace octavo {
@@ -32,19 +33,28 @@ Block::Block(const HalfParts& parts, const BlockActivations& activations, const 
       d_norm_(scratch.d_norm) {}
 
 void Block::forward(const BlockContext& c, const Tensor& residual, const Tensor& delta) {
-  attention_.forward(c, residual, delta, ForwardPass::kFirst);
+  {
+    const ProfilerRange range(c.stream, "attention");
+    attention_.forward(c, residual, delta, ForwardPass::kFirst);
+  }
+  const ProfilerRange range(c.stream, "mlp");
   mlp_.forward(c, h0(), delta, ForwardPass::kFirst);
 }
 
 // The first half's result goes to a gradient that is not there yet.
 void Block::forward_again(const BlockContext& c) {
+  const ProfilerRange range(c.stream, "recompute");
   attention_.forward(c, {}, d_norm_, ForwardPass::kAgain);
   mlp_.forward(c, h0(), d_norm_, ForwardPass::kAgain);
 }
 
 void Block::backward(const BlockContext& c, const Tensor& d_h, const Tensor& d_h_amax, bool accumulate) {
-  mlp_.backward(
-      c, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = attention_.output_gradient_amax(), .accumulate = accumulate});
+  {
+    const ProfilerRange range(c.stream, "mlp");
+    mlp_.backward(
+        c, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = attention_.output_gradient_amax(), .accumulate = accumulate});
+  }
+  const ProfilerRange range(c.stream, "attention");
   attention_.backward(c, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h_amax, .accumulate = accumulate});
 }
 

@@ -1,13 +1,8 @@
 #include "model/block_half.h"
 
-#include "core/error.h"
 #include "kernels/rms_norm.h"
 
 namespace octavo {
-
-void BlockContext::clear_padding(const Tensor& rows) const {
-  if (padding_begin < rows.dim(0)) stream.zero(rows.rows(padding_begin, rows.dim(0)));
-}
 
 Tensor ActivationMemory::get(Activation kind, const char* name, DType dtype,
                              std::initializer_list<int64_t> shape) const {

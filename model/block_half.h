@@ -8,9 +8,8 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 
-#include "kernels/sdpa.h"
+#include "kernels/cached_sdpa.h"
 #include "model/activation_checkpointing.h"
 #include "model/config.h"
 #include "model/linear_layer.h"
@@ -31,15 +30,11 @@ struct BatchShape {
 struct BlockContext {
   const ModelConfig& config;
   SdpaShape attention;
-  Tensor rope_table;    // [seq_len, head_dim] float32
+  Tensor rope_table;    // [seq_len, head_dim] float32, of the tokens' positions
   Documents documents;  // where the shape has a document mask
   TensorGroup& tensor;
   Stream& stream;
-  // Tokens from this one on are padding behind a single prompt: their rows are kept at zero, so that no scale that
-  // tokens share sees them. None by default.
-  int64_t padding_begin = std::numeric_limits<int64_t>::max();
-
-  void clear_padding(const Tensor& rows) const;
+  int64_t position = 0;  // of each sequence's first token: as many as its cache holds; 0 without one
 };
 
 // What a half of one layer takes from its model.
@@ -48,6 +43,7 @@ struct HalfParts {
   std::function<Tensor(const char*name)> weight, gradient;
   // The block's linears one after the other: each half takes those of its list, in that order.
   std::function<LinearLayer()> next_linear;
+  SdpaCache cache = {};  // of the layer's keys and values, where text is generated
 };
 
 // Where a block's activations lie: what it keeps in memory of its own, the rest in memory that all blocks share.

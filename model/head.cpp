@@ -60,23 +60,33 @@ void head_norm_forward(const BlockContext& c, const HeadParameters& w, const Ten
 
 namespace {
 
-// The losses of tokens [begin, end), whose logits are there, and the gradient of these in their place when `backward`.
+// The losses of tokens [begin, end), whose logits are there, and the gradient of these in their place where there is a
+// `backward`.
 struct ChunkLoss {
   Tensor logits;
   Tensor targets;
   int64_t begin, end;
-  float scale = 1;
-  bool backward = false;
+  const HeadBackward* backward = nullptr;
 };
 
 void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss& chunk) {
   const Tensor losses = a.losses.rows(chunk.begin, chunk.end);
   const Tensor targets = chunk.targets.rows(chunk.begin, chunk.end);
-  const Tensor d_logits = chunk.backward ? chunk.logits : Tensor();
+  const bool backward = chunk.backward != nullptr;
+  const Tensor d_logits = backward ? chunk.logits : Tensor();
+  const float scale = backward ? chunk.backward->scale : 1.0f;
+  const float z_loss = backward ? chunk.backward->z_loss : 0.0f;
+  const Tensor z_losses =
+      backward && chunk.backward->z_losses.defined() ? chunk.backward->z_losses.rows(chunk.begin, chunk.end) : Tensor();
   if (c.tensor.alone()) {
-    return cross_entropy(
-        {.losses = losses, .d_logits = d_logits, .logits = chunk.logits, .targets = targets, .scale = chunk.scale},
-        c.stream);
+    return cross_entropy({.losses = losses,
+                          .d_logits = d_logits,
+                          .logits = chunk.logits,
+                          .targets = targets,
+                          .scale = scale,
+                          .z_loss = z_loss,
+                          .z_losses = z_losses},
+                         c.stream);
   }
   const int64_t tokens = chunk.end - chunk.begin;
   const int64_t ranks = c.tensor.size();
@@ -92,7 +102,9 @@ void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss
                           .targets = targets,
                           .stats = all_stats,
                           .vocab_begin = vocab_begin,
-                          .scale = chunk.scale},
+                          .scale = scale,
+                          .z_loss = z_loss,
+                          .z_losses = z_losses},
                          c.stream);
 }
 
@@ -121,19 +133,18 @@ void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& tar
   });
 }
 
-Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t token) {
-  CHECK(c.tensor.alone(), "logits of a single token on {} tensor-parallel ranks", c.tensor.size());
-  const Tensor logits = a.logits.rows(0, 1);
-  lm_head_forward(logits, a.norm.rows(token, token + 1), w, c.stream);
-  return logits.view({logits.dim(1)});
+Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, int64_t begin,
+                   int64_t end) {
+  CHECK(c.tensor.alone(), "logits of single tokens on {} tensor-parallel ranks", c.tensor.size());
+  const Tensor logits = a.logits.rows(0, end - begin);
+  lm_head_forward(logits, a.norm.rows(begin, end), w, c.stream);
+  return logits;
 }
 
 void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
   const HeadActivations& a = args.activations;
   for_each_chunk(c, args.weights, a, [&](int64_t begin, int64_t end, const Tensor& logits) {
-    chunk_loss(
-        c, a,
-        {.logits = logits, .targets = args.targets, .begin = begin, .end = end, .scale = args.scale, .backward = true});
+    chunk_loss(c, a, {.logits = logits, .targets = args.targets, .begin = begin, .end = end, .backward = &args});
     const Tensor norm = a.all_norm.rows(begin, end);
     // The gradient of norm goes in its place, so the weight's comes first.
     matmul({.d = args.gradients.lm_head,

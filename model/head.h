@@ -42,12 +42,14 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
                const HeadActivations& activations);
 
-// Logits [vocab] of one token, in activations.logits. For a rank that is alone.
+// Logits [end - begin, vocab] of the tokens [begin, end), no more than a chunk, in activations.logits. For a rank that
+// is alone.
 Tensor head_logits(const BlockContext& context, const HeadParameters& weights, const HeadActivations& activations,
-                   int64_t token);
+                   int64_t begin, int64_t end);
 
 // Losses, and backward through lm_head and the final norm: d_h = the gradient of the residual stream of
-// scale * sum(losses). lm_head's gradient is written with =, or += when accumulating; the norm's is always +=.
+// scale * sum(losses + z-losses). lm_head's gradient is written with =, or += when accumulating; the norm's is always
+// +=.
 struct HeadBackward {
   const HeadParameters& weights;
   const HeadParameters& gradients;
@@ -57,6 +59,8 @@ struct HeadBackward {
   Tensor d_h_amax;  // optional [1] float32: = max(itself, max |d_h|)
   float scale = 1;
   bool accumulate = false;
+  float z_loss = 0;      // CrossEntropy
+  Tensor z_losses = {};  // optional = [tokens] float32
 };
 void head_loss_backward(const BlockContext& context, const HeadBackward& args);
 

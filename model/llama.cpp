@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/profiler.h"
 #include "kernels/embedding.h"
 #include "kernels/fp8_stats.h"
 #include "kernels/reduce.h"
@@ -38,6 +39,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       head_gradients_(head_weights_) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
+  CHECK(options.cache == nullptr || (!training() && !is_fp8(options.precision.linear) && tensor_.alone()),
+        "a cache is for inference on one rank without FP8");
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
   linears_ = block_linears(local_, shape);
@@ -45,9 +48,12 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   shared_fp8_inputs_.resize(linears_.size());
   sdpa_check_supported(config.head_dim, compute, stream.device());
   losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
+  if (training() && options.z_loss > 0)
+    z_losses_ = arena.allocate("z-losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
   delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
-  rope_table_ = arena.allocate("rope table", DType::kFloat32, {shape.seq_len, config.head_dim});
+  const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
+  rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) {
     d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
     head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
@@ -69,12 +75,13 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   layers_.resize(weights_.size());
   std::iota(layers_.begin(), layers_.end(), size_t{0});
 
-  const int64_t workspace_bytes = std::max({block_workspace_bytes(local_, shape, options.precision, stream),
-                                            head_workspace_bytes(local_, shape, compute, stream),
-                                            reduce_workspace_bytes(stream), fp8_stats_workspace_bytes(stream)});
-  const Tensor workspace = arena.allocate("workspace", DType::kUInt8, {workspace_bytes}, Lifetime::kBlock);
+  const int64_t workspace_bytes =
+      std::max({block_workspace_bytes(local_, shape, options.precision, stream),
+                head_workspace_bytes(local_, shape, compute, stream), reduce_workspace_bytes(stream),
+                fp8_stats_workspace_bytes(stream), options.workspace_bytes});
+  workspace_ = arena.allocate("workspace", DType::kUInt8, {workspace_bytes}, Lifetime::kBlock);
   if (arena.planning()) return;
-  stream.set_workspace(workspace);
+  stream.set_workspace(workspace_);
   upload_rope_table();
 }
 
@@ -119,7 +126,8 @@ void Llama::make_block(int64_t layer, Arena& arena) {
             CHECK(linear != linears.end(), "the halves of a block take more than the {} linears they list",
                   linears.size());
             return *linear++;
-          }};
+          },
+      .cache = options_.cache != nullptr ? options_.cache->layer(layer) : SdpaCache{}};
   blocks_.emplace_back(parts, activations, *block_scratch_);
   CHECK(linear == linears.end(), "the halves of a block list {} linears and take {}", linears.size(),
         linear - linears.begin());
@@ -189,11 +197,14 @@ void Llama::end_step(const Tensor& skip, Communicator& communicator) {
 }
 
 BlockContext Llama::context(const Documents& documents) {
-  return {local_, sdpa_shape(local_, options_.shape), rope_table_, documents, tensor_, *stream_};
+  const int64_t position = options_.cache != nullptr ? options_.cache->length() : 0;
+  const Tensor rope_table = rope_table_.rows(position, position + options_.shape.seq_len);
+  return {local_, sdpa_shape(local_, options_.shape), rope_table, documents, tensor_, *stream_, position};
 }
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
 void Llama::forward_embedding(const MicroBatch& batch) {
+  const ProfilerRange range(*stream_, "embedding");
   const Tensor& h0 = blocks_.front().h0();
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
   embedding_forward({.out = rows,
@@ -206,18 +217,19 @@ void Llama::forward_embedding(const MicroBatch& batch) {
 }
 
 Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers) {
+  const ProfilerRange forward(*stream_, "forward");
   fsdp_->gather(ParameterLayout::kNorms);
   fsdp_->gather(ParameterLayout::kEmbedding);
   fsdp_->gather(unit_of(layers.front()));
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
   forward_embedding(batch);
-  c.clear_padding(blocks_.front().h0());
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t i = 0; i < layers.size(); ++i) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
+    const ProfilerRange range(*stream_, fsdp_->name(unit));
     fsdp_->gather(i + 1 < layers.size() ? unit_of(layers[i + 1]) : parameters_->layout().head_unit());
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
     blocks_[layer].forward(c, residual, delta_);
@@ -263,11 +275,19 @@ Llama::Layers Llama::layers_of_each_kind() const {
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers) {
   CHECK(training(), "this model was made for inference");
   const BlockContext c = context(batch.documents);
-  const size_t head = parameters_->layout().head_unit();
   fsdp_->begin_micro_batch(first, last);
   if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
   if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
-  const Tensor residual = forward_blocks(batch, c, layers);
+  run_head(c, batch, forward_blocks(batch, c, layers), scale);
+  backward_blocks(batch, last, layers);
+  backward_embedding(batch);
+  fsdp_->reduce(ParameterLayout::kNorms);
+}
+
+// Forward and backward, chunk by chunk; `residual` is the last block's h1.
+void Llama::run_head(const BlockContext& c, const MicroBatch& batch, const Tensor& residual, float scale) {
+  const ProfilerRange range(*stream_, "head");
+  const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
@@ -277,12 +297,11 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
                          .d_h = delta_,
                          .d_h_amax = blocks_.back().output_gradient_amax(),
                          .scale = scale,
-                         .accumulate = fsdp_->begin_gradient(head)});
+                         .accumulate = fsdp_->begin_gradient(head),
+                         .z_loss = options_.z_loss,
+                         .z_losses = z_losses_});
   fsdp_->release(head);
   if (!options_.config.tie_word_embeddings) fsdp_->reduce(head);  // a tied table's gradient is not complete yet
-  backward_blocks(batch, last, layers);
-  backward_embedding(batch);
-  fsdp_->reduce(ParameterLayout::kNorms);
 }
 
 // Whether the block's activations have to be made again: those of the last recomputed block are still there.
@@ -301,10 +320,12 @@ ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
 }
 
 void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& layers) {
+  const ProfilerRange backward(*stream_, "backward");
   const BlockContext c = context(batch.documents);
   for (size_t i = layers.size(); i-- > 0;) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
+    const ProfilerRange range(*stream_, fsdp_->name(unit));
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
@@ -330,6 +351,7 @@ void Llama::finish_block(size_t layer, bool last) {
 }
 
 void Llama::backward_embedding(const MicroBatch& batch) {
+  const ProfilerRange range(*stream_, "embedding");
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
   if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit)) stream_->zero(d_embedding_);
@@ -345,16 +367,21 @@ void Llama::backward_embedding(const MicroBatch& batch) {
   fsdp_->reduce(kUnit);
 }
 
-Tensor Llama::next_token_logits(const Tensor& inputs, int64_t position) {
-  BlockContext c = context({});
-  c.padding_begin = position + 1;
+Tensor Llama::last_logits(const Tensor& inputs) {
+  const BatchShape& shape = options_.shape;
+  CHECK(shape.micro_batch_size == 1 || shape.seq_len == 1, "logits of the last of {} tokens of {} sequences",
+        shape.seq_len, shape.micro_batch_size);
+  stream_->set_workspace(workspace_);  // another model of the stream's may have set its own
+  const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
   const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
-  const Tensor logits = head_logits(c, head_weights_, *head_activations_, position);
+  const Tensor logits =
+      head_logits(c, head_weights_, *head_activations_, shape.tokens() - shape.micro_batch_size, shape.tokens());
   fsdp_->release(head);
+  if (options_.cache != nullptr) options_.cache->append(shape.seq_len);
   return logits;
 }
 

@@ -11,6 +11,7 @@
 #include "model/block.h"
 #include "model/block_weights.h"
 #include "model/head.h"
+#include "model/kv_cache.h"
 #include "model/kv_copies.h"
 #include "model/precision.h"
 #include "model/sharded_parameters.h"
@@ -34,6 +35,9 @@ struct LlamaOptions {
   bool fp8_stats = false;     // with room for statistics of the casts, in FP8
   TensorGroupOptions tensor;  // the ranks that divide the layers
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
+  float z_loss = 0;             // its coefficient (CrossEntropy), in training
+  KvCache* cache = nullptr;     // for last_logits(), in inference without FP8; borrowed, several models may share it
+  int64_t workspace_bytes = 0;  // of the stream's workspace, at least
 };
 
 class Llama {
@@ -47,7 +51,8 @@ class Llama {
   // losses() = the loss of every token; the same on all tensor-parallel ranks.
   void forward(const MicroBatch& batch);
 
-  // losses() as forward(), and the gradient of scale * sum(losses) into the gradient shards: = when `first`, += after.
+  // losses() and z_losses() of every token, the former as forward(), and the gradient of scale * (the sum of both) into
+  // the gradient shards: = when `first`, += after.
   // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
@@ -56,16 +61,20 @@ class Llama {
   // leaves in the gradients is overwritten by a first micro-batch.
   void warm_up(const MicroBatch& batch, bool several);
 
-  // Logits [vocab] of one position of a forward pass over `inputs` [tokens] int32, without tensor parallelism. What
-  // stands behind the position is padding: neither its values nor its length matter, also under scales that tokens
-  // share.
-  Tensor next_token_logits(const Tensor& inputs, int64_t position);
+  // Logits [micro_batch_size, vocab] of the last token of each sequence of `inputs` [tokens] int32, which is one
+  // sequence, or sequences of one token; valid until the next pass. With a cache the tokens follow what it holds, and
+  // it holds them as well afterwards. Without tensor parallelism.
+  Tensor last_logits(const Tensor& inputs);
 
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history, unless it is passed over
   // (AmaxTable::end_step).
   void end_step(const Tensor& skip, Communicator& communicator);
 
-  const Tensor& losses() const { return losses_; }  // [tokens] float32
+  // Beside the one given at construction: that on which tensor-parallel ranks share tokens.
+  Stream& token_transfers() { return tensor_.transfers(); }
+
+  const Tensor& losses() const { return losses_; }      // [tokens] float32
+  const Tensor& z_losses() const { return z_losses_; }  // the same; undefined without a z_loss
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
   // Null but for per-tensor FP8 recipes.
@@ -95,6 +104,7 @@ class Llama {
   bool runs_again(size_t layer) const;
   ForwardPass input_pass(size_t layer, InputSource source) const;
   void finish_block(size_t layer, bool last);
+  void run_head(const BlockContext& c, const MicroBatch& batch, const Tensor& residual, float scale);
   void forward_embedding(const MicroBatch& batch);
   void backward_embedding(const MicroBatch& batch);
   Tensor all_tokens() const;
@@ -115,8 +125,10 @@ class Llama {
   std::unique_ptr<BlockScratch> block_scratch_;
   std::unique_ptr<HeadActivations> head_activations_;
   Tensor losses_;      // [tokens] float32
+  Tensor z_losses_;    // the same, where there is a z_loss
   Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
-  Tensor rope_table_;  // [seq_len, head_dim] float32
+  Tensor rope_table_;  // [seq_len or the cache's capacity, head_dim] float32
+  Tensor workspace_;   // of the stream's ops
 
   Layers layers_;  // all
 

@@ -1,26 +1,83 @@
 #include "model/optimizer.h"
 
+#include <algorithm>
+
 #include "kernels/adamw.h"
+#include "kernels/ema.h"
 #include "kernels/reduce.h"
 
 namespace octavo {
 
-Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena)
+OptimizerState master_state(const ShardedParameters& parameters) {
+  return {.name = "weights",
+          .shards = parameters.master(),
+          .shift = std::vector<std::optional<int64_t>>(parameters.layout().units().size(), 0)};
+}
+
+Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks,
+                     AmaxTable* amaxes, Arena& arena)
     : config_(config),
       parameters_(&parameters),
+      ranks_(ranks),
       amaxes_(amaxes),
       counted_gradients_(parameters.counted_gradients()),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
-  for (const char* name : {"exp_avg", "exp_avg_sq"}) {
-    states_.push_back({name, arena.allocate(name, config.state_dtype, {parameters.master().numel()})});
+  const bool has_muon = config.type == OptimizerType::kMuon;
+  const auto of_muon = [=](const ParameterUnit& unit) { return has_muon && Muon::updates(unit); };
+  for (const char* name : {kFirstMomentState, kSecondMomentState}) {
+    states_.push_back(make_state(name, config.state_dtype, arena, std::not_fn(of_muon)));
   }
+  if (has_muon) states_.push_back(make_state(kMomentumState, config.state_dtype, arena, of_muon));
+  if (config.ema_decay > 0) {
+    states_.push_back(make_state(kEmaState, DType::kFloat32, arena, [](const ParameterUnit&) { return true; }));
+    states_.back().begins_as_weights = true;
+  }
+  if (has_muon) muon_.emplace(config, parameters, ranks, arena);
   find_segments();
+}
+
+OptimizerState Optimizer::make_state(const char* name, DType dtype, Arena& arena,
+                                     const std::function<bool(const ParameterUnit&)>& has) const {
+  OptimizerState state{.name = name, .shards = {}};
+  int64_t elements = 0;
+  const std::vector<ParameterUnit>& units = parameters_->layout().units();
+  for (size_t u = 0; u < units.size(); ++u) {
+    state.shift.push_back(has(units[u]) ? std::make_optional(parameters_->unit_begin(u) - elements) : std::nullopt);
+    if (state.has(u)) elements += parameters_->unit_begin(u + 1) - parameters_->unit_begin(u);
+  }
+  state.shards = arena.allocate(name, dtype, {elements});
+  return state;
+}
+
+const OptimizerState& Optimizer::state(std::string_view name) const {
+  return *std::find_if(states_.begin(), states_.end(), [&](const OptimizerState& s) { return s.name == name; });
+}
+
+int64_t Optimizer::workspace_bytes(const OptimizerConfig& config, const ParameterLayout& layout, DType compute,
+                                   const Stream& stream) {
+  return config.type == OptimizerType::kMuon ? Muon::workspace_bytes(layout, compute, stream) : 0;
+}
+
+void Optimizer::warm_up(Stream& stream) {
+  if (muon_) muon_->warm_up(stream);
+}
+
+void Optimizer::begin(const OptimizerState& state, Stream& stream) const {
+  if (!state.begins_as_weights) return stream.zero(state.shards);
+  stream.copy(state.shards, parameters_->master());
+}
+
+void Optimizer::begin(Stream& stream) const {
+  for (const OptimizerState& state : states_) begin(state, stream);
 }
 
 // Padding after a piece needs no update: its gradients are zero and so it stays zero.
 void Optimizer::find_segments() {
   for (const ParameterPiece& piece : parameters_->pieces()) {
     const size_t unit = piece.spec->unit;
+    const OptimizerState& exp_avg = state(kFirstMomentState);
+    const OptimizerState& exp_avg_sq = state(kSecondMomentState);
+    if (!exp_avg.has(unit)) continue;
     const bool fp8 = parameters_->travels_in_fp8(unit);
     const Tensor amax = amaxes_ != nullptr && piece.spec->linear >= 0
                             ? amaxes_->current(piece.spec->linear, AmaxTable::kWeight)
@@ -35,33 +92,55 @@ void Optimizer::find_segments() {
     const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
                        last->amax.raw() == amax.raw() && follows(last->weight);
     if (!joins) {
-      segments_.push_back({piece.offset, end, piece.spec->decayed(), weight, amax});
+      segments_.push_back({.begin = piece.offset,
+                           .end = end,
+                           .decayed = piece.spec->decayed(),
+                           .exp_avg = exp_avg.of(piece),
+                           .exp_avg_sq = exp_avg_sq.of(piece),
+                           .weight = weight,
+                           .amax = amax});
       continue;
     }
     last->end = end;
+    last->exp_avg = exp_avg.slice(unit, last->begin, end);
+    last->exp_avg_sq = exp_avg_sq.slice(unit, last->begin, end);
     if (weight.defined()) last->weight = Tensor(last->weight.raw(), weight.dtype(), {end - last->begin});
   }
 }
 
-void Optimizer::measure_gradients(const ParameterRanks& ranks, Stream& stream) {
-  parameters_->finish_gradients(ranks.tensor, stream);
+void Optimizer::measure_gradients(Stream& stream) {
+  parameters_->finish_gradients(ranks_.tensor, stream);
   stream.zero(grad_sum_of_squares_);
   for (const Tensor& gradients : counted_gradients_) {
     sum_of_squares({.out = grad_sum_of_squares_, .x = gradients}, stream);
   }
-  for (Communicator* group : {ranks.shard, ranks.tensor}) {
+  for (Communicator* group : {ranks_.shard, ranks_.tensor}) {
     if (group != nullptr) group->all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
   }
 }
 
 void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {
-  const ShardedParameters& p = *parameters_;
   if (amaxes_ != nullptr) amaxes_->begin_weights(stream);
+  update_with_adamw(step, lr, skip, stream);
+  if (muon_) {
+    muon_->step({.momentum = state(kMomentumState).shards,
+                 .amaxes = amaxes_,
+                 .grad_sum_of_squares = grad_sum_of_squares_,
+                 .skip = skip,
+                 .lr = lr},
+                stream);
+  }
+  if (config_.ema_decay == 0) return;
+  ema({.ema = state(kEmaState).shards, .x = parameters_->master(), .skip = skip, .decay = config_.ema_decay}, stream);
+}
+
+void Optimizer::update_with_adamw(int64_t step, double lr, const Tensor& skip, Stream& stream) {
+  const ShardedParameters& p = *parameters_;
   for (const Segment& segment : segments_) {
     const auto slice = [&](const Tensor& flat) { return flat.rows(segment.begin, segment.end); };
     adamw({.master = slice(p.master()),
-           .exp_avg = slice(states_[kExpAvg].shards),
-           .exp_avg_sq = slice(states_[kExpAvgSq].shards),
+           .exp_avg = segment.exp_avg,
+           .exp_avg_sq = segment.exp_avg_sq,
            .grad = slice(p.gradients()),
            .weight = segment.weight,
            .amax = segment.amax,

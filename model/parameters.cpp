@@ -138,7 +138,7 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
   }
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) : tensor_(tensor) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) : config_(config), tensor_(tensor) {
   const auto add_table = [&](const char* name) {
     lm_head_ = specs_.size();
     add_matrix(name, {config.vocab_size, config.hidden_size}, rows_part(config.vocab_size, config.hidden_size),

@@ -69,6 +69,9 @@ class ParameterLayout {
   explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {});
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
+  // That of another of the ranks that divide each layer; of which this is one.
+  ParameterLayout of_rank(int64_t rank) const { return ParameterLayout(config_, {.rank = rank, .size = tensor_.size}); }
+  const TensorRank& tensor() const { return tensor_; }
   // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there
   // is none.
   const ParameterSpec& find(std::string_view name) const;
@@ -94,6 +97,7 @@ class ParameterLayout {
   void add_linear(const LinearSpec& linear, const ModelConfig& config, int64_t layer, int64_t index);
   void add_kv_heads(const std::string& name, const ModelConfig& config, int64_t linear);
 
+  ModelConfig config_;
   TensorRank tensor_;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;

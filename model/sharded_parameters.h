@@ -23,6 +23,12 @@ struct ShardingOptions {
   bool accumulate_unsharded = false;   // gradient accumulation: full gradients stay and are reduced once a step
 };
 
+// The ranks that together hold one copy of the parameters; null: one.
+struct ParameterRanks {
+  Communicator* shard = nullptr;
+  Communicator* tensor = nullptr;
+};
+
 // A stretch of one parameter that lies in this rank's shard.
 struct ParameterPiece {
   const ParameterSpec* spec = nullptr;
@@ -54,8 +60,11 @@ class ShardedParameters {
   const std::vector<ParameterPiece>& pieces() const { return pieces_; }
   // What of a buffer in that order is of a unit.
   Tensor unit_shard(const Tensor& shards, size_t unit) const {
-    return shards.rows(shard_begin_[unit], shard_begin_[unit + 1]);
+    return shards.rows(unit_begin(unit), unit_begin(unit + 1));
   }
+  int64_t unit_begin(size_t unit) const { return shard_begin_[unit]; }  // the end of the last where there is no such
+  // That products read weights in, but for those in FP8.
+  DType compute_dtype() const { return precision_.compute; }
   // The gradients that count in the norm: all, but for copies of what another rank holds (ParameterSpec::counts).
   std::vector<Tensor> counted_gradients() const;
 

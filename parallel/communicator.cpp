@@ -70,10 +70,11 @@ void copy_unless_same(const Tensor& dst, const Tensor& src, Stream& stream) {
 
 template <typename Work>
 void Communicator::run(const char* op, const char* what, const Tensor& tensor, Stream& stream, Work work) {
-  const OpTimer timer(stream, {.name = op,
-                               .bytes = static_cast<double>(tensor.bytes()),
-                               .bound = OpBound::kCommunication,
-                               .axis = name_.c_str()});
+  const Op collective{.name = op,
+                      .bytes = static_cast<double>(tensor.bytes()),
+                      .bound = OpBound::kCommunication,
+                      .axis = name_.c_str()};
+  const OpTimer timer(stream, collective, what);
   if (timer.planned()) return;
   const Watchdog::Scope scope(watchdog_, {op, what, name_.c_str()});
   work();

@@ -163,7 +163,7 @@ void Fsdp::gather(size_t unit) {
   if (slot.unit == static_cast<int64_t>(unit)) return;
   slot.free.wait(transfers_);
   shards_ready_.wait(transfers_);
-  options_.groups.shard->all_gather(s.weight, s.weight_shard, transfers_, options_.units[unit].name.c_str());
+  options_.groups.shard->all_gather(s.weight, s.weight_shard, transfers_, name(unit));
   slot.filled.record(transfers_);
   slot.unit = static_cast<int64_t>(unit);
   slot.fresh = true;
@@ -210,7 +210,6 @@ void Fsdp::reduce(size_t unit) {
   if (observer_) observer_(unit);
   const State& s = states_[unit];
   const DataParallelGroups& groups = options_.groups;
-  const char* name = options_.units[unit].name.c_str();
   const bool scatters = !alone() && (last_ || !s.keeps_gradient);
   const bool replicates = groups.replicated() && last_;
   if (!scatters && !replicates) return;
@@ -220,12 +219,12 @@ void Fsdp::reduce(size_t unit) {
     const bool adds = !s.keeps_gradient && !first_;
     const bool direct = !adds && s.gradient.dtype() == DType::kFloat32;
     const Tensor arrived = direct ? s.gradient_shard : as(arrived_, s.gradient.dtype(), s.gradient_shard.numel());
-    groups.shard->reduce_scatter_sum(arrived, s.gradient, transfers_, name);
+    groups.shard->reduce_scatter_sum(arrived, s.gradient, transfers_, name(unit));
     if (adds) add({.out = s.gradient_shard, .x = arrived}, transfers_);
     if (!adds && !direct) cast({.out = s.gradient_shard, .x = arrived}, transfers_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
   }
-  if (replicates) groups.replicate->all_reduce_sum(s.gradient_shard, transfers_, name);
+  if (replicates) groups.replicate->all_reduce_sum(s.gradient_shard, transfers_, name(unit));
 }
 
 void Fsdp::finish_reductions() {

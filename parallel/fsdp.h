@@ -97,6 +97,9 @@ class Fsdp {
   // micro-batch, in which case ops add to them).
   bool keeps_weight(size_t unit) const { return states_[unit].keeps_weight; }
   bool keeps_gradient(size_t unit) const { return states_[unit].keeps_gradient; }
+  const char* name(size_t unit) const { return options_.units[unit].name.c_str(); }
+  // On which the collectives run.
+  Stream& transfers() { return transfers_; }
 
   // Starts bringing the unit's full weights, if they are not there or on their way; after the last use of whatever lies
   // in its slot.

@@ -40,6 +40,8 @@ class TensorGroup {
   int rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
   int size() const { return ranks_ != nullptr ? ranks_->size() : 1; }
   bool alone() const { return size() == 1; }
+  // On which the collectives run.
+  Stream& transfers() { return transfers_; }
 
   // Work on rows [begin, end) of all tokens.
   using Work = std::function<void(int64_t begin, int64_t end)>;

@@ -37,7 +37,9 @@ STANDS_ON = {
     "app/train": ["app/guard"],
     "app/plan": ["app/memory"],
     "app/measure": ["app/plan"],
-    "app": ["app/train", "app/measure"],
+    "app/report": ["app/plan"],
+    "app/generate": ["app/memory"],
+    "app": ["app/train", "app/measure", "app/report", "app/generate"],
 }
 
 

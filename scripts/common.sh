@@ -4,6 +4,16 @@
 # shellcheck disable=SC2034  # used by the scripts that source this file
 OCTAVO_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
+# The program: $OCTAVO, or that of this checkout, or of the installation that these scripts are part of.
+find_octavo() {
+  local installed="$OCTAVO_ROOT/../../bin/octavo"
+  if [[ -z "${OCTAVO:-}" && ! -e "$OCTAVO_ROOT/build/octavo" && -x "$installed" ]]; then
+    readlink -f "$installed"
+  else
+    printf '%s\n' "${OCTAVO:-$OCTAVO_ROOT/build/octavo}"
+  fi
+}
+
 say() { printf '\n== %s\n' "$*"; }
 
 die() {

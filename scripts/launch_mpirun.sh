@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Starts a training run with Open MPI: one process a GPU, on this machine or on those of a hostfile.
 #
-#   scripts/launch_mpirun.sh [--restarts N] CONFIG.yaml [section.key=value ...]
+#   scripts/launch_mpirun.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]
 #
+# Every node is checked before each start (octavo doctor --quick, one process a node); one that is not fit is named, and the run is not started.
+#
+#   --no-check          without that check
 #   --restarts N        a run that dies (a rank is killed, exit code 1) is started again from its newest checkpoint, up to
 #                       N times in all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3
 #
 #   NPROC=8             processes a node; the number of GPUs of this machine by default
 #   HOSTFILE=hosts      "node1 slots=8" a line; this machine alone by default
-#   OCTAVO=build/octavo the program, at the same path on every node
+#   OCTAVO=build/octavo the program, at the same path on every node; by default that of this checkout or installation
 #   MPIRUN_ARGS="..."   more arguments for mpirun
 #
 # The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system
@@ -22,32 +25,36 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 LAUNCHER=launch_mpirun.sh
-# shellcheck source=scripts/restarts.sh
-source "$OCTAVO_ROOT/scripts/restarts.sh"
+# shellcheck source=scripts/launching.sh
+source "$OCTAVO_ROOT/scripts/launching.sh"
 (($#)) || die "no config given; see the head of this file"
 
-octavo="${OCTAVO:-$OCTAVO_ROOT/build/octavo}"
+octavo="$(find_octavo)"
 [[ -x "$octavo" ]] || die "$octavo is not there: build first (cmake --preset default && cmake --build --preset default)"
 per_node="${NPROC:-$(count_gpus)}"
 ((per_node > 0)) || die "no GPU found; NPROC=2 starts two ranks on the CPU"
 
-# Sets the array `command`: mpirun on the nodes that are not excluded (scripts/restarts.sh).
+# Writes the nodes of HOSTFILE that are not excluded (scripts/launching.sh) into $hostfile, and sets `nodes` to their number.
+choose_nodes() {
+  local -a all=() out=()
+  nodes=1
+  [[ -n "${HOSTFILE:-}" ]] || return 0
+  mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" |
+    awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
+         NR == FNR { excluded[short($1)]; next } { print (short($1) in excluded ? "-" : "+") $0 }' <(excluded_hosts "$octavo" "$@"; echo) -)
+  mapfile -t out < <(printf '%s\n' "${all[@]}" | sed -n 's/^-[[:space:]]*\([^[:space:]]*\).*/\1/p')
+  say_left_out "${out[@]}"
+  nodes=$((${#all[@]} - ${#out[@]}))
+  ((nodes)) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
+  printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
+}
+
+# make_command RANKS: sets the array `command` to mpirun with so many ranks on each of these nodes.
 make_command() {
-  local nodes=1 name
-  local -a lines=()
-  if [[ -n "${HOSTFILE:-}" ]]; then
-    mapfile -t lines < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" |
-      awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
-           NR == FNR { excluded[short($1)]; next } !(short($1) in excluded)' <(excluded_hosts "$octavo" "$@"; echo) -)
-    ((${#lines[@]})) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
-    nodes="${#lines[@]}"
-  fi
-  make_mpirun "$((nodes * per_node))" "$per_node"
-  command=("${MPIRUN[@]}" --map-by "ppr:$per_node:node")
-  if [[ -n "${HOSTFILE:-}" ]]; then
-    printf '%s\n' "${lines[@]}" >"$hostfile"
-    command+=(--hostfile "$hostfile")
-  fi
+  local ranks="$1" name
+  make_mpirun "$((nodes * ranks))" "$ranks"
+  command=("${MPIRUN[@]}" --map-by "ppr:$ranks:node")
+  if [[ -n "${HOSTFILE:-}" ]]; then command+=(--hostfile "$hostfile"); fi
   # Variables that steer NCCL reach the other nodes only when they are named.
   while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^NCCL_' || true)
   # shellcheck disable=SC2206  # meant to be split into words
@@ -87,7 +94,16 @@ own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
 run_once() {
   local code=0
-  make_command "$@"
+  choose_nodes "$@"
+  if [[ -n "$check_first" ]]; then
+    make_check "$octavo" "$per_node" "$@"
+    command=() # on this machine alone without mpirun, as it starts in less time
+    if [[ -n "${HOSTFILE:-}" ]]; then make_command 1; fi
+    check_nodes "${command[@]}" "${check[@]}" || code=$?
+    if [[ -n "$stopping" ]]; then return 3; fi
+    ((code == 0)) || return "$code"
+  fi
+  make_command "$per_node"
   "${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
   mpirun=$!
   # What was told to stop before there was an mpirun to tell.

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # A Slurm job: one process a GPU, as many nodes as asked for. Submit it from the checkout:
 #
-#   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh [--restarts N] CONFIG.yaml [key=value ...]
+#   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh [--restarts N] [--no-check] CONFIG.yaml [key=value ...]
+#
+# Every node is checked before each start (octavo doctor --quick, one process a node); one that is not fit is named, and the run is not
+# started. With --no-check it is started without.
 #
 # With --restarts, a run that dies (a rank is killed, exit code 1) is started again on the same nodes from its newest checkpoint, up to N times in
 # all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
@@ -18,33 +21,47 @@
 #SBATCH --exclusive
 #SBATCH --requeue
 set -euo pipefail
-# Slurm runs a copy of this script, so paths start where sbatch was called.
+# Slurm runs a copy of this script, so paths start where sbatch was called; where that is no checkout, the program and its scripts are those of the
+# installation that is on PATH.
 checkout="${SLURM_SUBMIT_DIR:-.}"
+program="$checkout/build/octavo"
+if [[ ! -e "$checkout/scripts/launching.sh" ]] && command -v octavo >/dev/null; then
+  program="$(readlink -f "$(command -v octavo)")"
+  checkout="$(dirname "$program")/../share/octavo"
+fi
 LAUNCHER=launch_slurm.sh
-# shellcheck source=scripts/restarts.sh
-source "$checkout/scripts/restarts.sh"
+# shellcheck source=scripts/launching.sh
+source "$checkout/scripts/launching.sh"
 (($#)) || {
   echo "launch_slurm.sh: no config given; see the head of this file" >&2
   exit 2
 }
-octavo="${OCTAVO:-$checkout/build/octavo}"
+octavo="${OCTAVO:-$program}"
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 # --kill-on-bad-exit: when one rank dies, the others cannot go on without it. Nodes that training.on_corruption: exclude has named
-# (scripts/restarts.sh) are left out.
+# (scripts/launching.sh) are left out.
 run_once() {
+  local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node
   local -a left_out=() step=()
+  per_node=$((${SLURM_NTASKS:-$nodes} / nodes))
   mapfile -t left_out < <(excluded_hosts "$octavo" "$@")
   if ((${#left_out[@]})); then
     mapfile -t left_out < <(printf '%s\n' "${left_out[@]}" | grep -Fx -f <(scontrol show hostnames "$SLURM_JOB_NODELIST") || true)
   fi
   if ((${#left_out[@]})); then
-    local nodes=$((SLURM_JOB_NUM_NODES - ${#left_out[@]}))
+    say_left_out "${left_out[@]}"
+    nodes=$((nodes - ${#left_out[@]}))
     ((nodes > 0)) || {
       echo "launch_slurm.sh: every node of the job is in excluded_hosts of checkpoint.dir" >&2
       return 2
     }
-    step=(--nodes="$nodes" --ntasks="$((nodes * SLURM_NTASKS / SLURM_JOB_NUM_NODES))" --exclude="$(IFS=,; echo "${left_out[*]}")")
+    step=(--nodes="$nodes" --ntasks="$((nodes * per_node))" --exclude="$(IFS=,; echo "${left_out[*]}")")
+  fi
+  if [[ -n "$check_first" ]]; then
+    # With GPUs by the task, a process sees those of its own alone.
+    make_check "$octavo" "$([[ -n "${SLURM_GPUS_PER_TASK:-}" ]] && echo 0 || echo "$per_node")" "$@"
+    check_nodes srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 "${check[@]}" || return 1
   fi
   srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" "$octavo" train "$@"
 }

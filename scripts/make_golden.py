@@ -7,7 +7,7 @@ One folder a case:
 
     config.json          the model, as transformers writes it
     model.safetensors    the initial weights, float32
-    golden.json          the loss and gradient norm of one batch, and the trajectory of a short AdamW run
+    golden.json          the loss and gradient norm of one batch, and the trajectory of a short AdamW or Muon run
     golden.safetensors   that batch (input_ids, labels [batch, seq]), its logits and every gradient (grad.NAME), and
                          train_tokens [steps, batch, seq + 1]: the tokens of each step, inputs and targets overlapping;
                          with documents also document_start [batch, seq], the position of the first token of each token's
@@ -72,12 +72,14 @@ TIED = SHAPE | {
         "original_max_position_embeddings": 32,
     },
 }
-# name: (config, batch, seq, seed, the longest document or None: a sequence is one)
+# name: (config, batch, seq, seed, the longest document or None: a sequence is one, optimizer)
 CASES = {
-    "gqa": (GQA, 2, 40, 1, None),
-    "tied_ropescaled": (TIED, 2, 48, 2, None),
-    "documents": (GQA, 2, 40, 3, 25),
+    "gqa": (GQA, 2, 40, 1, None, "adamw"),
+    "tied_ropescaled": (TIED, 2, 48, 2, None, "adamw"),
+    "documents": (GQA, 2, 40, 3, 25, "adamw"),
+    "muon": (GQA, 2, 40, 4, None, "muon"),
 }
+MOMENTUM = 0.95  # of Muon
 
 
 def make_model(config, seed):
@@ -185,24 +187,61 @@ def weights(model):
     return {name: p.detach().float().contiguous().clone() for name, p in model.named_parameters()}
 
 
-def train(model, train_tokens, firsts):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+class Muon(torch.optim.Optimizer):
+    """Jordan's Muon as Moonlight has it (arXiv 2502.16982, and toy_train.py of its repository), in the parameters' dtype."""
+
+    def __init__(self, params, lr, weight_decay):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @staticmethod
+    def orthogonalized(update):
+        x = update.T if update.size(0) > update.size(1) else update
+        x = x / (x.norm() + 1e-7)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+        return x.T if update.size(0) > update.size(1) else x
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                momentum.mul_(MOMENTUM).add_(p.grad)
+                x = self.orthogonalized(p.grad + MOMENTUM * momentum)
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.sub_(group["lr"] * 0.2 * math.sqrt(max(p.shape)) * x)
+
+
+def make_optimizers(model, name):
+    """Muon has the matrices of the blocks, where it is asked for; AdamW the rest, and decays tables."""
+    named = list(model.named_parameters())
+    matrices = [p for key, p in named if name == "muon" and ".layers." in key and p.dim() == 2]
+    others = [p for _, p in named if all(p is not m for m in matrices)]
+    groups = [
+        {"params": [p for p in others if p.dim() >= 2], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    return [adamw, Muon(matrices, LR, WEIGHT_DECAY)] if matrices else [adamw]
+
+
+def train(model, train_tokens, firsts, optimizer_name):
+    optimizers = make_optimizers(model, optimizer_name)
     trajectory = []
     for step, (tokens, first) in enumerate(zip(train_tokens, firsts), 1):
         loss, norm, _ = backward(model, tokens, first)
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step)
+            optimizer.step()
         trajectory.append({"step": step, "loss": loss, "grad_norm": norm, "lr": learning_rate(step)})
     return trajectory
 
 
 def make_case(out_dir, name):
-    config, batch, seq, seed, longest = CASES[name]
+    config, batch, seq, seed, longest, optimizer = CASES[name]
     model = make_model(config, seed)
     generator = torch.Generator().manual_seed(100 + seed)
     train_tokens = torch.randint(0, config["vocab_size"], (STEPS, batch, seq + 1), generator=generator)
@@ -250,8 +289,10 @@ def make_case(out_dir, name):
         "clip": CLIP,
         "precision": "float64",
         "document_mask": longest is not None,
-        "trajectory": train(model, train_tokens, firsts),
+        "trajectory": train(model, train_tokens, firsts, optimizer),
     }
+    if optimizer == "muon":
+        golden |= {"optimizer": optimizer, "momentum": MOMENTUM}
     (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
     save_file(weights(model), folder / "final.safetensors")
     model.config.save_pretrained(folder)

@@ -78,6 +78,21 @@ void check_dataset_paths(const std::vector<DatasetSource>& sources, const char* 
                 "{}: {} has no path in dataset {}, expected {{path: PREFIX, weight: NUMBER}}", source, key, i + 1);
 }
 
+constexpr int64_t kMostSteps = 1'000'000'000;
+
+void add_up_stages(const ConfigNode& tree, Config& config) {
+  if (config.stages.empty()) return;
+  int64_t steps = 0;
+  for (const StageChanges& stage : config.stages) steps += stage.steps;
+  CHECK_INPUT(steps <= kMostSteps, "{}: the stages have {} steps together, expected at most {}", config.source, steps,
+              kMostSteps);
+  const ConfigNode* found = find_name(tree, "training.steps");
+  CHECK_INPUT(found == nullptr || found->kind == Kind::kNull || config.training.steps == steps,
+              "{}: training.steps is {}, but the stages have {} steps together; leave it out, or give the same",
+              found->where, config.training.steps, steps);
+  config.training.steps = steps;
+}
+
 void refuse_retired_keys(const ConfigNode& tree) {
   for (const RetiredKey& key : kRetiredKeys) {
     const ConfigNode* section = tree.find(key.section);
@@ -104,6 +119,7 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
   if (!config.preset.empty()) config.model_fields = model_field_names();
   check_dataset_paths(config.data.train, "data.train", source);
   check_dataset_paths(config.data.validation, "data.validation", source);
+  add_up_stages(tree, config);
   return config;
 }
 
@@ -111,7 +127,8 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
 OrderedJson config_sections(const Config& config) {
   OrderedJson root;
   for (const ConfigKey& key : config_keys()) {
-    const std::optional<OrderedJson> value = key.write(config);
+    const OrderedJson& whole = config.stage.whole;
+    const std::optional<OrderedJson> value = whole.contains(key.name) ? whole.at(key.name) : key.write(config);
     if (!value) continue;
     std::string path = "/" + key.name;
     std::replace(path.begin(), path.end(), '.', '/');

@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
+#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "model/activation_checkpointing.h"
 #include "model/config.h"
@@ -29,15 +31,19 @@ enum class OnCorruption : uint8_t { kStop, kExclude, kWarn };
 struct TrainingConfig {
   int64_t steps = 2000;
   int64_t global_batch_size = 128;
+  std::vector<BatchPhase> batch_size_warmup = {};
   int64_t micro_batch_size = 1;
   uint64_t seed = 42;
   bool deterministic = false;
+  double z_loss = 0;
   int64_t max_skipped_steps = 10;
   OnLossSpike on_loss_spike = OnLossSpike::kWarn;
   double loss_spike_z = 6;
   int64_t loss_spike_window = 100;
   int64_t check_every = 2000;
   OnCorruption on_corruption = OnCorruption::kStop;
+
+  BatchSchedule batch_schedule() const { return BatchSchedule(global_batch_size, batch_size_warmup); }
 };
 
 enum class OnPrecisionGap : uint8_t { kWarn, kBFloat16 };
@@ -68,12 +74,20 @@ struct CheckpointConfig {
   std::vector<AllowedChange> allow_changes = {};
 };
 
+enum class LogColor : uint8_t { kAuto, kAlways, kNever };
+
+// logging.trace: a trace of one step (app/run/step_trace.h).
+struct TraceConfig {
+  int64_t step = 0;  // 0: none
+};
+
 struct LoggingConfig {
   int64_t every = 10;
   std::string dir;
   bool tensorboard = true;
   std::string prometheus = {};  // a file; empty: none
   int64_t fp8_stats_every = 0;
+  LogColor color = LogColor::kAuto;
 };
 
 // When and how much to validate; the datasets are data.validation.
@@ -83,6 +97,22 @@ struct ValidationConfig {
 };
 
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
+
+// What a stage of a run changes (app/config/stages.h).
+struct StageChanges {
+  int64_t steps = 1;                    // its length
+  nlohmann::ordered_json changes = {};  // {"data.seq_len": 64, ...}
+};
+
+// Which part of a run a config is of.
+struct StageSpan {
+  int64_t number = 0;                 // of the stage, from 1; 0: all of a run
+  int64_t steps_before = 0;           // of the stages before
+  int64_t run_steps = 0;              // of all stages
+  int64_t later_tokens = 0;           // of the stages behind
+  bool own_schedule = false;          // whether its learning rate is not that of the whole run
+  nlohmann::ordered_json whole = {};  // by name: what the run's config says where the stage's may say something else
+};
 
 struct Config {
   std::string source;  // where it was read from, for messages
@@ -104,8 +134,22 @@ struct Config {
   ActivationCheckpointing activation_checkpointing;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
+  TraceConfig trace;
   ValidationConfig validation;
   DeviceChoice device = DeviceChoice::kAuto;
+  std::vector<StageChanges> stages;  // of the run; a stage's config has them too
+  StageSpan stage;
+
+  // Of the run, where training.steps are those up to the end of a stage.
+  int64_t total_steps() const { return stage.number > 0 ? stage.run_steps : training.steps; }
+  // The steps (first, second] that the schedule of the learning rate stretches over.
+  std::pair<int64_t, int64_t> schedule_steps() const {
+    return stage.own_schedule ? std::pair(stage.steps_before, training.steps) : std::pair(int64_t{0}, total_steps());
+  }
+  double learning_rate(int64_t step) const {
+    const auto [begin, end] = schedule_steps();
+    return octavo::learning_rate(optimizer, step - begin, end - begin);
+  }
 
   // Whether a preset or any field of the shape was given.
   bool model_given() const { return !model_fields.empty(); }
@@ -122,7 +166,7 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
 
-// Every key with its resolved value, in the config's own layout.
+// Every key with its resolved value, in the config's own layout; of a stage's config the whole run's.
 nlohmann::json to_json(const Config& config);
 // The same as a YAML config that load_config reads.
 std::string to_yaml(const Config& config);

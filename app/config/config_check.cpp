@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "app/config/config_names.h"
+#include "app/config/stages.h"
 #include "core/error.h"
 #include "model/model_fields.h"
 #include "model/tensor_parallel.h"
@@ -18,10 +19,24 @@ using namespace config_names;
 void check_batch(const Config& config, int64_t ranks) {
   const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
   const int64_t unit = config.training.micro_batch_size * data_ranks;
-  CHECK_INPUT(config.training.global_batch_size % unit == 0,
-              "training.global_batch_size is {}, expected a multiple of training.micro_batch_size {} times {} "
-              "data-parallel ranks = {}",
-              config.training.global_batch_size, config.training.micro_batch_size, data_ranks, unit);
+  const auto check_size = [&](const char* key, int64_t size) {
+    CHECK_INPUT(size % unit == 0,
+                "{} is {}, expected a multiple of training.micro_batch_size {} times {} data-parallel ranks = {}", key,
+                size, config.training.micro_batch_size, data_ranks, unit);
+  };
+  check_size("training.global_batch_size", config.training.global_batch_size);
+  int64_t smallest = 1;
+  int64_t end = 0;
+  for (const BatchPhase& phase : config.training.batch_size_warmup) {
+    end += phase.steps;
+    if (end <= config.stage.steps_before) continue;
+    CHECK_INPUT(phase.batch_size >= smallest && phase.batch_size < config.training.global_batch_size,
+                "training.batch_size_warmup has the batch_size {}, expected sizes that rise and stay below "
+                "training.global_batch_size {}",
+                phase.batch_size, config.training.global_batch_size);
+    check_size("the batch_size of training.batch_size_warmup", phase.batch_size);
+    smallest = phase.batch_size + 1;
+  }
 }
 
 void check_schedule(const Config& config) {
@@ -33,9 +48,17 @@ void check_schedule(const Config& config) {
   CHECK_INPUT(optimizer.decay == Decay::kLinear || optimizer.schedule == Schedule::kWsd,
               "optimizer.decay is {}, but optimizer.schedule is {}, expected wsd, the one schedule with a decay phase",
               name_of(kDecay, optimizer.decay), name_of(kSchedule, optimizer.schedule));
-  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= config.training.steps,
-              "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed training.steps {}",
-              optimizer.warmup_steps, optimizer.decay_steps, config.training.steps);
+  const auto [begin, end] = config.schedule_steps();
+  CHECK_INPUT(optimizer.decay_steps == 0 || optimizer.warmup_steps + optimizer.decay_steps <= end - begin,
+              "optimizer.warmup_steps {} and optimizer.decay_steps {} together exceed {} {}", optimizer.warmup_steps,
+              optimizer.decay_steps, config.stage.own_schedule ? "the steps of the stage," : "training.steps",
+              end - begin);
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  CHECK_INPUT(optimizer.type == OptimizerType::kMuon || optimizer.momentum == OptimizerConfig().momentum,
+              "optimizer.momentum is {}, but optimizer.type is {}, expected muon, whose key it is", optimizer.momentum,
+              name_of(kOptimizerType, optimizer.type));
 }
 
 void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t vocab_size) {
@@ -104,13 +127,28 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   }
 }
 
+void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
+  for (const Config& stage : stage_configs(config)) {
+    try {
+      validate(stage, ranks, purpose);
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("stage {}: {}", stage.stage.number, error.what()));
+    }
+  }
+}
+
 }  // namespace
 
 void validate(const Config& config, int64_t ranks, Purpose purpose) {
+  CHECK_INPUT(config.trace.step <= config.training.steps || config.stage.number > 0,
+              "logging.trace.step is {}, expected one of the {} steps of training.steps", config.trace.step,
+              config.training.steps);
+  if (!config.stages.empty() && config.stage.number == 0) return validate_stages(config, ranks, purpose);
   check_model(config);
   check_datasets(config.data.train, "data.train", purpose == Purpose::kTrain);
   check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
   check_schedule(config);
+  check_optimizer(config.optimizer);
   check_batch(config, ranks);
   if (!config.model_complete()) return;
   check_division(config);

@@ -6,6 +6,7 @@
 
 #include "app/config/config_names.h"
 #include "app/config/config_values.h"
+#include "app/config/stages.h"
 #include "core/error.h"
 #include "model/model_fields.h"
 
@@ -206,13 +207,15 @@ void add_training(std::vector<ConfigKey>& keys) {
   SectionKeys<Training> training(keys, "training", &Config::training);
   training.add("steps", &Training::steps, Integers{1, kMaxSteps}, "steps", "Optimizer steps of the whole run, restarts included.");
   training.add("global_batch_size", &Training::global_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a step, over all ranks.");
+  training.add("batch_size_warmup", &Training::batch_size_warmup, BatchPhases{"training.batch_size_warmup", {1, kMaxBatch}, {1, kMaxSteps}}, "sequences", "Smaller batches at the start of the run, each for so many steps; then global_batch_size.").item_keys = {"batch_size", "steps"};
   training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a rank and forward pass; the rest of the batch is accumulated.");
   training.add("seed", &Training::seed, "", "Seed of the initial weights.");
   training.add("deterministic", &Training::deterministic, "", "Whether a run is bitwise the same twice on GPUs too, at some cost in speed.");
+  training.add("z_loss", &Training::z_loss, kNonNegative, "", "Coefficient of the mean squared logarithm of the softmax's normalizer, which is minimized beside the loss; 1e-4 keeps logits from drifting, 0 for none.");
   training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Steps in a row that may be passed over (their loss or gradient norm is not finite, or a spike) before the run ends with a checkpoint from before; and rollbacks to one checkpoint.");
   training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss far above those before it: a warning, a step that changes nothing, or a rollback to the last checkpoint, from which the samples of the spike are passed over.");
-  training.add("loss_spike_z", &Training::loss_spike_z, kPositive, "standard deviations", "How far above the mean of the window a loss is a spike.");
-  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses that spikes are told by; 0 for never.");
+  training.add("loss_spike_z", &Training::loss_spike_z, kPositive, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.");
+  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses, and gradient norms, that spikes are told by; 0 for never.");
   training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.");
   training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.");
 }
@@ -220,17 +223,20 @@ void add_training(std::vector<ConfigKey>& keys) {
 void add_optimizer(std::vector<ConfigKey>& keys) {
   using Optimizer = OptimizerConfig;
   SectionKeys<Optimizer> optimizer(keys, "optimizer", &Config::optimizer);
+  optimizer.add("type", &Optimizer::type, OneOf{kOptimizerType}, "", "AdamW, or Muon for the matrices of the blocks with AdamW for the tables and norms; learning rates and decay mean the same for both.");
   optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.");
   optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.");
   optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.");
   optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a decay at the end, inverse_sqrt falls with the root of the step.");
   optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.");
   optimizer.add("decay", &Optimizer::decay, OneOf{kDecay}, "", "Shape of wsd's decay: linear, or as one minus the root of the part of it that is done.");
+  optimizer.add("momentum", &Optimizer::momentum, kBelowOne, "", "Muon's decay rate of its momentum.");
   keys.push_back(make_key("optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; 0 for no clipping.");
-  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kFloatType}, "", "What the moments are kept in.");
+  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kFloatType}, "", "What the moments, and Muon's momentum, are kept in.");
+  optimizer.add("ema_decay", &Optimizer::ema_decay, kBelowOne, "", "Share of the moving average of the weights that a step keeps, as 0.9999; 0 for no average.");
 }
 
 void add_precision(std::vector<ConfigKey>& keys) {
@@ -290,13 +296,16 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
-  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on is meant to do otherwise than the run that saved its checkpoint: take other data, which it begins anew and is refused without, or let the learning rate jump, which is a warning without.");
+  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on is meant to do otherwise than the run that saved its checkpoint: take other data, which it begins anew, or have another learning rate or batch size in the next step than by its config. Either is refused without.");
   SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
   logging.add("prometheus", &LoggingConfig::prometheus, OptionalText{}, "", "File with the last logged step in Prometheus' text format, replaced at each, for the textfile collector of its node exporter; its name must end in .prom for that.");
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
+  logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors; auto for those of a terminal, unless the environment has NO_COLOR.");
+  SectionKeys<TraceConfig> trace(keys, "logging.trace", &Config::trace);
+  trace.add("step", &TraceConfig::step, Integers{0, kMaxSteps}, "", "The step of which a trace of every rank is written to trace_step_N.json in logging.dir, for Perfetto and Chrome; 0 for none.");
   SectionKeys<ValidationConfig> validation(keys, "validation", &Config::validation);
   validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");
   validation.add("batches", &ValidationConfig::batches, Integers{1, kMaxSteps}, "batches", "Global batches of one validation.");
@@ -312,6 +321,7 @@ std::vector<ConfigKey> make_keys() {
                          add_activation_checkpointing, add_outputs}) {
     add(keys);
   }
+  keys.push_back(stages_key(keys));  // last, as it is read on top of the others
   const Config defaults;
   for (ConfigKey& key : keys) {
     if (!key.fallback.empty()) continue;

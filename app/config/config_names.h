@@ -25,6 +25,9 @@ inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Sc
                                                                    {"wsd", Schedule::kWsd},
                                                                    {"inverse_sqrt", Schedule::kInverseSqrt}});
 inline constexpr auto kDecay = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
+inline constexpr auto kOptimizerType =
+    std::to_array<Choice<OptimizerType>>({{optimizer_name(OptimizerType::kAdamw), OptimizerType::kAdamw},
+                                          {optimizer_name(OptimizerType::kMuon), OptimizerType::kMuon}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
 inline constexpr auto kFloat8Type =
@@ -43,6 +46,8 @@ inline constexpr auto kNcclMemory = std::to_array<Choice<NcclMemory>>({{"auto", 
                                                                        {"plain", NcclMemory::kPlain},
                                                                        {"registered", NcclMemory::kRegistered},
                                                                        {"copy_engine", NcclMemory::kCopyEngine}});
+inline constexpr auto kLogColor = std::to_array<Choice<LogColor>>(
+    {{"auto", LogColor::kAuto}, {"always", LogColor::kAlways}, {"never", LogColor::kNever}});
 inline constexpr auto kDevice = std::to_array<Choice<DeviceChoice>>(
     {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}});
 

@@ -43,7 +43,7 @@ bool is_none(const ConfigNode& node) {
   return node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "none");
 }
 
-// The value of one key of a dataset.
+// The value of one key of an item of a list.
 template <typename Rule, typename Value>
 void read_item(const ConfigNode& item, const std::string& list, const char* key, const Rule& rule, Value& value) {
   const ConfigNode* found = item.find(key);
@@ -224,6 +224,27 @@ bool SampleRanges::read(const ConfigNode& node, std::vector<SampleRange>& ranges
 OrderedJson SampleRanges::write(const std::vector<SampleRange>& ranges) const {
   OrderedJson list = OrderedJson::array();
   for (const SampleRange& range : ranges) list.push_back({range.begin, range.end});
+  return list;
+}
+
+bool BatchPhases::read(const ConfigNode& node, std::vector<BatchPhase>& phases) const {
+  phases.clear();
+  if (node.kind == Kind::kNull) return true;
+  const std::vector<ConfigNode> single{node};
+  const std::vector<ConfigNode>& items = node.kind == Kind::kList ? node.children : single;
+  phases.reserve(items.size());
+  for (const ConfigNode& item : items) {
+    if (item.find("batch_size") == nullptr || item.find("steps") == nullptr) refuse_value(item, key, expected());
+    BatchPhase& phase = phases.emplace_back();
+    read_item(item, key, "batch_size", batch_size, phase.batch_size);
+    read_item(item, key, "steps", steps, phase.steps);
+  }
+  return true;
+}
+
+OrderedJson BatchPhases::write(const std::vector<BatchPhase>& phases) const {
+  OrderedJson list = OrderedJson::array();
+  for (const BatchPhase& phase : phases) list.push_back({{"batch_size", phase.batch_size}, {"steps", phase.steps}});
   return list;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "app/config/config_node.h"
+#include "data/batch_schedule.h"
 #include "data/config.h"
 #include "kernels/rope.h"
 
@@ -199,6 +200,17 @@ struct SampleRanges {
   std::string expected() const { return "a list of ranges [A, B] of global samples, 0 <= A < B"; }
   bool read(const ConfigNode& node, std::vector<SampleRange>& ranges) const;
   nlohmann::ordered_json write(const std::vector<SampleRange>& ranges) const;
+};
+
+// A list of maps, or a single one. Empty: none. Throws for a wrong one of them, under the name `key`.
+struct BatchPhases {
+  const char* key;
+  Integers batch_size;
+  Integers steps;
+
+  std::string expected() const { return "a list of {batch_size: SEQUENCES, steps: STEPS}"; }
+  bool read(const ConfigNode& node, std::vector<BatchPhase>& phases) const;
+  nlohmann::ordered_json write(const std::vector<BatchPhase>& phases) const;
 };
 
 // Whether there is a section of keys; empty or `none`: there is not. The keys in it have rules of their own.

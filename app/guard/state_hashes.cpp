@@ -36,8 +36,8 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
 }  // namespace
 
 StateHashes::StateHashes(const ModelConfig& config, TrainingState& state, const TrainingRank& rank) {
-  std::vector<Kept> kept = {{"weights", state.parameters.master()}};
-  for (const OptimizerState& moment : state.optimizer.states()) kept.push_back({moment.name, moment.shards});
+  std::vector<OptimizerState> kept = {master_state(state.parameters)};
+  kept.insert(kept.end(), state.optimizer.states().begin(), state.optimizer.states().end());
   add_units(state, rank, kept);
   if (has_kv_copies(config, rank.tensor.size())) add_kv_copies(config, state, rank, kept);
   const Tensor history = amax_history(state);
@@ -50,13 +50,14 @@ void StateHashes::add(HashedPart part, Stretch stretch) {
   stretches_.push_back(stretch);
 }
 
-void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<Kept>& kept) {
+void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank,
+                            const std::vector<OptimizerState>& kept) {
   const std::vector<ParameterUnit>& units = state.parameters.layout().units();
   for (size_t u = 0; u < units.size(); ++u) {
     if (!rank.data_parallel.replicated() && !(units[u].is_norms && rank.tensor.size() > 1)) continue;
     const std::string what = fmt::format("{} {}", units[u].name, place_of(units[u], rank));
-    for (const auto& [name, shards] : kept) {
-      add({fmt::format("{} of {}", name, what), ""}, {state.parameters.unit_shard(shards, u)});
+    for (const OptimizerState& one : kept) {
+      if (one.has(u)) add({fmt::format("{} of {}", one.name, what), ""}, {one.of(state.parameters, u)});
     }
     const Tensor& cast = state.parameters.fsdp().weight_shard(u);
     if (cast.dtype() != DType::kFloat32) add({fmt::format("cast weights of {}", what), ""}, {cast});
@@ -65,7 +66,7 @@ void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank
 
 // Head by head, by the place in the head: where shards cut differs between the copies.
 void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& state, const TrainingRank& rank,
-                                const std::vector<Kept>& kept) {
+                                const std::vector<OptimizerState>& kept) {
   const ShardedParameters& parameters = state.parameters;
   const int64_t elements = config.head_dim * config.hidden_size;  // of a head
   for (const ParameterPiece& piece : parameters.pieces()) {
@@ -82,7 +83,9 @@ void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& 
       const auto add_stretch = [&](const char* name, const Tensor& data) {
         add({fmt::format("{} of {} head {}", name, spec.name, head), copy}, {data, begin % elements});
       };
-      for (const auto& [name, shards] : kept) add_stretch(name, shards.rows(offset, offset + next - begin));
+      for (const OptimizerState& one : kept) {
+        if (one.has(spec.unit)) add_stretch(one.name, one.slice(spec.unit, offset, offset + next - begin));
+      }
       if (const Tensor cast = parameters.weight(piece); cast.defined()) {
         const int64_t within = begin - first - piece.begin;
         add_stretch("cast weights", cast.rows(within, within + next - begin));

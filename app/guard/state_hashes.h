@@ -27,11 +27,6 @@ class StateHashes {
   void queue(const Tensor& out, Stream& stream) const;
 
  private:
-  // What is kept of every parameter, in the order of shard buffers.
-  struct Kept {
-    const char* name;
-    Tensor shards;
-  };
   // A stretch of a part.
   struct Stretch {
     Tensor data;
@@ -39,9 +34,9 @@ class StateHashes {
   };
 
   void add(HashedPart part, Stretch stretch);
-  void add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<Kept>& kept);
+  void add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<OptimizerState>& kept);
   void add_kv_copies(const ModelConfig& config, const TrainingState& state, const TrainingRank& rank,
-                     const std::vector<Kept>& kept);
+                     const std::vector<OptimizerState>& kept);
 
   std::vector<HashedPart> parts_;
   std::vector<Stretch> stretches_;  // of these

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "app/memory/training_options.h"
+#include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 
@@ -117,6 +118,15 @@ std::map<std::string, Profiler::Total> Bench::profile_step() {
     total.bytes /= kProfiledSteps;
   }
   return totals;
+}
+
+void Bench::trace_step(const std::string& path) {
+  StepTrace trace(state_, training_rank(runtime_), runtime_.group());
+  {
+    const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
+    step();
+  }
+  trace.write(path, fmt::format("a step of octavo bench {}, {}", config_.source, runtime_.describe()));
 }
 
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times) {

@@ -28,6 +28,8 @@ class Bench {
   std::vector<double> time_forward_backward(int64_t steps);
   // Sums by op over one step, the mean of a few. A collective.
   std::map<std::string, Profiler::Total> profile_step();
+  // A trace of one step (app/run/step_trace.h). A collective.
+  void trace_step(const std::string& path);
 
  private:
   std::vector<double> time(int64_t repetitions, const std::function<void()>& work);

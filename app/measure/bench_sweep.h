@@ -13,9 +13,10 @@ namespace octavo {
 
 struct BenchArguments {
   ConfigArguments config;
-  int64_t warmup = 3;  // steps before the clock starts
-  int64_t steps = 10;  // timed steps; the median counts
-  bool ops = false;    // every op beside its floor
+  int64_t warmup = 3;      // steps before the clock starts
+  int64_t steps = 10;      // timed steps; the median counts
+  bool ops = false;        // every op beside its floor
+  std::string trace = {};  // file for a trace of one step more; empty: none
   // KEY=V1,V2,...: runs every combination. KEY is micro_batch_size, seq_len, linear or a config key section.key.
   std::vector<std::string> sweep;
   bool data = false;

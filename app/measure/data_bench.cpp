@@ -28,7 +28,7 @@ nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64
     times.push_back(milliseconds_since(before));
   }
   const double seconds = milliseconds_since(begin) / 1e3;
-  const int64_t batch = loader.local_batch_size();
+  const int64_t batch = config.training.global_batch_size / num_ranks;
   return {{"tokens_per_s", static_cast<double>(steps * batch * config.data.seq_len) / seconds},
           {"reader_threads", config.data.reader_threads},
           {"seq_len", config.data.seq_len},

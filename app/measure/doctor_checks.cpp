@@ -15,6 +15,10 @@ namespace {
 // A CUDA context takes about half a GiB, and the process that looks has one.
 constexpr int64_t kOwnContextBytes = kGiB / 2;
 constexpr int64_t kForeignBytes = kGiB;
+// Of a GPU's memory: more in use by others leaves too little, and is what an earlier run has left behind.
+constexpr double kForeignShare = 0.1;
+constexpr int64_t kFreeDiskBytes = kGiB;
+constexpr double kLeastFreeMemory = 0.1;  // of the host's
 constexpr int64_t kSharedMemoryBytes = 64 * kMiB;
 constexpr int64_t kLockedMemoryBytes = kGiB;
 constexpr int64_t kOpenFiles = 4096;
@@ -54,6 +58,36 @@ void check_driver(const RankFacts& r, Findings& findings) {
   }
 }
 
+void check_planned(const RankFacts& r, Findings& findings) {
+  if (r.gpus_visible == 0 || r.gpus_visible >= r.planned_ranks) return;
+  findings.hindrance(
+      "{}: {} {} visible, and {} ranks are to run here, one a GPU; look at nvidia-smi and at dmesg for "
+      "GPUs that have failed (Xid), and at CUDA_VISIBLE_DEVICES",
+      r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
+}
+
+void check_memory(const RankFacts& r, Findings& findings) {
+  if (r.memory_errors > 0) {
+    findings.hindrance(
+        "{}: {} of the memory since the machine was started could not be corrected; have it replaced "
+        "(dmesg and edac-util name the module)",
+        r.host, r.memory_errors == 1 ? "an error" : fmt::format("{} errors", r.memory_errors));
+  }
+  if (static_cast<double>(r.memory_available_bytes) < kLeastFreeMemory * static_cast<double>(r.memory_bytes)) {
+    findings.warning("{}: {:.1f} of {:.1f} GiB of memory are available; look for what other processes hold", r.host,
+                     gib(r.memory_available_bytes), gib(r.memory_bytes));
+  }
+}
+
+void check_disk(const RankFacts& r, Findings& findings) {
+  if (r.disk.dir.empty()) return;
+  if (!r.disk.error.empty()) {
+    findings.hindrance("{}: checkpoints cannot be written: {}", r.host, r.disk.error);
+  } else if (r.disk.free_bytes < kFreeDiskBytes) {
+    findings.warning("{}: {} has {:.2f} GiB free for checkpoints", r.host, r.disk.dir, gib(r.disk.free_bytes));
+  }
+}
+
 void check_peers(const RankFacts& r, Findings& findings) {
   if (r.pairs_without_peer_access.empty()) return;
   findings.warning(
@@ -90,9 +124,33 @@ void check_threads(const RankFacts& r, Findings& findings) {
 
 void check_host(const RankFacts& r, size_t num_ranks, Findings& findings) {
   check_driver(r, findings);
+  check_planned(r, findings);
+  check_memory(r, findings);
+  check_disk(r, findings);
   check_peers(r, findings);
   check_limits(r, num_ranks, findings);
   check_threads(r, findings);
+}
+
+void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& health, Findings& findings) {
+  const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
+  if (health.uncorrected_errors > 0) {
+    findings.hindrance(
+        "{} had {} uncorrected memory errors since its last reset; reset it (nvidia-smi --gpu-reset), "
+        "and have it replaced if they come back",
+        where, health.uncorrected_errors);
+  }
+  if (health.remapping_failed) {
+    findings.hindrance("{} has no spare row left for one of its memory that failed; have it replaced", where);
+  } else if (health.remapping_pending) {
+    findings.warning("{} is to replace a row of its memory at its next reset (nvidia-smi --gpu-reset)", where);
+  }
+  for (const std::string& slowdown : health.slowdowns) {
+    const bool by_hardware = slowdown.starts_with("HW");
+    findings.all.push_back({by_hardware, fmt::format("{} is slowed down ({}), and all ranks with it; look at its "
+                                                     "cooling and power (nvidia-smi -q -d PERFORMANCE)",
+                                                     where, slowdown)});
+  }
 }
 
 void check_gpus(const RankFacts& r, Findings& findings) {
@@ -108,12 +166,14 @@ void check_gpus(const RankFacts& r, Findings& findings) {
     }
     const int64_t used_bytes = gpu.total_bytes - gpu.free_bytes - kOwnContextBytes;
     if (used_bytes > kForeignBytes) {
-      findings.warning(
-          "{} has {:.1f} of {:.1f} GiB in use already; see nvidia-smi for the processes that hold it, and "
-          "end them",
-          where, gib(used_bytes), gib(gpu.total_bytes));
+      const bool is_much = static_cast<double>(used_bytes) > kForeignShare * static_cast<double>(gpu.total_bytes);
+      findings.all.push_back(
+          {is_much, fmt::format("{} has {:.1f} of {:.1f} GiB in use already; see nvidia-smi for the processes that "
+                                "hold it, and end them",
+                                where, gib(used_bytes), gib(gpu.total_bytes))});
     }
   }
+  for (size_t i = 0; i < r.gpu_health.size(); ++i) check_health(r, r.gpus[i], r.gpu_health[i], findings);
 }
 
 void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {

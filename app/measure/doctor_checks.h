@@ -9,10 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "app/measure/gpu_health.h"
 #include "app/plan/machine_rates.h"
 #include "core/stream.h"
 
 namespace octavo {
+
+// Where checkpoints are to be written, as one rank finds it.
+struct DiskFacts {
+  std::string dir;         // which is there; what is to be made below it may not be yet
+  std::string error;       // why nothing can be written there; empty when it can
+  int64_t free_bytes = 0;  // for this user
+};
 
 // What holds for one rank before it measures anything.
 struct RankFacts {
@@ -29,15 +37,18 @@ struct RankFacts {
   std::string product_kernels;  // of the CPU, as kernels/sgemm.h names them
   int64_t memory_bytes = 0;
   int64_t memory_available_bytes = 0;
-  int64_t shared_memory_bytes = kUnlimited;  // size of /dev/shm; kUnlimited where there is none
-  int64_t open_files_limit = kUnlimited;     // soft RLIMIT_NOFILE
-  int64_t locked_memory_limit = kUnlimited;  // soft RLIMIT_MEMLOCK, bytes
-  bool has_cuda = false;                     // of the build
-  int driver_cuda = 0;                       // as in CudaVersions
-  int runtime_cuda = 0;                      // as in CudaVersions
-  int gpus_visible = 0;                      // to this process
-  std::vector<GpuInfo> gpus;                 // the one it uses first; a rank alone on its host looks at all
-  std::vector<std::string> gpu_settings;     // of each: "driver 580.95, up to 1980 MHz, 700 W"; empty when unknown
+  int64_t shared_memory_bytes = kUnlimited;            // size of /dev/shm; kUnlimited where there is none
+  int64_t open_files_limit = kUnlimited;               // soft RLIMIT_NOFILE
+  int64_t locked_memory_limit = kUnlimited;            // soft RLIMIT_MEMLOCK, bytes
+  bool has_cuda = false;                               // of the build
+  int driver_cuda = 0;                                 // as in CudaVersions
+  int runtime_cuda = 0;                                // as in CudaVersions
+  int gpus_visible = 0;                                // to this process
+  std::vector<GpuInfo> gpus;                           // the one it uses first; a rank alone on its host looks at all
+  std::vector<GpuHealth> gpu_health;                   // of each
+  int planned_ranks = 0;                               // of a run to come on this host; 0: not said
+  int64_t memory_errors = 0;                           // of the host's memory, uncorrected, since it was started
+  DiskFacts disk;                                      // no dir where it was not asked for
   std::vector<std::string> pairs_without_peer_access;  // "0 and 3", as CUDA numbers them
   std::map<std::string, std::string> versions;         // of libraries, by name
 };

@@ -6,14 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
-#include <memory>
 
 #include "app/run/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
+#include "core/output_file.h"
 #include "kernels/matmul.h"
 #include "kernels/sdpa.h"
 #include "kernels/sgemm.h"
@@ -51,19 +51,40 @@ int64_t shared_memory_bytes() {
   return static_cast<int64_t>(fs.f_blocks) * static_cast<int64_t>(fs.f_frsize);
 }
 
-// "driver 580.95.05, up to 1980 MHz, 700 W" from nvidia-smi; empty where that cannot tell.
-std::string gpu_setting(const std::string& pci_bus_id) {
-  const std::string command = fmt::format(
-      "nvidia-smi --id={} --query-gpu=driver_version,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null",
-      pci_bus_id);
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  char line[256] = {};
-  char driver[64] = {};
-  char clock[64] = {};
-  char power[64] = {};
-  if (!pipe || std::fgets(line, sizeof(line), pipe.get()) == nullptr) return "";
-  if (std::sscanf(line, "%63[^,], %63[^,], %63[^,\n]", driver, clock, power) != 3) return "";
-  return fmt::format("driver {}, up to {}, {}", driver, clock, power);
+// Errors of the host's memory that its controllers could not correct.
+int64_t memory_errors() {
+  std::error_code error;
+  int64_t errors = 0;
+  for (const auto& controller : std::filesystem::directory_iterator("/sys/devices/system/edac/mc", error)) {
+    int64_t count = 0;
+    if (std::ifstream(controller.path() / "ue_count") >> count) errors += count;
+  }
+  return errors;
+}
+
+// `dir`, or the nearest directory above it that is there.
+std::string existing_directory(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::absolute(dir, error);
+  while (path.has_relative_path() && !std::filesystem::is_directory(path, error)) path = path.parent_path();
+  return path.string();
+}
+
+DiskFacts look_at_disk(const std::string& dir, int rank) {
+  DiskFacts disk;
+  disk.dir = existing_directory(dir);
+  struct statvfs fs {};
+  if (statvfs(disk.dir.c_str(), &fs) == 0) {
+    disk.free_bytes = static_cast<int64_t>(fs.f_bavail) * static_cast<int64_t>(fs.f_frsize);
+  }
+  try {
+    OutputFile file(fmt::format("{}/.octavo_doctor_{}_{}", disk.dir, rank, getpid()));
+    file.write(std::string(4096, 'o'));
+    file.finish();
+  } catch (const Error& failure) {
+    disk.error = failure.what();
+  }
+  return disk;
 }
 
 void add_gpus(RankFacts& facts, const ProcessGroup& group) {
@@ -77,7 +98,11 @@ void add_gpus(RankFacts& facts, const ProcessGroup& group) {
   for (int other = 0; other < facts.gpus_visible; ++other) {
     if (other != own && group.local_size() == 1) facts.gpus.push_back(gpu_info(other));
   }
-  for (const GpuInfo& gpu : facts.gpus) facts.gpu_settings.push_back(gpu_setting(gpu.pci_bus_id));
+  const std::map<std::string, GpuHealth> health = read_gpu_health();
+  for (const GpuInfo& gpu : facts.gpus) {
+    const auto known = health.find(gpu_health_key(gpu.pci_bus_id));
+    facts.gpu_health.push_back(known == health.end() ? GpuHealth{} : known->second);
+  }
   if (group.local_rank() > 0) return;
   for (int i = 0; i < facts.gpus_visible; ++i) {
     for (int j = i + 1; j < facts.gpus_visible; ++j) {
@@ -100,7 +125,7 @@ std::map<std::string, std::string> library_versions() {
   return versions;
 }
 
-RankFacts facts_of(const ProcessGroup& group, int threads) {
+RankFacts facts_of(const FactsOptions& options, const ProcessGroup& group, int threads) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
   RankFacts facts;
@@ -120,16 +145,19 @@ RankFacts facts_of(const ProcessGroup& group, int threads) {
   facts.locked_memory_limit = soft_limit(RLIMIT_MEMLOCK);
   facts.has_cuda = kHasCuda;
   facts.versions = library_versions();
+  facts.planned_ranks = options.planned_ranks;
+  facts.memory_errors = memory_errors();
+  if (!options.disk.empty()) facts.disk = look_at_disk(options.disk, group.rank());
   add_gpus(facts, group);
   return facts;
 }
 
 }  // namespace
 
-std::vector<RankFacts> gather_facts(ProcessGroup& group) {
+std::vector<RankFacts> gather_facts(const FactsOptions& options, ProcessGroup& group) {
   const int threads = choose_threads(group);
   nlohmann::json mine;
-  group.agree([&] { mine = facts_of(group, threads); });
+  group.agree([&] { mine = facts_of(options, group, threads); });
   std::vector<RankFacts> facts;
   for (const std::string& text : group.all_gather(mine.dump())) {
     facts.push_back(nlohmann::json::parse(text).get<RankFacts>());

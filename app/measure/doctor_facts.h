@@ -9,15 +9,24 @@
 
 namespace octavo {
 
+struct FactsOptions {
+  int planned_ranks = 0;  // as in RankFacts
+  std::string disk;       // directory to look at for checkpoints, there or to be made; empty: none
+};
+
 // Every rank's, on every rank, in rank order. A collective; makes a CUDA context on the GPUs it looks at.
-std::vector<RankFacts> gather_facts(ProcessGroup& group);
+std::vector<RankFacts> gather_facts(const FactsOptions& options, ProcessGroup& group);
 
 // As JSON, keys are the members' names.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,
                                    free_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuHealth, setting, uncorrected_errors, remapping_pending, remapping_failed,
+                                   slowdowns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DiskFacts, dir, error, free_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, local_rank, local_size, host, processor, cores, threads,
                                    omp_num_threads_is_set, product_kernels, memory_bytes, memory_available_bytes,
                                    shared_memory_bytes, open_files_limit, locked_memory_limit, has_cuda, driver_cuda,
-                                   runtime_cuda, gpus_visible, gpus, gpu_settings, pairs_without_peer_access, versions)
+                                   runtime_cuda, gpus_visible, gpus, gpu_health, planned_ranks, memory_errors, disk,
+                                   pairs_without_peer_access, versions)
 
 }  // namespace octavo

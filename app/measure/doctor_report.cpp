@@ -34,7 +34,7 @@ void print_rank(const RankFacts& r) {
     std::cout << fmt::format("  {}: GPU {} {}, compute capability {}.{}, {:.1f} GiB ({:.1f} free){}\n",
                              i == 0 ? fmt::format("rank {}", r.rank) : "no rank", gpu.pci_bus_id, gpu.name,
                              gpu.compute_major, gpu.compute_minor, gib(gpu.total_bytes), gib(gpu.free_bytes),
-                             r.gpu_settings[i].empty() ? "" : ", " + r.gpu_settings[i]);
+                             r.gpu_health[i].setting.empty() ? "" : ", " + r.gpu_health[i].setting);
   }
 }
 
@@ -117,6 +117,10 @@ void print_report(const DoctorReport& report) {
     if (report.rates.front().collectives) print_collectives(*report.rates.front().collectives);
   }
   std::cout << "\n";
+  print_findings(report);
+}
+
+void print_findings(const DoctorReport& report) {
   for (const Finding& f : report.findings) std::cout << (f.hinders ? "PROBLEM  " : "warning  ") << f.text << "\n";
   std::cout << (report.is_ok() ? "nothing hinders training\n" : "training is hindered\n");
 }

@@ -36,7 +36,8 @@ struct DoctorReport {
 // fastest_rank}], machine: the machine file, or null}.
 nlohmann::ordered_json to_json(const DoctorReport& report);
 
-// To standard output.
+// To standard output: all of it, and a line a finding and the verdict alone.
 void print_report(const DoctorReport& report);
+void print_findings(const DoctorReport& report);
 
 }  // namespace octavo

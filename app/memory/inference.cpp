@@ -1,46 +1,80 @@
 #include "app/memory/inference.h"
 
+#include <utility>
+
 #include "app/memory/memory_room.h"
 #include "core/error.h"
 #include "core/format.h"
 
 namespace octavo {
 
-InferenceState::InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena,
-                               Runtime& runtime)
-    : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference,
-                 runtime.data_parallel(), arena, runtime.stream()),
-      model({.config = config.model,
-             .shape = {.micro_batch_size = config.training.micro_batch_size,
-                       .seq_len = config.data.seq_len,
-                       .document_mask = validating && config.data.document_mask},
-             .precision = config.precision,
-             .mode = LlamaMode::kInference,
-             .tensor = tensor_group_options(runtime.mesh().tensor(), config.parallel)},
-            parameters, arena, runtime.stream()),
-      inputs(arena.allocate("inputs", DType::kInt32, {model.shape().tokens()})) {
-  if (validating) validator.emplace(config, runtime, arena);
+namespace {
+
+LlamaOptions options_of(const Config& config, const BatchShape& shape, KvCache* cache, Runtime& runtime) {
+  return {.config = config.model,
+          .shape = shape,
+          .precision = config.precision,
+          .mode = LlamaMode::kInference,
+          .tensor = tensor_group_options(runtime.mesh().tensor(), config.parallel),
+          .cache = cache};
 }
 
-InferenceModel::InferenceModel(const Config& config, bool validating, Runtime& runtime)
+// Of the prompt, or of a micro-batch to validate.
+BatchShape batch_shape(const Config& config, const std::optional<GenerationShape>& shape) {
+  if (shape) return {.micro_batch_size = 1, .seq_len = shape->prompt_length};
+  return {.micro_batch_size = config.training.micro_batch_size,
+          .seq_len = config.data.seq_len,
+          .document_mask = config.data.document_mask};
+}
+
+std::string describe(const BatchShape& batch, const std::optional<GenerationShape>& shape) {
+  if (!shape) return fmt::format("a forward pass over {} tokens", with_thousands_separators(batch.tokens()));
+  return fmt::format("generating {} of {} tokens, with keys and values of all of them,",
+                     shape->sequences == 1 ? "a sequence" : fmt::format("{} sequences", shape->sequences),
+                     with_thousands_separators(shape->capacity));
+}
+
+}  // namespace
+
+GenerationState::GenerationState(const Config& config, const GenerationShape& shape, Arena& arena)
+    : cache(config.model, shape.sequences, shape.capacity, config.precision.compute, arena),
+      prompt(arena.allocate("prompt", DType::kInt32, {shape.prompt_length})),
+      tokens(arena.allocate("tokens of a step", DType::kInt32, {shape.sequences})) {}
+
+InferenceState::InferenceState(const Config& config, const ParameterLayout& layout,
+                               const std::optional<GenerationShape>& shape, Arena& arena, Runtime& runtime)
+    : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference,
+                 runtime.data_parallel(), arena, runtime.stream()),
+      generation(shape ? std::optional<GenerationState>(std::in_place, config, *shape, arena) : std::nullopt),
+      model(options_of(config, batch_shape(config, shape), shape ? &generation->cache : nullptr, runtime), parameters,
+            arena, runtime.stream()) {
+  if (!shape) {
+    validator.emplace(config, runtime, arena);
+    return;
+  }
+  const BatchShape one_each{.micro_batch_size = shape->sequences, .seq_len = 1};
+  generation->step.emplace(options_of(config, one_each, &generation->cache, runtime), parameters, arena,
+                           runtime.stream());
+}
+
+InferenceModel::InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime)
     : runtime_(runtime), layout_(config.model, runtime.tensor_rank()), memory_(runtime.allocate([&] {
         Arena plan(runtime.stream().device());
-        const InferenceState planned(config, layout_, validating, plan, runtime);
+        const InferenceState planned(config, layout_, shape, plan, runtime);
         const MemoryRoom room = memory_room(config, runtime);
-        CHECK_INPUT(room.fits(plan.used()), "a forward pass over {} tokens takes {:.1f} GiB, but {:.1f} GiB are free",
-                    with_thousands_separators(planned.model.shape().tokens()), gib(room.needed(plan.used())),
-                    gib(room.available));
+        CHECK_INPUT(room.fits(plan.used()), "{} takes {:.1f} GiB, but {:.1f} GiB are free",
+                    describe(planned.model.shape(), shape), gib(room.needed(plan.used())), gib(room.available));
         return plan.used();
       })) {
   runtime.group().agree_on_files("opening the data", [&] {
-    state_ = std::make_unique<InferenceState>(config, layout_, validating, memory_.arena, runtime);
+    state_ = std::make_unique<InferenceState>(config, layout_, shape, memory_.arena, runtime);
   });
 }
 
-void InferenceModel::load(const Config& config, Checkpoint* checkpoint) {
+void InferenceModel::load(const Config& config, Checkpoint* checkpoint, SavedWeights which) {
   runtime_.group().agree_on_files("reading the weights", [&] {
     if (checkpoint != nullptr) {
-      load_weights(*checkpoint, state_->parameters, runtime_.stream());
+      load_weights(*checkpoint, state_->parameters, runtime_.stream(), which);
       load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
     } else {
       load_initial_weights(config, state_->parameters, runtime_.stream(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "app/config/config.h"
 #include "app/run/runtime.h"
@@ -10,26 +11,45 @@
 
 namespace octavo {
 
+// What is to be generated: sequences that begin with the same prompt.
+struct GenerationShape {
+  int64_t sequences = 1;
+  int64_t prompt_length = 0;
+  int64_t capacity = 0;  // tokens of a sequence at most, with the prompt's
+};
+
+// What generating takes beside the model, which passes over the prompt.
+struct GenerationState {
+  GenerationState(const Config& config, const GenerationShape& shape, Arena& arena);
+
+  KvCache cache;
+  Tensor prompt;              // [prompt_length] int32
+  Tensor tokens;              // [sequences] int32
+  std::optional<Llama> step;  // passes over one token of each sequence
+};
+
 // The buffers of a model without gradients or moments.
 struct InferenceState {
-  // `validating`: with the buffers of a Validator of config.data.validation. `layout` must outlive the state.
-  InferenceState(const Config& config, const ParameterLayout& layout, bool validating, Arena& arena, Runtime& runtime);
+  // To generate, or with the buffers of a Validator of config.data.validation. `layout` must outlive the state.
+  InferenceState(const Config& config, const ParameterLayout& layout, const std::optional<GenerationShape>& shape,
+                 Arena& arena, Runtime& runtime);
   InferenceState(const InferenceState&) = delete;
   InferenceState& operator=(const InferenceState&) = delete;
 
   ShardedParameters parameters;
+  std::optional<GenerationState> generation;
   Llama model;
   std::optional<Validator> validator;
-  Tensor inputs;  // [micro_batch_size * seq_len] int32
 };
 
 // Plans and allocates in one go.
 class InferenceModel {
  public:
-  InferenceModel(const Config& config, bool validating, Runtime& runtime);
+  // To generate `shape`; without one, to validate. InputError, saying what it takes, where that does not fit.
+  InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime);
 
   // From a checkpoint, or from config.model.init_from without one.
-  void load(const Config& config, Checkpoint* checkpoint);
+  void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
   InferenceState& state() { return *state_; }
 

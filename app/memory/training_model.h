@@ -21,6 +21,7 @@ class TrainingModel {
   // At an address that stays.
   TrainingState& state() { return *state_; }
   Arena& arena() { return memory_.arena; }
+  int64_t bytes() const { return memory_.arena.buffer().bytes(); }  // that the run allocated
 
   // Whether the linears are in bfloat16, though the config has them in FP8.
   bool in_bfloat16() const { return in_bfloat16_; }

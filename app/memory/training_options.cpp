@@ -5,8 +5,6 @@
 #include "app/memory/memory_advice.h"
 #include "app/memory/memory_choice.h"
 #include "core/error.h"
-#include "core/format.h"
-#include "core/log.h"
 
 namespace octavo {
 
@@ -76,13 +74,6 @@ TrainingOptions training_options(const Config& config, const ParameterLayout& la
   TrainingOptions options = choose_for(device, config, layout, runtime);
   runtime.group().agree([&] { check_fits(device, options, runtime); });
   return options;
-}
-
-void log_decisions(const TrainingOptions& options, int64_t bytes) {
-  const Config& config = options.config;
-  if (config.activation_checkpointing.mode != ActivationCheckpointing::Mode::kAuto) return;
-  const MemoryChoice choice{options.checkpointing, options.sharding.reshard_after_forward};
-  log_info("activation checkpointing: {}; {:.1f} GiB a rank", describe(choice, config.model.num_layers), gib(bytes));
 }
 
 }  // namespace octavo

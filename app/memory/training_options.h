@@ -18,7 +18,5 @@ TrainingOptions choose_training_options(const Config& config, const ParameterLay
 TrainingOptions training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
 // The same, whether they fit or not.
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, Runtime& runtime);
-// Says in the log what was decided, if anything; `bytes`: of the whole plan.
-void log_decisions(const TrainingOptions& options, int64_t bytes);
 
 }  // namespace octavo

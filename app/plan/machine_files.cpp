@@ -5,18 +5,32 @@
 
 namespace octavo {
 
+namespace {
+
+MachineRates rates_of(const MachineFile& file) {
+  return machine_rates_from_json(nlohmann::json::parse(file.json), fmt::format("machines/{}.json", file.name));
+}
+
+}  // namespace
+
 MachineRates find_machine(const std::string& name_or_path) {
   std::string names;
   for (const MachineFile& file : machine_files()) {
-    if (name_or_path == file.name) {
-      return machine_rates_from_json(nlohmann::json::parse(file.json), fmt::format("machines/{}.json", file.name));
-    }
+    if (name_or_path == file.name) return rates_of(file);
     names += (names.empty() ? "" : ", ") + std::string(file.name);
   }
   CHECK_INPUT(path_exists(name_or_path),
               "--machine {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}",
               name_or_path, names);
   return load_machine_rates(name_or_path);
+}
+
+std::optional<MachineRates> find_machine_of(const std::string& device) {
+  for (const MachineFile& file : machine_files()) {
+    MachineRates rates = rates_of(file);
+    if ((device + " ").starts_with(rates.device + " ")) return rates;
+  }
+  return std::nullopt;
 }
 
 }  // namespace octavo

@@ -1,6 +1,7 @@
 // The machine files that come with the program (machines/*.json), compiled in, so that plans need no files.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -16,5 +17,8 @@ std::span<const MachineFile> machine_files();
 
 // The rates of the machine file of that name, or else of the file at that path. Throws InputError.
 MachineRates find_machine(const std::string& name_or_path);
+// The rates of the machine file of such a device: of "NVIDIA H100" that of an "NVIDIA H100 80GB HBM3"; none where there
+// is none.
+std::optional<MachineRates> find_machine_of(const std::string& device);
 
 }  // namespace octavo

@@ -15,6 +15,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+constexpr size_t kShownItems = 10;  // of memory and of a step, unless all are asked for
+
 double gib(const OrderedJson& bytes) { return octavo::gib(bytes.get<double>()); }
 
 std::string thousands(const OrderedJson& value) { return with_thousands_separators(std::llround(value.get<double>())); }
@@ -83,52 +85,147 @@ OrderedJson mesh_json(const MeshShape& mesh) {
 // Dollars of a billion tokens.
 double cost_of_billion(double price, double wps) { return price / 3600 / wps * 1e9; }
 
-void print_memory(const OrderedJson& memory) {
-  std::cout << fmt::format("{:<32}{:>7}{:>11}{:>8}  {}\n", "memory, one rank", "count", "GiB", "share", "needed for");
+// Those of the run, or where it has stages of the one that is planned.
+int64_t num_steps(const Config& config) { return config.training.steps - config.stage.steps_before; }
+
+int64_t num_tokens(const Config& config) {
+  const BatchSchedule batches = config.training.batch_schedule();
+  return (batches.samples(config.training.steps) - batches.samples(config.stage.steps_before)) * config.data.seq_len;
+}
+
+// What these steps take, without validation and checkpoints.
+OrderedJson run_json(const Config& config, const StepPrediction& step, int64_t gpus, double price) {
+  const double seconds = static_cast<double>(num_tokens(config)) / step.wps / static_cast<double>(gpus);
+  const double gpu_hours = seconds / 3600 * static_cast<double>(gpus);
+  OrderedJson json{{"seconds", seconds}, {"gpu_hours", gpu_hours}};
+  if (price > 0) json["dollars"] = gpu_hours * price;
+  return json;
+}
+
+std::string mesh_text(const OrderedJson& mesh) {
+  std::string text;
+  for (const auto& [name, size] : mesh.items()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, size.get<int64_t>());
+  }
+  return text;
+}
+
+// Whether it fits, and how fast it would be.
+void print_verdict(const OrderedJson& r) {
+  const OrderedJson& memory = r["memory"];
+  const std::string where = fmt::format("{} x {}", r["ranks"].get<int64_t>(), r["device"].get<std::string>());
+  if (memory["available_bytes"].is_null()) {
+    std::cout << fmt::format("{:.2f} GiB a rank on {}\n", gib(memory["total_bytes"]), where);
+  } else {
+    std::cout << fmt::format("{} on {}: {:.2f} of {:.2f} GiB a rank, {:.2f} to be left free\n",
+                             memory["fits"].get<bool>() ? "fits" : "does not fit", where, gib(memory["total_bytes"]),
+                             gib(memory["available_bytes"]), gib(memory["margin_bytes"]));
+  }
+  if (r["prediction"].is_null()) {
+    std::cout << "no prediction: that takes a machine file of this CPU (octavo doctor --save FILE, --machine FILE)\n";
+    return;
+  }
+  const OrderedJson& p = r["prediction"];
+  std::cout << fmt::format("predicted: step {:.1f} ms  wps {}  mfu {:.1f}%, most of it {}\n",
+                           p["step_ms"].get<double>(), thousands(p["wps"]), 100 * p["mfu"].get<double>(),
+                           p["bound"].get<std::string>());
+  if (r.contains("advice_wps")) {
+    std::cout << fmt::format("faster, {} wps: {}\n", thousands(r["advice_wps"]), r["advice"].get<std::string>());
+  }
+}
+
+void print_set_up(const OrderedJson& r) {
+  const bool anew = r["memory"]["reshard_after_forward"];
+  const OrderedJson& checkpointing = r["memory"]["activation_checkpointing"];
+  const auto mode = checkpointing["mode"].get<std::string>();
+  std::cout << fmt::format("{} parameters, {} linears, micro-batch {} x {} tokens, {} sequences a step\n",
+                           thousands(r["parameters"]), r["linear"].get<std::string>(),
+                           r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(),
+                           r["global_batch_size"].get<int64_t>());
+  std::cout << fmt::format("{}; {}, activation checkpointing {}{}\n\n", mesh_text(r["mesh"]),
+                           anew ? "full weights gathered anew in backward" : "full weights kept", mode,
+                           ratio_text(mode, checkpointing["ratio"]));
+}
+
+void print_memory(const OrderedJson& memory, bool all) {
+  std::cout << fmt::format("{:<34}{:>7}{:>11}{:>8}  {}\n", "memory, one rank", "count", "GiB", "share", "needed for");
   const double total = memory["total_bytes"].get<double>();
   const auto row = [&](const std::string& name, const std::string& count, const OrderedJson& bytes,
                        const std::string& note) {
-    std::cout << fmt::format("{:<32}{:>7}{:>11.3f}{:>7.1f}%  {}\n", name, count, gib(bytes),
-                             100 * bytes.get<double>() / total, note);
+    const std::string line = fmt::format("{:<34}{:>7}{:>11.3f}{:>7.1f}%  {}", name, count, gib(bytes),
+                                         100 * bytes.get<double>() / total, note);
+    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
   };
-  for (const OrderedJson& item : memory["items"]) {
+  const OrderedJson& items = memory["items"];
+  int64_t rest = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const OrderedJson& item = items[i];
+    if (!all && i >= kShownItems) {
+      rest += item["bytes"].get<int64_t>();
+      continue;
+    }
     row(item["name"], std::to_string(item["count"].get<int64_t>()), item["bytes"], item["lifetime"]);
   }
+  if (!all && items.size() > kShownItems) {
+    row(fmt::format("{} more, with --all", items.size() - kShownItems), "", rest, "");
+  }
   for (const OrderedJson& item : memory["overlaid"]) {
-    std::cout << fmt::format("{:<32}{:>7}{:>11}{:>8}  {}\n", item["name"].get<std::string>(),
+    if (!all) break;
+    std::cout << fmt::format("{:<34}{:>7}{:>11}{:>8}  {}\n", item["name"].get<std::string>(),
                              item["count"].get<int64_t>(), fmt::format("({:.3f})", gib(item["bytes"])), "",
                              "in memory of the above, at other times");
   }
   row("allocated at the start", "", memory["allocated_bytes"], "");
   if (memory["outside_bytes"] != 0) row("outside of it, an estimate", "", memory["outside_bytes"], "CUDA, libraries");
-  if (memory["available_bytes"].is_null()) {
-    std::cout << fmt::format("{:.2f} GiB\n\n", gib(memory["total_bytes"]));
-    return;
-  }
-  std::cout << fmt::format("{:.2f} of {:.2f} GiB, {:.2f} to be left free: {}\n\n", gib(memory["total_bytes"]),
-                           gib(memory["available_bytes"]), gib(memory["margin_bytes"]),
-                           memory["fits"].get<bool>() ? "fits" : "does not fit");
+  std::cout << "\n";
 }
 
-void print_prediction(const OrderedJson& report) {
-  const OrderedJson& p = report["prediction"];
+void print_prediction(const OrderedJson& p, bool all) {
   const double step_ms = p["step_ms"];
+  const auto row = [&](const std::string& name, double ms, const std::string& rate) {
+    const std::string line = fmt::format("{:<40}{:>11.3f}{:>7.1f}%{:>17}", name, ms, 100 * ms / step_ms, rate);
+    std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
+  };
   std::cout << fmt::format("{:<40}{:>11}{:>8}{:>17}\n", "step", "ms", "share", "rate");
-  for (const OrderedJson& part : p["parts"]) {
-    const double ms = part["ms"];
-    if (ms < 5e-4 * step_ms) continue;
-    std::string rate;
-    if (part["flops"] > 0) rate = fmt::format("{:.0f} TFLOP/s", part["flops"].get<double>() / ms / 1e9);
-    std::cout << fmt::format("{:<40}{:>11.3f}{:>7.1f}%{:>17}\n", part["name"].get<std::string>(), ms,
-                             100 * ms / step_ms, rate);
+  const OrderedJson& parts = p["parts"];
+  double rest_ms = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double ms = parts[i]["ms"];
+    if (!all && i >= kShownItems) {
+      rest_ms += ms;
+      continue;
+    }
+    const bool has_rate = parts[i]["flops"] > 0 && ms > 0;
+    row(parts[i]["name"], ms,
+        has_rate ? fmt::format("{:.0f} TFLOP/s", parts[i]["flops"].get<double>() / ms / 1e9) : "");
+  }
+  if (!all && parts.size() > kShownItems) {
+    row(fmt::format("{} more, with --all", parts.size() - kShownItems), rest_ms, "");
   }
   std::cout << "\n";
-  for (const auto& [kind, ms] : p["ms_by_kind"].items()) {
-    std::cout << fmt::format("{:<40}{:>11.3f}{:>7.1f}%\n", kind, ms.get<double>(), 100 * ms.get<double>() / step_ms);
+  for (const auto& [kind, ms] : p["ms_by_kind"].items()) row(kind, ms.get<double>(), "");
+  std::cout << "\n";
+}
+
+void print_run(const OrderedJson& r) {
+  constexpr double kSecondsADay = 86400;
+  const auto steps = r["steps"].get<int64_t>();
+  const std::string tokens =
+      fmt::format("{} steps, {} tokens", with_thousands_separators(steps), thousands(r["tokens"]));
+  const std::string what = r.contains("stage") ? fmt::format("stage {}", r["stage"].get<int64_t>()) : "this run";
+  if (!r.contains("run")) {
+    std::cout << fmt::format("{}: {}\n", what, tokens);
+    return;
   }
-  std::cout << fmt::format("\npredicted: step {:.1f} ms  wps {}  mfu {:.1f}%; products and attention alone {:.1f} ms\n",
-                           step_ms, thousands(p["wps"]), 100 * p["mfu"].get<double>(), p["floor_ms"].get<double>());
-  std::cout << fmt::format("most of it: {}\n", p["bound"].get<std::string>());
+  const OrderedJson& run = r["run"];
+  const double seconds = run["seconds"];
+  std::cout << fmt::format("{}: {} in {:.2f} days ({}), {:.1f} GPU-hours", what, tokens, seconds / kSecondsADay,
+                           format_duration(seconds), run["gpu_hours"].get<double>());
+  if (run.contains("dollars")) {
+    std::cout << fmt::format(", {:.2f} dollars; {:.2f} dollars a billion tokens", run["dollars"].get<double>(),
+                             r["dollars_per_billion_tokens"].get<double>());
+  }
+  std::cout << "\n";
 }
 
 void print_flops(const OrderedJson& report) {
@@ -143,8 +240,37 @@ void print_flops(const OrderedJson& report) {
 }  // namespace
 
 const std::vector<PublishedSetup>& published_setups() {
-  static const std::vector<PublishedSetup> kSetups = {
-      {"llama3_8b", 128, 1, 10000}, {"llama3_70b", 256, 1, 1430}, {"llama3_405b", 512, 4, 227}};
+  static const std::vector<PublishedSetup> kSetups = [] {
+    struct Wps {
+      const char* preset;
+      int64_t gpus;
+      int64_t tensor;
+      const char* table;
+      double bfloat16;
+      double float8;  // tensorwise
+    };
+    constexpr Wps kTables[] = {{"llama3_8b", 128, 1, "table 1", 8000, 10000},
+                               {"llama3_70b", 256, 1, "table 1", 956, 1430},
+                               {"llama3_405b", 512, 4, "table 1", 149, 227},
+                               {"llama3_70b", 512, 1, "table 3", 960, 1448},
+                               {"llama3_405b", 512, 4, "table 3", 152, 217}};
+    std::vector<PublishedSetup> setups;
+    for (const Wps& row : kTables) {
+      for (const bool float8 : {false, true}) {
+        setups.push_back({.preset = row.preset,
+                          .gpus = row.gpus,
+                          .gpus_stated = std::string(row.table) == "table 3",
+                          .tensor = row.tensor,
+                          .linear = float8 ? "fp8_tensorwise" : "bfloat16",
+                          .wps = float8 ? row.float8 : row.bfloat16,
+                          .system = "torchtitan",
+                          .hardware = "H100",
+                          .table = row.table,
+                          .source = "https://pytorch.org/blog/training-using-float8-fsdp2"});
+      }
+    }
+    return setups;
+  }();
   return kSetups;
 }
 
@@ -159,14 +285,18 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
                    {"seq_len", config.data.seq_len},
                    {"micro_batch_size", config.training.micro_batch_size},
                    {"global_batch_size", config.training.global_batch_size},
+                   {"steps", num_steps(config)},
+                   {"tokens", num_tokens(config)},
                    {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     json["flops_by_part"][part.part] = part.flops;
   }
+  if (config.stage.number > 0) json["stage"] = config.stage.number;
   json["memory"] = memory_json(plan.memory);
   json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
-  if (report.price > 0 && plan.prediction) {
-    json["dollars_per_billion_tokens"] = cost_of_billion(report.price, plan.prediction->wps);
+  if (plan.prediction) json["run"] = run_json(config, *plan.prediction, target.gpus, report.price_per_gpu_hour);
+  if (report.price_per_gpu_hour > 0 && plan.prediction) {
+    json["dollars_per_billion_tokens"] = cost_of_billion(report.price_per_gpu_hour, plan.prediction->wps);
   }
   json["advice"] = report.advice.empty() ? OrderedJson() : OrderedJson(report.advice);
   if (report.advice_wps > 0) json["advice_wps"] = report.advice_wps;
@@ -183,40 +313,22 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
                     {"wps", found.prediction->wps},
                     {"mfu", found.prediction->mfu},
                     {"bound", cost_kind_name(found.prediction->bound)}};
-    if (report.price > 0) row["dollars_per_billion_tokens"] = cost_of_billion(report.price, found.prediction->wps);
+    if (report.price_per_gpu_hour > 0)
+      row["dollars_per_billion_tokens"] = cost_of_billion(report.price_per_gpu_hour, found.prediction->wps);
     json["search"].push_back(row);
   }
   return json;
 }
 
-void print_plan(const OrderedJson& r) {
-  std::cout << fmt::format("{} parameters, {} linears, micro-batch {} x {} tokens, {} sequences a step\n",
-                           thousands(r["parameters"]), r["linear"].get<std::string>(),
-                           r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(),
-                           r["global_batch_size"].get<int64_t>());
-  const OrderedJson& mesh = r["mesh"];
-  const bool anew = r["memory"]["reshard_after_forward"];
-  const OrderedJson& checkpointing = r["memory"]["activation_checkpointing"];
-  const auto mode = checkpointing["mode"].get<std::string>();
-  std::cout << fmt::format(
-      "{} x {}: {} replicas x {} shards x {} tensor-parallel ranks, {}, activation checkpointing {}{}\n\n",
-      r["ranks"].get<int64_t>(), r["device"].get<std::string>(), mesh["replicate"].get<int64_t>(),
-      mesh["shard"].get<int64_t>(), mesh["tensor"].get<int64_t>(),
-      anew ? "full weights gathered anew in backward" : "full weights kept", mode,
-      ratio_text(mode, checkpointing["ratio"]));
-  print_memory(r["memory"]);
+void print_plan(const OrderedJson& r, bool all) {
+  print_verdict(r);
+  if (r.contains("stage"))
+    std::cout << fmt::format("stage {}, which takes the most memory of all\n", r["stage"].get<int64_t>());
+  print_set_up(r);
+  print_memory(r["memory"], all);
+  if (!r["prediction"].is_null()) print_prediction(r["prediction"], all);
   print_flops(r);
-  if (r["prediction"].is_null()) {
-    std::cout << "no prediction: that takes a machine file of this CPU (octavo doctor --save FILE, --machine FILE)\n";
-  } else {
-    print_prediction(r);
-  }
-  if (r.contains("dollars_per_billion_tokens")) {
-    std::cout << fmt::format("{:.2f} dollars a billion tokens\n", r["dollars_per_billion_tokens"].get<double>());
-  }
-  if (r.contains("advice_wps")) {
-    std::cout << fmt::format("faster, {} wps: {}\n", thousands(r["advice_wps"]), r["advice"].get<std::string>());
-  }
+  print_run(r);
 }
 
 void print_search(const OrderedJson& r) {
@@ -244,14 +356,23 @@ void print_search(const OrderedJson& r) {
 }
 
 void print_published(const OrderedJson& rows) {
-  std::cout << fmt::format("{:<14}{:>6}{:>8}{:>13}{:>15}{:>15}{:>9}  {}\n", "model", "GPUs", "tensor", "micro-batch",
-                           "published wps", "predicted wps", "GiB", "memory");
+  std::cout << fmt::format("{:<12}{:>5} {:>7}  {:<15}{:<11}{:>6}{:>10}{:>11}{:>8}  {:<13} {}\n", "model", "GPUs",
+                           "tensor", "precision", "system", "micro", "published", "predicted", "GiB", "memory",
+                           "source");
   for (const OrderedJson& row : rows) {
-    std::cout << fmt::format(
-        "{:<14}{:>6}{:>8}{:>13}{:>15}{:>15}{:>9.1f}  {}\n", row["model"].get<std::string>(), row["gpus"].get<int64_t>(),
-        row["tensor"].get<int64_t>(), row["micro_batch_size"].get<int64_t>(), thousands(row["published_wps"]),
-        thousands(row["wps"]), gib(row["total_bytes"]), row["fits"].get<bool>() ? "fits" : "does not fit");
+    const bool stated = row["gpus_stated"];
+    std::cout << fmt::format("{:<12}{:>5}{}{:>7}  {:<15}{:<11}{:>6}{:>10}{:>11}{:>8.1f}  {:<13} {}\n",
+                             row["model"].get<std::string>(), row["gpus"].get<int64_t>(), stated ? " " : "*",
+                             row["tensor"].get<int64_t>(), row["precision"].get<std::string>(),
+                             row["system"].get<std::string>(), row["micro_batch_size"].get<int64_t>(),
+                             thousands(row["published_wps"]), thousands(row["wps"]), gib(row["total_bytes"]),
+                             row["fits"].get<bool>() ? "fits" : "does not fit", row["table"].get<std::string>());
   }
+  std::cout << fmt::format(
+      "\nsource: {}\nwps: published on {}, predicted for {} (--machine)\n* of the source's clusters of 128, "
+      "256 and 512 GPUs; it does not say which of them this was\n",
+      rows[0]["source"].get<std::string>(), rows[0]["hardware"].get<std::string>(),
+      rows[0]["predicted_on"].get<std::string>());
 }
 
 }  // namespace octavo

@@ -11,24 +11,31 @@ namespace octavo {
 
 struct PlanReport {
   Plan plan;
-  std::string advice;       // overrides of the config that are faster, or that make it fit; or empty
-  double advice_wps = 0;    // with them, where they are faster
-  std::vector<Plan> found;  // of --search
-  double price = 0;         // dollars of a GPU hour; 0: not asked
+  std::string advice;             // overrides of the config that are faster, or that make it fit; or empty
+  double advice_wps = 0;          // with them, where they are faster
+  std::vector<Plan> found;        // of --search
+  double price_per_gpu_hour = 0;  // dollars; 0: not asked
 };
 
-// Published throughput of a set-up of the PyTorch float8 work, and what is predicted for it.
+// Published throughput of a set-up, for what is predicted for it.
 struct PublishedSetup {
   std::string preset;
   int64_t gpus = 1;
+  bool gpus_stated = false;  // by the source, which else has clusters of 128, 256 and 512 without saying which it was
   int64_t tensor = 1;
-  double wps = 0;  // published
+  std::string linear;  // precision.linear
+  double wps = 0;      // published
+  std::string system;
+  std::string hardware;
+  std::string table;  // of the source
+  std::string source;
 };
 const std::vector<PublishedSetup>& published_setups();
 
 nlohmann::ordered_json plan_json(const PlanReport& report, const PlanTarget& target);
 // To standard output.
-void print_plan(const nlohmann::ordered_json& report);
+// `all`: every item of the memory and of the step, not the largest alone.
+void print_plan(const nlohmann::ordered_json& report, bool all);
 void print_search(const nlohmann::ordered_json& report);
 void print_published(const nlohmann::ordered_json& rows);
 

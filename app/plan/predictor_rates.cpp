@@ -32,6 +32,11 @@ constexpr double kCastingShare = 0.73;
 // Ops bound by memory that are not like all others.
 constexpr auto kMemoryOps = std::to_array<MemoryOp>({
     {.name = "adamw", .kind = CostKind::kOptimizer},
+    {.name = "ema", .kind = CostKind::kOptimizer},
+    {.name = "muon_momentum", .kind = CostKind::kOptimizer},
+    {.name = "muon_rows", .kind = CostKind::kOptimizer},
+    {.name = "muon_polynomial", .kind = CostKind::kOptimizer},
+    {.name = "muon_update", .kind = CostKind::kOptimizer},
     {.name = "sum_of_squares", .kind = CostKind::kOptimizer},
     {.name = "cross_entropy", .share = 0.75},
     {.name = "cross_entropy_stats", .share = 0.75},

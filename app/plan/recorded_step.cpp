@@ -47,7 +47,11 @@ class Appending {
   std::vector<size_t> known_;  // by op of the record, stream and share
 };
 
-MeshShape recorded_mesh(const MeshShape& mesh) {
+MeshShape recorded_mesh(const Config& config, const MeshShape& mesh) {
+  // Who has which matrix to orthogonalize depends on the number of ranks.
+  if (mesh.shard > 1 && config.optimizer.type == OptimizerType::kMuon) {
+    return {.replicate = 2, .shard = mesh.shard, .tensor = mesh.tensor};
+  }
   if (mesh.shard == 1) return {.replicate = std::min<int64_t>(mesh.replicate, 2), .shard = 1, .tensor = mesh.tensor};
   return {.replicate = 2, .shard = kRecordedShards, .tensor = mesh.tensor};
 }
@@ -60,7 +64,7 @@ int64_t micro_batches_of(const PredictedRun& run) {
 }
 
 RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
-  const MeshShape mesh = recorded_mesh(run.mesh);
+  const MeshShape mesh = recorded_mesh(run.config, run.mesh);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
   ActivationCheckpointing checkpointing = run.checkpointing;

@@ -88,6 +88,7 @@ class StepClock::Walk {
 
   void run(double middle_times);
   Times times() const;
+  std::vector<TimedOp> timeline() && { return std::move(timeline_); }
 
  private:
   struct Transfer {
@@ -126,6 +127,7 @@ class StepClock::Walk {
   std::vector<Side> sides_;    // by stream; the first is not used
   std::vector<Place> places_;  // by signal
   double now_s_ = 0;           // of the compute stream
+  std::vector<TimedOp> timeline_;
 };
 
 void StepClock::Walk::run(double middle_times) {
@@ -162,6 +164,7 @@ void StepClock::Walk::add(size_t op, double times, double takes_s, double expose
 
 void StepClock::Walk::compute(size_t op, double times) {
   const double seconds = prices_[op].alone_s;
+  timeline_.push_back({step_.ops[op].op.name, now_s_, now_s_ + seconds});
   add(op, times, seconds, seconds);
 }
 
@@ -203,6 +206,12 @@ StepClock::Times StepClock::Walk::times() const {
     times.costs.push_back(std::move(cost));
   }
   return times;
+}
+
+std::vector<StepClock::TimedOp> StepClock::timeline(const MeshShape& mesh) const {
+  Walk walk(step_, prices(mesh));
+  walk.run(1);
+  return std::move(walk).timeline();
 }
 
 StepClock::Times StepClock::run(const MeshShape& mesh, int64_t micro_batches) const {

@@ -24,6 +24,14 @@ class StepClock {
     std::vector<StepCost> costs;  // one a name
     double communication_s = 0;   // of all collectives, hidden or not
   };
+  // An op of the compute stream: from when it could begin (it may have waited for a transfer) to its end.
+  struct TimedOp {
+    const char* name = "";
+    double begin_s = 0;
+    double end_s = 0;
+  };
+  // Of the micro-batches that were recorded, each once.
+  std::vector<TimedOp> timeline(const MeshShape& mesh) const;
   // On `mesh`, which differs from the one recorded in the number of its shards and copies alone. Throws InputError when
   // the machine has no collectives.
   Times run(const MeshShape& mesh, int64_t micro_batches) const;

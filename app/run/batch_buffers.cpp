@@ -13,7 +13,7 @@ BatchShape batch_shape(const Config& config) {
 }
 
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
-    : shape_(shape), rows_(rows), stream_(&stream) {
+    : shape_(shape), rows_(rows), uploaded_rows_(rows), stream_(&stream) {
   const int64_t arrays = shape.document_mask ? 5 : 3;
   for (Tensor& set : device_)
     set = arena.allocate("token batch", DType::kInt32, {arrays, rows * shape.seq_len}, Lifetime::kStep);
@@ -39,14 +39,16 @@ BatchBuffers::Set BatchBuffers::view(const Tensor& memory) const {
 }
 
 void BatchBuffers::upload(const Batch& batch) {
-  const int64_t tokens = rows_ * shape_.seq_len;
-  CHECK(static_cast<int64_t>(batch.inputs.size()) == tokens, "a batch of {} tokens, room for {}", batch.inputs.size(),
-        tokens);
+  const int64_t room = rows_ * shape_.seq_len;
+  const auto tokens = std::ssize(batch.inputs);
+  CHECK(tokens > 0 && tokens <= room && tokens % shape_.tokens() == 0,
+        "a batch of {} tokens, room for {} in micro-batches of {}", tokens, room, shape_.tokens());
+  uploaded_rows_ = tokens / shape_.seq_len;
   current_ = 1 - current_;
   if (!batch.dataset.empty()) datasets_ = batch.dataset;
   const auto slot = static_cast<size_t>(current_);
   uploaded_[slot].synchronize();  // this host memory was last read two batches ago
-  const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), tokens});
+  const Tensor host(host_[slot].data(), DType::kInt32, {device_[slot].dim(0), room});
   const Set set = view(host);
   std::copy(batch.inputs.begin(), batch.inputs.end(), set.inputs.data<int32_t>());
   std::copy(batch.targets.begin(), batch.targets.end(), set.targets.data<int32_t>());

@@ -20,12 +20,14 @@ class BatchBuffers {
   // a batch of zeros before the first is uploaded, with every sequence one document.
   BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream);
 
-  // Queues the upload of a batch. The host waits only if the upload two batches ago is not done.
+  // Queues the upload of a batch, of as many rows or fewer whole micro-batches. The host waits only if the upload two
+  // batches ago is not done.
   void upload(const Batch& batch);
 
   // Micro-batch i of the batch uploaded last, valid until the second upload from then.
   MicroBatch micro_batch(int64_t i) const;
-  int64_t num_micro_batches() const { return rows_ / shape_.micro_batch_size; }
+  // Of the same; before there is one, of a full batch.
+  int64_t num_micro_batches() const { return uploaded_rows_ / shape_.micro_batch_size; }
   // That a sequence of the batch uploaded last is of.
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
@@ -46,6 +48,7 @@ class BatchBuffers {
 
   BatchShape shape_;
   int64_t rows_;
+  int64_t uploaded_rows_;
   Stream* stream_;
   Tensor device_[2];
   Buffer host_[2];

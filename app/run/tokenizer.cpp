@@ -1,16 +1,12 @@
 #include "app/run/tokenizer.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
+#include "app/run/child_process.h"
 #include "app/run/tokenizer_answer.h"
 #include "build_config.h"
 #include "core/error.h"
@@ -32,56 +28,32 @@ class ByteTextTokenizer final : public TextTokenizer {
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
 };
 
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
+// A file that comes with the program: of its installation, or of the checkout that it was built from.
+std::string program_file(const std::string& name) {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = program.parent_path().parent_path() / "share/octavo" / name;
+  return fs::exists(installed, error) ? installed.string() : std::string(kSourceDir) + "/" + name;
 }
-
-// Memory that a child process inherits and opens as a file, and that has no name for others to plant a link under.
-class MemoryFile {
- public:
-  explicit MemoryFile(const std::string& content) : fd_(::memfd_create("octavo", 0)) {
-    CHECK(fd_ >= 0, "memory for the tokenizer cannot be had: {}", std::strerror(errno));
-    for (size_t done = 0; done < content.size();) {
-      const ssize_t count = ::write(fd_, content.data() + done, content.size() - done);
-      CHECK(count > 0 || errno == EINTR, "memory for the tokenizer cannot be written: {}", std::strerror(errno));
-      done += static_cast<size_t>(std::max<ssize_t>(count, 0));
-    }
-  }
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
-
- private:
-  int fd_;
-};
 
 class HuggingFaceTokenizer final : public TextTokenizer {
  public:
-  explicit HuggingFaceTokenizer(std::string path) : path_(std::move(path)) {}
+  explicit HuggingFaceTokenizer(std::string path)
+      : path_(std::move(path)), child_({"python3", program_file("scripts/hf_tokenizer.py"), path_}) {
+    check_tokenizer_ready(child_.read_line(kMaxAnswerBytes).value_or(""), path_);
+  }
 
   std::vector<int32_t> encode(const std::string& text) override { return answered_ids(ask({{"encode", text}}), path_); }
   std::string decode(const std::vector<int32_t>& ids) override { return answered_text(ask({{"decode", ids}}), path_); }
 
  private:
-  // One request, one answer: the child reads a JSON line; the last line it prints is the answer. Returns all it prints.
-  std::string ask(const nlohmann::json& request) const {
-    const MemoryFile input(line_of(request));
-    const std::string script = std::string(kSourceDir) + "/scripts/hf_tokenizer.py";
-    const std::string command = fmt::format("python3 {} {} < {} 2> /dev/null", shell_quoted(script),
-                                            shell_quoted(path_), shell_quoted(input.path()));
-    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-    std::string output;
-    char buffer[4096];
-    while (pipe && std::fgets(buffer, sizeof(buffer), pipe.get()) != nullptr) {
-      output += buffer;
-      CHECK_INPUT(static_cast<int64_t>(output.size()) <= kMaxAnswerBytes,
-                  "the tokenizer {} gives more than {} bytes for one request", path_, kMaxAnswerBytes);
-    }
-    return output;
+  // One request, one answer; empty when the child has ended.
+  std::string ask(const nlohmann::json& request) {
+    child_.write(line_of(request));
+    std::optional<std::string> answer = child_.read_line(kMaxAnswerBytes);
+    CHECK_INPUT(!answer || static_cast<int64_t>(answer->size()) < kMaxAnswerBytes,
+                "the tokenizer {} gives more than {} bytes for one request", path_, kMaxAnswerBytes);
+    return answer.value_or("");
   }
 
   std::string line_of(const nlohmann::json& request) const {
@@ -93,6 +65,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   }
 
   std::string path_;
+  ChildProcess child_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Text to token ids and back, for `octavo generate`: the byte tokenizer, or a Hugging Face tokenizer.json through
-// scripts/hf_tokenizer.py (Python with the `tokenizers` package), run as a child process.
+// scripts/hf_tokenizer.py (Python with the `tokenizers` package), a child process that serves until the object is gone.
 #pragma once
 
 #include <cstdint>

@@ -29,6 +29,10 @@ nlohmann::json answer_of(std::string_view output, const char* key, const std::st
 
 }  // namespace
 
+void check_tokenizer_ready(std::string_view output, const std::string& tokenizer) {
+  static_cast<void>(answer_of(output, "vocab_size", tokenizer));
+}
+
 std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer) {
   const nlohmann::json list = answer_of(output, "ids", tokenizer);
   CHECK_INPUT(list.is_array(), "the tokenizer {} gives no list of ids", tokenizer);

@@ -9,8 +9,11 @@
 
 namespace octavo {
 
-// Of all that the script prints for one request; a tokenizer whose answer is longer is refused.
+// Of a line that the script prints; a tokenizer whose answer is longer is refused.
 inline constexpr int64_t kMaxAnswerBytes = int64_t{64} << 20;
+
+// The first line says that there is a tokenizer; else InputError with the script's reason, where it gives one.
+void check_tokenizer_ready(std::string_view output, const std::string& tokenizer);
 
 // The ids, or the text, in `output`, the last line of which is the answer. InputError naming `tokenizer` when there is
 // none (with the script's reason, where it gives one), or an id is no integer from 0 to 2^31 - 1.

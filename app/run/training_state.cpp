@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "app/run/fp8_report.h"
+#include "core/profiler.h"
 #include "kernels/reduce.h"
 #include "kernels/skip_update.h"
 
@@ -27,12 +28,16 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
              .tensor = tensor_group_options(rank.tensor, o.config.parallel),
-             .checkpointing = o.checkpointing},
+             .checkpointing = o.checkpointing,
+             .z_loss = static_cast<float>(o.config.training.z_loss),
+             .workspace_bytes =
+                 Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, rank.stream)},
             parameters, arena, rank.stream),
-      optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
+      optimizer(o.config.optimizer, parameters, {rank.data_parallel.shard, &rank.tensor}, model.amaxes(), arena),
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, rank.stream),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
+      z_loss(model.z_losses().defined() ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
   if (o.config.training.check_every == 0) return;
   check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), rank.tensor.size(), arena,
@@ -49,6 +54,7 @@ namespace {
 
 // Each sequence is of one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
+  if (state.z_loss.defined()) sum({.out = state.z_loss, .x = state.model.z_losses()}, stream);
   if (state.loss.numel() == 1) return sum({.out = state.loss, .x = state.model.losses()}, stream);
   const BatchShape& shape = state.model.shape();
   for (int64_t i = 0; i < shape.micro_batch_size; ++i) {
@@ -81,17 +87,24 @@ void training_step(TrainingState& state, const TrainingStep& step, const Trainin
 float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
 void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank) {
+  const ProfilerRange range(rank.stream, "micro-batch");
   const int64_t micro_batches = state.batch.num_micro_batches();
   if (i == 0) rank.stream.zero(state.loss);
+  if (i == 0 && state.z_loss.defined()) rank.stream.zero(state.z_loss);
   state.model.forward_backward(state.batch.micro_batch(i), loss_scale(step), i == 0, i + 1 == micro_batches);
   add_losses(state, i, rank.stream);
 }
 
 void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
   Stream& stream = rank.stream;
-  rank.data.all_reduce_sum(state.loss, stream, "losses");
-  state.optimizer.measure_gradients({rank.data_parallel.shard, &rank.tensor}, stream);
-  decide_on_update(state, step, rank);
+  {
+    const ProfilerRange range(stream, "gradient norm");
+    rank.data.all_reduce_sum(state.loss, stream, "losses");
+    if (state.z_loss.defined()) rank.data.all_reduce_sum(state.z_loss, stream, "z-losses");
+    state.optimizer.measure_gradients(stream);
+    decide_on_update(state, step, rank);
+  }
+  const ProfilerRange range(stream, "optimizer");
   if (step.update_after != nullptr) step.update_after->wait(stream);
   state.model.end_step(state.skip, rank.world);
   state.optimizer.step(step.number, step.lr, state.skip, stream);

@@ -43,8 +43,9 @@ class TrainingState {
   Llama model;
   Optimizer optimizer;
   BatchBuffers batch;
-  Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
-  Tensor skip;  // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
+  Tensor loss;    // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
+  Tensor z_loss;  // [1] float32: the sum of the z-losses, the same; undefined without training.z_loss
+  Tensor skip;    // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
   std::optional<CheckBuffers> check;  // where training.check_every asks for it
 };
 

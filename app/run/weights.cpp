@@ -27,30 +27,56 @@ struct Staging {
 
 }  // namespace
 
-void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
-                     Stream& stream) {
+namespace {
+
+struct PlacedPiece {
+  const ParameterPiece* piece;
+  Tensor place;
+};
+
+// `shards` has all the places.
+void fill_pieces(const Tensor& shards, const std::vector<PlacedPiece>& pieces, const ParameterReader& read,
+                 Stream& stream) {
   const int64_t elements = std::min(kStagingElements, std::max<int64_t>(shards.numel(), 1));
   // One is read into while the other is copied from.
   std::array<Staging, 2> stagings{Staging(shards, elements, stream), Staging(shards, elements, stream)};
   size_t turn = 0;
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    for (int64_t begin = piece.begin; begin < piece.end; begin += elements) {
-      const int64_t end = std::min(begin + elements, piece.end);
-      const int64_t offset = piece.offset + begin - piece.begin;
-      const Tensor place = shards.rows(offset, offset + end - begin);
+  for (const auto& [piece, whole] : pieces) {
+    for (int64_t begin = piece->begin; begin < piece->end; begin += elements) {
+      const int64_t end = std::min(begin + elements, piece->end);
+      const Tensor place = whole.rows(begin - piece->begin, end - piece->begin);
       if (!stream.is_cuda()) {
-        read(*piece.spec, begin, end, place);
+        read(*piece->spec, begin, end, place);
         continue;
       }
       Staging& staging = stagings[turn++ % stagings.size()];
       staging.copied.synchronize();
       const Tensor part = staging.elements.rows(0, end - begin);
-      read(*piece.spec, begin, end, part);
+      read(*piece->spec, begin, end, part);
       stream.copy(place, part);
       staging.copied.record(stream);
     }
   }
   stream.synchronize();
+}
+
+}  // namespace
+
+void fill_parameters(const ShardedParameters& parameters, const ParameterReader& read, Stream& stream) {
+  std::vector<PlacedPiece> pieces;
+  pieces.reserve(parameters.pieces().size());
+  for (const ParameterPiece& piece : parameters.pieces()) pieces.push_back({&piece, parameters.master(piece)});
+  fill_pieces(parameters.master(), pieces, read, stream);
+}
+
+void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
+                Stream& stream) {
+  std::vector<PlacedPiece> pieces;
+  pieces.reserve(parameters.pieces().size());
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    if (state.has(piece.spec->unit)) pieces.push_back({&piece, state.of(piece)});
+  }
+  fill_pieces(state.shards, pieces, read, stream);
 }
 
 std::string adopt_initial_model(Config& config, const WeightSource& source) {
@@ -78,41 +104,63 @@ void load_initial_weights(const Config& config, const ShardedParameters& paramet
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
     };
-    return fill_parameters(parameters.master(), parameters, read, stream);
+    return fill_parameters(parameters, read, stream);
   }
   initialize_parameters(parameters, config.training.seed, stream);
 }
 
 namespace {
 
-// Fills `shards` with all parameters as saved under `prefix`.
-void fill_from(Checkpoint& checkpoint, const std::string& prefix, const Tensor& shards,
-               const ShardedParameters& parameters, Stream& stream) {
+// Compares the checksums of the parameters of some units as saved under `prefix`; what reads them.
+ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefix, const ParameterLayout& layout,
+                                const std::function<bool(size_t unit)>& has) {
   std::vector<std::string> names;
-  for (const ParameterSpec& spec : parameters.layout().specs()) names.push_back(prefix + spec.name);
+  names.reserve(layout.specs().size());
+  for (const ParameterSpec& spec : layout.specs()) {
+    if (has(spec.unit)) names.push_back(prefix + spec.name);
+  }
   checkpoint.verify(names);
-  const auto read = [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+  return [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t offset = spec.column_offset();
     checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
   };
-  fill_parameters(shards, parameters, read, stream);
+}
+
+// Each type keeps something of a block's matrices that the other does not.
+void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& layout, OptimizerType type) {
+  const auto matrix = std::find_if(layout.specs().begin(), layout.specs().end(),
+                                   [&](const ParameterSpec& spec) { return layout.units()[spec.unit].layer >= 0; });
+  const auto has = [&](const char* state) { return checkpoint.has(fmt::format("{}.{}", state, matrix->name)); };
+  const OptimizerType saved = has(kMomentumState)      ? OptimizerType::kMuon
+                              : has(kFirstMomentState) ? OptimizerType::kAdamw
+                                                       : type;
+  CHECK_INPUT(saved == type,
+              "{}: was saved with optimizer.type {}, whose states are not those of {}, expected the same; with "
+              "checkpoint.resume never and model.init_from {} a run begins with its weights",
+              checkpoint.path().string(), optimizer_name(saved), optimizer_name(type), checkpoint.path().string());
 }
 
 }  // namespace
 
-void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream) {
-  fill_from(checkpoint, "", parameters.master(), parameters, stream);
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
+  const auto all = [](size_t) { return true; };
+  fill_parameters(parameters, verified_reader(checkpoint, checkpoint.prefix(which), parameters.layout(), all), stream);
 }
 
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream) {
+  const ParameterLayout& layout = parameters.layout();
+  check_optimizer_type(checkpoint, layout, optimizer.type());
   for (const OptimizerState& state : optimizer.states()) {
     const std::string prefix = fmt::format("{}.", state.name);
-    if (!checkpoint.has(prefix + parameters.layout().specs().front().name)) {
-      stream.zero(state.shards);
+    const auto has = [&state](size_t unit) { return state.has(unit); };
+    const auto first = std::find_if(layout.specs().begin(), layout.specs().end(),
+                                    [&](const ParameterSpec& spec) { return has(spec.unit); });
+    if (!checkpoint.has(prefix + first->name)) {
+      optimizer.begin(state, stream);
       continue;
     }
-    fill_from(checkpoint, prefix, state.shards, parameters, stream);
+    fill_state(state, parameters, verified_reader(checkpoint, prefix, layout, has), stream);
   }
 }
 

@@ -14,10 +14,11 @@ namespace octavo {
 // Writes elements [begin, end) of a parameter (or of its moment) to `out`, host memory of flat's dtype.
 using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
 
-// Fills `shards` (master weights or moments, on the stream's device) with this rank's pieces of all parameters from
+// Fills the master weights, or a state of an optimizer of theirs, with this rank's pieces of the parameters from
 // `read`. Waits for the copies.
-void fill_parameters(const Tensor& shards, const ShardedParameters& parameters, const ParameterReader& read,
-                     Stream& stream);
+void fill_parameters(const ShardedParameters& parameters, const ParameterReader& read, Stream& stream);
+void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
+                Stream& stream);
 
 // Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
 // (WeightSource::note); InputError where the config states the opposite.
@@ -33,9 +34,11 @@ void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, S
 void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
                           ReaderRank reader = {});
 
-// From a checkpoint: the master weights.
-void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream);
-// The optimizer's states; zero where the checkpoint has none of them (an imported model).
+// From a checkpoint: the master weights, or what is to take their place.
+void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream,
+                  SavedWeights which = SavedWeights::kMaster);
+// The optimizer's states, behind the weights; as where a run begins where the checkpoint has none of them (an imported
+// model). InputError where it has those of another type of optimizer.
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream);
 // The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,

@@ -6,8 +6,8 @@
 
 #include "app/config/config_keys.h"
 #include "app/config/config_values.h"
+#include "app/config/stages.h"
 #include "core/error.h"
-#include "model/schedule.h"
 
 namespace octavo {
 
@@ -32,11 +32,36 @@ std::string describe(const std::vector<ConfigChange>& changes) {
   return text;
 }
 
-bool rate_jumps(const Config& before, const Config& now, int64_t step) {
+std::vector<ConfigChange> schedule_changes(const Config& before, const Config& now) {
+  constexpr std::array kOfTheSchedule = {"training.steps",
+                                         "training.global_batch_size",
+                                         "training.batch_size_warmup",
+                                         "optimizer.lr",
+                                         "optimizer.min_lr_ratio",
+                                         "optimizer.warmup_steps",
+                                         "optimizer.schedule",
+                                         "optimizer.decay_steps",
+                                         "optimizer.decay",
+                                         "stages"};
+  std::vector<ConfigChange> changes = config_changes(before, now);
+  std::erase_if(changes, [&](const ConfigChange& change) {
+    return std::find(kOfTheSchedule.begin(), kOfTheSchedule.end(), change.key) == kOfTheSchedule.end();
+  });
+  return changes;
+}
+
+StepSchedule schedule_of(const Config& config, int64_t step) {
+  const Config then = config_of_step(config, step);
+  return {.lr = then.learning_rate(step), .batch_size = then.training.batch_schedule().batch_size(step)};
+}
+
+bool same(const StepSchedule& a, const StepSchedule& b) {
   constexpr double kRounding = 1e-9;
-  const double was = learning_rate(before.optimizer, step, before.training.steps);
-  const double would_be = learning_rate(now.optimizer, step, now.training.steps);
-  return std::abs(was - would_be) > kRounding * std::max(was, would_be);
+  return a.batch_size == b.batch_size && std::abs(a.lr - b.lr) <= kRounding * std::max(a.lr, b.lr);
+}
+
+std::string describe(const StepSchedule& step) {
+  return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
 }
 
 }  // namespace octavo

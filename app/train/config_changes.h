@@ -20,7 +20,18 @@ std::vector<ConfigChange> config_changes(const Config& before, const Config& now
 // "training.steps 400 -> 4000, optimizer.lr 0.003 -> 0.001"
 std::string describe(const std::vector<ConfigChange>& changes);
 
-// Whether step `step` would have had another learning rate than it had, so that the rate would jump behind it.
-bool rate_jumps(const Config& before, const Config& now, int64_t step);
+// The same of the keys that a step's learning rate and batch size follow from.
+std::vector<ConfigChange> schedule_changes(const Config& before, const Config& now);
+
+// What the config of a run makes of a step, from 1.
+struct StepSchedule {
+  double lr = 0;
+  int64_t batch_size = 0;
+};
+StepSchedule schedule_of(const Config& config, int64_t step);
+// But for rounding.
+bool same(const StepSchedule& a, const StepSchedule& b);
+// "the learning rate 0.003 and 128 sequences"
+std::string describe(const StepSchedule& step);
 
 }  // namespace octavo

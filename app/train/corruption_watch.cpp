@@ -17,12 +17,9 @@ constexpr const char* kExcludedHostsName = "excluded_hosts";
 
 void exclude_hosts(const std::string& checkpoint_dir, const std::set<std::string>& hosts, const std::string& why) {
   const std::filesystem::path path = std::filesystem::path(checkpoint_dir) / kExcludedHostsName;
-  const std::string before = std::filesystem::exists(path) ? read_input_file(path.string()) : "";
-  OutputFile file(path.string());
-  file.write(before);
-  for (const std::string& host : hosts) file.write(fmt::format("{} # {}\n", host, why));
-  file.finish();
-  file.rename();
+  std::string lines = std::filesystem::exists(path) ? read_input_file(path.string()) : "";
+  for (const std::string& host : hosts) lines += fmt::format("{} # {}\n", host, why);
+  write_output_file(path.string(), lines);
 }
 
 }  // namespace

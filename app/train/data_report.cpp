@@ -1,7 +1,6 @@
 #include "app/train/data_report.h"
 
 #include "core/error.h"
-#include "core/format.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -26,17 +25,19 @@ void DataReport::check_max_epochs() const {
   }
 }
 
-void DataReport::log_start() const {
+std::vector<DatasetUse> DataReport::datasets() const {
   const SampleStream& stream = loader_.stream();
-  const StreamState& state = loader_.state();
+  std::vector<DatasetUse> datasets;
+  datasets.reserve(config_.train.size());
   for (int64_t d = 0; d < num_datasets(); ++d) {
-    log_info("data {}: {} tokens, {} windows of {}; passes so far {:.3f}, at the end of the run {:.3f}", stream.name(d),
-             with_thousands_separators(stream.num_tokens(d)), with_thousands_separators(stream.num_windows(d)),
-             stream.seq_len() + 1, stream.epochs(d, state.draws[static_cast<size_t>(d)]), epochs_at_end(d));
+    const auto i = static_cast<size_t>(d);
+    datasets.push_back({.name = stream.name(d),
+                        .tokens = stream.num_tokens(d),
+                        .weight = config_.train[i].weight,
+                        .epochs = stream.epochs(d, loader_.state().draws[i]),
+                        .epochs_at_end = epochs_at_end(d)});
   }
-  if (config_.resume_from_sample == state.next_sample) {
-    log_info("data.resume_from_sample: the data goes on at sample {}", state.next_sample);
-  }
+  return datasets;
 }
 
 void DataReport::log_events(const Batch& batch, int64_t step) {

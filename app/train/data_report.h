@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "app/train/metrics.h"
@@ -10,15 +11,24 @@
 
 namespace octavo {
 
+// What a run takes of a dataset.
+struct DatasetUse {
+  std::string name;
+  int64_t tokens = 0;  // of one pass
+  double weight = 0;
+  double epochs = 0;  // passes over it so far, and at the end of the run
+  double epochs_at_end = 0;
+};
+
 class DataReport {
  public:
-  // `loader` must outlive it. `samples` are still to be trained on.
+  // `loader` must outlive it. `samples` are still to be trained on, up to the end of the run or of a stage of it.
   DataReport(const DataConfig& config, const Loader& loader, int64_t samples);
 
   // InputError where the run would pass a dataset's max_epochs and data.on_max_epochs is error.
   void check_max_epochs() const;
-  // A line a dataset.
-  void log_start() const;
+  std::vector<DatasetUse> datasets() const;
+  int64_t next_sample() const { return loader_.state().next_sample; }
   // Logs what happens with the batch of a step: ranges passed over, passes that begin, a max_epochs passed.
   void log_events(const Batch& batch, int64_t step);
 

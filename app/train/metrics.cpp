@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/train/metric_tags.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -29,8 +30,10 @@ std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : 
 template <typename Visit>
 void visit_numbers(const StepMetrics& m, Visit visit) {
   visit("loss", m.loss);
+  if (m.z_loss) visit("z_loss", *m.z_loss);
   visit("grad_norm", m.grad_norm);
   visit("lr", m.lr);
+  if (m.stage > 0) visit("stage", m.stage);
   visit("tokens", m.tokens);
   visit("wps", m.wps);
   if (m.mfu) visit("mfu", *m.mfu);
@@ -41,6 +44,9 @@ void visit_numbers(const StepMetrics& m, Visit visit) {
   visit("goodput", m.goodput);
   if (m.precision_gap) visit("precision_gap", *m.precision_gap);
   if (m.skipped_steps > 0) visit("skipped_steps", m.skipped_steps);
+  if (m.marks.loss_z) visit("loss_z", *m.marks.loss_z);
+  if (m.marks.grad_norm_z) visit("grad_norm_z", *m.marks.grad_norm_z);
+  if (m.marks.slowdown) visit("slowdown", *m.marks.slowdown);
   if (m.validation_loss) visit("validation_loss", *m.validation_loss);
 }
 
@@ -98,9 +104,11 @@ OrderedJson fp8_json(const Fp8TensorReport& report) {
 
 std::vector<Scalar> scalars(const StepMetrics& metrics) {
   std::vector<Scalar> all;
-  visit_numbers(metrics, [&](const char* key, auto value) { all.push_back({key, static_cast<double>(value)}); });
+  visit_numbers(metrics, [&](const char* key, auto value) {
+    all.push_back({metric_tag(key), static_cast<double>(value)});
+  });
   visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
-    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", key, name), value});
+    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", metric_tag(key), name), value});
   });
   for (const Fp8TensorReport& report : metrics.fp8) {
     visit_numbers(report, [&](const char* key, auto value) {
@@ -148,7 +156,16 @@ std::string console_line(const StepMetrics& metrics, double eta_seconds) {
   line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
                       format_duration(eta_seconds));
   if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  if (metrics.marks.any()) line += fmt::format("  [{}]", describe(metrics.marks));
   return line;
+}
+
+std::string describe(const StepMarks& marks) {
+  std::vector<std::string> parts;
+  if (marks.loss_z) parts.push_back(fmt::format("loss spike z {:.1f}", *marks.loss_z));
+  if (marks.grad_norm_z) parts.push_back(fmt::format("grad_norm spike z {:.1f}", *marks.grad_norm_z));
+  if (marks.slowdown) parts.push_back(fmt::format("slow {:.1f}x", *marks.slowdown));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s) {
@@ -229,6 +246,10 @@ void MetricsWriter::write(const StepMetrics& metrics) {
   if (is_repeated(metrics.step, line)) return;
   file_.write(line + "\n");
   if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
+}
+
+void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
+  if (tensorboard_) tensorboard_->write_text(step, tag, markdown);
 }
 
 std::string MetricsWriter::failure() const {

@@ -26,24 +26,31 @@ namespace fs = std::filesystem;
 // In the manifest of one in memory: what tells the newest one on disk by then from any other.
 constexpr const char* kOnDisk = "newest_on_disk";
 
-// What of a checkpoint this rank's shard holds: the master weights and both moments of its pieces of the parameters.
-std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
+// The master weights and the optimizer's states of this rank's pieces of the parameters, as checkpoints name them.
+// `counting`: of those pieces alone that count as the model's; others are held by other ranks as well.
+std::vector<CheckpointTensor> state_tensors(const TrainingState& state, bool counting) {
   std::vector<CheckpointTensor> tensors;
-  const auto add = [&](const std::string& prefix, const Tensor& shards) {
+  const auto add = [&](const std::string& prefix, const OptimizerState& kept) {
     for (const ParameterPiece& piece : state.parameters.pieces()) {
       const ParameterSpec& spec = *piece.spec;
-      if (!spec.counts) continue;
+      if ((counting && !spec.counts) || !kept.has(spec.unit)) continue;
       tensors.push_back({.name = prefix + spec.name,
                          .shape = spec.whole_shape,
                          .begin = spec.column_offset() + piece.begin,
                          .end = spec.column_offset() + piece.end,
-                         .data = shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
+                         .data = kept.of(piece),
                          .columns = spec.columns(),
                          .stable = true});
     }
   };
-  add("", state.parameters.master());
-  for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept.shards);
+  add("", master_state(state.parameters));
+  for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept);
+  return tensors;
+}
+
+// What of a checkpoint this rank's shard holds.
+std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
+  std::vector<CheckpointTensor> tensors = state_tensors(state, true);
   if (const Tensor history = amax_history(state); with_history && history.defined()) {
     tensors.push_back(
         {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
@@ -134,18 +141,12 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
 // What this rank reads of a checkpoint.
 std::set<std::string> RunCheckpoints::needed_files(const Checkpoint& checkpoint) const {
   std::set<std::string> files;
-  const auto add = [&](const std::string& name, ColumnRange columns, int64_t begin, int64_t end) {
-    files.merge(checkpoint.shards_with(name, columns, begin, end));
-  };
-  for (const ParameterPiece& piece : state_.parameters.pieces()) {
-    const ParameterSpec& spec = *piece.spec;
-    const int64_t begin = spec.column_offset() + piece.begin, end = spec.column_offset() + piece.end;
-    add(spec.name, spec.columns(), begin, end);
-    for (const OptimizerState& kept : state_.optimizer.states()) {
-      add(fmt::format("{}.{}", kept.name, spec.name), spec.columns(), begin, end);
-    }
+  for (const CheckpointTensor& tensor : state_tensors(state_, false)) {
+    files.merge(checkpoint.shards_with(tensor.name, tensor.columns, tensor.begin, tensor.end));
   }
-  if (const CheckpointTensorInfo* history = checkpoint.find(kAmaxHistory)) add(kAmaxHistory, {}, 0, history->numel());
+  if (const CheckpointTensorInfo* history = checkpoint.find(kAmaxHistory)) {
+    files.merge(checkpoint.shards_with(kAmaxHistory, {}, 0, history->numel()));
+  }
   if (runtime_.group().is_root()) {
     for (const CarriedFileInfo& file : checkpoint.files()) files.insert(file.name);
   }

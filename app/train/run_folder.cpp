@@ -19,7 +19,6 @@
 #include "app/train/append_file.h"
 #include "build_config.h"
 #include "core/commit.h"
-#include "core/error.h"
 #include "core/json_input.h"
 #include "core/output_file.h"
 #include "core/printable.h"
@@ -52,13 +51,6 @@ nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std
           {"hosts", hosts},
           {"ranks", runtime.group().size()},
           {"runs_on", runtime.describe()}};
-}
-
-void write_config(const fs::path& path, const Config& config) {
-  OutputFile file(path.string());
-  file.write(to_yaml(config));
-  file.finish();
-  file.rename();
 }
 
 }  // namespace
@@ -108,7 +100,7 @@ void RunFolder::open() {
     log_->open(dir / "log.txt");
     const std::set<std::string> hosts(names.begin(), names.end());
     AppendFile((dir / "starts.jsonl").string()).write(printable_json(describe_start(runtime_, hosts)) + "\n");
-    write_config(dir / "config.yaml", config_);
+    write_output_file((dir / "config.yaml").string(), to_yaml(config_));
   });
 }
 

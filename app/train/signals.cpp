@@ -29,7 +29,8 @@ std::atomic<int64_t> tick_ms{0};          // when the thread last looked
 std::atomic<int64_t> resumed_ms{0};       // when the thread saw that it had not for long
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 pid_t launcher = 0;
-int wake_up = -1;  // the writing end of the pipe to the thread
+int wake_up = -1;   // the writing end of the pipe to the thread
+int terminal = -1;  // that standard output is
 
 constexpr char kRequest = 'r';
 constexpr char kEnd = 'e';
@@ -53,6 +54,12 @@ bool is_request(int signal, const siginfo_t& info) {
   return signal != SIGCONT || (info.si_code == SI_USER && info.si_pid == launcher && !was_suspended());
 }
 
+// What is next on the terminal is the shell's.
+void end_line_of_terminal() {
+  if (terminal < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(terminal, "\n", 1);
+}
+
 void on_signal(int signal, siginfo_t* info, void*) {
   const int saved_errno = errno;
   if (is_request(signal, *info)) {
@@ -60,7 +67,8 @@ void on_signal(int signal, siginfo_t* info, void*) {
       received_ms = now_ms();
       received = signal;
       [[maybe_unused]] const ssize_t written = ::write(wake_up, &kRequest, 1);
-    } else if (signal == SIGINT && now_ms() - received_ms > kSameEventMs) {
+    } else if (signal == SIGINT && (info->si_code == SI_KERNEL || now_ms() - received_ms > kSameEventMs)) {
+      end_line_of_terminal();
       std::signal(SIGINT, SIG_DFL);
       std::raise(SIGINT);
     }
@@ -119,6 +127,7 @@ StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
   tick_ms = now_ms();
   wake_up = ends[1];
   launcher = find_launcher();
+  terminal = ::isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : -1;
   // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
   // Threads that are made from now on block them as this one does.
   mask(SIG_BLOCK);
@@ -147,7 +156,8 @@ void StopSignals::acknowledge() {
   const int64_t step = step_.load(std::memory_order_relaxed);
   const std::string what = name_of(received);
   if (step > 0) {
-    if (speaks_) log_info("{}: saving a checkpoint at the end of step {}, then ending", what, step);
+    const char* again = received == SIGINT ? "; Ctrl-C again ends at once" : "";
+    if (speaks_) log_info("{}: saving a checkpoint at the end of step {}, then ending{}", what, step, again);
     return;
   }
   if (speaks_) log_info("{} before the first step: nothing is to be saved", what);

@@ -18,7 +18,8 @@ namespace octavo {
 // Before the first step there is nothing to save: a request ends the process at once with exit code kExitStopped. Later
 // it is acknowledged at once, by one line of the log from the rank that speaks, and requested() tells the training
 // loop. After a request the others change nothing, as senders repeat them (timeout, batch systems and mpirun do); but
-// Ctrl-C (SIGINT) more than a second after it ends the process at once.
+// Ctrl-C (SIGINT) ends the process at once: at any time after it where the terminal sends it, else more than a
+// second after it.
 //
 // SIGHUP and SIGPIPE are ignored: a run goes on without its terminal and without a reader of its output. After
 // destruction all of these are ignored: a process that is done is about to end by itself.

@@ -1,6 +1,8 @@
-// What a run says of its steps: the console line, metrics.jsonl, TensorBoard events, warnings.
+// What a run says of its steps: the console line, or a terminal's progress, metrics.jsonl, TensorBoard events,
+// warnings.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,9 +10,11 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/run/console.h"
 #include "app/run/fp8_report.h"
 #include "app/run/runtime.h"
 #include "app/train/metrics.h"
+#include "app/train/progress_line.h"
 #include "app/train/step_results.h"
 #include "core/work_queue.h"
 #include "data/config.h"
@@ -33,13 +37,15 @@ struct FinishedStep {
   StepData data;
 
   int64_t step() const { return result.step; }
-  double loss() const;  // the mean over its targets
+  double loss() const;                   // the mean over its targets
+  std::optional<double> z_loss() const;  // the same
 };
 
 // What is reported of a step beside itself.
 struct StepContext {
   int64_t tokens = 0;  // seen so far by all ranks
   int64_t skipped_steps = 0;
+  StepMarks marks = {};  // but for slowdown, which is that of all steps since the last one reported
   double goodput = 0;
   std::optional<double> precision_gap = {};  // of FP8 from bfloat16, where the step was the last of a comparison
   NumbersByName loss_by_dataset = {};
@@ -50,12 +56,16 @@ struct StepContext {
 
 class StepLog {
  public:
-  // `resumes_after`: see MetricsWriter, which only the rank that `writes` has. InputError where a file cannot be
-  // opened.
-  StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after);
+  // `resumes_after`: see MetricsWriter, which only the rank that `writes` has. `console`: where that one shows the
+  // progress, if it is a terminal; or null. InputError where a file cannot be opened.
+  StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
+          Console* console);
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
 
-  // Of each step: how long it took, and what of that the host waited for its batch.
-  void count(double step_ms, double data_ms);
+  // Each step, once it is judged, before it is reported. `tokens`: seen by then.
+  void count(const FinishedStep& step, int64_t tokens, const StepMarks& marks);
   // Reports a step with the means since the last one reported. Not a collective; only the rank that writes says
   // anything.
   void report(const FinishedStep& step, StepContext context);
@@ -71,14 +81,29 @@ class StepLog {
  private:
   struct Interval {
     int64_t steps = 0;
+    int64_t samples = 0;
     double milliseconds = 0;
     double data_ms = 0;
+    std::optional<double> slowdown = {};  // the largest
   };
+  bool shows_progress() const { return console_ != nullptr && console_->columns() > 0; }
+  void show_progress(const FinishedStep& step, int64_t tokens);
+  double wps(double token_s) const;        // of all ranks' tokens, each of which takes so long
+  double tokens_left(int64_t step) const;  // up to the end of the run
+  double flops(double wps) const;          // a second, of a GPU
+  std::optional<double> mfu(double wps) const;
   void write(const StepMetrics& metrics);
 
   const Config& config_;
+  const BatchSchedule batches_;
   const Runtime& runtime_;
+  Console* console_;
+  int64_t gpu_bytes_ = 0;  // that there are; 0 on the CPU
   Interval interval_;
+  Smoothed loss_;
+  Smoothed token_s_;  // of all ranks
+  ProgressNumbers progress_;
+  std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
   // Of the thread.
   std::optional<MetricsWriter> metrics_;
   bool failing_ = false;

@@ -33,7 +33,13 @@ void StepResults::push(int64_t step, const Tensors& tensors, Stream& stream) {
   stream.copy(host, tensors.loss_sums.raw(), tensors.loss_sums.bytes());
   stream.copy(host + datasets_, tensors.grad_sum_of_squares.raw(), sizeof(float));
   stream.copy(host + datasets_ + 1, tensors.skip.raw(), sizeof(float));
-  steps_[slot] = {step, std::exchange(has_end_, true) ? last_end_ : begin, begin, mark(stream)};
+  const bool has_z_loss = tensors.z_loss.defined();
+  if (has_z_loss) stream.copy(host + datasets_ + 2, tensors.z_loss.raw(), sizeof(float));
+  steps_[slot] = {.step = step,
+                  .before = std::exchange(has_end_, true) ? last_end_ : begin,
+                  .begin = begin,
+                  .end = mark(stream),
+                  .has_z_loss = has_z_loss};
   last_end_ = last_mark_;
 }
 
@@ -46,6 +52,7 @@ std::optional<StepResult> StepResults::pop() {
   const float* host = static_cast<const float*>(host_.data()) + slot * slot_floats();
   return StepResult{.step = pending.step,
                     .loss_sums = {host, host + datasets_},
+                    .z_loss_sum = pending.has_z_loss ? std::optional<double>(host[datasets_ + 2]) : std::nullopt,
                     .grad_norm = std::sqrt(static_cast<double>(host[datasets_])),
                     .skipped = host[datasets_ + 1] != 0,
                     .step_ms = end.milliseconds_since(marks_[pending.begin]),

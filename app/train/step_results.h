@@ -11,11 +11,12 @@ namespace octavo {
 
 struct StepResult {
   int64_t step = 0;
-  std::vector<double> loss_sums;  // over the step's tokens, by dataset
-  double grad_norm = 0;           // before clipping
-  bool skipped = false;           // it changed nothing
-  double step_ms = 0;             // since the end of the step before, or since start()
-  double pause_ms = 0;            // from the end of the step before to start(), where that was between them
+  std::vector<double> loss_sums;     // over the step's tokens, by dataset
+  std::optional<double> z_loss_sum;  // over the same; none without training.z_loss
+  double grad_norm = 0;              // before clipping
+  bool skipped = false;              // it changed nothing
+  double step_ms = 0;                // since the end of the step before, or since start()
+  double pause_ms = 0;               // from the end of the step before to start(), where that was between them
 };
 
 class StepResults {
@@ -28,11 +29,12 @@ class StepResults {
   // The same, but the time up to now is no pause between steps.
   void start_anew(Stream& stream);
 
-  // Float32 tensors that a step makes: [datasets], [1], [1].
+  // Float32 tensors that a step makes: [datasets], [1], [1], and [1] or undefined.
   struct Tensors {
     const Tensor& loss_sums;
     const Tensor& grad_sum_of_squares;
     const Tensor& skip;
+    const Tensor& z_loss;
   };
   // Queues their copy on `stream` behind the step. At most two are pending.
   void push(int64_t step, const Tensors& tensors, Stream& stream);
@@ -51,8 +53,9 @@ class StepResults {
     size_t before = 0;  // marks: the end of the step before, or the first start
     size_t begin = 0;
     size_t end = 0;
+    bool has_z_loss = false;
   };
-  int64_t slot_floats() const { return datasets_ + 2; }
+  int64_t slot_floats() const { return datasets_ + 3; }
   size_t mark(Stream& stream);
 
   int64_t datasets_;

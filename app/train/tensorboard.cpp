@@ -97,6 +97,35 @@ void TensorBoardWriter::write(int64_t step, std::span<const Scalar> scalars) {
     append_raw(value, static_cast<float>(scalar.value));
     append_bytes_field(summary, 1, value);
   }
+  write_summary(step, summary);
+}
+
+void TensorBoardWriter::write_text(int64_t step, const std::string& tag, std::string_view markdown) {
+  constexpr uint64_t kStringType = 7;
+  std::string dim;
+  append_key(dim, 1, Wire::kVarint);
+  append_varint(dim, 1);
+  std::string shape;
+  append_bytes_field(shape, 2, dim);
+  std::string tensor;
+  append_key(tensor, 1, Wire::kVarint);
+  append_varint(tensor, kStringType);
+  append_bytes_field(tensor, 2, shape);
+  append_bytes_field(tensor, 8, markdown);
+  std::string plugin;
+  append_bytes_field(plugin, 1, "text");
+  std::string metadata;
+  append_bytes_field(metadata, 1, plugin);
+  std::string value;
+  append_bytes_field(value, 1, tag);
+  append_bytes_field(value, 8, tensor);
+  append_bytes_field(value, 9, metadata);
+  std::string summary;
+  append_bytes_field(summary, 1, value);
+  write_summary(step, summary);
+}
+
+void TensorBoardWriter::write_summary(int64_t step, std::string_view summary) {
   std::string event = event_with_time();
   append_key(event, 2, Wire::kVarint);
   append_varint(event, static_cast<uint64_t>(step));

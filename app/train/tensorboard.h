@@ -5,7 +5,11 @@
 //   masked_crc(x) = rotate_right(crc32c(x), 15) + 0xa282ead8,
 // each holding one serialized Event (tensorflow/core/util/event.proto). The fields used here:
 //   Event   { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
-//   Summary { repeated Value value = 1; }   Value { string tag = 1; float simple_value = 2; }
+//   Summary { repeated Value value = 1; }
+//   Value   { string tag = 1; float simple_value = 2; TensorProto tensor = 8; SummaryMetadata metadata = 9; }
+// and of a text, which TensorBoard's plugin of that name shows,
+//   TensorProto     { DataType dtype = 1; TensorShapeProto tensor_shape = 2; repeated bytes string_val = 8; }
+//   SummaryMetadata { PluginData plugin_data = 1; }   PluginData { string plugin_name = 1; }
 // The first Event has file_version "brain.Event:2" alone.
 #pragma once
 
@@ -36,9 +40,12 @@ class TensorBoardWriter {
   const std::string& path() const { return file_.path(); }
   // All scalars of one step as one event, stamped with the present time.
   void write(int64_t step, std::span<const Scalar> scalars);
+  // A text in Markdown.
+  void write_text(int64_t step, const std::string& tag, std::string_view markdown);
   const AppendFile& file() const { return file_; }
 
  private:
+  void write_summary(int64_t step, std::string_view summary);
   void write_record(std::string_view event);
 
   AppendFile file_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "app/memory/plan_memory.h"
@@ -22,7 +23,7 @@ std::string describe_steps(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
-std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, double z_score) {
+std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
   const double loss = step.loss();
   const char* outcome = verdict == StepVerdict::kSkipped ? "; it changes nothing" : "";
   const std::string samples =
@@ -32,12 +33,26 @@ std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, dou
                        step.result.grad_norm, samples);
   }
   return fmt::format("step {}: the loss of {:.4f} is a spike, {:.1f} standard deviations above those before; {}",
-                     step.step(), loss, z_score, samples);
+                     step.step(), loss, marks.loss_z.value_or(0), samples);
+}
+
+// Of what is wrong with a step, or stands out.
+void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
+  if (verdict != StepVerdict::kGood) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, marks));
+  if (marks.grad_norm_z) {
+    log_warning("step {}: the gradient norm of {:.3f} is a spike, {:.1f} standard deviations above those before",
+                step.step(), step.result.grad_norm, *marks.grad_norm_z);
+  }
+  if (marks.slowdown) {
+    log_warning("step {}: it took {:.0f} ms, {:.1f} times as long as those before", step.step(), step.result.step_ms,
+                *marks.slowdown);
+  }
 }
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
+Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput,
+                 Console* console)
     : config_(config),
       runtime_(runtime),
       timer_(timer),
@@ -46,7 +61,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
              if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena);
            }),
       guard_(config.training),
-      precision_guard_(config.precision_guard) {
+      precision_guard_(config.precision_guard),
+      goodput_(std::move(goodput)),
+      first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
   loader_state_ = run_.start().loader_state;
   if (config.precision_guard.every > 0 && !has_precision_guard(config) && runtime.group().is_root()) {
@@ -56,9 +73,9 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer)
   const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree([&] {
     log_.emplace(config_, runtime, runtime.group().is_root(),
-                 continues ? std::optional(run_.start().step) : std::nullopt);
+                 continues ? std::optional(run_.start().step) : std::nullopt, console);
   });
-  goodput_.emplace(config.logging.dir, continues && runtime.group().is_root(), run_.start().steps_s);
+  if (!goodput_) goodput_.emplace(config.logging.dir, continues && runtime.group().is_root(), run_.start().steps_s);
   timer_.mark("memory");
 }
 
@@ -76,13 +93,17 @@ void Trainer::log_start() {
   if (run_.start().step >= config_.training.steps) {
     log_info("nothing to do: step {} of {} is reached", run_.start().step, config_.training.steps);
   } else {
-    run_.data_report().log_start();
-    log_info("started in {}", timer_.report());
+    const StageSpan& stage = config_.stage;
+    if (stage.number > 0)
+      log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
+               stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size,
+               config_.data.seq_len);
+    if (first_of_process_) log_info("started in {}", timer_.report());
   }
 }
 
 Trainer::Outcome Trainer::train(StopSignals& signals) {
-  goodput_->add(Goodput::kStart, seconds_since_launch());
+  goodput_->add(Goodput::kStart, first_of_process_ ? seconds_since_launch() : seconds_since(begin_));
   const auto tuning = std::chrono::steady_clock::now();
   run_.warm_up();
   goodput_->add(Goodput::kTuning, seconds_since(tuning));
@@ -95,6 +116,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
   results.start(stream);
   for (int64_t step = run_.start().step + 1; step <= total_steps; ++step) {
     if (run_.in_bfloat16() && step > run_.bfloat16_until()) back_to_fp8(step, signals);
+    const std::unique_ptr<StepTrace> trace = step == config_.trace.step ? run_.trace() : nullptr;
     run_.next_batch();
     signals.at_step(step);
     run_.queue_step(step, guard_.loss_limit(step));
@@ -107,7 +129,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool due = last || save_postponed || checkpoints.due(step);
     const bool comparing = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !last;
     const bool in_memory = !due && checkpoints.due_in_memory(step);
-    const bool waiting = validating || due || in_memory || comparing || request != kGoOn;
+    const bool waiting = validating || due || in_memory || comparing || trace || request != kGoOn;
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
     const bool first = step == run_.start().step + 1;
@@ -115,6 +137,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     while (results.pending() > in_flight) {
       const FinishedStep finished = pop_step();
       const bool current = results.pending() == 0;
+      if (current && trace) write_trace(*trace, step);
       finish_step(finished, current && (last || request == kStop), current && validating, signals);
     }
     // A signal, or what was just seen of a step.
@@ -170,12 +193,12 @@ Trainer::Request Trainer::agreed_request(const StopSignals& signals) {
 FinishedStep Trainer::pop_step() {
   FinishedStep step = run_.pop_step();
   const StepResult& result = step.result;
-  log_->count(result.step_ms, step.data.data_ms);
   const double lost_ms = std::min(step.data.data_lost_ms, result.step_ms);
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
   judge(step);
+  log_->count(step, run_.tokens_seen(step.step()), guard_.marks());
   return step;
 }
 
@@ -191,12 +214,15 @@ Progress Trainer::progress_after(int64_t step) const {
 void Trainer::judge(const FinishedStep& step) {
   const double loss = step.loss();
   if (step.result.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.step() - 1);
-  const StepVerdict verdict = guard_.judge(step.step(), loss, step.result.skipped);
+  const auto sequences = static_cast<double>(config_.training.batch_schedule().batch_size(step.step()));
+  const StepVerdict verdict = guard_.judge({.step = step.step(),
+                                            .loss = loss,
+                                            .grad_norm = step.result.grad_norm,
+                                            .sample_ms = step.result.step_ms / sequences,
+                                            .skipped = step.result.skipped});
   loader_state_ = step.data.loader_state;
   if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);
-  if (verdict == StepVerdict::kGood) return;
-  if (runtime_.group().is_root())
-    log_line(LogLevel::kWarning, describe_bad_step(step, verdict, guard_.z_score(step.step(), loss)));
+  if (runtime_.group().is_root()) warn_of(step, verdict, guard_.marks());
   const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
   if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, kRollBack + step.step());
 }
@@ -211,9 +237,24 @@ void Trainer::finish_step(const FinishedStep& step, bool always, bool validating
   }
   const bool due = config_.logging.every > 0 && step.step() % config_.logging.every == 0;
   const bool first = step.step() == run_.start().step + 1;
-  if (due || first || always || validating || step.result.skipped || precision_gap_ || run_.fp8_due(step.step()))
+  const bool stands_out = guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped;
+  if (due || first || always || validating || stands_out || precision_gap_ || run_.fp8_due(step.step()))
     report(step, validation);
   if (guard_.has_given_up()) give_up(step.step());
+}
+
+void Trainer::write_trace(StepTrace& trace, int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string path = fmt::format("{}/trace_step_{:08}.json", config_.logging.dir, step);
+  try {
+    trace.write(path, fmt::format("step {} of {}, {}", step, config_.logging.dir, runtime_.describe()));
+    if (runtime_.group().is_root()) log_info("a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
+  } catch (const std::exception& error) {  // a run is worth more than its trace
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
+  }
+  goodput_->add(Goodput::kChecks, seconds_since(begin));
+  run_.results().start_anew(runtime_.stream());
 }
 
 // The steps behind this one may have gone well: then the run goes on. Else the weights are those of the last good step,
@@ -330,6 +371,7 @@ void Trainer::compare_with_bfloat16(int64_t step, double loss) {
 void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation) {
   StepContext context{.tokens = run_.tokens_seen(step.step()),
                       .skipped_steps = guard_.skipped(),
+                      .marks = guard_.marks(),
                       .goodput = goodput_->share(),
                       .loss_by_dataset = run_.data_report().means(step.result.loss_sums, step.data.targets)};
   if (validation) {

@@ -1,14 +1,17 @@
 // The training loop: one object a run. See Trainer::run() for the life of a step.
 #pragma once
 
+#include <chrono>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/config/config.h"
 #include "app/guard/precision_guard.h"
 #include "app/guard/step_guard.h"
+#include "app/run/console.h"
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
@@ -24,14 +27,22 @@ class Trainer {
   // Opens the data, allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from
   // or a random initialization. A collective; what is wrong is an InputError on every rank, before any training.
   // `config` is validated and its device resolved; `runtime` and `timer`, which has the times of all this, must outlive
-  // the trainer.
-  Trainer(const Config& config, Runtime& runtime, StartupTimer& timer);
+  // the trainer. The goodput is carried on from the stage before, where there was one. `console`: where the progress is
+  // shown, if it is a terminal. OtherStage as TrainingRun.
+  Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput = {},
+          Console* console = nullptr);
+
+  const TrainingRun& training_run() const { return run_; }
+  const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }
 
   enum class Outcome { kDone, kStopped };
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when too
   // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
   // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
+  // After a run: the step of its last checkpoint, and what it made of its time.
+  int64_t saved_step() const { return run_.saved_step(); }
+  Goodput take_goodput() { return std::move(*goodput_); }
 
  private:
   // What ranks ask for between two steps; the largest is done.
@@ -55,6 +66,8 @@ class Trainer {
   // Validates if asked, unless a signal comes meanwhile, and reports a step when it is due, `always`, or validated.
   // Error where the run cannot go on.
   void finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals);
+  // Of the step that was just waited for.
+  void write_trace(StepTrace& trace, int64_t step);
   void give_up(int64_t step);
   void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
   bool goes_back(Request request);
@@ -68,6 +81,7 @@ class Trainer {
   void save(const Progress& progress, RunCheckpoints::Save which);
 
   const Config config_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Runtime& runtime_;
   StartupTimer& timer_;
   std::optional<Validator> validator_;  // made by run_
@@ -76,6 +90,7 @@ class Trainer {
   PrecisionGuard precision_guard_;
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
+  const bool first_of_process_;
   nlohmann::json loader_state_;  // after the last step judged
   Progress good_;                // before the steps in a row that are passed over
   Progress before_comparison_;

@@ -7,14 +7,15 @@
 #include <span>
 #include <utility>
 
+#include "app/config/stages.h"
 #include "app/memory/plan_memory.h"
 #include "app/run/weights.h"
 #include "app/train/config_changes.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/profiler.h"
 #include "kernels/reduce.h"
-#include "model/schedule.h"
 
 namespace octavo {
 
@@ -35,12 +36,13 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       checkpoints_(config_, runtime, state_),
       snapshot_(runtime.stream().device()) {
   corruption_.emplace(config_, runtime, state_, checkpoints_);
-  if (runtime.group().is_root()) log_decisions(model_.options(), model_.arena().buffer().bytes());
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
   prepare_fp8_reports();
   std::optional<Checkpoint> found = checkpoints_.open();
   timer_.mark("reading");
+  const size_t stage = stage_of_step(config_, (found ? found->step() : 0) + 1);
+  if (config_.stage.number > 0 && config_.stage.number != static_cast<int64_t>(stage) + 1) throw OtherStage(stage);
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(found);
     data_report_->check_max_epochs();
@@ -76,9 +78,11 @@ void TrainingRun::reserve_snapshot() {
 
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
   if (found) {
+    check_same_model(found->model_config(), config_.model, found->path().string());
     compare_configs(*found);
     load(*found);
     timer_.mark("reading");
+    // On a line of its own, not of the start screen: nothing breaks or shortens it for those who look for it.
     if (runtime_.group().is_root()) log_info("resuming {} after step {}", found->path().string(), start_.step);
     return;
   }
@@ -87,19 +91,24 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
   timer_.mark("data");
   load_initial_weights(config_, state_.parameters, runtime_.stream(),
                        {runtime_.group().rank(), runtime_.group().size()});
+  state_.optimizer.begin(runtime_.stream());
   if (!config_.init_from.empty()) timer_.mark("reading");
 }
 
 void TrainingRun::open_data(const nlohmann::json* loader_state) {
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
+                              .batch_size_warmup = config_.training.batch_size_warmup,
+                              .steps_done = start_.step,
                               .rank = runtime_.mesh().data().rank(),
                               .num_ranks = runtime_.mesh().data().size(),
+                              .enters_stage = config_.stage.number > 1 && start_.step == config_.stage.steps_before,
                               .vocab_size = config_.model.vocab_size};
   data_report_.reset();
   feed_.reset();
   feed_.emplace(std::make_unique<Loader>(config_.data, options, loader_state));
-  const int64_t steps_left = std::max<int64_t>(0, config_.training.steps - start_.step);
-  data_report_.emplace(config_.data, feed_->loader(), steps_left * config_.training.global_batch_size);
+  const BatchSchedule batches = config_.training.batch_schedule();
+  const int64_t samples_left = batches.samples(config_.training.steps) - batches.samples(start_.step);
+  data_report_.emplace(config_.data, feed_->loader(), std::max<int64_t>(0, samples_left));
   start_.loader_state = feed_->loader().state_json();
 }
 
@@ -124,8 +133,7 @@ bool TrainingRun::allows(AllowedChange change) const {
   return std::find(allowed.begin(), allowed.end(), change) != allowed.end();
 }
 
-// Says what the run does otherwise than the one that saved the checkpoint. Warns of a rate that jumps: a longer
-// run goes back to one that it had left long ago.
+// Says what the run does otherwise than the one that saved the checkpoint.
 void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
   const nlohmann::json& meta = checkpoint.meta();
   if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
@@ -137,21 +145,27 @@ void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
     if (is_root) log_warning("what is otherwise than when it was saved is not known: {}", error.what());
     return;
   }
-  const std::string changes = describe(config_changes(before, config_));
+  const Config now = whole_config(config_);
+  const std::string changes = describe(config_changes(before, now));
   if (!changes.empty() && is_root) log_info("otherwise than when it was saved: {}", changes);
+  check_schedule(checkpoint, before, now);
+}
+
+// What the next step would have been like without the changes it is like with them, unless other is meant: a longer run
+// goes back to a rate that it had left long ago. Where there was to be no next step, that holds for the last one.
+void TrainingRun::check_schedule(const Checkpoint& checkpoint, const Config& before, const Config& now) const {
   const int64_t step = checkpoint.step();
-  if (!rate_jumps(before, config_, step)) return;
-  const auto rate = [](const Config& config, int64_t at) {
-    return learning_rate(config.optimizer, at, config.training.steps);
-  };
-  if (!is_root) return;
-  const std::string rates = fmt::format("learning rate: {:.3g} at step {}, {:.3g} at step {}", rate(before, step), step,
-                                        rate(config_, step + 1), step + 1);
-  if (allows(AllowedChange::kSchedule)) return log_info("{}", rates);
-  log_warning(
-      "{}: it jumps, as step {} would have had {:.3g} by this config; checkpoint.allow_changes: [schedule] says "
-      "that this is meant",
-      rates, step, rate(config_, step));
+  const int64_t next = std::min(step + 1, before.total_steps());
+  const StepSchedule expected = schedule_of(before, next);
+  const StepSchedule found = schedule_of(now, next);
+  CHECK_INPUT(allows(AllowedChange::kSchedule) || same(expected, found),
+              "{}: step {} would have {} by this config, but {} by the one that it was saved with ({}); expected the "
+              "same, or checkpoint.allow_changes: [schedule]",
+              checkpoint.path().string(), next, describe(found), describe(expected),
+              describe(schedule_changes(before, now)));
+  if (!runtime_.group().is_root() || step == 0 || step >= config_.total_steps()) return;
+  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr, step,
+           schedule_of(now, step + 1).lr, step + 1);
 }
 
 // All that a run goes on from.
@@ -170,6 +184,9 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < bfloat16_until_)) switch_precision();
   load_state(checkpoint, state_, runtime_.stream());
+  if (config_.optimizer.ema_decay > 0 && !checkpoint.has_average() && runtime_.group().is_root()) {
+    log_info("{} has no average of the weights, so it begins with these", checkpoint.path().string());
+  }
   checkpoints_.started_from(&checkpoint);
 }
 
@@ -177,6 +194,7 @@ void TrainingRun::warm_up() {
   if (!runtime_.stream().is_cuda()) return;
   const auto warm_up = [&] {
     state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
+    state_.optimizer.warm_up(runtime_.stream());
     runtime_.stream().synchronize();
   };
   if (has_precision_guard(config_)) {
@@ -209,18 +227,30 @@ std::vector<int64_t> TrainingRun::targets_of_step(const Batch& batch) {
 
 TrainingStep TrainingRun::training_step_of(int64_t step, const StepData& data) const {
   return {.number = step,
-          .lr = learning_rate(config_.optimizer, step, config_.training.steps),
+          .lr = config_.learning_rate(step),
           .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0})};
 }
 
-void TrainingRun::next_batch() { batch_ = &feed_->next(runtime_.group(), results_); }
+void TrainingRun::next_batch() {
+  const ProfilerRange range(runtime_.stream(), "next batch", Profiler::Kind::kHostRange);
+  batch_ = &feed_->next(runtime_.group(), results_);
+}
+
+void TrainingRun::log_events(const Batch& batch, int64_t step) {
+  data_report_->log_events(batch, step);
+  const BatchSchedule batches = config_.training.batch_schedule();
+  const int64_t size = batches.batch_size(step);
+  if (step > start_.step + 1 && size != batches.batch_size(step - 1))
+    log_info("training.batch_size_warmup: {} sequences a step from step {} on", size, step);
+}
 
 // The statistics' copy is the first of those to the host, so that it is done when the step's result is popped.
 void TrainingRun::queue_step(int64_t step, float loss_limit) {
   const FedBatch& fed = *batch_;
   Stream& stream = runtime_.stream();
+  const ProfilerRange range(stream, "queue step", Profiler::Kind::kHostRange);
   state_.batch.upload(*fed.batch);
-  if (runtime_.group().is_root()) data_report_->log_events(*fed.batch, step);
+  if (runtime_.group().is_root()) log_events(*fed.batch, step);
   StepData data{.targets = targets_of_step(*fed.batch),
                 .epochs = data_report_->epochs(fed.batch->state_after),
                 .samples = fed.samples,
@@ -238,10 +268,11 @@ void TrainingRun::queue_step(int64_t step, float loss_limit) {
   corruption_->end_step(step);
   step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
-  results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip}, stream);
+  results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip, state_.z_loss}, stream);
 }
 
 FinishedStep TrainingRun::pop_step() {
+  const ProfilerRange range(runtime_.stream(), "wait for the result", Profiler::Kind::kHostRange);
   FinishedStep step{.result = results_.pop().value(), .data = std::move(step_data_.front())};
   step_data_.pop_front();
   corruption_->finish_step(step.step());

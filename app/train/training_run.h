@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "app/run/fp8_report.h"
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
+#include "app/run/step_trace.h"
 #include "app/train/batch_feed.h"
 #include "app/train/corruption_watch.h"
 #include "app/train/data_report.h"
@@ -38,15 +40,18 @@ struct Progress {
 class TrainingRun {
  public:
   // Allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from or a random
-  // initialization. What is wrong is an InputError on every rank. `runtime` and `timer`, which has the times of all
-  // this, must outlive the run. `with_validation`, once there is memory: takes that of the validation.
+  // initialization. What is wrong is an InputError on every rank; OtherStage where it goes on in another stage than
+  // that of the config. `runtime` and `timer`, which has the times of all this, must outlive the run.
+  // `with_validation`, once there is memory: takes that of the validation.
   TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer,
               const std::function<void(Arena&)>& with_validation);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   Llama& model() { return state_.model; }
+  const TrainingModel& training_model() const { return model_; }
   RunCheckpoints& checkpoints() { return checkpoints_; }
+  const RunCheckpoints& checkpoints() const { return checkpoints_; }
   CorruptionWatch& corruption() { return *corruption_; }
   const DataReport& data_report() const { return *data_report_; }
   StepResults& results() { return results_; }
@@ -54,7 +59,8 @@ class TrainingRun {
   // What the run goes on from, or was set back to.
   const Progress& start() const { return start_; }
   int64_t tokens_seen(int64_t step) const {
-    return start_.tokens + (step - start_.step) * config_.training.global_batch_size * config_.data.seq_len;
+    const BatchSchedule batches = config_.training.batch_schedule();
+    return start_.tokens + (batches.samples(step) - batches.samples(start_.step)) * config_.data.seq_len;
   }
   int64_t saved_step() const { return saved_step_; }  // of the last checkpoint that was begun, or gone on from
 
@@ -69,6 +75,10 @@ class TrainingRun {
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
   // What was measured of the casts of a popped step that is due.
   std::vector<Fp8TensorReport> pop_fp8() { return fp8_reporter_->pop(); }
+  // Records what is queued from now on. A collective.
+  std::unique_ptr<StepTrace> trace() {
+    return std::make_unique<StepTrace>(state_, training_rank(runtime_), runtime_.group());
+  }
   // The loss of a step on the next batch, which is taken at once and reported nowhere.
   double loss_of_step(int64_t step);
   // Batches from now on can be had again, after replay(), until forget_batches().
@@ -104,7 +114,9 @@ class TrainingRun {
   void resume_data(const nlohmann::json* loader_state);
   bool allows(AllowedChange change) const;
   void compare_configs(const Checkpoint& checkpoint) const;
+  void check_schedule(const Checkpoint& checkpoint, const Config& before, const Config& now) const;
   void load(Checkpoint& checkpoint);
+  void log_events(const Batch& batch, int64_t step);
   std::vector<int64_t> targets_of_step(const Batch& batch);
   TrainingStep training_step_of(int64_t step, const StepData& data) const;
 

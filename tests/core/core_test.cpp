@@ -310,5 +310,50 @@ TEST(Profiler, TellsWhatBoundsAnOp) {
   EXPECT_TRUE(totals.at("all_reduce").communication);
 }
 
+TEST(Profiler, ATimelineNestsAndTotalsLeaveRangesOut) {
+  Stream stream = Stream::cpu();
+  Event origin(Device::kCpu, true);
+  origin.record(stream);
+  Profiler profiler(Device::kCpu, Profiler::Detail::kTimeline);
+  stream.set_profiler(&profiler);
+  {
+    const ProfilerRange host(stream, "wait", Profiler::Kind::kHostRange);
+    const ProfilerRange block(stream, "block 3");
+    const OpTimer timer(stream, {.name = "all_gather", .bytes = 8, .bound = OpBound::kCommunication}, "block 4");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::vector<Profiler::Span> spans = profiler.spans(origin);
+  ASSERT_EQ(spans.size(), 3u);
+  const auto& [wait, block, op] = std::tie(spans[0], spans[1], spans[2]);
+  EXPECT_EQ(wait.kind, Profiler::Kind::kHostRange);
+  EXPECT_GT(wait.host_end_ms, wait.host_begin_ms);
+  EXPECT_EQ(block.kind, Profiler::Kind::kRange);
+  EXPECT_STREQ(block.op.name, "block 3");
+  EXPECT_EQ(op.kind, Profiler::Kind::kOp);
+  EXPECT_STREQ(op.what, "block 4");
+  EXPECT_LE(0, block.begin_ms);
+  EXPECT_LE(block.begin_ms, op.begin_ms);
+  EXPECT_GE(op.end_ms, op.begin_ms + 1);
+  EXPECT_LE(op.end_ms, block.end_ms);
+  EXPECT_EQ(profiler.totals().size(), 1u);
+}
+
+TEST(Profiler, OfOpsAloneHasNoRanges) {
+  Stream stream = Stream::cpu();
+  Event origin(Device::kCpu, true);
+  origin.record(stream);
+  Profiler profiler(Device::kCpu);
+  stream.set_profiler(&profiler);
+  const std::vector<float> values(4, 1.0f);
+  std::vector<float> copied(4);
+  {
+    const ProfilerRange block(stream, "block 3");
+    stream.copy(copied.data(), values.data(), 16);
+  }
+  ASSERT_EQ(profiler.spans(origin).size(), 1u);
+  EXPECT_EQ(profiler.totals().at("copy").bytes, 32);
+  EXPECT_EQ(copied, values);
+}
+
 }  // namespace
 }  // namespace octavo

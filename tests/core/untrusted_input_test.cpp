@@ -85,6 +85,13 @@ TEST(Printable, LinesKeepTheirEnds) {
 TEST(Printable, TellsUtf8) {
   for (const char* text : {"", "plain \x1b\n", "caf\u00e9 \u0085 \U0001f600"}) EXPECT_TRUE(is_utf8(text)) << text;
   for (const char* text : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80"}) EXPECT_FALSE(is_utf8(text)) << printable(text);
+  for (const char* text :
+       {"", "a", "caf\u00e9", "\U0001f600", "\xff", "\xc0", "\xf5\x80", "\xe2\x82\xac", "\x80\x80\x80\x80"}) {
+    EXPECT_EQ(incomplete_character_bytes(text), 0U) << printable(text);
+  }
+  EXPECT_EQ(incomplete_character_bytes("a\xc3"), 1U);
+  EXPECT_EQ(incomplete_character_bytes("\xe2\x82"), 2U);
+  EXPECT_EQ(incomplete_character_bytes("a\xf0\x9f\x98"), 3U);
 }
 
 TEST(Printable, JsonHasNoControlCharacters) {

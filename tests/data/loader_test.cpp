@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "core/error.h"
@@ -97,7 +99,6 @@ TEST_F(LoaderTest, AnyNumberOfRanksReadsTheSameBatches) {
     for (int64_t r = 0; r < num_ranks; ++r) {
       ranks.push_back(std::make_unique<Loader>(
           config_, LoaderOptions{.global_batch_size = 120, .rank = r, .num_ranks = num_ranks}));
-      EXPECT_EQ(ranks.back()->local_batch_size(), 120 / num_ranks);
     }
     for (int step = 0; step < 10; ++step) {
       const Batch joined = joined_batch(ranks);
@@ -112,6 +113,84 @@ TEST_F(LoaderTest, AnyNumberOfRanksReadsTheSameBatches) {
       }
     }
   }
+}
+
+TEST(BatchScheduleTest, PhasesComeOneAfterTheOther) {
+  const BatchSchedule schedule(64, {{.batch_size = 8, .steps = 3}, {.batch_size = 32, .steps = 1}});
+  int64_t samples = 0;
+  for (int64_t step = 1; step <= 7; ++step) {
+    const int64_t expected = step <= 3 ? 8 : step == 4 ? 32 : 64;
+    EXPECT_EQ(schedule.batch_size(step), expected) << step;
+    EXPECT_EQ(schedule.samples(step - 1), samples);
+    samples += expected;
+  }
+  EXPECT_EQ(BatchSchedule(5).samples(3), 15);
+}
+
+// The samples of the stream one after the other, and the same of a loader that goes on after any of the steps.
+TEST_F(LoaderTest, StepsTakeAsManySamplesAsTheirPhase) {
+  const std::vector<BatchPhase> warmup = {{.batch_size = 4, .steps = 2}, {.batch_size = 8, .steps = 3}};
+  const auto options = [&](int64_t rank, int64_t ranks, int64_t steps_done) {
+    return LoaderOptions{.global_batch_size = 12,
+                         .batch_size_warmup = warmup,
+                         .steps_done = steps_done,
+                         .rank = rank,
+                         .num_ranks = ranks};
+  };
+  SampleStream stream(config_, config_.train, 0);
+  Loader whole(config_, options(0, 1, 0));
+  std::vector<int32_t> tokens(17), start(17);
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto state = nlohmann::json::parse(whole.state_json().dump());
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int64_t rank = 0; rank < 4; ++rank)
+      ranks.push_back(std::make_unique<Loader>(config_, options(rank, 4, step), &state));
+    const Batch joined = joined_batch(ranks);
+    const Batch& batch = whole.next();
+    const size_t rows = step < 2 ? 4 : step < 5 ? 8 : 12;
+    ASSERT_EQ(batch.inputs.size(), rows * 16);
+    for (size_t row = 0; row < rows; ++row) {
+      stream.read(stream.next(), tokens, start);
+      for (size_t t = 0; t < 16; ++t) ASSERT_EQ(batch.inputs[row * 16 + t], tokens[t]);
+    }
+    EXPECT_EQ(joined.inputs, batch.inputs);
+    EXPECT_EQ(joined.state_after, batch.state_after);
+  }
+}
+
+// A stage with other weights and another dataset first takes up the windows that the one before had left.
+TEST_F(LoaderTest, AStageGoesOnInItsDatasets) {
+  Loader first(config_, {.global_batch_size = 10});
+  std::map<int64_t, std::set<int64_t>> windows;  // of the tokens' begin, by dataset
+  SampleStream before(config_, config_.train, 0);
+  for (int64_t g = 0; g < 20; ++g) {
+    const Sample sample = before.next();
+    EXPECT_TRUE(windows[sample.dataset].insert(sample.window.begin).second);
+  }
+  first.next(), first.next();
+  const auto state = nlohmann::json::parse(first.state_json().dump());
+  DataConfig second = config_;
+  second.train = {{.paths = {dir_ / "b"}, .weight = 0.5}, {.paths = {dir_ / "a"}, .weight = 0.5}};
+  second.origin = {.sample = 20, .datasets = {{.id = 1, .draws = 6}, {.id = 0, .draws = 14}}};
+  SampleStream stream(second, second.train, 0);
+  EXPECT_EQ(stream.next_sample(), 20);
+  for (int64_t g = 20; g < 40; ++g) {
+    const Sample sample = stream.next();
+    EXPECT_EQ(sample.index, g);
+    EXPECT_TRUE(windows[1 - sample.dataset].insert(sample.window.begin).second) << g;
+  }
+  EXPECT_EQ(stream.state().draws, (std::vector<int64_t>{16, 24}));
+  EXPECT_EQ(stream.expected_draws(0, 40), 16);
+  EXPECT_THROW(stream.seek(19), InputError);
+
+  Loader entering(second, {.global_batch_size = 10, .enters_stage = true}, &state);
+  EXPECT_EQ(entering.state().next_sample, 20);
+  const std::vector<int32_t> batch = entering.next().inputs;
+  const auto inside = nlohmann::json::parse(entering.state_json().dump());
+  const std::vector<int32_t> next = entering.next().inputs;
+  EXPECT_EQ(Loader(second, {.global_batch_size = 10}, &inside).next().inputs, next);
+  EXPECT_THROW(Loader(second, {.global_batch_size = 10}, &state), OtherData);
+  EXPECT_EQ(Loader(second, {.global_batch_size = 10}).next().inputs, batch);
 }
 
 TEST_F(LoaderTest, StateIsThatOfTheConsumedStep) {

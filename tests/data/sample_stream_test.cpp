@@ -40,6 +40,53 @@ class SampleStreamTest : public testing::Test {
   DataConfig config_;
 };
 
+// What PREFIX.json says, which some programs that write token files leave out.
+TEST_F(SampleStreamTest, SidecarsMustAgree) {
+  config_.train = {dataset("a", 50, 1), dataset("b", 20, 1)};
+  config_.bos_id = 1;
+  const std::string sidecar = dir_ / "b.json";
+  const auto refusal = [&](std::string_view content, int64_t vocab_size = 30'000) {
+    write_file(sidecar, content);
+    try {
+      const SampleStream stream(config_, config_.train, vocab_size);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  write_file(dir_ / "own.json", "one");
+  write_file(dir_ / "copy.json", "one");
+  write_file(dir_ / "other.json", "two");
+  const std::string own = R"({"tokenizer": ")" + (dir_ / "own.json") + R"("})";
+  for (const std::string& content :
+       {std::string("{}"), std::string("[]"), std::string("no JSON"),
+        std::string(R"({"tokenizer": null, "vocab_size": null})"),
+        std::string(R"({"tokenizer": "byte", "vocab_size": 30000, "bos": 1, "eos": 77})"),
+        std::string(R"({"tokenizer": 5, "vocab_size": "many", "bos": null, "eos": 7.5})")}) {
+    EXPECT_EQ(refusal(content), "none") << content;
+  }
+  EXPECT_EQ(refusal(R"({"vocab_size": 30001})"),
+            sidecar + " has vocab_size 30001, but model.vocab_size is 30000, expected at least as many");
+  EXPECT_NE(refusal(R"({"vocab_size": 18446744073709551615})"), "none");
+  EXPECT_EQ(refusal(R"({"bos": 2})"), sidecar + " has bos 2, but data.bos_id is 1, expected the same or null");
+  EXPECT_EQ(refusal(R"({"eos": 78})"), sidecar + " has eos 78, but data.eos_id is 77, expected the same or null");
+  EXPECT_EQ(refusal(own),
+            sidecar + " has the tokenizer " + (dir_ / "own.json") + ", but data.tokenizer is byte, expected the same");
+  config_.bos_id.reset();
+  EXPECT_EQ(refusal(R"({"bos": 2})"), "none");
+  // Without a vocabulary nothing is compared.
+  EXPECT_EQ(refusal(R"({"eos": 78})", 0), "none");
+
+  // Files are the same that have the same content; of one that is not there nobody knows.
+  config_.tokenizer = dir_ / "copy.json";
+  EXPECT_EQ(refusal(own), "none");
+  EXPECT_EQ(refusal(R"({"tokenizer": "elsewhere/tokenizer.json"})"), "none");
+  EXPECT_NE(refusal(R"({"tokenizer": "byte"})").find("has the tokenizer byte, but data.tokenizer is"),
+            std::string::npos);
+  config_.tokenizer = dir_ / "other.json";
+  EXPECT_NE(refusal(own).find("other.json, expected the same"), std::string::npos);
+}
+
 // Spelled out from the definition: which window, and where it lies in the row.
 TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   use_three();
@@ -198,7 +245,7 @@ TEST_F(SampleStreamTest, AnotherCorpusWithTheSameCountsIsRefused) {
   dataset("else/b", 20, 0.2, 10'001);
   SampleStream other = open();
   const std::string fingerprint = other.state_json(other.state()).at("datasets")[1].at("fingerprint");
-  EXPECT_NE(fingerprint, saved.at("datasets")[1].at("fingerprint"));
+  EXPECT_NE(fingerprint, saved.at("datasets")[1].at("fingerprint").get<std::string>());
   expect_mentions(message_of<InputError>([&] { other.restore(saved); }),
                   {"else/b: dataset b", fingerprint, saved.at("datasets")[1].at("fingerprint").get<std::string>(),
                    "data.resume_from_sample to 40"});

@@ -48,28 +48,6 @@ TEST_P(Fp8Test, InferenceGivesTheLossesOfTraining) {
   EXPECT_EQ(training.losses(), inference.losses());
 }
 
-// The logits behind a prompt that lies in a buffer of seq_len tokens, the rest of which is `filling`.
-std::vector<float> logits_behind(const std::vector<int32_t>& prompt, int64_t seq_len, int32_t filling,
-                                 LinearPrecision recipe) {
-  TinyLlama model(fp8_config(), {.micro_batch_size = 1, .seq_len = seq_len}, DType::kFloat32, LlamaMode::kInference,
-                  recipe);
-  calm(model);
-  std::vector<int32_t> buffer(static_cast<size_t>(seq_len), filling);
-  std::copy(prompt.begin(), prompt.end(), buffer.begin());
-  const Tensor logits = model.llama().next_token_logits(Tensor(buffer.data(), DType::kInt32, {seq_len}),
-                                                        static_cast<int64_t>(prompt.size()) - 1);
-  return {logits.data<float>(), logits.data<float>() + logits.numel()};
-}
-
-TEST_P(Fp8Test, PaddingBehindAPromptDoesNotMatter) {
-  const std::vector<int32_t> prompt{3, 14, 15, 9, 26, 5};
-  const std::vector<float> expected = logits_behind(prompt, 16, 0, GetParam());
-  EXPECT_EQ(logits_behind(prompt, 16, 35, GetParam()), expected);
-  // A product of more rows may sum in another order.
-  const std::vector<float> longer = logits_behind(prompt, 64, 51, GetParam());
-  EXPECT_LT(relative_error(longer.data(), expected.data(), static_cast<int64_t>(expected.size())), 5e-3);
-}
-
 INSTANTIATE_TEST_SUITE_P(Recipes, Fp8Test,
                          ::testing::Values(LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
                                            LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise));

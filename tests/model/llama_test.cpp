@@ -166,21 +166,30 @@ TEST_P(LlamaTest, IsCausal) {
   }
 }
 
-TEST(Llama, NextTokenLogitsAreThoseOfTheLoss) {
-  TinyLlama model(tiny_config(), kShape, DType::kFloat32, LlamaMode::kInference);
+TEST(Llama, LastLogitsAreThoseOfTheLoss) {
   std::mt19937_64 generator(1);
-  OwnedBatch tokens = OwnedBatch::random(kShape.tokens(), tiny_config().vocab_size, generator);
-  model.loss(tokens);
-  const std::vector<float> losses = model.losses();
-  for (const int64_t position : {0, 7, 12}) {
-    const Tensor logits = model.llama().next_token_logits(tokens.views().inputs, position);
-    ASSERT_EQ(logits.numel(), tiny_config().vocab_size);
-    double total = 0;
-    for (int64_t v = 0; v < logits.numel(); ++v) total += std::exp(static_cast<double>(logits.data<float>()[v]));
-    const int32_t target = tokens.targets()[static_cast<size_t>(position)];
-    EXPECT_NEAR(std::log(total) - static_cast<double>(logits.data<float>()[target]),
-                static_cast<double>(losses[static_cast<size_t>(position)]), 1e-5);
+  for (const BatchShape& shape :
+       {BatchShape{.micro_batch_size = 1, .seq_len = 13}, {.micro_batch_size = 3, .seq_len = 1}}) {
+    TinyLlama model(tiny_config(), shape, DType::kFloat32, LlamaMode::kInference);
+    OwnedBatch tokens = OwnedBatch::random(shape.tokens(), tiny_config().vocab_size, generator);
+    model.loss(tokens);
+    const std::vector<float> losses = model.losses();
+    const Tensor logits = model.llama().last_logits(tokens.views().inputs);
+    ASSERT_EQ(logits.dim(0), shape.micro_batch_size);
+    ASSERT_EQ(logits.dim(1), tiny_config().vocab_size);
+    for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
+      const auto token = static_cast<size_t>(shape.tokens() - shape.micro_batch_size + row);
+      const int32_t target = tokens.targets()[token];
+      if (target < 0) continue;
+      const float* of_row = logits.rows(row, row + 1).data<float>();
+      double total = 0;
+      for (int64_t v = 0; v < logits.dim(1); ++v) total += std::exp(static_cast<double>(of_row[v]));
+      EXPECT_NEAR(std::log(total) - static_cast<double>(of_row[target]), static_cast<double>(losses[token]), 1e-5);
+    }
   }
+  TinyLlama several(tiny_config(), {.micro_batch_size = 2, .seq_len = 3}, DType::kFloat32, LlamaMode::kInference);
+  OwnedBatch tokens(6);
+  EXPECT_THROW(several.llama().last_logits(tokens.views().inputs), Error);
 }
 
 // The first block, which adds no residual, and one of the others; of a first micro-batch and of a later one.

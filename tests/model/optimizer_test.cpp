@@ -51,7 +51,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   Arena arena(Device::kCpu, 1 << 20);
   Stream stream = Stream::cpu();
   ShardedParameters parameters(layout, {.compute = GetParam().compute}, {}, LlamaMode::kTraining, {}, arena, stream);
-  Optimizer optimizer(config, parameters, nullptr, arena);
+  Optimizer optimizer(config, parameters, {}, nullptr, arena);
 
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;
@@ -75,7 +75,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
       }
     }
     const double lr = 0.01 * step;
-    optimizer.measure_gradients({}, stream);
+    optimizer.measure_gradients(stream);
     optimizer.step(step, lr, {}, stream);
     EXPECT_NEAR(static_cast<double>(optimizer.grad_sum_of_squares().data<float>()[0]), squares, 1e-6 * squares);
     for (size_t p = 0; p < expected.size(); ++p) {
@@ -114,6 +114,61 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
       ASSERT_EQ(weight.bits, BFloat16(parameters.master(piece).data<float>()[i]).bits) << "compute weights follow";
     }
   }
+}
+
+// ema = d ema + (1 - d) w after each update, from the weights that the run begins with; not of a step passed over.
+TEST(OptimizerEmaTest, FollowsTheWeights) {
+  OptimizerConfig config;
+  config.ema_decay = 0.75;
+  const ParameterLayout layout(tiny_config());
+  Arena arena(Device::kCpu, 1 << 20);
+  Stream stream = Stream::cpu();
+  ShardedParameters parameters(layout, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, arena, stream);
+  Optimizer optimizer(config, parameters, {}, nullptr, arena);
+  const OptimizerState& ema = optimizer.states().back();
+  ASSERT_STREQ(ema.name, "ema");
+  const Tensor skip = arena.allocate("skip", DType::kFloat32, {1});
+
+  std::mt19937_64 generator(5);
+  std::normal_distribution<float> normal;
+  const auto fill = [&](const Tensor& flat) {
+    for (const ParameterSpec& spec : layout.specs()) {
+      float* values = flat.data<float>() + spec.offset;
+      for (int64_t i = 0; i < spec.numel(); ++i) values[i] = normal(generator);
+    }
+  };
+  const auto values = [](const Tensor& flat) { return Values(flat.data<float>(), flat.data<float>() + flat.numel()); };
+  fill(parameters.master());
+  fill(optimizer.states().front().shards);  // of a run before
+  optimizer.begin(stream);
+  Values expected = values(parameters.master());
+  EXPECT_EQ(values(ema.shards), expected);
+  EXPECT_EQ(values(optimizer.states().front().shards), Values(expected.size()));
+  for (int step = 1; step <= 4; ++step) {
+    fill(parameters.gradients());
+    skip.data<float>()[0] = step == 3 ? 1.0f : 0.0f;
+    optimizer.measure_gradients(stream);
+    optimizer.step(step, 0.1, skip, stream);
+    const Values weights = values(parameters.master());
+    for (size_t i = 0; step != 3 && i < expected.size(); ++i) expected[i] = 0.75 * expected[i] + 0.25 * weights[i];
+    EXPECT_LT(relative_error(values(ema.shards), expected), 1e-6) << "step " << step;
+  }
+}
+
+TEST(OptimizerEmaTest, CostsNothingWithoutIt) {
+  const ParameterLayout layout(tiny_config());
+  Stream stream = Stream::cpu();
+  const auto bytes = [&](double decay) {
+    Arena plan(Device::kCpu);
+    ShardedParameters parameters(layout, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, plan, stream);
+    OptimizerConfig config;
+    config.ema_decay = decay;
+    const int64_t before = plan.used();
+    const Optimizer optimizer(config, parameters, {}, nullptr, plan);
+    return plan.used() - before;
+  };
+  const int64_t average = layout.total_elements() * dtype_bytes(DType::kFloat32);
+  EXPECT_EQ(bytes(0.9) - bytes(0), average);
 }
 
 }  // namespace

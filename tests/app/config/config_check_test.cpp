@@ -13,6 +13,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
   expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
+  expect_invalid({"optimizer.momentum=0.5"}, "optimizer.momentum is 0.5, but optimizer.type is adamw, expected muon");
   expect_invalid({"optimizer.decay=sqrt"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
   expect_invalid({"data.train=[]"}, "data.train names no dataset");
@@ -60,6 +61,20 @@ TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
   expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=480", "precision.linear=fp8_tensorwise"},
                  "down input: model.intermediate_size on each of parallel.tensor_parallel 4 ranks is 120", 4);
   validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
+}
+
+TEST_F(ConfigTest, SmallerBatchesAtTheStart) {
+  const auto warmup = [](const char* phases) { return std::string("training.batch_size_warmup=") + phases; };
+  const std::string batch = "training.global_batch_size=32";
+  validate(load(kTrainable, {batch, warmup("[{batch_size: 8, steps: 5}, {batch_size: 16, steps: 9}]")}), 2);
+  expect_invalid({batch, warmup("[{batch_size: 8, steps: 5}, {batch_size: 17, steps: 9}]")},
+                 "the batch_size of training.batch_size_warmup is 17, expected a multiple of", 2);
+  expect_invalid({batch, warmup("[{batch_size: 16, steps: 5}, {batch_size: 8, steps: 9}]")},
+                 "training.batch_size_warmup has the batch_size 8, expected sizes that rise", 2);
+  expect_invalid({batch, warmup("{batch_size: 32, steps: 5}")}, "stay below training.global_batch_size 32", 2);
+  expect_invalid({batch, warmup("[{batch_size: 8}]")}, "expected a list of {batch_size: SEQUENCES, steps: STEPS}", 2);
+  expect_invalid({batch, warmup("[{batch_size: 8, steps: 0}]")}, "training.batch_size_warmup.steps is '0'", 2);
+  expect_invalid({batch, warmup("[{batch_size: 8, step: 1}]")}, "training.batch_size_warmup", 2);
 }
 
 TEST_F(ConfigTest, WhatNoRunCanDoIsRefusedByName) {

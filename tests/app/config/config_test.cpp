@@ -40,9 +40,11 @@ data:
   reader_threads: 3
   tokenizer: tok/tokenizer.json
   seed: 18446744073709551615
-training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, seed: 9, deterministic: true, max_skipped_steps: 4,
-           on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, check_every: 11, on_corruption: exclude}
+training: {steps: 7, global_batch_size: 6, micro_batch_size: 3, batch_size_warmup: [{batch_size: 3, steps: 2}], seed: 9, deterministic: true, z_loss: 0.001,
+           max_skipped_steps: 4, on_loss_spike: rollback, loss_spike_z: 4.5, loss_spike_window: 50, check_every: 11, on_corruption: exclude}
 optimizer:
+  type: muon
+  momentum: 0.9
   lr: 3.0e-3
   min_lr_ratio: 0.25
   warmup_steps: 3
@@ -54,6 +56,7 @@ optimizer:
   weight_decay: 0
   grad_clip: 2
   state_dtype: bfloat16
+  ema_decay: 0.999
 precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
@@ -63,9 +66,10 @@ activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
              resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26}
+logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, color: never, trace: {step: 9}}
 validation: {every: 14, batches: 15}
 device: cpu
+stages: [{steps: 3, data: {seq_len: 64}}, {steps: 4, optimizer: {lr: 1.0e-3}}]
 )";
 
 TEST_F(ConfigTest, ReadsEveryKey) {
@@ -99,13 +103,17 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config.training.global_batch_size, 6);
   EXPECT_EQ(config.training.micro_batch_size, 3);
   EXPECT_EQ(config.training.seed, 9u);
+  EXPECT_EQ(config.training.batch_size_warmup, (std::vector<BatchPhase>{{.batch_size = 3, .steps = 2}}));
   EXPECT_TRUE(config.training.deterministic);
+  EXPECT_EQ(config.training.z_loss, 0.001);
   EXPECT_EQ(config.training.check_every, 11);
   EXPECT_EQ(config.training.on_corruption, OnCorruption::kExclude);
 }
 
 TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   const Config config = load(kEveryKey);
+  EXPECT_EQ(config.optimizer.type, OptimizerType::kMuon);
+  EXPECT_EQ(config.optimizer.momentum, 0.9);
   EXPECT_EQ(config.optimizer.lr, 3e-3);
   EXPECT_EQ(config.optimizer.min_lr_ratio, 0.25);
   EXPECT_EQ(config.optimizer.warmup_steps, 3);
@@ -118,6 +126,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.optimizer.weight_decay, 0.0);
   EXPECT_EQ(config.optimizer.grad_clip, 2.0);
   EXPECT_EQ(config.optimizer.state_dtype, DType::kBFloat16);
+  EXPECT_EQ(config.optimizer.ema_decay, 0.999);
   EXPECT_EQ(config.precision.compute, DType::kFloat32);
   EXPECT_TRUE(config.compute_given);
   EXPECT_EQ(config.precision.linear, LinearPrecision::kFp8Rowwise);
@@ -153,6 +162,8 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.logging.dir, "logs");
   EXPECT_FALSE(config.logging.tensorboard);
   EXPECT_EQ(config.logging.fp8_stats_every, 26);
+  EXPECT_EQ(config.logging.color, LogColor::kNever);
+  EXPECT_EQ(config.trace.step, 9);
   EXPECT_EQ(config.validation.every, 14);
   EXPECT_EQ(config.validation.batches, 15);
   EXPECT_EQ(config.device, DeviceChoice::kCpu);
@@ -187,8 +198,8 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
 TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
   const Config config =
       load(kEveryKey, {"device=cuda", "data.train=[{path: only, weight: 2}]", "model.rope_scaling.factor=8",
-                       "training={steps: 50}", "training.steps=60", "optimizer.betas=[0.5, 0.6]", "logging.dir=a=b",
-                       "data.bos_id=", "model.init_from=null"});
+                       "training={steps: 50}", "stages=[]", "training.steps=60", "optimizer.betas=[0.5, 0.6]",
+                       "logging.dir=a=b", "data.bos_id=", "model.init_from=null"});
   EXPECT_EQ(config.device, DeviceChoice::kCuda);
   ASSERT_EQ(config.data.train.size(), 1u);
   EXPECT_EQ(config.data.train[0].paths, std::vector<std::string>{"only"});
@@ -333,6 +344,7 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
                                           "precision.bf16_first_layers=-1",
                                           "logging.every=0",
                                           "logging.fp8_stats_every=-1",
+                                          "logging.trace.step=-1",
                                           "activation_checkpointing.ratio=2",
                                           "parallel.data_parallel_shard=0",
                                           "parallel.data_parallel_shard=-2",
@@ -349,6 +361,7 @@ TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
   expect_error("model: {preset: [llama3_8b]}\n", {"model.preset is a list", "llama3_8b"});
   expect_error("data: {shuffle: random}\n", {"data.shuffle is 'random'", "lcg, none"});
   expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd, inverse_sqrt"});
+  expect_error("optimizer: {ema_decay: 1}\n", {"optimizer.ema_decay is '1'", "at least 0 and below 1"});
   expect_error("optimizer: {state_dtype: float16}\n", {"optimizer.state_dtype is 'float16'", "float32, bfloat16"});
   expect_error("precision: {linear: fp8}\n", {"fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise"});
   expect_error("activation_checkpointing: {mode: some}\n", {"auto, none, selective, block, full"});

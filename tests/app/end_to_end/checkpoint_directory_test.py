@@ -172,7 +172,7 @@ class RunLockTest(Resuming):
 
 class LineageTest(Resuming):
     def test_never_leaves_the_old_run(self):
-        config = self.ten_steps(checkpoint={"every": 4, "keep": 0})
+        config = self.ten_steps(checkpoint={"every": 4, "keep": 0}, optimizer={"schedule": "constant"})
         for ranks in (1, 2):
             directory = self.dir / f"on{ranks}"
             where = (f"checkpoint.dir=on{ranks}", f"logging.dir=log{ranks}")
@@ -220,7 +220,8 @@ class KeptCheckpointsTest(Resuming):
             self.assertEqual(checkpoints(self.dir / name), [f"step_{step:08}" for step in (4, 8, 9, 10)])
 
     def test_every_minutes(self):
-        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2}, checkpoint={"keep": 0})
+        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2}, checkpoint={"keep": 0},
+                                optimizer={"schedule": "constant"})
         for ranks in (1, 2):
             name = f"on{ranks}"
             process = self.start("train", config, "checkpoint.every_minutes=0.005", f"checkpoint.dir={name}",

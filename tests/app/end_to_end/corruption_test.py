@@ -6,7 +6,7 @@ import signal
 import socket
 from pathlib import Path
 
-from support import FAILED, STOPPED, checkpoint_tensors, checkpoints
+from support import ALLOW_SCHEDULE, FAILED, STOPPED, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
 LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
@@ -97,7 +97,7 @@ class CorruptionTest(Corpus):
         step = int(newest[-8:])
         self.assertLess(step, int(found[1]))
         # What is there was saved before, and goes on.
-        self.train(config, f"training.steps={step + 10}", "parallel.data_parallel_replicate=3", ranks=3)
+        self.train(config, f"training.steps={step + 10}", "parallel.data_parallel_replicate=3", ALLOW_SCHEDULE, ranks=3)
         self.assertIn(step + 10, self.metrics())
 
     def test_a_warning_keeps_the_run_and_saves_nothing_more(self):

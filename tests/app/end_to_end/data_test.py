@@ -94,7 +94,7 @@ class PackTest(Scratch):
     def test_packing_under_mpirun_writes_once(self):
         good = self.write("good.txt", "some text")
         result = self.run_octavo("pack", "--input", good, "--output", "packed/corpus", ranks=2)
-        self.assertEqual(result.out.count("packed/corpus"), 1, result.out)
+        self.assertEqual(result.out.count("packed/corpus.bin"), 1, result.out)
         self.assertEqual(read_megatron(self.dir / "packed/corpus")[1], [list(b"some text")])
         self.refused("pack", "--input", "missing", "--output", "packed/corpus", ranks=2)
 

@@ -7,6 +7,20 @@ from training_test import Corpus
 
 
 class DatasetsTest(Corpus):
+    def test_what_stands_beside_the_tokens_must_agree(self):
+        config = self.two()
+        sidecar = self.dir / "letters.json"
+        byte = {"tokenizer": "byte", "vocab_size": 272, "bos": 256, "eos": 257}
+        sidecar.write_text(json.dumps(byte))
+        self.train(config, "training.steps=1")
+        for wrong, mentions in (({"tokenizer": "t.json"}, ["the tokenizer t.json", "data.tokenizer is byte"]),
+                                ({"vocab_size": 273}, ["vocab_size 273", "model.vocab_size is 272"]),
+                                ({"eos": 9}, ["eos 9", "data.eos_id is 257"])):
+            sidecar.write_text(json.dumps(byte | wrong))
+            for line in (("train", config, "checkpoint.resume=never"), ("evaluate", config), ("bench", config, "--data")):
+                self.refused(*line, mentions=["letters.json", *mentions])
+        self.refused("train", config, "checkpoint.resume=never", ranks=2, mentions=["letters.json"])
+
     def two(self, **data):
         letters = write_megatron(self.dir / "letters", [[97 + (i * 7) % 20 for i in range(900)]])
         return self.config(
@@ -22,8 +36,8 @@ class DatasetsTest(Corpus):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 result = self.train(self.two(), f"logging.dir=log{ranks}", f"checkpoint.dir=checkpoints{ranks}", ranks=ranks)
-                self.assertIn("data text:", result.out)
-                self.assertIn("data letters:", result.out)
+                self.assertRegex(result.out, r"data +text +[\d,]+ tokens  weight  75.0%  epochs 0.000 to \d")
+                self.assertRegex(result.out, r"\n +letters +[\d,]+ tokens  weight  25.0%  epochs 0.000 to \d")
                 for step, entry in self.metrics(f"log{ranks}").items():
                     # Of 8 samples a step 6 are of the first, all of as many targets.
                     losses = entry["loss_by_dataset"]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import time
 from unittest import mock
 
 from support import DONE, FAILED, Scratch
@@ -84,6 +86,21 @@ class DoctorTest(Scratch):
             self.assertIn(text, result.out)
         self.assertEqual(list(self.dir.rglob("*")), [self.dir / "scratch"])
 
+    def test_quick(self):
+        began = time.monotonic()
+        result = self.doctor("--quick", "--disk", "to/be/made")
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertIn("nothing hinders training\n", result.out)
+        self.assertEqual(list(self.dir.iterdir()), [])
+        report = json.loads(self.doctor("--quick", "--json", "--ranks-per-node", 8, ranks=2).out)
+        self.assertEqual([rank["planned_ranks"] for rank in report["ranks"]], [8, 8])
+        self.assertGreater(report["ranks"][0]["disk"]["free_bytes"], 0)
+        self.assertEqual((report["rates"], report["machine"]), ([], None))
+
+    def test_quick_where_checkpoints_cannot_be_written(self):
+        result = self.run_octavo("doctor", "--quick", "--disk", "/proc/checkpoints", code=FAILED)
+        self.assertRegex(result.out, rf"PROBLEM  {socket.gethostname()}: checkpoints cannot be written: /proc/")
+
     def test_full_output(self):
         with open("/dev/full", "w") as full:
             self.refused("doctor", "--json", code=FAILED, stdout=full, mentions=["standard output"])
@@ -91,6 +108,7 @@ class DoctorTest(Scratch):
     def test_bad_input(self):
         self.refused("doctor", "--jsn", mentions=["--jsn"])
         self.refused("doctor", "config.yaml", mentions=["config.yaml"])
+        self.refused("doctor", "--quick", "--save", "machine.json", mentions=["--quick"])
         self.refused("doctor", "--save", mentions=["--save"])
         self.refused("doctor", "--save", "nowhere/machine.json", mentions=["nowhere/machine.json"])
         self.refused("doctor", "--disk", "nowhere", mentions=["nowhere", "directory"])

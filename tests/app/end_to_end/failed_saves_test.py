@@ -143,7 +143,7 @@ class FailedSaveTest(Resuming):
             self.assertIn("3 in a row failed", sentence)
 
     def test_old_checkpoint_that_cannot_be_removed(self):
-        config = self.ten_steps(checkpoint={"every": 2, "keep": 1})
+        config = self.ten_steps(checkpoint={"every": 2, "keep": 1}, optimizer={"schedule": "constant"})
         self.train(config, "training.steps=2")
         old = self.dir / "checkpoints/step_00000002"
         self.mount(old, "--bind", old)  # a mount point cannot be renamed

@@ -36,10 +36,16 @@ class GuardsTest(Scratch):
 
     def test_a_spike_is_told(self):
         out = self.noisy().out
-        self.assertEqual(out.count("is a spike"), 1, out)
+        losses = [line for line in out.splitlines() if "the loss of" in line and "is a spike" in line]
+        self.assertEqual(len(losses), 1, out)
         first = (NOISY_STEP - 1) * BATCH
         self.assertRegex(out, rf"step {NOISY_STEP}: the loss of \d+\.\d+ is a spike, \d+\.\d standard deviations above "
                               rf"those before; samples {first} to {first + BATCH - 1}\n")
+        self.assertRegex(out, rf"step {NOISY_STEP}: the gradient norm of \d+\.\d+ is a spike, ")
+        self.assertRegex(out, rf"step {NOISY_STEP}/{STEPS}  .*  \[loss spike z \d+\.\d, grad_norm spike z \d+\.\d.*\]")
+        marked = {key: step for step, entry in self.metrics().items() for key in ("loss_z", "grad_norm_z") if key in entry}
+        self.assertEqual(marked["loss_z"], NOISY_STEP)
+        self.assertGreater(self.metrics()[NOISY_STEP]["grad_norm_z"], 6)
         self.assertNotIn("is a spike", self.noisy("training.loss_spike_window=0", log="off").out)
 
     def test_a_spike_is_passed_over(self):

@@ -276,7 +276,7 @@ class NoFileTest(Hostile):
             unreadable = ["locked.txt", "locked"]
         result = self.run_octavo("pack", "--input", tree, "--output", "packed")
         self.assertIn("1 documents", result.out)
-        self.assertIn(f"{len(unreadable)} unreadable" if unreadable else "packed:", result.out)
+        self.assertIn(f"{len(unreadable)} unreadable" if unreadable else "packed.bin", result.out)
         for name in unreadable:
             self.assertIn(name, result.out)
         # A file that opens, and then refuses to be read.

@@ -28,7 +28,9 @@ class InMemoryTest(Resuming):
 
     def kill_behind(self, config, lines, ranks):
         process = self.start("train", config, ranks=ranks)
-        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines, process)
+        # Steps take a few milliseconds, and what goes to disk is behind them.
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines
+                      and (self.dir / "checkpoints/step_00000025").is_dir(), process)
         for name in os.listdir("/proc"):
             if ranks > 1 and name.isdigit() and parent(int(name)) == process.pid:
                 os.kill(int(name), signal.SIGKILL)

@@ -57,12 +57,21 @@ class PlanTest(Scratch):
         self.assertTrue(self.plan(*arguments, "--gpu-memory", "100GiB")["memory"]["reshard_after_forward"])
 
     def test_price(self):
-        plan = self.plan(MODEL_8B, "--gpus", 8, "--price", "2.5")
+        plan = self.plan(MODEL_8B, "--gpus", 8, "--price-per-gpu-hour", "2.5")
         expected = 2.5 / 3600 / plan["prediction"]["wps"] * 1e9
         self.assertAlmostEqual(plan["dollars_per_billion_tokens"], expected, places=6)
+        run = plan["run"]
+        self.assertEqual(plan["tokens"], plan["steps"] * plan["global_batch_size"] * plan["seq_len"])
+        self.assertAlmostEqual(run["seconds"], plan["steps"] * plan["prediction"]["step_ms"] / 1e3, places=3)
+        self.assertAlmostEqual(run["gpu_hours"], 8 * run["seconds"] / 3600, places=6)
+        self.assertAlmostEqual(run["dollars"], 2.5 * run["gpu_hours"], places=6)
+        self.assertAlmostEqual(run["dollars"] / plan["tokens"] * 1e9, expected, places=6)
+        without = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out
+        self.assertRegex(without, r"this run: [\d,]+ steps, [\d,]+ tokens in [\d.]+ days \(.*\), [\d.]+ GPU-hours\n")
+        self.assertNotIn("dollars", without)
 
     def test_search(self):
-        found = self.plan(MODEL_8B, "--gpus", 8, "--search", "--price", 2)["search"]
+        found = self.plan(MODEL_8B, "--gpus", 8, "--search", "--price-per-gpu-hour", 2)["search"]
         self.assertEqual(len(found), 10)
         self.assertEqual([row["wps"] for row in found], sorted((row["wps"] for row in found), reverse=True))
         for row in found:
@@ -109,12 +118,30 @@ class PlanTest(Scratch):
     def test_published(self):
         rows = self.plan(MODEL_8B, "--published", "--machine", "h100")
         self.assertEqual({row["gpus"] for row in rows}, {128, 256, 512})
+        for row in rows:
+            for key in ("system", "hardware", "precision", "source", "table", "predicted_on"):
+                self.assertTrue(row[key], row)
+        self.assertEqual({row["precision"] for row in rows}, {"bfloat16", "fp8_tensorwise"})
+        text = self.run_octavo("plan", MODEL_8B, "--published", "--machine", "h100").out.splitlines()
+        self.assertEqual(text[len(rows) + 1], "")
+        for line, row in zip(text[1:], rows):
+            for key in ("model", "precision", "system", "table"):
+                self.assertIn(row[key], line)
+        self.assertIn("published on H100, predicted for NVIDIA H100", text[-2])
 
     def test_text(self):
         out = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out
-        for text in ("8,030,261,248 parameters", "master weights", "allocated at the start", "predicted: step", "products"):
+        for text in ("8,030,261,248 parameters", "activations gate_up", "allocated at the start", "predicted: step", "products"):
             self.assertIn(text, out)
+        self.assertTrue(out.startswith("fits on 8 x NVIDIA H200: "), out)
+        all_of_it = self.run_octavo("plan", MODEL_8B, "--gpus", 8, "--all").out
+        for text, rows in ((out, 10), (all_of_it, 30)):
+            table = text.split("\nmemory, one rank ")[1].split("\n\n")[0].splitlines()
+            items = [line for line in table if line.endswith(("whole run", "one step", "one block"))]
+            (self.assertEqual if rows == 10 else self.assertGreater)(len(items), rows, text)
+            self.assertEqual("more, with --all" in text, rows == 10)
         out = self.run_octavo("plan", self.config("none")).out
+        self.assertTrue(out.splitlines()[0].endswith(" GiB a rank on 1 x cpu"), out)
         self.assertIn("no prediction", out)
         self.assertIn("float32 linears", out)
 
@@ -137,7 +164,7 @@ class PlanTest(Scratch):
             self.refused("plan", MODEL_8B, f"--gpu-memory={memory}", mentions=["--gpu-memory", memory, "80GiB"])
         self.refused("plan", MODEL_8B, "--gpus", 3, mentions=["training.global_batch_size"])
         self.refused("plan", MODEL_8B, "--gpus", 0, mentions=["--gpus"])
-        self.refused("plan", MODEL_8B, "--price", "-1", mentions=["--price"])
+        self.refused("plan", MODEL_8B, "--price-per-gpu-hour", "-1", mentions=["--price-per-gpu-hour"])
         self.refused("plan", MODEL_8B, "--machine", "h300", mentions=["h300", "h100, h200"])
         self.refused("plan", MODEL_8B, "--gpu", 3, mentions=["--gpu"])
         self.refused("plan", self.dir / "missing.yaml", mentions=["missing.yaml"])

@@ -79,7 +79,7 @@ class RestartsTest(Restarted):
         self.assertIn("after 1 restarts, as many as --restarts allows", self.restarts(result)[-1])
 
     def test_without_a_new_checkpoint_it_ends(self):
-        program = self.write_program("fails", "[[ $1 == config ]] || { echo >>starts; exit 1; }\n")
+        program = self.write_program("fails", "[[ $1 != train ]] || { echo >>starts; exit 1; }\n")
         result = self.finish(self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1,
                                          variables={"OCTAVO": str(program)}))
         self.assertEqual(result.code, FAILED, result.err)
@@ -91,13 +91,13 @@ class RestartsTest(Restarted):
     def test_ends_that_are_none_to_restart_from(self):
         for code in (DONE, BAD_INPUT, STOPPED):
             with self.subTest(code=code):
-                program = self.write_program("ends", f"[[ $1 == config ]] || {{ echo >>starts{code}; exit {code}; }}\n")
+                program = self.write_program("ends", f"[[ $1 != train ]] || {{ echo >>starts{code}; exit {code}; }}\n")
                 result = self.finish(self.launch("launch_mpirun.sh", "--restarts", 3, "x.yaml", ranks=1,
                                                  variables={"OCTAVO": str(program)}))
                 self.assertEqual(result.code, code, result.err)
                 self.assertEqual(metrics_lines(self.dir / f"starts{code}"), 1)
-        for wrong in ("-1", "x", ""):
-            self.assertEqual(self.finish(self.launch("launch_mpirun.sh", "--restarts", wrong, "x.yaml")).code, BAD_INPUT)
+        for wrong in (["--restarts", "-1"], ["--restarts", "x"], ["--restarts", ""], ["--nocheck"]):
+            self.assertEqual(self.finish(self.launch("launch_mpirun.sh", *wrong, "x.yaml")).code, BAD_INPUT)
 
     def test_a_signal_ends_the_restarts(self):
         config = self.ten_steps(**self.LONG, checkpoint={"every": 5})
@@ -112,7 +112,7 @@ class RestartsTest(Restarted):
         self.check_saved(config, result)
 
     def test_a_signal_between_two_runs(self):
-        program = self.write_program("fails", "[[ $1 == config ]] || { echo >>starts; exit 1; }\n")
+        program = self.write_program("fails", "[[ $1 != train ]] || { echo >>starts; exit 1; }\n")
         process = self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1, variables={"OCTAVO": str(program)})
         self.wait_for(lambda: b"restart 2" in os.pread(process.captured[1].fileno(), 10_000, 0), process)
         time.sleep(0.2)
@@ -121,13 +121,82 @@ class RestartsTest(Restarted):
         self.assertEqual(metrics_lines(self.dir / "starts"), 2)
 
 
+class NodeCheckTest(Restarted):
+    """What the launchers do with nodes that octavo doctor --quick finds unfit, and with excluded ones."""
+
+    UNFIT = ('echo "$@" >>log\n[[ $1 != doctor ]] || { echo "PROBLEM  node7: 7 GPUs are visible"; echo "training is hindered"; exit 1; }\n'
+             '[[ $1 != config ]] || echo -e "checkpoint:\\n  dir: here\\ndevice: auto"\n')
+
+    def launch_with(self, text, *options, variables=None, script="launch_mpirun.sh", code=None):
+        program = self.write_program("octavo", text)
+        result = self.finish(self.launch(script, *options, "x.yaml", ranks=2, variables={"OCTAVO": str(program)} | (variables or {})))
+        self.assertEqual(result.code, code, result.err)
+        log = self.dir / "log"
+        return result, [line for line in (log.read_text().splitlines() if log.exists() else []) if not line.startswith("config ")]
+
+    def test_an_unfit_node_is_named_and_nothing_is_started(self):
+        result, log = self.launch_with(self.UNFIT, code=FAILED)
+        self.assertEqual(log, ["doctor --quick --ranks-per-node 2 --disk here"])
+        self.assertEqual(result.err.splitlines()[0], "PROBLEM  node7: 7 GPUs are visible")
+        self.assertIn("the run was not started", result.err)
+        self.assertNotIn("training is hindered", result.err)
+
+    def test_no_check(self):
+        _, log = self.launch_with(self.UNFIT, "--no-check", code=DONE)
+        self.assertEqual(log, ["train x.yaml"] * 2)
+
+    def test_restarts_check_again_and_end(self):
+        text = self.UNFIT.replace("[[ $1 != doctor ]]", "[[ $1 != doctor || ! -e died ]]") + "[[ $1 != train ]] || { touch died; exit 1; }\n"
+        result, log = self.launch_with(text, "--restarts", "9", code=FAILED)
+        self.assertEqual(log[:3], ["doctor --quick --ranks-per-node 2 --disk here"] + ["train x.yaml"] * 2)
+        self.assertEqual(log[3:], ["doctor --quick --ranks-per-node 2 --disk here"] * 3)
+        self.assertIn("4 times in a row without a new checkpoint", result.err)
+
+    def test_a_program_that_does_not_start(self):
+        result, _ = self.launch_with("echo libnccl.so.2: cannot open shared object file >&2; exit 127\n", code=FAILED)
+        self.assertIn("libnccl.so.2", result.err)
+
+    def test_warnings_do_not_hinder(self):
+        result, log = self.launch_with('echo "$1" >>log; [[ $1 != doctor ]] || { echo "warning  node7: hot"; echo fine; }\n', code=DONE)
+        self.assertEqual((result.err, log.count("train")), ("warning  node7: hot\n", 2))
+
+    def test_excluded_nodes_are_named(self):
+        """With an mpirun that only says which nodes it was given."""
+        (self.dir / "here").mkdir()
+        (self.dir / "here/excluded_hosts").write_text("node2 # step 7: it is ill\nnode9\n")
+        (self.dir / "hosts").write_text("# of a rack\nnode1 slots=8\nnode2.cluster slots=8\nnode3\n")
+        self.write_program("mpirun", 'for ((i = 1; i < $#; i++)); do [[ ${!i} != --hostfile ]] || { j=$((i + 1)); cat "${!j}" >>log; }; done\n')
+        variables = {"PATH": f"{self.dir}:{os.environ['PATH']}", "HOSTFILE": "hosts"}
+        result, log = self.launch_with(self.UNFIT, variables=variables, code=DONE)
+        self.assertEqual(log, ["node1 slots=8", "node3"] * 2)  # the check's, and the run's
+        self.assertEqual(result.err, "launch_mpirun.sh: node2.cluster is left out: excluded_hosts of checkpoint.dir names it\n")
+
+    def test_slurm(self):
+        (self.dir / "here").mkdir()
+        (self.dir / "here/excluded_hosts").write_text("node2\n")
+        self.write_program("scontrol", "printf 'node%d\\n' 1 2 3\n")
+        self.write_program("squeue", "echo UNLIMITED\n")
+        self.write_program("srun", 'echo "srun $*" >>log; while [[ $1 == --* ]]; do shift; done; exec "$@"\n')
+        variables = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT),
+                     "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "24", "SLURM_JOB_NODELIST": "node[1-3]"}
+        result, log = self.launch_with(self.UNFIT, variables=variables, script="launch_slurm.sh", code=FAILED)
+        nodes = "srun --mpi=pmix --kill-on-bad-exit=1 --nodes=2 --ntasks=16 --exclude=node2 "
+        self.assertEqual(log[0], nodes + f"--ntasks=2 --ntasks-per-node=1 {self.dir}/octavo doctor --quick --ranks-per-node 8 --disk here")
+        self.assertEqual(len(log), 2)
+        self.assertEqual(result.err.splitlines()[:2], ["launch_slurm.sh: node2 is left out: excluded_hosts of checkpoint.dir names it",
+                                                       "PROBLEM  node7: 7 GPUs are visible"])
+        self.assertEqual(self.launch_with(self.UNFIT, "--no-check", variables=variables, script="launch_slurm.sh", code=DONE)[1][2:],
+                         [nodes + f"{self.dir}/octavo train x.yaml", "train x.yaml"])
+
+
 class SlurmRestartsTest(Restarted):
     def launch_job(self, *arguments, time_left="UNLIMITED", variables=None):
         """With what Slurm gives a job, and an srun of mpirun."""
         self.write_program("squeue", f'echo "   {time_left}"\n')
         # Signals the steps, as Slurm does.
         self.write_program("scancel", f'echo "$@" >>scancel.log; pkill -TERM -f "^{os.environ["OCTAVO"]} train {self.dir}"\n')
-        self.write_program("srun", 'exec mpirun -n 2 --oversubscribe --bind-to none "${@:3}"\n')
+        self.write_program("srun", 'echo "$@" >>srun.log\nranks=2\nwhile [[ $1 == --* ]]; do [[ $1 != --ntasks-per-node=1 ]] || ranks=1; shift; done\n'
+                                   'exec mpirun -n $ranks --oversubscribe --bind-to none "$@"\n')
         self.write_program("scontrol", 'echo "$@" >>scontrol.log\n')
         of_slurm = {"PATH": f"{self.dir}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(ROOT)}
         return self.launch("launch_slurm.sh", *arguments, variables=of_slurm | (variables or {}))
@@ -154,7 +223,7 @@ class SlurmRestartsTest(Restarted):
     def test_a_job_too_short_for_a_step_is_not_put_back(self):
         config = self.ten_steps(**self.LONG)
         self.train(config, "training.steps=1")
-        self.write_program("octavo", f'if [[ "$1" == config ]]; then exec {os.environ["OCTAVO"]} "$@"; fi\nexit 3\n')
+        self.write_program("octavo", f'if [[ "$1" != train ]]; then exec {os.environ["OCTAVO"]} "$@"; fi\nexit 3\n')
         variables = {"OCTAVO": str(self.dir / "octavo")}
         result = self.finish(self.launch_job("--restarts", 2, config, variables=variables))
         self.assertEqual(result.code, STOPPED)

@@ -7,7 +7,9 @@ import resource
 import shutil
 import signal
 
-from support import FAILED, STOPPED, checkpoint_tensors, checkpoints, copy_tree, metrics_lines, snapshot, text_documents, write_megatron
+from support import ALLOW_SCHEDULE, FAILED, STOPPED, checkpoint_tensors, checkpoints, copy_tree, metrics_lines, numbers
+from support import read_safetensors, relative_distance
+from support import snapshot, text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -153,41 +155,38 @@ class ResumeTest(Resuming):
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
         self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
 
-    def test_a_learning_rate_that_jumps(self):
-        """A longer run goes from the end of its schedule back to its middle: that is said, and a warning unless it is meant."""
+    def test_another_schedule_is_refused(self):
+        """A longer run would go from the end of its schedule back to its middle."""
         config = self.ten_steps(optimizer={"schedule": "cosine"})
         self.train(config, "training.steps=4")
-        warning = "that this is meant"
-        for ranks, override in ((1, "training.steps=10"), (1, "optimizer.lr=1e-3"), (2, "optimizer.schedule=linear")):
-            directory = copy_tree(self.dir / "checkpoints", self.dir / override.replace(".", "_"))
-            where = (f"checkpoint.dir={directory.name}", f"logging.dir=log_{directory.name}")
-            out = self.train(config, "training.steps=8", override, *where, ranks=ranks).out
-            self.assertEqual(out.count(warning), 1, out)
-            self.assertIn(override.split("=")[0] + " ", out)
-        out = self.train(config, "checkpoint.allow_changes=[schedule]").out
+        before = snapshot(self.dir / "checkpoints")
+        for ranks, *overrides in ((1, "training.steps=10"), (1, "training.steps=8", "optimizer.lr=1e-3"),
+                                  (2, "training.steps=8", "optimizer.schedule=linear"),
+                                  (1, "training.steps=8", "checkpoint.allow_changes=[data]"),
+                                  (1, "training.steps=4", "training.global_batch_size=16")):
+            with self.subTest(overrides=overrides):
+                mentions = ["step_00000004: step 4 would have the learning rate", "0.0003 and 8 sequences by the one that",
+                            "checkpoint.allow_changes: [schedule]", overrides[-1].split("=")[0].replace("allow_changes", "")]
+                self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+        out = self.train(config, ALLOW_SCHEDULE).out
         self.assertIn("otherwise than when it was saved: training.steps 4 -> 10", out)
-        self.assertNotIn(warning, out)
         found = re.search(r"learning rate: (\S+) at step 4, (\S+) at step 5\n", out)
         rates = [entry["lr"] for entry in (self.metrics()[4], self.metrics()[5])]
         for printed, rate in zip(found.groups(), rates):
             self.assertAlmostEqual(float(printed) / rate, 1, delta=1e-2)
 
-    def test_a_learning_rate_that_does_not_jump(self):
+    def test_changes_that_leave_the_next_step_as_it_was(self):
         config = self.ten_steps(optimizer={"schedule": "wsd", "decay_steps": 2, "warmup_steps": 2})
-        self.train(config, "checkpoint.every=4")
-        shutil.rmtree(self.dir / "checkpoints/step_00000010")
-        # Behind the checkpoint all is as it was, but for what is no part of the schedule.
-        result = self.train(config, "training.micro_batch_size=2", "optimizer.warmup_steps=3")
-        self.assertIn("otherwise than when it was saved: training.micro_batch_size 4 -> 2, optimizer.warmup_steps 2 -> 3",
-                      result.out)
-        self.assertNotIn("learning rate:", result.out)
-        # A longer run whose decay has not begun, and one that is still in its warm-up.
-        shutil.rmtree(self.dir / "checkpoints/step_00000010")
-        self.train(config, "training.steps=12")
+        self.train(config, "checkpoint.every=4", "checkpoint.keep=0")
+        for step in ("step_00000008", "step_00000010"):
+            shutil.rmtree(self.dir / "checkpoints" / step)
+        # A longer run whose decay has not begun, and what is no part of the schedule.
+        result = self.train(config, "training.micro_batch_size=2", "optimizer.warmup_steps=3", "training.steps=12")
+        self.assertIn("otherwise than when it was saved: training.steps 10 -> 12, training.micro_batch_size 4 -> 2, "
+                      "optimizer.warmup_steps 2 -> 3", result.out)
+        self.assertIn("learning rate: 0.003 at step 4, 0.003 at step 5", result.out)
         self.assertEqual(self.metrics()[10]["lr"], 3e-3)
-        self.train(config, "training.steps=2", "optimizer.schedule=cosine", "optimizer.decay_steps=0", "checkpoint.dir=warm")
-        result = self.train(config, "optimizer.schedule=cosine", "optimizer.decay_steps=0", "checkpoint.dir=warm")
-        self.assertNotIn("learning rate:", result.out)
 
     def test_another_text_of_the_same_counts_is_refused(self):
         documents = text_documents(40, 300)
@@ -395,3 +394,43 @@ class CrashTest(Resuming):
         before = snapshot(self.dir)
         self.refused("pack", "--input", "text", "--output", "packed", code=FAILED, preexec_fn=self.small_files)
         self.assertEqual(snapshot(self.dir), before)
+
+
+class AverageTest(Resuming):
+    """The moving average of the weights (optimizer.ema_decay)."""
+
+    DECAY = 0.75
+
+    def averages(self, directory):
+        tensors = checkpoint_tensors(self.dir / directory)
+        return {name.removeprefix("ema."): tensor for name, tensor in tensors.items() if name.startswith("ema.")}
+
+    def test_follows_the_weights_on_any_mesh(self):
+        config = self.config(self.corpus, training={"steps": 4, "micro_batch_size": 2}, optimizer={"warmup_steps": 1, "schedule": "constant", "ema_decay": self.DECAY},
+                             validation={"every": 0, "batches": 1}, data={"validation": [{"path": self.corpus}]})
+        self.train(config, "optimizer.ema_decay=0", "training.steps=1")
+        resumed = self.train(config, "checkpoint.every=1", "checkpoint.keep=0", "training.steps=3", ranks=2)
+        self.assertIn("step_00000001 has no average of the weights, so it begins with these", resumed.out)
+        self.assertNotIn("no average", self.train(config, "checkpoint.keep=0", ranks=2).out)
+        weights = {step: checkpoint_tensors(self.dir / f"checkpoints/step_0000000{step}") for step in (1, 2, 3, 4)}
+        name = "model.layers.1.mlp.down_proj.weight"
+        expected = numbers(weights[1][name])
+        for step in (2, 3, 4):
+            expected = [self.DECAY * e + (1 - self.DECAY) * w for e, w in zip(expected, numbers(weights[step][name]))]
+            got = numbers(self.averages(f"checkpoints/step_0000000{step}")[name])
+            self.assertLess(relative_distance(got, expected), 1e-6)
+        self.check_uses(config)
+
+    def check_uses(self, config):
+        self.run_octavo("export", "checkpoints", "averaged", "--ema")
+        exported = read_safetensors(self.dir / "averaged/model.safetensors")
+        self.assertEqual(exported, self.averages("checkpoints/step_00000004"))
+        loss = [self.run_octavo(*line).out.split("validation_loss ")[1].split()[0]
+                for line in (("evaluate", "checkpoints", "--ema"), ("evaluate", config, "model.init_from=averaged", "checkpoint.resume=never"),
+                             ("evaluate", "checkpoints"))]
+        self.assertEqual(loss[0], loss[1])
+        self.assertNotEqual(loss[0], loss[2])
+        self.run_octavo("generate", "checkpoints", "--prompt", "a", "--max-tokens", "2", "--ema")
+        for line in (("export", "checkpoints/step_00000001", "none", "--ema"), ("evaluate", "checkpoints/step_00000001", "--ema"),
+                     ("generate", "checkpoints/step_00000001", "--prompt", "a", "--ema")):
+            self.refused(*line, mentions=["step_00000001: has no average of the weights"])

@@ -13,6 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
+ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # for runs that are made longer
+# What generate says on standard error.
+RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
+SPEED = rf"\Aprompt {RATE}, generated {RATE}\n\Z"
 
 # A model that takes milliseconds a step and still has every part: grouped-query attention, several layers.
 TINY_MODEL = {
@@ -102,7 +106,7 @@ class Scratch(unittest.TestCase):
         result = self.finish(self.start(*arguments, ranks=ranks, **options))
         self.assertEqual(result.code, code, f"{arguments}: {result.out[-1500:]}{result.err[-1500:]}")
         if code in (DONE, STOPPED) and ranks == 1:
-            self.assertEqual(result.err, "", arguments)
+            self.assertRegex(result.err, SPEED if arguments[0] == "generate" else r"\A\Z", arguments)
         return result
 
     def refused(self, *arguments, ranks=1, code=BAD_INPUT, mentions=(), **options):

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 
-from support import TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance, snapshot
+from support import ALLOW_SCHEDULE, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, relative_distance, snapshot
 from support import text_documents, write_llm_c, write_megatron
 
 CONSOLE_LINE = re.compile(
@@ -83,7 +83,7 @@ class LoggingTest(Corpus):
             self.assertEqual(", ".join(times), "program, MPI, config, device, data, memory, reading, weights")
             self.assertAlmostEqual(sum(map(float, times.values())), float(total), delta=0.05 * len(times) + 0.06)
             self.assertLessEqual(float(total), seconds + 0.1)
-        resumed = self.train(config, "training.steps=3").out
+        resumed = self.train(config, "training.steps=3", ALLOW_SCHEDULE).out
         self.assertRegex(resumed, r"started in .* data \d+\.\d, memory \d+\.\d, reading \d+\.\d, weights \d+\.\d\n")
         again = self.train(config, "training.steps=3").out
         self.assertNotIn("started in", again, "there was nothing to do")
@@ -141,7 +141,7 @@ class LoggingTest(Corpus):
         config = self.config(self.corpus, training={"steps": 2}, logging={"dir": "deep/er/log"})
         self.train(config)
         first = (self.dir / "deep/er/log/metrics.jsonl").read_bytes()
-        self.train(config, "training.steps=4")
+        self.train(config, "training.steps=4", ALLOW_SCHEDULE)
         self.assertTrue((self.dir / "deep/er/log/metrics.jsonl").read_bytes().startswith(first))
         self.assertEqual(sorted(self.metrics("deep/er/log")), [1, 2, 3, 4])
 

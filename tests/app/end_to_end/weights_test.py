@@ -3,13 +3,15 @@
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import textwrap
 from itertools import accumulate
 from unittest import mock
 
-from support import FAILED, ROOT, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers, read_safetensors
+from support import ALLOW_SCHEDULE, FAILED, ROOT, SPEED, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers
+from support import read_safetensors
 from support import copy_tree, relative_distance, snapshot, text_documents, write_megatron, write_safetensors
 from training_test import Corpus
 
@@ -36,7 +38,7 @@ class GoldenTest(Scratch):
             model={"init_from": str(case)},
             data=order | {"train": [{"path": data}], "seq_len": golden["seq"]},
             training={"steps": golden["steps"], "global_batch_size": golden["batch"], "micro_batch_size": golden["batch"]},
-            optimizer={
+            optimizer=({"type": "muon", "momentum": golden["momentum"]} if golden.get("optimizer") == "muon" else {}) | {
                 "lr": golden["lr"],
                 "min_lr_ratio": golden["min_lr_ratio"],
                 "warmup_steps": golden["warmup"],
@@ -281,6 +283,7 @@ class GenerateTest(Corpus):
         self.assertTrue(out.startswith("--flag-like"), out)
         self.assertEqual(self.generate("--temperature", "0", "--max-tokens", "40", ranks=2), greedy)
         for options in (("--temperature", "-1"), ("--max-tokens", "0"), ("--top-k", "-1"), ("--top-p", "1.5"),
+                        ("--min-p", "2"), ("--samples", "0"), ("--samples", "257"), ("--stop", ""),
                         ("--device", "cuda"), ("--device", "tpu"), ("--seed", "x"), ("--max-tokens", "many"),
                         ("--max-tokens", "9223372036854775807"), ("--max-tokens", str(2**24))):
             with self.subTest(options):
@@ -292,6 +295,31 @@ class GenerateTest(Corpus):
             for line in (("generate", "checkpoints", "--prompt", "x", "--max-tokens", "3"), ("inspect", "checkpoints")):
                 self.refused(*line, code=FAILED, stdout=full)
 
+    def test_samples_and_stop_strings(self):
+        self.checkpoint()
+        line = ("generate", "checkpoints", "--prompt", "octavo ", "--max-tokens", "30")
+        greedy = self.run_octavo(*line, "--temperature", "0")
+        self.assertEqual([int(n) for n in re.match(SPEED, greedy.err).groups()], [8, 30])  # with bos
+        text = greedy.out.removesuffix("\n")
+        self.assertEqual(self.run_octavo(*line, "--min-p", "1").out, greedy.out)
+        same = self.run_octavo(*line, "--temperature", "0", "--samples", "3")
+        self.assertEqual(same.out, "\n---\n".join([text] * 3) + "\n")
+        self.assertEqual(int(re.match(SPEED, same.err).group(2)), 90)
+        # Each as by itself, with its own seed.
+        alone = [self.run_octavo(*line, "--seed", seed).out for seed in (7, 8, 9)]
+        self.assertEqual(len(set(alone)), 3)
+        self.assertEqual(self.run_octavo(*line, "--seed", "7", "--samples", "3").out, "---\n".join(alone))
+        # In the middle of what is generated; the first in the text counts.
+        added = text[len("octavo "):]
+        stop, later = added[10:13], added[-3:]
+        stopped = self.run_octavo(*line, "--temperature", "0", "--stop", later, "--stop", stop)
+        self.assertEqual(stopped.out, "octavo " + added[:min(added.find(stop), added.find(later))] + "\n")
+        self.assertLess(int(re.match(SPEED, stopped.err).group(2)), 30)
+        self.assertEqual(self.run_octavo(*line, "--temperature", "0", "--stop", "octavo \x7f").out, greedy.out)
+        # Memory for the keys and values of all tokens, not a limit of positions, is what ends it.
+        self.refused("generate", "checkpoints", "--prompt", "x", "--max-tokens", str(2**24 - 9), "--samples", 256,
+                     mentions=["256 sequences of", "keys and values", "GiB are free"])
+
     # Stands in for the package: tokens are bytes.
     TOKENIZERS = """
         class Encoding:
@@ -302,11 +330,13 @@ class GenerateTest(Corpus):
             @classmethod
             def from_file(cls, path):
                 assert open(path).read() == '{"bytes": 1}', path
+                with open("starts", "a") as starts:
+                    starts.write("started\\n")
                 return cls()
             def encode(self, text, add_special_tokens):
                 return Encoding(list(text.encode()))
             def decode(self, ids, skip_special_tokens):
-                return bytes(ids).decode(errors="replace").upper()
+                return bytes(i for i in ids if i < 256).decode(errors="replace").upper()
             def get_vocab_size(self, with_added_tokens):
                 return 256
     """
@@ -320,7 +350,7 @@ class GenerateTest(Corpus):
         config = self.config(self.corpus, data={"tokenizer": str(tokenizer)}, model={"vocab_size": 258})
         self.train(config, ranks=2)
         shutil.rmtree(tokenizer.parent)
-        self.train(config, "training.steps=9")  # resumed where it is not
+        self.train(config, "training.steps=9", ALLOW_SCHEDULE)  # resumed where it is not
         self.assertEqual(sorted(path.name for path in (self.dir / "checkpoints/step_00000009").glob("token*")),
                          ["tokenizer.json", "tokenizer_config.json"])
         (self.dir / "checkpoints").rename(self.dir / "moved")
@@ -331,6 +361,7 @@ class GenerateTest(Corpus):
         with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere"}):
             for prompt in ("octavo", "ümläut 'quoted' " * 12):
                 self.assertTrue(self.run_octavo(*line, prompt).out.startswith(prompt))
+            self.assertEqual((self.dir / "starts").read_text().count("started"), 2)  # once a run
             self.refused(*line, "octavo \udcff", mentions=["UTF-8", "tokenizer.json"])
         with mock.patch.dict(os.environ, {"PATH": os.path.dirname(os.environ["OCTAVO"])}):
             self.refused(*line, "octavo", mentions=["tokenizer.json", "python3"])
@@ -353,6 +384,12 @@ class GenerateTest(Corpus):
         self.run_octavo("export", "checkpoints", "exported")
         self.run_octavo("import", "exported", "imported")
         self.refused("evaluate", "imported", mentions=["imported", "has no config of a run", "checkpoint.resume="])
+        # Transformers gets the byte tokenizer as files, which import knows again; bos and eos go along.
+        vocabulary = json.loads((self.dir / "exported/tokenizer.json").read_text())["model"]["vocab"]
+        self.assertEqual(sorted(vocabulary.values()), list(range(256)))
+        self.assertFalse((self.dir / "imported/tokenizer.json").exists())
+        line = ("--prompt", "octavo ", "--temperature", "0", "--max-tokens", "9")
+        self.assertEqual(self.run_octavo("generate", "imported", *line).out, self.run_octavo("generate", "checkpoints", *line).out)
         self.refused("evaluate", "exported", mentions=["exported"])
         self.refused("train", "checkpoints", mentions=["checkpoints"])
 

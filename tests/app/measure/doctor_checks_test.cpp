@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-void expect_part(const std::string& text, const std::string& part) {
+void expect_words(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
@@ -49,7 +49,7 @@ void expect_only(const std::vector<RankFacts>& ranks, bool hinders, const std::v
   const std::vector<Finding> findings = find_problems(ranks);
   ASSERT_EQ(findings.size(), 1u) << parts.front();
   EXPECT_EQ(findings[0].hinders, hinders) << findings[0].text;
-  for (const std::string& part : parts) expect_part(findings[0].text, part);
+  for (const std::string& part : parts) expect_words(findings[0].text, part);
 }
 
 TEST(DoctorChecks, NothingIsWrongWithHealthyRanks) {
@@ -109,8 +109,125 @@ TEST(DoctorChecks, MemoryInUseByOthers) {
   auto ranks = healthy_ranks(2);
   ranks[1].gpus[0].free_bytes = 140 * kGiB - kGiB / 2 - kGiB;
   EXPECT_TRUE(find_problems(ranks).empty());
-  ranks[1].gpus[0].free_bytes = 110 * kGiB - kGiB / 2;
-  expect_only(ranks, false, {"0000:1b:00.0", "30.0 of 140.0 GiB"});
+  ranks[1].gpus[0].free_bytes = 130 * kGiB - kGiB / 2;
+  expect_only(ranks, false, {"0000:1b:00.0", "10.0 of 140.0 GiB"});
+  ranks[1].gpus[0].free_bytes = 110 * kGiB - kGiB / 2;  // more than a tenth
+  expect_only(ranks, true, {"0000:1b:00.0", "30.0 of 140.0 GiB"});
+}
+
+TEST(DoctorChecks, FewerGpusThanRanksToCome) {
+  auto ranks = healthy_ranks(1);
+  ranks[0].gpus_visible = 7;
+  ranks[0].planned_ranks = 7;
+  EXPECT_TRUE(find_problems(ranks).empty());
+  ranks[0].planned_ranks = 8;
+  expect_only(ranks, true, {"node7: 7 GPUs are visible", "8 ranks are to run here"});
+  ranks[0].gpus.clear();
+  ranks[0].gpus_visible = 0;
+  expect_only(ranks, false, {"no GPU was found"});  // it would run on the CPU
+}
+
+TEST(DoctorChecks, MemoryOfTheHost) {
+  auto ranks = healthy_ranks(2);
+  ranks[0].memory_bytes = 100 * kGiB;
+  ranks[0].memory_available_bytes = 10 * kGiB;
+  EXPECT_TRUE(find_problems(ranks).empty());
+  ranks[0].memory_available_bytes = 9 * kGiB;
+  expect_only(ranks, false, {"node7: 9.0 of 100.0 GiB"});
+  ranks[0].memory_available_bytes = 90 * kGiB;
+  ranks[0].memory_errors = 2;
+  ranks[1].memory_errors = 2;  // the same host's
+  expect_only(ranks, true, {"node7: 2 errors of the memory"});
+}
+
+TEST(DoctorChecks, DiskForCheckpoints) {
+  auto ranks = healthy_ranks(2);
+  ranks[0].disk = {.dir = "/scratch", .error = "", .free_bytes = kGiB};
+  EXPECT_TRUE(find_problems(ranks).empty());
+  ranks[0].disk.free_bytes = kGiB / 2;
+  expect_only(ranks, false, {"node7: /scratch has 0.50 GiB free"});
+  ranks[0].disk.error = "/scratch/x: cannot be created: Read-only file system";
+  expect_only(ranks, true, {"node7: checkpoints cannot be written: /scratch/x", "Read-only"});
+}
+
+TEST(DoctorChecks, HealthOfGpus) {
+  const auto with = [](const GpuHealth& health) {
+    auto ranks = healthy_ranks(2);
+    ranks[0].gpu_health = {GpuHealth{}};
+    ranks[1].gpu_health = {health};
+    return ranks;
+  };
+  EXPECT_TRUE(find_problems(with({"driver 580", 0, false, false, {}})).empty());
+  expect_only(with({"", 3, false, false, {}}), true, {"node7: GPU 0000:1b:00.0", "3 uncorrected memory errors"});
+  expect_only(with({"", 0, true, true, {}}), true, {"no spare row", "replaced"});
+  expect_only(with({"", 0, true, false, {}}), false, {"next reset"});
+  expect_only(with({"", 0, false, false, {"HW Thermal Slowdown"}}), true, {"0000:1b:00.0", "HW Thermal Slowdown"});
+  expect_only(with({"", 0, false, false, {"SW Thermal Slowdown"}}), false, {"SW Thermal Slowdown"});
+}
+
+// As drivers 510 to 580 head these sections.
+constexpr const char* kReport = R"(
+==============NVSMI LOG==============
+
+Timestamp                                 : Sun Nov 22 12:00:00 2026
+Driver Version                            : 580.95.05
+Attached GPUs                             : 2
+GPU 00000000:1B:00.0
+    Performance State                     : P0
+    Clocks Event Reasons
+        Idle                              : Not Active
+        SW Power Cap                      : Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Active
+            HW Power Brake Slowdown       : Not Active
+        SW Thermal Slowdown               : Not Active
+    Clocks Event Reasons Counters
+        SW Thermal Slowdown               : 1234 us
+        HW Thermal Slowdown               : 0 us
+    ECC Errors
+        Volatile
+            SRAM Correctable              : 7
+            SRAM Uncorrectable Parity     : 0
+            SRAM Uncorrectable SEC-DED    : 1
+            DRAM Correctable              : 177
+            DRAM Uncorrectable            : 2
+        Aggregate
+            SRAM Uncorrectable Parity     : 50
+            DRAM Uncorrectable            : 60
+    Remapped Rows
+        Correctable Error                 : 1
+        Uncorrectable Error               : 0
+        Pending                           : Yes
+        Remapping Failure Occurred        : No
+
+GPU 00000000:2B:00.0
+    Clocks Throttle Reasons
+        HW Slowdown                       : Not Active
+            HW Thermal Slowdown           : Not Active
+    ECC Errors
+        Volatile
+            DRAM Uncorrectable            : N/A
+    Remapped Rows
+        Pending                           : No
+        Remapping Failure Occurred        : Yes
+)";
+
+TEST(GpuHealthTest, ReadsTheReport) {
+  const auto gpus = parse_gpu_health("00000000:1B:00.0, 580.95.05, 1980 MHz, 700.00 W\n", kReport);
+  ASSERT_EQ(gpus.size(), 2u);
+  const GpuHealth& ill = gpus.at("0000:1b:00.0");
+  EXPECT_EQ(ill.setting, "driver 580.95.05, up to 1980 MHz, 700.00 W");
+  EXPECT_EQ(ill.uncorrected_errors, 3);
+  EXPECT_TRUE(ill.remapping_pending);
+  EXPECT_FALSE(ill.remapping_failed);
+  EXPECT_EQ(ill.slowdowns, std::vector<std::string>{"HW Thermal Slowdown"});
+  const GpuHealth& other = gpus.at(gpu_health_key("0000:2B:00.0"));
+  EXPECT_EQ(other.setting, "");
+  EXPECT_EQ(other.uncorrected_errors, 0);
+  EXPECT_FALSE(other.remapping_pending);
+  EXPECT_TRUE(other.remapping_failed);
+  EXPECT_TRUE(other.slowdowns.empty());
+  EXPECT_TRUE(parse_gpu_health("", "NVIDIA-SMI has failed\n").empty());
 }
 
 TEST(DoctorChecks, PeersOutOfReach) {
@@ -178,7 +295,7 @@ TEST(DoctorChecks, ProductsBelowWhatTheCoresCanDo) {
   ASSERT_EQ(findings.size(), 1u);  // of one host
   EXPECT_FALSE(findings[0].hinders);
   for (const char* part : {"node7", "25 GFLOP/s", "rank 0", "25% of the 100", "OpenBLAS 0.3.21 for Prescott"}) {
-    expect_part(findings[0].text, part);
+    expect_words(findings[0].text, part);
   }
 }
 
@@ -186,6 +303,8 @@ TEST(DoctorFacts, JsonComesBack) {
   RankFacts facts = healthy_ranks(2)[1];
   facts.pairs_without_peer_access = {"0 and 1"};
   facts.open_files_limit = RankFacts::kUnlimited;
+  facts.gpu_health = {{"driver 580", 1, true, false, {"HW Slowdown"}}};
+  facts.disk = {.dir = "/scratch", .error = "full", .free_bytes = 3};
   const nlohmann::json json = facts;
   EXPECT_EQ(nlohmann::json(nlohmann::json::parse(json.dump()).get<RankFacts>()), json);
   EXPECT_EQ(json["gpus"][0]["name"], "NVIDIA H200");

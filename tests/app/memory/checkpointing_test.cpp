@@ -4,13 +4,14 @@
 
 #include <cstring>
 
+#include "app/memory/training_options.h"
 #include "app/run/training_state.h"
 #include "app/run/weights.h"
 
 namespace octavo {
 namespace {
 
-using Mode = ActivationCheckpointing::Mode;
+using CheckpointingMode = ActivationCheckpointing::Mode;
 
 struct DeviceCase {
   const char* name;
@@ -89,12 +90,13 @@ class CheckpointingTest : public ::testing::TestWithParam<DeviceCase> {
 
   static void expect_same_bits(LinearPrecision linear, bool document_mask) {
     SCOPED_TRACE(static_cast<int>(linear));
-    Config config = config_of(GetParam().device, linear, {.mode = Mode::kNone});
+    Config config = config_of(GetParam().device, linear, {.mode = CheckpointingMode::kNone});
     config.data.document_mask = document_mask;
     const Outcome kept = train(config);
     for (const ActivationCheckpointing& checkpointing :
-         {ActivationCheckpointing{.mode = Mode::kBlock, .ratio = 0.5},
-          ActivationCheckpointing{.mode = Mode::kSelective}, ActivationCheckpointing{.mode = Mode::kFull}}) {
+         {ActivationCheckpointing{.mode = CheckpointingMode::kBlock, .ratio = 0.5},
+          ActivationCheckpointing{.mode = CheckpointingMode::kSelective},
+          ActivationCheckpointing{.mode = CheckpointingMode::kFull}}) {
       config.activation_checkpointing = checkpointing;
       const Outcome made_again = train(config);
       ASSERT_EQ(made_again.numbers.size(), kept.numbers.size());

@@ -93,6 +93,16 @@ inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.accumulate_unsharded = dice.yes();
 }
 
+// Muon makes a matrix of norm 1 of whatever it gets, so of what nothing is left but rounding (the gradient of q over
+// documents of one token) it makes an update of rounding: not of sequences so short that they may have no others.
+inline void draw_optimizer(Dice& dice, MeshDraw& draw) {
+  const bool muon = dice.yes();
+  Config& c = draw.config;
+  if (!muon || c.data.seq_len < 4) return;
+  c.optimizer.type = OptimizerType::kMuon;
+  c.data.document_mask = c.data.document_mask && c.data.seq_len >= 16;
+}
+
 }  // namespace mesh_draw
 
 inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
@@ -126,6 +136,8 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
 
   c.optimizer.eps = 1e-3;  // far above the rounding of a gradient, which would otherwise decide on the sign of updates
   c.optimizer.grad_clip = dice.yes() ? 0.5 : 1e9;
+  c.training.z_loss = dice.yes() ? 0.02 : 0.0;
+  draw_optimizer(dice, draw);
   return draw;
 }
 
@@ -137,7 +149,7 @@ inline std::string MeshDraw::describe() const {
       "{}, "
       "micro-batch {}, on one rank {}; copies {}, tensor ranks {} in {} stretches; weights {}, gradients {}; linears "
       "{}, "
-      "{} of them not in FP8, gathered {}; recomputation {} of {}; clipped at {}",
+      "{} of them not in FP8, gathered {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
       m.tie_word_embeddings ? ", tied" : "", config.data.seq_len, config.data.document_mask ? " with documents" : "",
       config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
@@ -145,7 +157,8 @@ inline std::string MeshDraw::describe() const {
       reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
       precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", static_cast<int>(checkpointing.mode), checkpointing.ratio,
-      config.optimizer.grad_clip);
+      config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW", config.optimizer.grad_clip,
+      config.training.z_loss);
 }
 
 }  // namespace octavo

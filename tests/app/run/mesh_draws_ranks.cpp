@@ -27,7 +27,7 @@ struct Tolerance {
 
 // What steps leave behind: whole parameters, flat in the order of the layout of one rank.
 struct Trace {
-  std::vector<double> losses;  // sums over the tokens
+  std::vector<double> losses;  // sums over the tokens, z-losses among them
   std::vector<double> norms;
   std::vector<float> gradients;  // of the first step
   std::vector<float> weights;    // after the last
@@ -120,7 +120,8 @@ class Training {
       const int64_t begin = place_.data.rank() * rows_;
       state_.batch.upload(make_batch(draw_, step, begin, begin + rows_));
       training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()}, place_);
-      trace.losses.push_back(static_cast<double>(read(state_.loss)[0]));
+      const float z_loss = state_.z_loss.defined() ? read(state_.z_loss)[0] : 0.0f;
+      trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
       if (step == 1) after_first();
     }

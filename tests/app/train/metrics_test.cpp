@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/train/metric_tags.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -91,10 +92,11 @@ TEST_F(MetricsTest, NumbersAndDurations) {
 TEST_F(MetricsTest, JsonHoldsEveryField) {
   StepMetrics metrics = example();
   metrics.validation_loss = 3.5;
+  metrics.z_loss = 0.002;
   const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(metrics));
-  const std::vector<std::string> expected = {"step",       "loss",    "grad_norm",      "lr",      "tokens",
-                                             "wps",        "mfu",     "tflops",         "step_ms", "data_ms",
-                                             "memory_gib", "goodput", "validation_loss"};
+  const std::vector<std::string> expected = {"step",    "loss",       "z_loss",  "grad_norm",      "lr",
+                                             "tokens",  "wps",        "mfu",     "tflops",         "step_ms",
+                                             "data_ms", "memory_gib", "goodput", "validation_loss"};
   std::vector<std::string> keys;
   for (const auto& item : json.items()) keys.push_back(item.key());
   EXPECT_EQ(keys, expected);
@@ -102,7 +104,9 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   EXPECT_EQ(json["tokens"], 104857600);
   EXPECT_EQ(json["loss"].get<double>(), 3.21449);
   EXPECT_EQ(json["validation_loss"].get<double>(), 3.5);
+  EXPECT_EQ(json["z_loss"].get<double>(), 0.002);
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("validation_loss"));
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("z_loss"));
   metrics.mfu.reset();
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(metrics)).contains("mfu"));  // of a CPU
 }
@@ -338,29 +342,48 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
   std::string step = event.find(2)->second;
   EXPECT_NEAR(take<double>(wall_time), static_cast<double>(std::time(nullptr)), 60);
   EXPECT_EQ(take<int64_t>(step), 1'000'000);
-  const std::map<std::string, float> expected = {{"loss", 3.21449f},
-                                                 {"grad_norm", 0.8121f},
-                                                 {"lr", 3e-4f},
-                                                 {"tokens", 104857600.0f},
-                                                 {"wps", 16431.6f},
-                                                 {"mfu", 0.9623f},
-                                                 {"tflops", 951.7f},
-                                                 {"step_ms", 997.2f},
-                                                 {"data_ms", 0.4f},
-                                                 {"memory_gib", 71.28f},
-                                                 {"goodput", 0.93f},
-                                                 {"validation_loss", 2.25f},
-                                                 {"fp8/3/qkv/input/amax", 7.5f},
-                                                 {"fp8/3/qkv/input/scale", 64.0f},
-                                                 {"fp8/3/qkv/input/saturated", 0.0f},
-                                                 {"fp8/3/qkv/input/flushed", 0.0f},
-                                                 {"fp8/3/o/weight/amax", 1.5f},
-                                                 {"fp8/3/o/weight/scale_min", 2.0f},
-                                                 {"fp8/3/o/weight/scale_max", 8.0f},
-                                                 {"fp8/3/o/weight/saturated", 0.0f},
-                                                 {"fp8/3/o/weight/flushed", 0.0f}};
+  const std::map<std::string, float> expected = {
+      {"train/loss", 3.21449f},           {"optimizer/grad_norm", 0.8121f},   {"optimizer/lr", 3e-4f},
+      {"train/tokens", 104857600.0f},     {"throughput/wps", 16431.6f},       {"throughput/mfu", 0.9623f},
+      {"throughput/tflops", 951.7f},      {"throughput/step_ms", 997.2f},     {"data/data_ms", 0.4f},
+      {"memory/memory_gib", 71.28f},      {"throughput/goodput", 0.93f},      {"validation/loss", 2.25f},
+      {"fp8/3/qkv/input/amax", 7.5f},     {"fp8/3/qkv/input/scale", 64.0f},   {"fp8/3/qkv/input/saturated", 0.0f},
+      {"fp8/3/qkv/input/flushed", 0.0f},  {"fp8/3/o/weight/amax", 1.5f},      {"fp8/3/o/weight/scale_min", 2.0f},
+      {"fp8/3/o/weight/scale_max", 8.0f}, {"fp8/3/o/weight/saturated", 0.0f}, {"fp8/3/o/weight/flushed", 0.0f}};
   EXPECT_EQ(decode_scalars(event.find(5)->second), expected);
-  EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation_loss"), 0u);
+  EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation/loss"), 0u);
+}
+
+TEST_F(MetricsTest, TensorBoardHasDatasetsAndTexts) {
+  std::string path;
+  {
+    TensorBoardWriter writer(dir_.string());
+    path = writer.path();
+    writer.write_text(7, "config", "```yaml\nsteps: 9\n```\n");
+  }
+  const auto event = decode_message(decode_records(read(path)).at(1));
+  EXPECT_EQ(event.find(2)->second[0], 7);
+  const auto value = decode_message(decode_message(event.find(5)->second).find(1)->second);
+  EXPECT_EQ(value.find(1)->second, "config");
+  const auto tensor = decode_message(value.find(8)->second);
+  EXPECT_EQ(tensor.find(1)->second[0], 7);  // DT_STRING
+  EXPECT_EQ(tensor.find(8)->second, "```yaml\nsteps: 9\n```\n");
+  EXPECT_EQ(decode_message(decode_message(value.find(9)->second).find(1)->second).find(1)->second, "text");
+}
+
+TEST(MetricTags, GroupsEveryKey) {
+  EXPECT_EQ(metric_tag("validation_loss_by_dataset"), "validation");
+  EXPECT_EQ(metric_tag("lr"), "optimizer/lr");
+  EXPECT_EQ(metric_tag("another"), "another");
+  StepMetrics metrics;
+  metrics.mfu = metrics.precision_gap = metrics.validation_loss = metrics.z_loss = 1;
+  metrics.skipped_steps = metrics.stage = 1;
+  metrics.loss_by_dataset = metrics.validation_loss_by_dataset = metrics.epochs = {{"web", 1.0}};
+  const auto written = nlohmann::json::parse(metrics_json(metrics));
+  for (const auto& [key, value] : written.items()) {
+    if (key == "step") continue;
+    EXPECT_NE(metric_tag(key), key) << key;
+  }
 }
 
 TEST_F(MetricsTest, EventFilesOfOneProcessDoNotMix) {

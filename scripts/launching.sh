@@ -1,20 +1,34 @@
 # shellcheck shell=bash
-# Sourced by the launchers: when a run that has died is started again.
+# Sourced by the launchers: their options, the nodes that they leave out, the check of those that they use, and when a run that has died is
+# started again.
 #
-# `--restarts N` before the config: up to N times in all, and up to $MAX_IDLE_RESTARTS times in a row without a newer checkpoint than at the
+# `--no-check` before the config: the nodes are not checked. `--restarts N`: up to N times in all, and up to $MAX_IDLE_RESTARTS times in a row without a newer checkpoint than at the
 # start that failed, so that what fails each time ends. Exit codes 0 (done), 2 (bad input) and 3 (stopped by a signal, a checkpoint is
 # saved) are an end; 1 and what stands for a killed rank are not.
 
 MAX_IDLE_RESTARTS=3
 restarts=0
-if [[ "${1:-}" == --restarts ]]; then
-  [[ "${2:-}" =~ ^[0-9]{1,6}$ ]] || {
-    echo "$LAUNCHER: --restarts is '${2:-}', expected a number" >&2
-    exit 2
-  }
-  restarts=$((10#$2))
-  shift 2
-fi
+check_first=yes
+while [[ "${1:-}" == --* ]]; do
+  case "$1" in
+    --restarts)
+      [[ "${2:-}" =~ ^[0-9]{1,6}$ ]] || {
+        echo "$LAUNCHER: --restarts is '${2:-}', expected a number" >&2
+        exit 2
+      }
+      restarts=$((10#$2))
+      shift 2
+      ;;
+    --no-check)
+      check_first=""
+      shift
+      ;;
+    *)
+      echo "$LAUNCHER: there is no option $1, expected --restarts N or --no-check, and then the config" >&2
+      exit 2
+      ;;
+  esac
+done
 
 # checkpoint_dir PROGRAM CONFIG [override...]: the directory of its checkpoints; nothing where the config cannot be read.
 checkpoint_dir() {
@@ -30,6 +44,41 @@ excluded_hosts() {
   local dir
   dir="$(checkpoint_dir "$@")"
   if [[ -n "$dir" && -r "$dir/excluded_hosts" ]]; then sed -e 's/[[:space:]]*#.*//' -e '/^$/d' "$dir/excluded_hosts" | sort -u; fi
+}
+
+# say_left_out NODE... : of those, one a line, that excluded_hosts names.
+say_left_out() {
+  local node
+  for node in "$@"; do echo "$LAUNCHER: $node is left out: excluded_hosts of checkpoint.dir names it" >&2; done
+}
+
+# make_check PROGRAM RANKS CONFIG [override...]: sets the array `check` to the command that checks the node that it runs on, where RANKS ranks
+# of the run are to be; without a number where 0.
+make_check() {
+  local octavo="$1" ranks="$2" dir
+  shift 2
+  check=("$octavo" doctor --quick)
+  if ((ranks)); then check+=(--ranks-per-node "$ranks"); fi
+  dir="$(checkpoint_dir "$octavo" "$@")"
+  if [[ -n "$dir" ]]; then check+=(--disk "$dir"); fi
+  # A run on CPUs does not mind what GPUs there are.
+  if "$octavo" config "$@" 2>/dev/null | grep -qx 'device: cpu'; then check=(env CUDA_VISIBLE_DEVICES= "${check[@]}"); fi
+}
+
+# check_nodes COMMAND...: runs the check, one process a node, and says what it finds; fails where a node is not fit to train.
+check_nodes() {
+  local output code=0 findings
+  [[ -n "$check_first" ]] || return 0
+  output="$("$@" 2>&1)" || code=$?
+  findings="$(grep -E '^(PROBLEM|warning) ' <<<"$output" || true)"
+  # Without a finding it is what the program, mpirun or srun says.
+  if ((code)) && ! grep -q ^PROBLEM <<<"$findings"; then findings="$output"; fi
+  if [[ -n "$findings" ]]; then printf '%s\n' "$findings" >&2; fi
+  ((code == 0)) || {
+    echo "$LAUNCHER: the check of the nodes failed, and the run was not started: mend what it says, name a node in excluded_hosts of" \
+      "checkpoint.dir to leave it out, or start without the check (--no-check)" >&2
+    return 1
+  }
 }
 
 # The newest checkpoint of the config $2 with the overrides $3..., as the program $1 reads it, and when it was written: changes with every one. Nothing where there is

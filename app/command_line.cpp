@@ -1,0 +1,230 @@
+#include "app/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "app/manual.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int kMaxSteps = 1'000'000;  // of a benchmark
+constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
+
+// A command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
+Command on_root(std::function<int()> work) {
+  return [work = std::move(work)](ProcessGroup& group) {
+    int exit_code = kExitDone;
+    group.agree([&] {
+      if (!group.is_root()) return;
+      exit_code = work();
+      std::cout.flush();
+      CHECK(std::cout.good(), "standard output cannot be written");
+    });
+    return static_cast<int>(group.all_reduce_max(exit_code));
+  };
+}
+
+void add_overrides(CLI::App* command, std::vector<std::string>& overrides, const char* what) {
+  command->add_option("overrides", overrides, what)->default_str("");
+}
+
+void add_config(CLI::App* command, ConfigArguments& arguments, const char* what = "CONFIG.yaml") {
+  command->add_option("config", arguments.path, what)->required();
+  add_overrides(command, arguments.overrides, "section.key=value, in place of the file's");
+}
+
+// At the end of the command's help.
+void add_example(CLI::App* command, const std::string& example) { command->footer("Example:\n  " + example); }
+
+void add_compute_commands(CLI::App& app, CommandLine& line) {
+  auto* train = app.add_subcommand("train", "train a model; under mpirun for several ranks; resumes by itself");
+  add_config(train, line.config);
+  add_example(train, "mpirun -n 8 octavo train configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
+  train->callback([&] {
+    line.command = [&](ProcessGroup& group) { return train_command(line.config, group, line.timer, line.console); };
+  });
+
+  auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");
+  add_config(evaluate, line.evaluate.config, "CONFIG.yaml, or a checkpoint whose own config is taken");
+  evaluate->add_flag("--ema", line.evaluate.ema, kEmaHelp);
+  add_example(evaluate, "octavo evaluate runs/quickstart/checkpoints validation.batches=10");
+  evaluate->callback(
+      [&] { line.command = [&](ProcessGroup& group) { return evaluate_command(line.evaluate, group); }; });
+
+  auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
+  add_config(bench, line.bench.config);
+  add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --sweep training.micro_batch_size=1,2,4");
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::Range(1, kMaxSteps));
+  auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
+  auto* trace =
+      bench->add_option("--trace", line.bench.trace, "FILE.json: every rank's ops over one step, for Perfetto");
+  bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
+      ->excludes(ops)
+      ->excludes(trace);
+  bench->add_flag("--data", line.bench.data, "the loader alone, on the config's data, without a model")
+      ->excludes(ops)
+      ->excludes(trace);
+  bench->add_flag("--json", line.bench.json, "print JSON");
+  bench->callback([&] { line.command = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });
+
+  auto* doctor = app.add_subcommand("doctor", "what this machine is, how fast, and what hinders training on it");
+  doctor->add_flag("--json", line.doctor.json, "print JSON");
+  auto* quick = doctor->add_flag("--quick", line.doctor.quick, "what can be told in seconds, without measuring");
+  doctor
+      ->add_option("--ranks-per-node", line.doctor.ranks_per_node, "of the run to come: GPUs that a machine must have")
+      ->check(CLI::Range(1, 1 << 10))
+      ->default_str("");
+  doctor->add_option("--save", line.doctor.save, "FILE to write the measured rates to, as JSON")->excludes(quick);
+  doctor->add_option("--disk", line.doctor.disk,
+                     "directory whose write speed is measured; with --quick that of the checkpoints");
+  add_example(doctor, "octavo doctor --save mine.json");
+  doctor->callback([&] { line.command = [&](ProcessGroup& group) { return doctor_command(line.doctor, group); }; });
+
+  auto* generate = app.add_subcommand("generate", "sample text from a checkpoint");
+  generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();
+  generate->add_option("--prompt", line.generate.prompt, "text to continue")->required();
+  generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")->check(CLI::PositiveNumber);
+  generate->add_option("--samples", line.generate.samples, "texts, computed together; printed with a line --- between")
+      ->check(CLI::Range(int64_t{1}, kMaxSamples));
+  SamplingOptions& sampling = line.generate.sampling;
+  generate->add_option("--temperature", sampling.temperature, "0: the most likely token")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")
+      ->check(CLI::Range(0.0, 1.0));
+  generate->add_option("--min-p", sampling.min_p, "among those so many times as likely as the most likely")
+      ->check(CLI::Range(0.0, 1.0));
+  generate
+      ->add_option("--stop", line.generate.stop,
+                   "TEXT that ends a sample and is not printed; may be given several times")
+      ->expected(1)
+      ->take_all()
+      ->check([](const std::string& text) { return std::string(text.empty() ? "is empty, expected a text" : ""); })
+      ->default_str("");
+  generate->add_option("--seed", line.generate.seed, "of the first sample; the next has the next");
+  generate->add_option("--device", line.generate.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  generate->add_flag("--ema", line.generate.ema, kEmaHelp);
+  add_example(generate, "octavo generate runs/quickstart/checkpoints --prompt 'static int ' --temperature 0.5");
+  generate->callback(
+      [&] { line.command = [&](ProcessGroup& group) { return generate_command(line.generate, group); }; });
+}
+
+void add_plan_command(CLI::App& app, CommandLine& line) {
+  auto* plan = app.add_subcommand("plan", "memory per GPU, FLOPs and predicted throughput, without running");
+  add_config(plan, line.plan.config);
+  plan->add_option("--gpus", line.plan.gpus, "ranks of the run")
+      ->check(CLI::Range(1, 1 << 20))
+      ->default_str("as the config's mesh states");
+  plan->add_option("--gpu-memory", line.plan.gpu_memory, "of one GPU, as 80GiB or 80GB")->default_str("the machine's");
+  plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save");
+  plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--network-gbps", line.plan.network_gbps, "Gbit/s of each GPU to other nodes")
+      ->check(CLI::PositiveNumber);
+  plan->add_option("--network-latency-us", line.plan.network_latency_us, "of one hop between nodes")
+      ->check(CLI::NonNegativeNumber);
+  plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
+  plan->add_flag("--published", line.plan.published, "predictions beside the published throughput of other systems");
+  plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")
+      ->check(CLI::PositiveNumber)
+      ->default_str("");
+  plan->add_flag("--all", line.plan.all, "every item of the memory and of the step, not the ten largest alone");
+  plan->add_option("--html", line.plan.html, "FILE.html: a picture of the memory over the time of a step");
+  plan->add_flag("--json", line.plan.json, "print JSON");
+  add_example(plan, "octavo plan configs/llama3_8b_8gpu.yaml --gpus 8 --price-per-gpu-hour 2.50");
+  plan->callback([&] { line.command = [&](ProcessGroup& group) { return plan_command(line.plan, group); }; });
+}
+
+void add_config_command(CLI::App& app, CommandLine& line) {
+  auto* config = app.add_subcommand("config", "every key of a config, or all values of one with its defaults, as YAML");
+  auto* path = config->add_option("config", line.keys.config.path, "CONFIG.yaml");
+  add_overrides(config, line.keys.config.overrides, "section.key=value, in place of the file's");
+  config->add_flag("--markdown", line.keys.markdown, "the keys as docs/config.md")->excludes(path);
+  add_example(config, "octavo config configs/quickstart.yaml training.steps=100");
+  config->callback([&] { line.command = on_root([&] { return config_command(line.keys); }); });
+}
+
+void add_file_commands(CLI::App& app, CommandLine& line) {
+  auto* pack = app.add_subcommand("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer");
+  pack->add_option("--input", line.pack.inputs, "files and directories")->default_str("");
+  pack->add_option("--input-list", line.pack.input_list, "a file naming one input a line");
+  pack->add_option("--output", line.pack.output, "PREFIX of the token file")->required();
+  pack->add_option("--hold-out-every", line.pack.hold_out_every,
+                   "every n-th document goes to a second token file; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one")
+      ->default_str("OUTPUT_held_out");
+  add_example(pack, "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
+  pack->callback([&] { line.command = on_root([&] { return pack_command(line.pack); }); });
+
+  auto* report = app.add_subcommand("report", "a page of charts of one or several runs, as one HTML file");
+  report->add_option("runs", line.report.runs, "RUN..., the logging.dir of each; gaps of losses are to the first")
+      ->required();
+  report->add_option("--output", line.report.output, "FILE.html")->required();
+  report->callback([&] { line.command = on_root([&] { return report_command(line.report); }); });
+
+  auto* inspect =
+      app.add_subcommand("inspect", "what is in a token file, a checkpoint or a run, and whether it is intact");
+  inspect
+      ->add_option("target", line.inspect.target,
+                   "PREFIX, CHECKPOINT, the logging.dir of a run, or CONFIG.yaml with --samples")
+      ->required();
+  inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
+  add_overrides(inspect, line.inspect.overrides, "section.key=value, with --samples");
+  add_example(inspect, "octavo inspect runs/quickstart/checkpoints/step_00000900");
+  inspect->callback([&] { line.command = on_root([&] { return inspect_command(line.inspect); }); });
+
+  auto* import_hf = app.add_subcommand("import", "Hugging Face safetensors -> checkpoint");
+  import_hf->add_option("hf_dir", line.import_hf.hf_dir, "HF_DIR")->required();
+  import_hf->add_option("checkpoint", line.import_hf.checkpoint, "CHECKPOINT")->required();
+  add_example(import_hf, "octavo import Llama-3.2-1B checkpoints/llama3_1b");
+  import_hf->callback([&] { line.command = on_root([&] { return import_command(line.import_hf); }); });
+
+  auto* export_hf = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
+  export_hf->add_option("checkpoint", line.export_hf.checkpoint, "CHECKPOINT")->required();
+  export_hf->add_option("hf_dir", line.export_hf.hf_dir, "HF_DIR")->required();
+  export_hf->add_option("--dtype", line.export_hf.dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  export_hf->add_option("--shard-size", line.export_hf.shard_size, "tensors of a file at most, as 5GB or 500MiB");
+  export_hf->add_flag("--force", line.export_hf.force, "replace a model in HF_DIR that octavo did not export");
+  export_hf->add_flag("--ema", line.export_hf.ema, kEmaHelp);
+  add_example(export_hf, "octavo export runs/quickstart/checkpoints exported --dtype bfloat16");
+  export_hf->callback([&] { line.command = on_root([&] { return export_command(line.export_hf); }); });
+}
+
+// For those who install octavo, so that it is not among the commands that --help lists.
+void add_manual_command(CLI::App& app, CommandLine& line) {
+  auto* manual = app.add_subcommand("manual", "the manual page, or the completion of command lines in a shell");
+  manual->group("")->require_option(1);
+  const auto add = [&](const char* name, std::string (*write)(const CLI::App&), const char* text) {
+    const auto print = [&app, write] {
+      std::cout << write(app);
+      return kExitDone;
+    };
+    manual->add_flag_callback(
+        name, [&line, print] { line.command = on_root(print); }, text);
+  };
+  add("--man", manual_page, "octavo(1), for man");
+  add("--bash", bash_completion, "the completion for bash");
+  add("--zsh", zsh_completion, "the completion for zsh");
+  add("--fish", fish_completion, "the completion for fish");
+}
+
+}  // namespace
+
+void describe_command_line(CLI::App& app, CommandLine& line) {
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  app.footer("octavo COMMAND --help has its options, their defaults and an example.");
+  add_compute_commands(app, line);
+  add_plan_command(app, line);
+  add_config_command(app, line);
+  add_file_commands(app, line);
+  add_manual_command(app, line);
+}
+
+}  // namespace octavo

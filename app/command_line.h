@@ -1,0 +1,44 @@
+// The command line, described once: its subcommands, their options, and what each of them runs.
+#pragma once
+
+#include <functional>
+
+#include "app/commands.h"
+
+namespace CLI {
+class App;
+}
+
+namespace octavo {
+
+// What a subcommand does, on every rank; the process's exit code.
+using Command = std::function<int(ProcessGroup&)>;
+
+// What the command line says. Each subcommand reads its own part; `command` runs it.
+struct CommandLine {
+  CommandLine(StartupTimer& startup, Console& output) : timer(startup), console(output) {}
+
+  ConfigArguments config;
+  EvaluateArguments evaluate;
+  BenchArguments bench;
+  DoctorArguments doctor;
+  PlanArguments plan;
+  ConfigCommandArguments keys;
+  GenerateArguments generate;
+  InspectArguments inspect;
+  ReportArguments report;
+  PackOptions pack;
+  ImportArguments import_hf;
+  ExportArguments export_hf;
+  StartupTimer& timer;
+  Console& console;
+  Command command;
+
+  // Whether standard output is to hold one JSON value, and so no lines for people.
+  bool asks_for_json() const { return bench.json || doctor.json || plan.json; }
+};
+
+// Adds the subcommands to `app`, whose parse() fills in `line`, which must outlive it.
+void describe_command_line(CLI::App& app, CommandLine& line);
+
+}  // namespace octavo

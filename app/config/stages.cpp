@@ -1,0 +1,249 @@
+#include "app/config/stages.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "app/config/config_values.h"
+#include "core/error.h"
+#include "data/mixture.h"
+
+namespace octavo {
+
+namespace {
+
+using Kind = ConfigNode::Kind;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::array kChangeable = {"data.train",
+                                    "data.seq_len",
+                                    "training.global_batch_size",
+                                    "training.micro_batch_size",
+                                    "optimizer.lr",
+                                    "optimizer.min_lr_ratio",
+                                    "optimizer.warmup_steps",
+                                    "optimizer.schedule",
+                                    "optimizer.decay_steps",
+                                    "optimizer.decay"};
+
+bool is_changeable(const ConfigKey& key) {
+  return std::find(kChangeable.begin(), kChangeable.end(), key.name) != kChangeable.end();
+}
+
+bool is_of_schedule(const std::string& key) { return key.starts_with("optimizer."); }
+
+// "data", "train" of "data.train".
+std::pair<std::string, std::string> parts(const std::string& name) {
+  const size_t dot = name.find('.');
+  return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
+// What is written under a full name.
+const ConfigNode* find_in(const ConfigNode& stage, const std::string& name) {
+  const auto [section, key] = parts(name);
+  const ConfigNode* found = stage.find(section);
+  return found == nullptr ? nullptr : found->find(key);
+}
+
+struct StagesRule {
+  std::vector<ConfigKey> keys;  // that a stage may change
+  static constexpr Integers kSteps{1, 1'000'000'000};
+
+  std::string expected() const { return "a list of {steps: STEPS, data: {...}, training: {...}, optimizer: {...}}"; }
+
+  bool read(const ConfigNode& node, Config& config) const {
+    config.stages.clear();
+    if (node.kind == Kind::kNull) return true;
+    if (node.kind != Kind::kList) return false;
+    std::vector<StageChanges> stages;
+    stages.reserve(node.children.size());
+    for (const ConfigNode& item : node.children) stages.push_back(read_stage(item, config));
+    config.stages = std::move(stages);
+    return true;
+  }
+
+  OrderedJson write(const Config& config) const {
+    OrderedJson list = OrderedJson::array();
+    for (const StageChanges& stage : config.stages) {
+      OrderedJson item{{"steps", stage.steps}};
+      for (const auto& [name, value] : stage.changes.items()) {
+        const auto [section, key] = parts(name);
+        item[section][key] = value;
+      }
+      list.push_back(std::move(item));
+    }
+    return list;
+  }
+
+ private:
+  StageChanges read_stage(const ConfigNode& item, Config changed) const {
+    const ConfigNode* steps = item.find("steps");
+    if (steps == nullptr) refuse_value(item, "stages", "a map with the steps of the stage in it");
+    StageChanges stage;
+    if (!kSteps.read(*steps, stage.steps)) refuse_value(*steps, "stages.steps", kSteps.expected());
+    for (const char* section : {"data", "training", "optimizer"}) {
+      const ConfigNode* found = item.find(section);
+      if (found != nullptr && found->kind != Kind::kMap)
+        refuse_value(*found, fmt::format("stages.{}", section), "a section of keys");
+    }
+    for (const ConfigKey& key : keys) {
+      const ConfigNode* found = find_in(item, key.name);
+      if (found == nullptr) continue;
+      if (!key.read(*found, changed)) refuse_value(*found, "stages." + key.name, key.expected);
+      stage.changes[key.name] = *key.write(changed);
+    }
+    const bool has_datasets = stage.changes.contains("data.train");
+    for (const DatasetSource& source : changed.data.train) {
+      if (has_datasets && source.paths.empty()) refuse_value(item, "stages.data.train", "a path in every dataset");
+    }
+    return stage;
+  }
+};
+
+// The config with what a stage changes, and nothing of where that is.
+Config changed_config(const Config& config, size_t stage) {
+  Config changed = config;
+  const OrderedJson& changes = config.stages[stage].changes;
+  const auto states = [&](const char* key) { return changes.contains(key); };
+  for (const ConfigKey& key : config_keys()) {
+    if (is_changeable(key)) changed.stage.whole[key.name] = *key.write(config);
+    if (!states(key.name.c_str())) continue;
+    changed.stage.own_schedule = changed.stage.own_schedule || is_of_schedule(key.name);
+    const bool good = key.read(node_from_json(changes.at(key.name), config.source), changed);
+    CHECK(good, "stages: {} does not read what it wrote", key.name);
+  }
+  changed.stage.whole["training.steps"] = config.training.steps;
+  // The weights are warm, and a decay belongs to the schedule that it was given for.
+  OptimizerConfig& optimizer = changed.optimizer;
+  if (changed.stage.own_schedule && stage > 0 && !states("optimizer.warmup_steps")) optimizer.warmup_steps = 0;
+  if (states("optimizer.schedule") && !states("optimizer.decay_steps")) optimizer.decay_steps = 0;
+  if (states("optimizer.schedule") && !states("optimizer.decay")) optimizer.decay = OptimizerConfig{}.decay;
+  return changed;
+}
+
+// How far the datasets of the stages so far were read. One that comes again is known by its paths.
+class DatasetsRead {
+ public:
+  // Where a stage begins in its datasets.
+  std::vector<DatasetOrigin> origins(const DataConfig& data) {
+    std::vector<DatasetOrigin> origins;
+    origins.reserve(data.train.size());
+    std::map<std::vector<std::string>, int64_t> times;
+    for (const DatasetSource& source : data.train) {
+      const auto found =
+          known_.try_emplace({source.paths, times[source.paths]++}, Dataset{.id = std::ssize(known_), .tokens = 0})
+              .first;
+      const int64_t window = data.seq_len + 1;
+      origins.push_back({.id = found->second.id, .draws = (found->second.tokens + window - 1) / window});
+    }
+    return origins;
+  }
+  // A stage takes so many samples, from its origins on.
+  void read(const DataConfig& data, int64_t samples) {
+    std::vector<double> weights;
+    weights.reserve(data.train.size());
+    for (const DatasetSource& source : data.train) weights.push_back(source.weight);
+    const std::vector<int64_t> shares = integer_weights(weights);
+    const int64_t total = std::accumulate(shares.begin(), shares.end(), int64_t{0});
+    std::map<std::vector<std::string>, int64_t> times;
+    for (size_t d = 0; d < data.train.size(); ++d) {
+      const std::vector<std::string>& paths = data.train[d].paths;
+      // No dataset is a whole sample ahead of its weight (data/mixture.h).
+      const long double part = static_cast<long double>(samples % total) * shares[d] / total;
+      const int64_t taken = samples / total * shares[d] + static_cast<int64_t>(std::ceil(part));
+      const int64_t draws = data.origin.datasets[d].draws + taken;
+      known_.at({paths, times[paths]++}).tokens = draws * (data.seq_len + 1);
+    }
+  }
+
+ private:
+  struct Dataset {
+    int64_t id;
+    int64_t tokens;
+  };
+  std::map<std::pair<std::vector<std::string>, int64_t>, Dataset> known_;
+};
+
+void check_weights(const Config& config, size_t stage) {
+  const std::vector<DatasetSource>& train = config.data.train;
+  const bool has_weight =
+      std::any_of(train.begin(), train.end(), [](const DatasetSource& source) { return source.weight > 0; });
+  CHECK_INPUT(train.empty() || has_weight, "the weights of data.train in stage {} are all 0, expected one above 0",
+              stage + 1);
+}
+
+}  // namespace
+
+size_t num_stages(const Config& config) { return std::max<size_t>(config.stages.size(), 1); }
+
+size_t stage_of_step(const Config& config, int64_t step) {
+  size_t stage = 0;
+  for (int64_t end = 0; stage + 1 < num_stages(config); ++stage) {
+    end += config.stages[stage].steps;
+    if (step <= end) break;
+  }
+  return stage;
+}
+
+std::vector<Config> stage_configs(const Config& config) {
+  if (config.stages.empty()) return {config};
+  std::vector<Config> stages;
+  stages.reserve(config.stages.size());
+  DatasetsRead datasets;
+  int64_t steps = 0;
+  int64_t samples = 0;
+  for (size_t i = 0; i < config.stages.size(); ++i) {
+    Config& stage = stages.emplace_back(changed_config(config, i));
+    check_weights(stage, i);
+    stage.stage.number = static_cast<int64_t>(i) + 1;
+    stage.stage.steps_before = steps;
+    stage.stage.run_steps = config.training.steps;
+    stage.training.steps = steps + config.stages[i].steps;
+    stage.data.origin = {.sample = samples, .datasets = datasets.origins(stage.data)};
+    const BatchSchedule batches = stage.training.batch_schedule();
+    const int64_t taken = batches.samples(stage.training.steps) - batches.samples(steps);
+    if (!stage.data.train.empty()) datasets.read(stage.data, taken);
+    for (size_t earlier = 0; earlier < i; ++earlier) stages[earlier].stage.later_tokens += taken * stage.data.seq_len;
+    steps = stage.training.steps;
+    samples += taken;
+  }
+  return stages;
+}
+
+Config stage_config(const Config& config, size_t stage) { return stage_configs(config)[stage]; }
+
+Config config_of_step(const Config& config, int64_t step) { return stage_config(config, stage_of_step(config, step)); }
+
+Config whole_config(const Config& of_stage) {
+  return of_stage.stage.number == 0 ? of_stage : config_from_json(to_json(of_stage), of_stage.source);
+}
+
+ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
+  StagesRule rule;
+  std::copy_if(keys.begin(), keys.end(), std::back_inserter(rule.keys), is_changeable);
+  ConfigKey stages{
+      .name = "stages",
+      .expected = rule.expected(),
+      .fallback = "none",
+      .unit = "",
+      .sentence =
+          "Stretches of the run one after the other, each with its steps and what it changes of data.train, "
+          "data.seq_len, the batch sizes and the learning rate's schedule; training.steps is their sum."};
+  stages.item_keys = {"steps"};
+  for (const ConfigKey& key : rule.keys) {
+    const std::string section = parts(key.name).first;
+    if (std::find(stages.item_keys.begin(), stages.item_keys.end(), section) == stages.item_keys.end())
+      stages.item_keys.push_back(section);
+    stages.item_keys.push_back(key.name);
+    for (const std::string& item : key.item_keys) stages.item_keys.push_back(key.name + "." + item);
+  }
+  stages.read = [rule](const ConfigNode& found, Config& config) { return rule.read(found, config); };
+  stages.write = [rule](const Config& config) { return std::make_optional(rule.write(config)); };
+  return stages;
+}
+
+}  // namespace octavo

@@ -1,0 +1,43 @@
+// The stages of a run: one config, of which steps further on change some keys.
+//
+// A stage is a run of its own: its config is the whole config with what the stage changes, and begins at the step and
+// the sample at which the stage before ends. All of that follows from the config alone: where a stage begins, and how
+// far each dataset was read by then, so that a dataset of several stages repeats nothing.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/config/config_keys.h"
+
+namespace octavo {
+
+// At least 1: a run without stages is one.
+size_t num_stages(const Config& config);
+// That the step, from 1, is in; the last one for steps behind the run. Of a whole config, or that of a stage.
+size_t stage_of_step(const Config& config, int64_t step);
+
+// The config of a stage, from 0; the config itself where it has none. InputError where it cannot be.
+Config stage_config(const Config& config, size_t stage);
+Config config_of_step(const Config& config, int64_t step);
+// Of all stages, in order.
+std::vector<Config> stage_configs(const Config& config);
+// What stage_config() was made of.
+Config whole_config(const Config& of_stage);
+
+// The key `stages`, whose items may give any of the keys that a stage may change, which are among `keys`.
+ConfigKey stages_key(const std::vector<ConfigKey>& keys);
+
+// A run that goes on at a step of another stage than it was made for.
+class OtherStage : public std::runtime_error {
+ public:
+  explicit OtherStage(size_t stage) : std::runtime_error("the run is in another stage"), stage_(stage) {}
+  size_t stage() const { return stage_; }
+
+ private:
+  size_t stage_;
+};
+
+}  // namespace octavo

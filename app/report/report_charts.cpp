@@ -1,0 +1,236 @@
+#include "app/report/report_charts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using Runs = std::span<const RunRecords>;
+
+// What of metrics.jsonl a chart shows, and how.
+struct ChartRow {
+  const char* metric;  // or what stands before the name, of what is by dataset or by kind of tensor
+  const char* title;
+  const char* unit;
+  const char* note = "";
+  double scale = 1;
+  bool smoothed = false;
+  bool from_zero = false;
+  bool logarithmic = false;
+  bool crops = false;
+};
+
+constexpr ChartRow kMetricCharts[] = {
+    {.metric = "grad_norm",
+     .title = "Gradient norm",
+     .unit = "",
+     .note = "before clipping",
+     .smoothed = true,
+     .logarithmic = true},
+    {.metric = "lr", .title = "Learning rate", .unit = "", .from_zero = true},
+    {.metric = "z_loss", .title = "z-loss", .unit = "", .smoothed = true},
+    {.metric = "wps", .title = "Throughput", .unit = "tokens/s per rank", .from_zero = true},
+    {.metric = "mfu", .title = "MFU", .unit = "% of peak", .scale = 100, .from_zero = true},
+    {.metric = "step_ms", .title = "Time of a step", .unit = "ms", .from_zero = true},
+    {.metric = "data_ms", .title = "Waiting for data", .unit = "ms of a step", .from_zero = true},
+    {.metric = "memory_gib", .title = "Memory", .unit = "GiB per rank", .from_zero = true},
+    {.metric = "goodput",
+     .title = "Goodput",
+     .unit = "% of wall time",
+     .note = "in steps that count, over restarts",
+     .scale = 100,
+     .from_zero = true},
+    {.metric = "precision_gap",
+     .title = "FP8 beside bfloat16",
+     .unit = "%",
+     .note = "mean difference of the losses of the same steps",
+     .scale = 100,
+     .from_zero = true},
+};
+
+constexpr ChartRow kGroupCharts[] = {
+    {.metric = "validation_loss_by_dataset/",
+     .title = "Validation loss by dataset",
+     .unit = "nats per token",
+     .crops = true},
+    {.metric = "loss_by_dataset/",
+     .title = "Loss by dataset",
+     .unit = "nats per token",
+     .smoothed = true,
+     .crops = true},
+    {.metric = "epochs/", .title = "Epochs", .unit = "passes over a dataset", .from_zero = true},
+    {.metric = "fp8_saturated/",
+     .title = "FP8 saturation",
+     .unit = "% of elements",
+     .note = "largest of all tensors of a kind",
+     .scale = 100,
+     .from_zero = true},
+    {.metric = "fp8_flushed/",
+     .title = "FP8 flushed to zero",
+     .unit = "% of elements",
+     .note = "largest of all tensors of a kind",
+     .scale = 100,
+     .from_zero = true},
+};
+
+Series scaled(Series series, double scale) {
+  for (Point& point : series) point.y *= scale;
+  return series;
+}
+
+// The series, and its mean over it where it is long.
+void add_series(Chart& chart, const std::string& label, size_t color, Series series, bool smoothed) {
+  if (series.empty()) return;
+  const double window = smoothed ? smoothing_window(series.size()) : 1;
+  if (window == 1) {
+    chart.series.push_back({.label = label, .color = color, .style = LineStyle::kPoints, .points = std::move(series)});
+    return;
+  }
+  Series mean = smooth(series, window);
+  chart.series.push_back({.color = color, .style = LineStyle::kFaint, .points = std::move(series)});
+  chart.series.push_back({.label = label, .color = color, .points = std::move(mean)});
+}
+
+std::string id_of(const std::string& name) {
+  std::string id;
+  for (const char c : name) id += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
+  return id;
+}
+
+// The names of runs that share one are their folders.
+std::vector<std::string> labels_of(Runs runs) {
+  std::map<std::string, int> count;
+  for (const RunRecords& run : runs) ++count[run.name];
+  std::vector<std::string> labels;
+  for (const RunRecords& run : runs) labels.push_back(count[run.name] > 1 ? run.dir : run.name);
+  return labels;
+}
+
+bool has_validation(Runs runs) {
+  return std::any_of(runs.begin(), runs.end(),
+                     [](const RunRecords& run) { return !run.metric("validation_loss").empty(); });
+}
+
+// Beside a line of the same run.
+void add_validation(Chart& chart, size_t color, Series series) {
+  if (!series.empty())
+    chart.series.push_back({.color = color, .style = LineStyle::kDashed, .points = std::move(series)});
+}
+
+Chart loss_chart(Runs runs) {
+  Chart chart{.id = "loss", .title = "Loss", .unit = "nats per token", .crops = true, .wide = true};
+  if (runs.size() == 1) {
+    add_series(chart, "training", 0, runs[0].metric("loss"), true);
+    add_series(chart, "validation", 1, runs[0].metric("validation_loss"), false);
+    return chart;
+  }
+  if (has_validation(runs)) chart.note = "dashed: validation";
+  const std::vector<std::string> labels = labels_of(runs);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    add_series(chart, labels[i], i, runs[i].metric("loss"), true);
+    add_validation(chart, i, runs[i].metric("validation_loss"));
+  }
+  return chart;
+}
+
+Chart gap_chart(Runs runs) {
+  Chart chart{.id = "loss-gap", .title = "Relative loss gap", .unit = "%"};
+  const std::vector<std::string> labels = labels_of(runs);
+  chart.note = fmt::format("(loss - loss of {}) / loss of {}, smoothed{}", labels[0], labels[0],
+                           has_validation(runs) ? "; dashed: validation" : "");
+  const auto mean = [](const Series& series) { return smooth(series, smoothing_window(series.size())); };
+  const Series base = mean(runs[0].metric("loss"));
+  const Series& base_validation = runs[0].metric("validation_loss");
+  for (size_t i = 1; i < runs.size(); ++i) {
+    add_series(chart, labels[i], i, scaled(relative_gap(mean(runs[i].metric("loss")), base), 100), false);
+    add_validation(chart, i, scaled(relative_gap(runs[i].metric("validation_loss"), base_validation), 100));
+  }
+  return chart;
+}
+
+Chart metric_chart(const ChartRow& of, Runs runs) {
+  Chart chart{.id = id_of(of.metric), .title = of.title, .unit = of.unit, .note = of.note, .from_zero = of.from_zero};
+  const std::vector<std::string> labels = labels_of(runs);
+  double least = INFINITY;
+  double most = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Series series = scaled(runs[i].metric(of.metric), of.scale);
+    for (const Point& point : series) {
+      least = std::min(least, point.y);
+      most = std::max(most, point.y);
+    }
+    add_series(chart, runs.size() == 1 ? "" : labels[i], i, series, of.smoothed);
+  }
+  chart.logarithmic = of.logarithmic && least > 0 && most > 20 * least;
+  return chart;
+}
+
+// A chart a run's lines, or of several runs one for each name.
+std::vector<Chart> group_charts(const ChartRow& of, Runs runs) {
+  const auto add_line = [&](Chart& chart, const std::string& label, size_t color, const RunRecords& run,
+                            const std::string& name) {
+    add_series(chart, label, color, scaled(run.metric(of.metric + name), of.scale), of.smoothed);
+  };
+  const std::string id = id_of(of.metric);
+  const Chart empty{
+      .id = id, .title = of.title, .unit = of.unit, .note = of.note, .from_zero = of.from_zero, .crops = of.crops};
+  std::vector<Chart> charts;
+  if (runs.size() == 1) {
+    Chart& chart = charts.emplace_back(empty);
+    size_t color = 0;
+    for (const std::string& name : runs[0].names_below(of.metric)) add_line(chart, name, color++, runs[0], name);
+    return charts;
+  }
+  std::set<std::string> names;
+  for (const RunRecords& run : runs) {
+    const std::vector<std::string> of_run = run.names_below(of.metric);
+    names.insert(of_run.begin(), of_run.end());
+  }
+  const std::vector<std::string> labels = labels_of(runs);
+  for (const std::string& name : names) {
+    Chart& chart = charts.emplace_back(empty);
+    chart.id = fmt::format("{}{}", id, charts.size());
+    chart.title = fmt::format("{}: {}", of.title, name);
+    for (size_t i = 0; i < runs.size(); ++i) add_line(chart, labels[i], i, runs[i], name);
+  }
+  return charts;
+}
+
+}  // namespace
+
+std::vector<Chart> report_charts(Runs runs) {
+  std::vector<Chart> charts{loss_chart(runs)};
+  if (runs.size() > 1) charts.push_back(gap_chart(runs));
+  const auto add_groups = [&](const ChartRow& of) {
+    for (Chart& chart : group_charts(of, runs)) charts.push_back(std::move(chart));
+  };
+  for (size_t i = 0; i < 2; ++i) add_groups(kGroupCharts[i]);
+  for (const ChartRow& of : kMetricCharts) charts.push_back(metric_chart(of, runs));
+  for (size_t i = 2; i < std::size(kGroupCharts); ++i) add_groups(kGroupCharts[i]);
+  std::erase_if(charts, [](const Chart& chart) { return !chart.has_points(); });
+  return charts;
+}
+
+std::vector<ChartMark> report_marks(Runs runs) {
+  std::vector<ChartMark> marks;
+  std::map<EventKind, size_t> count;
+  const std::vector<std::string> labels = labels_of(runs);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (auto event = runs[i].events.rbegin(); event != runs[i].events.rend(); ++event) {
+      if (!event->step || event->kind == EventKind::kNote || *event->step > runs[i].last_step) continue;
+      if (++count[event->kind] > kMaxMarks) continue;
+      const std::string of_run = runs.size() == 1 ? "" : labels[i] + ": ";
+      marks.push_back({event->kind, static_cast<double>(*event->step), of_run + event->text});
+    }
+  }
+  return marks;
+}
+
+}  // namespace octavo

@@ -1,0 +1,35 @@
+// RunRecords: what the folder of a run (app/train/run_folder.h) holds, read again for a report.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/report/run_events.h"
+#include "app/report/series.h"
+
+namespace octavo {
+
+struct RunRecords {
+  std::string dir;
+  std::string name;  // the folder's
+  // By metric: "loss", "grad_norm"... as in metrics.jsonl; of what is by dataset "loss_by_dataset/NAME", of the FP8
+  // statistics "fp8_saturated/TENSOR" and "fp8_flushed/TENSOR", the largest share of all tensors of a kind.
+  std::map<std::string, Series> metrics;
+  std::vector<RunEvent> events;               // in the order of their times
+  std::vector<RunStart> starts;               // of starts.jsonl
+  std::map<std::string, std::string> config;  // "section.key" to its value as YAML or JSON; empty without config.yaml
+  int64_t last_step = 0;
+  Series none;  // of metrics that are not there
+
+  const Series& metric(const std::string& key) const;                     // empty where there is none
+  std::vector<std::string> names_below(const std::string& prefix) const;  // of "loss_by_dataset/": the datasets
+};
+
+// Of a step that was done again after a restart the later line counts, and none of the steps behind it that were
+// written before. Lines that are no JSON (one cut short by a crash) and values that are not finite are passed over.
+// InputError where `dir` has no metrics.jsonl with a step, or a file cannot be read.
+RunRecords read_run(const std::string& dir);
+
+}  // namespace octavo

@@ -1,0 +1,156 @@
+#include "app/run/step_trace.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/output_file.h"
+
+namespace octavo {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using Span = Profiler::Span;
+
+constexpr int kHostThread = 0;  // the streams are those after it
+constexpr int kClockRounds = 15;
+
+const char* category(const Span& span) {
+  if (span.kind == Profiler::Kind::kHostRange) return "host";
+  if (span.kind == Profiler::Kind::kRange) return "range";
+  switch (span.op.bound) {
+    case OpBound::kProduct:
+    case OpBound::kFp8Product:
+      return "product";
+    case OpBound::kAttentionForward:
+    case OpBound::kAttentionBackward:
+      return "attention";
+    case OpBound::kCommunication:
+      return "communication";
+    case OpBound::kMemory:
+      break;
+  }
+  return "memory";
+}
+
+// What an op does, and how fast.
+OrderedJson describe(const Op& op, double ms) {
+  OrderedJson args = OrderedJson::object();
+  if (op.m > 0) args["shape"] = fmt::format("{} x {} over {}", op.m, op.n, op.k);
+  if (op.precision[0] != '\0') args["precision"] = op.precision;
+  if (op.axis[0] != '\0') args["axis"] = op.axis;
+  if (op.bytes > 0) args["bytes"] = static_cast<int64_t>(op.bytes);
+  if (op.flops > 0) args["flops"] = static_cast<int64_t>(op.flops);
+  if (ms <= 0) return args;
+  if (op.flops > 0) args["TFLOP/s"] = op.flops / ms / 1e9;
+  if (op.bytes > 0) args["GB/s"] = op.bytes / ms / 1e6;
+  return args;
+}
+
+OrderedJson metadata(const char* what, int rank, int thread, const char* key, const OrderedJson& value) {
+  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", thread}, {"args", {{key, value}}}};
+}
+
+OrderedJson complete_event(const Span& span, int rank, int thread, double begin_ms, double end_ms) {
+  const std::string name = *span.what == '\0' ? span.op.name : fmt::format("{} {}", span.op.name, span.what);
+  OrderedJson event{{"ph", "X"},
+                    {"name", name},
+                    {"cat", category(span)},
+                    {"pid", rank},
+                    {"tid", thread},
+                    {"ts", begin_ms * 1e3},
+                    {"dur", std::max(end_ms - begin_ms, 0.0) * 1e3}};
+  OrderedJson args = span.kind == Profiler::Kind::kOp ? describe(span.op, end_ms - begin_ms) : OrderedJson();
+  if (!args.empty()) event["args"] = std::move(args);
+  return event;
+}
+
+// Of this rank's host clock to rank 0's. Ranks leave a barrier at about the same time.
+double clock_offset_ms(ProcessGroup& group) {
+  std::vector<double> left;
+  for (int round = 0; round < kClockRounds; ++round) {
+    group.barrier();
+    left.push_back(host_clock_ms());
+  }
+  const std::string of_root = group.broadcast(nlohmann::json(left).dump());
+  if (group.machine() == 0) return 0;
+  const auto root_left = nlohmann::json::parse(of_root).get<std::vector<double>>();
+  for (size_t i = 0; i < left.size(); ++i) left[i] -= root_left[i];
+  std::nth_element(left.begin(), left.begin() + kClockRounds / 2, left.end());
+  return left[kClockRounds / 2];
+}
+
+}  // namespace
+
+StepTrace::StepTrace(TrainingState& state, const TrainingRank& rank, ProcessGroup& group)
+    : group_(group), origin_(rank.stream.device(), true) {
+  const auto add = [this](const char* name, Stream& stream) {
+    tracks_.push_back({name, &stream, Profiler(stream.device(), Profiler::Detail::kTimeline)});
+  };
+  tracks_.reserve(3);  // streams point to their profilers
+  add("compute", rank.stream);
+  add("sharding communication", state.parameters.fsdp().transfers());
+  add("tensor-parallel communication", state.model.token_transfers());
+  for (Track& track : tracks_) track.stream->synchronize();
+  const double clock_offset = clock_offset_ms(group);
+  const double before = host_clock_ms();
+  origin_.record(rank.stream);
+  origin_.synchronize();
+  origin_ms_ = (before + host_clock_ms()) / 2;
+  begin_ms_ = nlohmann::json::parse(group.broadcast(nlohmann::json(origin_ms_).dump())).get<double>() + clock_offset;
+  for (Track& track : tracks_) track.stream->set_profiler(&track.profiler);
+  step_.emplace(rank.stream, "step");
+}
+
+StepTrace::~StepTrace() { stop(); }
+
+void StepTrace::stop() {
+  if (!step_) return;
+  step_.reset();
+  for (Track& track : tracks_) track.stream->set_profiler(nullptr);
+}
+
+// This rank's, in lines.
+std::string StepTrace::events(int rank) const {
+  const bool on_gpu = tracks_.front().stream->is_cuda();
+  std::string lines;
+  const auto add = [&](const OrderedJson& event) { lines += event.dump() + ",\n"; };
+  add(metadata("process_name", rank, 0, "name", fmt::format("rank {} on {}", rank, host_name())));
+  add(metadata("process_sort_index", rank, 0, "sort_index", rank));
+  add(metadata("thread_name", rank, kHostThread, "name", "host"));
+  add(metadata("thread_sort_index", rank, kHostThread, "sort_index", kHostThread));
+  const double stream_ms = origin_ms_ - begin_ms_;
+  for (size_t i = 0; i < tracks_.size(); ++i) {
+    const int thread = kHostThread + 1 + static_cast<int>(i);
+    const std::vector<Span> spans = tracks_[i].profiler.spans(origin_);
+    if (spans.empty()) continue;
+    add(metadata("thread_name", rank, thread, "name", tracks_[i].name));
+    add(metadata("thread_sort_index", rank, thread, "sort_index", thread));
+    for (const Span& span : spans) {
+      const bool of_host = span.kind == Profiler::Kind::kHostRange;
+      if (of_host || on_gpu) {
+        add(complete_event(span, rank, kHostThread, span.host_begin_ms - begin_ms_, span.host_end_ms - begin_ms_));
+      }
+      if (!of_host) add(complete_event(span, rank, thread, stream_ms + span.begin_ms, stream_ms + span.end_ms));
+    }
+  }
+  return lines;
+}
+
+void StepTrace::write(const std::string& path, const std::string& about) {
+  stop();
+  for (Track& track : tracks_) track.stream->synchronize();
+  const std::vector<std::string> of_ranks = group_.gather(events(group_.rank()));
+  group_.agree_on_files("writing the trace", [&] {
+    if (!group_.is_root()) return;
+    std::string text = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"octavo\":{}}},\"traceEvents\":[\n",
+                                   nlohmann::json(about).dump());
+    for (const std::string& lines : of_ranks) text += lines;
+    text.replace(text.size() - 2, 2, "\n]}\n");  // the last comma
+    write_output_file(path, text);
+  });
+}
+
+}  // namespace octavo

@@ -1,0 +1,46 @@
+# What `cmake --install` and the packages of CPack contain: the program, its configs, the scripts that those who train use, the
+# documentation, and the manual page and completions that the program itself writes (app/manual.h).
+include(GNUInstallDirs)
+set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
+
+# Libraries that are not where the system looks for them (a CUDA toolkit, packages of pip) are found where they were linked.
+set_target_properties(octavo PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+install(TARGETS octavo)
+install(DIRECTORY configs DESTINATION ${octavo_share})
+
+file(GLOB octavo_scripts CONFIGURE_DEPENDS scripts/*.py)
+list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fp8_loss_parity|make_golden)\\.py$")  # of developers
+install(PROGRAMS ${octavo_scripts} scripts/launch_mpirun.sh scripts/launch_slurm.sh DESTINATION ${octavo_share}/scripts)
+install(FILES scripts/common.sh scripts/launching.sh DESTINATION ${octavo_share}/scripts)
+install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}/scripts PATTERN __pycache__ EXCLUDE)
+
+install(FILES README.md CHANGELOG.md LICENSE THIRD_PARTY_NOTICES.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# octavo_manual(OPTION DIRECTORY NAME): what octavo manual --OPTION prints, as that file.
+function(octavo_manual option directory name)
+  set(made ${CMAKE_BINARY_DIR}/manual/${name})
+  install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/manual\")
+execute_process(COMMAND \"$<TARGET_FILE:octavo>\" manual --${option} OUTPUT_FILE \"${made}\" COMMAND_ERROR_IS_FATAL ANY)")
+  install(FILES ${made} DESTINATION ${directory})
+endfunction()
+octavo_manual(man ${CMAKE_INSTALL_MANDIR}/man1 octavo.1)
+octavo_manual(bash ${CMAKE_INSTALL_DATADIR}/bash-completion/completions octavo)
+octavo_manual(zsh ${CMAKE_INSTALL_DATADIR}/zsh/site-functions _octavo)
+octavo_manual(fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d octavo.fish)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "The Octavo authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Pretrains Llama-3-family language models")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS python3)
+# The packages of its libraries. CUDA's come without what dpkg-shlibdeps needs to know of them.
+find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
+if(DPKG_SHLIBDEPS AND NOT OCTAVO_HAS_CUDA)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+endif()
+include(CPack)

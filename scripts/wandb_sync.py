@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Sends what a run writes to Weights & Biases; needs its Python package, wandb, and no change of the run.
+
+    wandb_sync.py runs/quickstart --project octavo              what there is, then ends
+    wandb_sync.py runs/quickstart --project octavo --follow     and what comes, until the run is done or Ctrl-C
+    wandb_sync.py runs/quickstart --offline                     into RUN/wandb, for `wandb sync` on another machine
+
+RUN is a logging.dir. How far it came is kept in RUN/wandb_sync.json, so the next call sends what is new since, to the same W&B
+run. Metrics have the names that they have in TensorBoard, and `step` as their axis; a step that a run did again after a restart is
+sent again. The config becomes the W&B run's config.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+STATE = "wandb_sync.json"
+# Group of each metric, as in TensorBoard (app/train/metric_tags.cpp); what is not listed is a group of its own.
+GROUPS = {
+    "train": ("loss", "z_loss", "stage", "tokens", "loss_by_dataset"),
+    "optimizer": ("grad_norm", "lr"),
+    "throughput": ("wps", "mfu", "tflops", "step_ms", "goodput"),
+    "memory": ("memory_gib",),
+    "data": ("data_ms", "epochs"),
+    "fp8": ("precision_gap",),
+    "events": ("skipped_steps", "loss_z", "grad_norm_z", "slowdown"),
+}
+TAGS = {key: f"{group}/{key}" for group, keys in GROUPS.items() for key in keys}
+TAGS |= {"validation_loss": "validation/loss", "validation_loss_by_dataset": "validation"}
+
+
+def values_of(entry):
+    """A line of metrics.jsonl as {tag: number}, with its step."""
+    values = {"step": entry["step"]}
+    for key, value in entry.items():
+        tag = TAGS.get(key, key)
+        if key in ("step", "nonfinite"):
+            continue
+        if isinstance(value, (int, float)):
+            values[tag] = value
+        elif isinstance(value, dict):
+            values |= {f"{tag}/{name}": number for name, number in value.items() if isinstance(number, (int, float))}
+        elif key == "fp8":
+            for tensor in value:
+                place = f"fp8/{tensor['layer']}/{tensor['linear']}/{tensor['tensor']}"
+                values |= {f"{place}/{name}": v for name, v in tensor.items() if isinstance(v, float) and name != "layer"}
+    return values
+
+
+def new_entries(path, offset):
+    """The whole lines behind `offset` that are JSON objects with a step, and the offset behind the last whole line."""
+    entries = []
+    with open(path, "rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break  # still being written
+            offset += len(line)
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # cut short by a crash, and ended by the next start
+            if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+                entries.append(entry)
+    return entries, offset
+
+
+def read_state(run):
+    path = run / STATE
+    state = json.loads(path.read_text()) if path.exists() else {}
+    return {"id": None, "offset": 0} | state
+
+
+def write_state(run, state):
+    new = run / (STATE + ".tmp")
+    new.write_text(json.dumps(state) + "\n")
+    new.replace(run / STATE)
+
+
+def read_config(run):
+    import yaml  # comes with wandb
+
+    path = run / "config.yaml"
+    return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+
+def send(wandb_run, run, state):
+    """Sends what is new, and returns the last step seen, or None."""
+    entries, offset = new_entries(run / "metrics.jsonl", state["offset"])
+    for entry in entries:
+        wandb_run.log(values_of(entry))
+    if offset != state["offset"]:
+        state["offset"] = offset
+        write_state(run, state)
+    return entries[-1]["step"] if entries else None
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("--project", default="octavo", help="default: octavo")
+    parser.add_argument("--entity", help="default: the account's own")
+    parser.add_argument("--name", help="of the W&B run; default: the folder's name")
+    parser.add_argument("--offline", action="store_true", help="write RUN/wandb and send nothing")
+    parser.add_argument("--follow", action="store_true", help="go on as the run does")
+    parser.add_argument("--seconds", type=float, default=10, help="between looks at the run with --follow; default: 10")
+    options = parser.parse_args(arguments)
+    run = options.run
+    if not (run / "metrics.jsonl").exists():
+        sys.exit(f"{run} is no folder of a run: it has no metrics.jsonl")
+    try:
+        import wandb
+    except ImportError:
+        sys.exit("wandb is not installed; pip install wandb")
+
+    state = read_state(run)
+    state["id"] = state["id"] or secrets.token_hex(4)
+    config = read_config(run)
+    wandb_run = wandb.init(
+        project=options.project, entity=options.entity, name=options.name or run.resolve().name, id=state["id"], resume="allow", config=config,
+        mode="offline" if options.offline else "online", dir=str(run), settings=wandb.Settings(console="off"),
+    )
+    wandb_run.define_metric("step")
+    wandb_run.define_metric("*", step_metric="step")
+    write_state(run, state)
+    last = (config.get("training") or {}).get("steps")
+    try:
+        step = send(wandb_run, run, state)
+        while options.follow and not (step is not None and last is not None and step >= last):
+            time.sleep(options.seconds)
+            step = send(wandb_run, run, state)
+    except KeyboardInterrupt:
+        pass
+    wandb_run.finish()
+    print(f"{run}: up to byte {state['offset']} of metrics.jsonl, W&B run {state['id']}{' (offline)' if options.offline else ''}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("WANDB_SILENT", "true")
+    main()

@@ -1,0 +1,187 @@
+"""octavo report: the page of real runs, parsed, and drawn by a headless browser where one is found."""
+
+import html.parser
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+
+from support import ROOT, Scratch, text_documents, write_megatron
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SERIES = ((0x25, 0x63, 0xC9), (0xD9, 0x48, 0x0F))  # the colors of the runs' lines, in light
+VOID = {"meta", "br"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements nest, and that nothing would be loaded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.lines, self.loads, self.text = [], set(), {}, [], text
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes, closed=False):
+        attributes = dict(attributes)
+        self.loads += [f"{tag} {name}" for name in ("src", "href", "xlink:href", "action", "data") if name in attributes]
+        if "id" in attributes:
+            assert attributes["id"] not in self.ids, attributes["id"]
+            self.ids.add(attributes["id"])
+            if tag == "figure":
+                self.figure = attributes["id"]
+        if tag == "polyline":
+            self.lines.setdefault(self.figure, []).append(attributes["points"])
+        if not closed and tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes, closed=True)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, (tag, self.open[-3:])
+
+
+def browser():
+    return next((path for path in map(shutil.which, BROWSERS) if path), None)
+
+
+def pixels(png):
+    """(width, height, rows of RGB or RGBA bytes, bytes a pixel) of a PNG of 8 bits a channel."""
+    data = png.read_bytes()
+    width, height, depth, kind = struct.unpack(">IIBB", data[16:26])
+    assert depth == 8 and kind in (2, 6)
+    size, packed, offset = {2: 3, 6: 4}[kind], b"", 8
+    while offset < len(data):
+        (length,) = struct.unpack(">I", data[offset : offset + 4])
+        if data[offset + 4 : offset + 8] == b"IDAT":
+            packed += data[offset + 8 : offset + 8 + length]
+        offset += 12 + length
+    raw, stride, rows, above = zlib.decompress(packed), width * size, [], bytearray(width * size)
+    for y in range(height):
+        begin = y * (stride + 1)
+        how, row = raw[begin], bytearray(raw[begin + 1 : begin + 1 + stride])
+        if how:
+            for i in range(stride):
+                left, up, corner = (row[i - size], above[i], above[i - size]) if i >= size else (0, above[i], 0)
+                if how == 4:
+                    near = min((abs(up - corner), 0, left), (abs(left - corner), 1, up), (abs(left + up - 2 * corner), 2, corner))[2]
+                row[i] = (row[i] + (left, up, (left + up) // 2, near if how == 4 else 0)[how - 1]) & 255
+        rows.append(row)
+        above = row
+    return width, height, rows, size
+
+
+class ReportTest(Scratch):
+    def runs(self):
+        tokens = write_megatron(self.dir / "corpus" / "tokens", text_documents(40, 400))
+        other = write_megatron(self.dir / "corpus" / "more", text_documents(20, 300, seed=3))
+        for name, lr in (("one", 3e-3), ("two", 6e-3)):
+            config = self.config(tokens, f"{name}.yaml", optimizer={"lr": lr}, logging={"dir": f"runs/{name}"}, checkpoint={"dir": f"{name}_checkpoints", "every": 4},
+                                 data={"train": [{"path": tokens, "name": "words"}, {"path": other, "name": "more <words>"}], "validation": [{"path": tokens}]},
+                                 validation={"every": 3, "batches": 1}, precision={"linear": "fp8_tensorwise"}, training={"steps": 8})
+            self.run_octavo("train", config, "logging.fp8_stats_every=2")
+        self.run_octavo("train", config, "training.steps=12", "logging.fp8_stats_every=2", "checkpoint.allow_changes=[schedule]")  # goes on
+        return [f"runs/{name}" for name in ("one", "two")]
+
+    def page(self, *runs):
+        self.run_octavo("report", *runs, "--output", "report.html")
+        page = Page((self.dir / "report.html").read_text())
+        self.assertEqual(page.loads, [])
+        self.assertNotRegex(page.text, r"https?:|@import|fetch\(|XMLHttp")
+        return page
+
+    def test_page(self):
+        one, two = self.runs()
+        page = self.page(one)
+        charts = {"loss", "loss-by-dataset-", "epochs-", "grad-norm", "lr", "wps", "step-ms", "data-ms", "memory-gib", "goodput", "fp8-saturated-",
+                  "fp8-flushed-"}
+        self.assertLessEqual(charts, page.ids)
+        self.assertNotIn("mfu", page.ids)  # on a CPU
+        self.assertNotIn("loss-gap", page.ids)
+        self.assertEqual(len(page.lines["loss"]), 2)  # and validation
+        self.assertEqual(len(page.lines["loss-by-dataset-"]), 2)
+        self.assertEqual(len(page.lines["fp8-saturated-"]), 3)
+        self.assertEqual(len(page.lines["loss"][0].split()), 8)
+        self.assertIn("more &lt;words&gt;", page.text)
+        drawn = json.loads(re.search(r"const charts=(.*);", page.text).group(1).replace("\\u003c", "<"))
+        losses = next(chart for chart in drawn if chart["id"] == "loss")["series"][0]
+        metrics = self.metrics(one)
+        self.assertEqual(losses["x"], sorted(metrics))
+        for step, loss in zip(losses["x"], losses["y"]):
+            self.assertAlmostEqual(loss, metrics[step]["loss"], places=4)
+
+        both = self.page(one, two)
+        self.assertIn("loss-gap", both.ids)
+        self.assertEqual(len(both.lines["loss-gap"]), 2)
+        self.assertRegex(both.text, r'<tr class="diff"><td class="mono">optimizer.lr</td><td class="mono">0.003</td><td class="mono">0.006</td>')
+        self.assertRegex(both.text, r'<td class="kind k0">restart</td><td>resuming [^<]*step_00000008 after step 8')
+
+    def test_refused(self):
+        (self.dir / "empty").mkdir()
+        self.refused("report", "empty", "--output", "x.html", mentions=["empty", "metrics.jsonl", "logging.dir"])
+        self.refused("report", "none", "--output", "x.html", mentions=["none"])
+        (self.dir / "empty/metrics.jsonl").write_text('{"step":1,"los')
+        self.refused("report", "empty", "--output", "x.html", mentions=["empty/metrics.jsonl has no step"])
+        (self.dir / "empty/metrics.jsonl").write_text('{"step":1,"loss":2.5}\n')
+        self.refused("report", "empty", "--output", "no/such/x.html", mentions=["no/such/x.html"])
+        self.run_octavo("report", "empty", "--output", "x.html")
+        self.assertEqual(len(Page((self.dir / "x.html").read_text()).lines["loss"]), 1)
+
+
+class MemoryPageTest(Scratch):
+    def test_plan(self):
+        overrides = ("parallel.reshard_after_forward=true", "activation_checkpointing.mode=none")
+        out = self.run_octavo("plan", ROOT / "configs/llama3_8b_8gpu.yaml", "--gpus", 8, "--html", "memory.html", "--all", *overrides).out
+        page = Page((self.dir / "memory.html").read_text())
+        self.assertEqual(page.loads, [])
+        bands = {name: body for name, body in re.findall(r'<g class="band"><title>([^:<]*): [\d.]+ GiB</title>(.*?)</g>', page.text, re.S)}
+        for name in ("master weights", "gradients", "exp_avg", "activations gate_up", "gathered blocks"):
+            self.assertIn(name, out)
+            self.assertIn(name, bands)
+        used = [tuple(map(float, found)) for found in re.findall(r'class="area used s\d" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', bands["activations gate_up"])]
+        self.assertEqual(len(used), 3 * 32)  # a row a block, of three micro-batches
+        first = used[::3]
+        for below, above in zip(first, first[1:]):  # a later block begins later, ends earlier, and lies above
+            self.assertLess(below[0], above[0])
+            self.assertGreater(below[0] + below[2], above[0] + above[2])
+            self.assertGreater(below[1], above[1])
+        self.assertLess(used[0][0] + used[0][2], used[1][0] + 0.2)  # the next micro-batch comes behind it
+
+    def test_refused(self):
+        config = self.config("nowhere")
+        self.refused("plan", config, "--html", "memory.html", mentions=["--html", "--machine"])
+        self.refused("plan", ROOT / "configs/llama3_8b_8gpu.yaml", "--html", "no/such.html", mentions=["no/such.html"])
+
+
+class ReportInBrowserTest(Scratch):
+    def test_drawn(self):
+        """The script runs through, a zoom draws other ticks, and lines are to be seen."""
+        path = browser()
+        if path is None:
+            self.skipTest(f"none of {', '.join(BROWSERS)} is installed")
+        for run, above in (("one", 0.0), ("two", 0.5)):
+            (self.dir / run).mkdir()
+            lines = [json.dumps({"step": step, "loss": 2 + above + 5 / step, "grad_norm": 1.0, "lr": 1e-3}) for step in range(1, 13)]
+            (self.dir / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        self.run_octavo("report", "one", "two", "--output", "report.html")
+        page = Page((self.dir / "report.html").read_text())
+        (self.dir / "zoomed.html").write_text(page.text.replace("</script>", "zoom([4,8]);</script>"))
+        options = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=640,700", f"--user-data-dir={self.dir}/profile"]
+        quiet = {"stderr": subprocess.DEVNULL, "timeout": 120, "check": True, "cwd": self.dir, "env": os.environ | {"HOME": str(self.dir)}}
+        dom = subprocess.run([*options, "--dump-dom", f"file://{self.dir}/zoomed.html"], stdout=subprocess.PIPE, text=True, **quiet).stdout
+        self.assertIn(f'data-charts="{len(page.lines)}"', dom)
+        figure = dom.split('id="loss">')[1].split("</figure>")[0]
+        self.assertIn(">7</text>", figure)
+        self.assertNotIn(">12</text>", figure)
+        self.assertIn(">12</text>", page.text)
+        subprocess.run([*options, "--screenshot=shot.png", f"file://{self.dir}/report.html"], stdout=subprocess.DEVNULL, **quiet)
+        width, height, rows, size = pixels(self.dir / "shot.png")
+        self.assertEqual((width, height), (640, 700))
+        for color in SERIES:
+            seen = sum(1 for row in rows for x in range(0, len(row), size) if all(abs(row[x + i] - color[i]) < 40 for i in range(3)))
+            self.assertGreater(seen, 100, color)

@@ -1,0 +1,118 @@
+#include "app/guard/spikes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "app/guard/step_guard.h"
+
+namespace octavo {
+namespace {
+
+constexpr double kLeastSpread = 0.005;
+
+// Losses 2.9 and 3.1 in turn: of a whole number of pairs the mean is 3, the deviation 0.1.
+Spikes after(int64_t steps, int64_t window = 10, double threshold = 4) {
+  Spikes spikes(window, threshold, kLeastSpread);
+  for (int64_t step = 1; step <= steps; ++step) spikes.add(step, step % 2 == 0 ? 2.9 : 3.1);
+  return spikes;
+}
+
+TEST(Spikes, ScoresByTheWindowBefore) {
+  const Spikes spikes = after(20);
+  EXPECT_NEAR(spikes.z_score(22, 3.5), 5, 1e-9);
+  EXPECT_NEAR(spikes.limit(22), 3.4, 1e-9);
+  EXPECT_TRUE(spikes.is_spike(22, 3.41));
+  EXPECT_FALSE(spikes.is_spike(22, 3.39));
+  EXPECT_FALSE(spikes.is_spike(22, 0.1)) << "a loss that falls is none";
+}
+
+TEST(Spikes, KnowsNothingBeforeTheWindowIsFull) {
+  const Spikes spikes = after(9);
+  EXPECT_EQ(spikes.z_score(11, 1e9), 0);
+  EXPECT_TRUE(std::isinf(spikes.limit(11)));
+  EXPECT_FALSE(after(1000, 0).is_spike(1002, 1e9));
+}
+
+// Whatever of the step before is known by then.
+TEST(Spikes, LimitIsMadeOfStepsTwoBefore) {
+  Spikes spikes = after(20);
+  const double limit = spikes.limit(22);
+  spikes.add(21, 50);
+  EXPECT_EQ(spikes.limit(22), limit);
+  EXPECT_NE(spikes.limit(23), limit);
+}
+
+TEST(Spikes, AFlatLossHasASpread) {
+  Spikes spikes(10, 4, kLeastSpread);
+  for (int64_t step = 1; step <= 10; ++step) spikes.add(step, 2.0);
+  EXPECT_NEAR(spikes.limit(12), 2 + 4 * 2 * kLeastSpread, 1e-12);
+}
+
+TEST(Spikes, GoesOnFromItsState) {
+  const Spikes spikes = after(33);
+  Spikes resumed(10, 4, kLeastSpread);
+  resumed.from_json(nlohmann::json::parse(spikes.to_json().dump()));
+  for (const int64_t step : {34, 35}) EXPECT_EQ(resumed.limit(step), spikes.limit(step));
+  for (const char* text : {"3", "[[1]]", "[[\"a\",2]]", "null"}) {
+    resumed.from_json(nlohmann::json::parse(text));
+    EXPECT_TRUE(std::isinf(resumed.limit(35))) << text;
+  }
+}
+
+TEST(StepGuard, MarksWhatStandsOut) {
+  TrainingConfig config;
+  config.loss_spike_window = 20;
+  StepGuard guard(config);
+  // Numbers that vary a little, and do again after each that does not fit.
+  const auto usual = [](int64_t step) {
+    const double some = step % 2 == 0 ? 0.98 : 1.02;
+    return JudgedStep{.step = step, .loss = 3 * some, .grad_norm = 0.5 * some, .sample_ms = 100 * some};
+  };
+  int64_t step = 1;
+  const auto go_on = [&](int64_t steps) {
+    for (const int64_t end = step + steps; step < end; ++step) {
+      EXPECT_EQ(guard.judge(usual(step)), StepVerdict::kGood);
+      EXPECT_FALSE(guard.marks().any()) << step;
+    }
+  };
+  const auto judge_odd = [&](const std::function<void(JudgedStep&)>& change) {
+    JudgedStep odd = usual(step++);
+    change(odd);
+    return guard.judge(odd);
+  };
+  go_on(60);
+  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.sample_ms = 310; }), StepVerdict::kGood);
+  EXPECT_NEAR(guard.marks().slowdown.value(), 3.1, 1e-9);
+  EXPECT_FALSE(guard.marks().loss_z || guard.marks().grad_norm_z);
+  go_on(60);
+  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.grad_norm = 1; }), StepVerdict::kGood);
+  EXPECT_NEAR(guard.marks().grad_norm_z.value(), 20, 1e-9) << "a deviation of 2% counts as one of 5%";
+  EXPECT_FALSE(guard.marks().loss_z || guard.marks().slowdown);
+  go_on(60);
+  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.loss = 3.6; }), StepVerdict::kSpike);
+  EXPECT_NEAR(guard.marks().loss_z.value(), 10, 1e-9);
+  go_on(1);
+  // What is not finite is known by itself.
+  EXPECT_EQ(judge_odd([](JudgedStep& odd) {
+              odd.loss = odd.grad_norm = std::numeric_limits<double>::infinity();
+              odd.skipped = true;
+            }),
+            StepVerdict::kSkipped);
+  EXPECT_FALSE(guard.marks().any());
+  // As if it had gone on, but for the times, which are another machine's.
+  StepGuard resumed(config);
+  resumed.from_json(nlohmann::json::parse(guard.to_json().dump()));
+  JudgedStep odd = usual(step);
+  odd.grad_norm = 1;
+  odd.sample_ms = 1000;
+  resumed.judge(odd);
+  EXPECT_TRUE(resumed.marks().grad_norm_z);
+  EXPECT_FALSE(resumed.marks().slowdown);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,157 @@
+// Run folders read back, and the page that is made of them.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "app/report/chart.h"
+#include "app/report/html.h"
+#include "app/report/report_page.h"
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ReportTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::create_directories(root_); }
+  void TearDown() override { fs::remove_all(root_); }
+
+  std::string write(const std::string& run, const std::string& file, const std::string& text) {
+    fs::create_directories(root_ / run);
+    std::ofstream(root_ / run / file, std::ios::binary) << text;
+    return (root_ / run).string();
+  }
+
+  static std::string line(int step, double loss, const std::string& more = "") {
+    return fmt::format("{{\"step\":{},\"loss\":{},\"grad_norm\":1.5,\"lr\":0.001,\"wps\":1000{}}}\n", step, loss, more);
+  }
+
+  std::string message_of(const std::string& dir) {
+    try {
+      read_run(dir);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  fs::path root_ = fs::temp_directory_path() / fmt::format("octavo_report_{}", ::getpid());
+};
+
+TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
+  const std::string dir = write(
+      "run", "metrics.jsonl", line(1, 5) + line(2, 4) + line(3, 3.5) + line(4, 3) + line(3, 3.25) + "{\"step\":5,\"lo");
+  const RunRecords run = read_run(dir);
+  const Series& loss = run.metric("loss");
+  ASSERT_EQ(loss.size(), 3u);
+  EXPECT_EQ(loss[2].x, 3);
+  EXPECT_EQ(loss[2].y, 3.25);
+  EXPECT_EQ(run.last_step, 3);
+  EXPECT_EQ(run.name, "run");
+  EXPECT_TRUE(run.config.empty());
+  EXPECT_TRUE(run.events.empty());
+}
+
+TEST_F(ReportTest, PassesOverWhatIsNoNumber) {
+  const std::string dir = write("run", "metrics.jsonl",
+                                "\n[]\nnull\n{\"step\":\"x\"}\n" + line(1, 5) +
+                                    "{\"step\":2,\"loss\":null,\"nonfinite\":{\"loss\":\"nan\"},\"grad_norm\":2}\n" +
+                                    line(7, 4) + "\xff\xfe\n");
+  const RunRecords run = read_run(dir);
+  EXPECT_EQ(run.metric("loss").size(), 2u);
+  EXPECT_EQ(run.metric("grad_norm").size(), 3u);
+}
+
+TEST_F(ReportTest, RefusesWhatIsNoRun) {
+  EXPECT_NE(message_of((root_ / "none").string()).find("is no folder of a run: it has no metrics.jsonl"),
+            std::string::npos);
+  EXPECT_NE(message_of(write("empty", "log.txt", "")).find("is no folder of a run"), std::string::npos);
+  EXPECT_NE(message_of(write("torn", "metrics.jsonl", "{\"step\":1,\"lo")).find("metrics.jsonl has no step"),
+            std::string::npos);
+}
+
+TEST_F(ReportTest, ReadsEventsAndStarts) {
+  write("run", "metrics.jsonl", line(20, 5));
+  const char* at = "2026-11-22 10:00:00.123  ";
+  std::string log;
+  for (const char* text :
+       {"step 10/20  loss 3.0  saved ", "saved ck/step_00000010: 1.0 GB in 1.0 s, 1.0 GB/s",
+        "resuming ck/step_00000010 after step 10",
+        "step 12: the loss is nan and the gradient norm 1; samples 1 to 2; it changes nothing", "started in 1 s"}) {
+    log += std::string(at) + text + "\n";
+  }
+  write("run", "log.txt", log + "short\n");
+  const std::string dir = write(
+      "run", "starts.jsonl",
+      R"({"time":"T1","command":["octavo","train","x.yaml"],"version":"0.1","commit":"abc","hosts":["a","b"],"runs_on":"2 ranks"})"
+      "\n{\"ti");
+  const RunRecords run = read_run(dir);
+  ASSERT_EQ(run.events.size(), 3u);
+  EXPECT_EQ(run.events[0].kind, EventKind::kCheckpoint);
+  EXPECT_EQ(run.events[0].step, 10);
+  EXPECT_EQ(run.events[1].kind, EventKind::kRestart);
+  EXPECT_EQ(run.events[1].time, "2026-11-22 10:00:00.123");
+  EXPECT_EQ(run.events[2].kind, EventKind::kSkip);
+  EXPECT_EQ(run.events[2].step, 12);
+  ASSERT_EQ(run.starts.size(), 1u);
+  EXPECT_EQ(run.starts[0].command, "octavo train x.yaml");
+  EXPECT_EQ(run.starts[0].hosts, "a b");
+}
+
+TEST_F(ReportTest, ThePageEscapesAndLoadsNothing) {
+  write("a", "metrics.jsonl",
+        line(1, 5, R"(,"loss_by_dataset":{"<script>x</script>":3})") +
+            line(2, 4, R"(,"loss_by_dataset":{"<script>x</script>":2})"));
+  write("b", "metrics.jsonl", line(1, 5.5) + line(2, 4.4));
+  const std::string a = write("a", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 2, seed: 1}\n");
+  const std::string b = write("b", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 3, seed: 1}\n");
+  write("b", "log.txt", "2026-11-22 10:00:00.123  back to <b>&amp; after step 1\n");
+  const std::vector<RunRecords> runs{read_run(a), read_run(b)};
+  const std::string page = report_page(runs);
+  EXPECT_EQ(page.find("<script>x"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;x&lt;/script&gt;"), std::string::npos);
+  EXPECT_NE(page.find("back to &lt;b&gt;&amp;amp; after step 1"), std::string::npos);
+  EXPECT_FALSE(std::regex_search(page, std::regex("https?:|src=|@import|url\\(['\"]?[^#]")));
+  EXPECT_NE(page.find("id=\"loss-gap\""), std::string::npos);
+  EXPECT_NE(page.find("<tr class=\"diff\"><td class=\"mono\">training.steps</td><td class=\"mono\">2</td><td "
+                      "class=\"mono\">3</td></tr>"),
+            std::string::npos);
+  EXPECT_EQ(page.find("<tr class=\"diff\"><td class=\"mono\">model.preset"), std::string::npos);
+}
+
+TEST(Chart, DrawsPointsWhereTheyAre) {
+  const Chart chart{.id = "c",
+                    .title = "T",
+                    .unit = "u",
+                    .series = {{.label = "one", .points = {{0, 0}, {10, 10}}}},
+                    .from_zero = true};
+  const std::string svg = chart_figure(chart, {{EventKind::kRestart, 5, "resuming"}}, 10);
+  EXPECT_NE(svg.find(" points=\"62.0,214.0 626.0,"), std::string::npos) << svg;
+  EXPECT_NE(svg.find("x1=\"344.0\" x2=\"344.0\""), std::string::npos) << svg;
+  const auto drawn = chart_json(chart);
+  EXPECT_EQ(drawn["series"][0]["y"], (std::vector<double>{0, 10}));
+  EXPECT_FALSE(Chart{}.has_points());
+}
+
+TEST(Chart, Ticks) {
+  EXPECT_EQ(nice_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(nice_ticks(3, 3, 5), (std::vector<double>{3}));
+  EXPECT_EQ(log_ticks(0.5, 30), (std::vector<double>{0.5, 1, 2, 5, 10, 20}));
+  EXPECT_EQ(log_ticks(1, 1e6), (std::vector<double>{1, 10, 100, 1000, 10'000, 100'000, 1'000'000}));
+}
+
+TEST(Html, Escapes) {
+  EXPECT_EQ(html_escape("a<b>&\"'\x01"), "a&lt;b&gt;&amp;&quot;&#39;\\x01");
+  EXPECT_EQ(script_escape("\"</script>\""), "\"\\u003c/script>\"");
+  EXPECT_EQ(short_number(1'500'000), "1.5M");
+  EXPECT_EQ(long_number(16432.4), "16,432");
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,171 @@
+// Checkpoints that are damaged, incomplete, or hold what no model has.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "core/error.h"
+#include "tests/checkpoint/checkpoint_fixture.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+TEST_F(CheckpointTest, NamesWhatIsMissing) {
+  EXPECT_NE(damage(dir_ / "nowhere").find("no such checkpoint"), std::string::npos);
+  write_file(dir_ / "file", "x");
+  EXPECT_NE(damage(dir_ / "file").find("is a file"), std::string::npos);
+  State state(15);
+  save(1, state);
+  fs::remove(shard_path(1));
+  EXPECT_NE(damage(root()).find(shard_path(1).string()), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfAShard) {
+  State state(16);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  const std::string whole = read_whole_file(path);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
+    write_file(path, damaged);
+    ASSERT_NE(damage(root()).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole);
+  EXPECT_EQ(damage(root()), "");
+  write_file(path, whole.substr(0, whole.size() - 4));
+  EXPECT_NE(damage(root()).find("manifest says"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, FindsDamageWhenResuming) {
+  State state(17);
+  save(1, state);
+  const std::string path = shard_path(1).string();
+  std::string damaged = read_whole_file(path);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file(path, damaged);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 35, values.data());
+  EXPECT_EQ(values, state.weight);
+  EXPECT_THROW(checkpoint.read("exp_avg_sq.a.weight", 0, 35, values.data()), InputError);
+  const nlohmann::json description = checkpoint.describe();
+  EXPECT_EQ(description.at("intact"), false);
+  EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
+}
+
+// The InputError of `work`; empty when there is none.
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void flip_byte(const std::string& path, size_t from_end) {
+  std::string content = read_whole_file(path);
+  char& byte = content[content.size() - from_end];
+  byte = static_cast<char>(byte ^ 1);
+  write_file(path, content);
+}
+
+TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
+  State state(23);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);  // the last moment
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
+  for (const auto& [begin, end] : {std::pair{0, 1}, std::pair{3, 20}, std::pair{34, 35}}) {
+    const std::string message =
+        refusal([&, b = begin, e = end] { checkpoint.read("exp_avg_sq.a.weight", b, e, values.data()); });
+    EXPECT_NE(message.find("exp_avg_sq.a.weight is damaged"), std::string::npos) << message;
+  }
+  EXPECT_NE(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
+}
+
+TEST_F(CheckpointTest, ReadersShareTheChecksums) {
+  State state(24);
+  save(1, state);
+  flip_byte(shard_path(1).string(), 1);
+  const std::vector<std::string> weights{"a.weight"};
+  const std::vector<std::string> all{"a.weight", "exp_avg.a.weight", "exp_avg_sq.a.weight", "another"};
+  std::vector<float> values(35);
+  int found = 0;
+  for (const int index : {0, 1, 2}) {
+    Checkpoint checkpoint(root(), {index, 3});
+    checkpoint.verify(weights);
+    const bool damaged = !refusal([&] { checkpoint.verify(all); }).empty();
+    found += damaged ? 1 : 0;
+    // Whoever did not find it has left it to the others.
+    EXPECT_EQ(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 5, values.data()); }).empty(), !damaged);
+    // Without that, a reader looks for itself.
+    Checkpoint alone(root(), {index, 3});
+    EXPECT_NE(refusal([&] { alone.read("exp_avg_sq.a.weight", 0, 5, values.data()); }), "");
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(CheckpointTest, NamesWhatIsNotFinite) {
+  State state(25);
+  state.weight[17] = std::numeric_limits<float>::quiet_NaN();
+  state.exp_avg_sq[33] = BFloat16(-std::numeric_limits<float>::infinity());
+  save(1, state);
+  Checkpoint checkpoint(root());
+  std::vector<float> values(35);
+  checkpoint.read("a.weight", 0, 17, values.data());
+  const std::string weight = root() + "/step_00000001: tensor a.weight is nan at [3, 2], expected finite numbers";
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", 10, 20, values.data()); }), weight);
+  EXPECT_EQ(refusal([&] { checkpoint.read("a.weight", {1, 4}, 5, 15, values.data()); }), weight);
+  std::vector<BFloat16> halves(35);
+  const std::string moment =
+      refusal([&] { checkpoint.read("exp_avg_sq.a.weight", 0, 35, Tensor(halves.data(), DType::kBFloat16, {35})); });
+  EXPECT_NE(moment.find("exp_avg_sq.a.weight is -inf at [6, 3]"), std::string::npos) << moment;
+}
+
+TEST_F(CheckpointTest, AShardIsNoLinkThatLeadsOut) {
+  State state(1);
+  save(1, state);
+  const fs::path shard = step_path(1) / shard_name(0);
+  fs::rename(shard, dir_ / "elsewhere");
+  fs::create_symlink(dir_ / "elsewhere", shard);
+  EXPECT_NE(damage(step_path(1)).find(shard.string() + ": is a link that leads out of its directory"),
+            std::string::npos);
+}
+
+TEST(CheckpointManifestTest, RefusesCarriedFilesElsewhere) {
+  const CheckpointTensorInfo tensor{"a", {1}, DType::kFloat32, {{"shard", "a", 0, 1, "0"}}};
+  CheckpointManifest manifest{1,        small_model(),       1, nlohmann::json::object(), {{"shard", 4, "0"}},
+                              {tensor}, {{"../key", 1, "0"}}};
+  EXPECT_THROW(manifest_from_json(manifest_to_json(manifest), "manifest.json"), InputError);
+  manifest.files.front().name = "key";
+  EXPECT_EQ(manifest_from_json(manifest_to_json(manifest), "manifest.json").files.front().name, "key");
+}
+
+TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
+  State state(18);
+  save(1, state);
+  const std::string path = (step_path(1) / "manifest.json").string();
+  const std::string whole = read_whole_file(path);
+  const nlohmann::json original = nlohmann::json::parse(whole);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x04);
+    if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;  // white space for white space
+    write_file(path, damaged);
+    ASSERT_NE(damage(step_path(1)).find(path), std::string::npos) << "byte " << i;
+  }
+  write_file(path, whole.substr(0, whole.size() / 2));
+  EXPECT_NE(damage(step_path(1)).find(path), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octavo

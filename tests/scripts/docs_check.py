@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Runs the commands of the documentation that need no GPU, page by page, in their order, in a folder that looks like a checkout.
+
+    docs_check.py OCTAVO [PAGE...]
+
+A fenced block says in its first line what its commands need:
+
+    ```sh run           nothing: they are run here. `sh run tokenizers`: Python with those packages, without which the block is left out
+    ```sh gpu           a GPU
+    ```sh data          more text than a test has
+    ```sh cluster       a cluster, a container engine or the network
+    ```sh build         a checkout to be built, as CI does anyway
+
+The folder has this program, scripts, configs and docs. Inputs that pages take for granted are small: my_project/ and texts/. The quick start's
+config is cut to a few steps.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OCTAVO = Path(sys.argv.pop(1)).resolve()
+NEEDS = {"run", "gpu", "data", "cluster", "build"}
+TIMEOUT = 300
+
+
+def pages():
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page):
+    """(line, words behind the language, text) of each fenced block of shell commands."""
+    found, begin, words, lines = [], None, [], []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```") and begin is None:
+            begin, words, lines = number, line[3:].split(), []
+        elif line.startswith("```"):
+            if words[:1] == ["sh"]:
+                found.append((begin, words[1:], "\n".join(lines) + "\n"))
+            begin = None
+        else:
+            lines.append(line)
+    assert begin is None, f"{page}:{begin}: the block does not end"
+    return found
+
+
+def has_packages(names):
+    return subprocess.run(["python3", "-c", f"import {', '.join(names or ['sys'])}"], capture_output=True).returncode == 0
+
+
+def make_folder(folder):
+    (folder / "build").mkdir()
+    (folder / "build/octavo").symlink_to(OCTAVO)
+    for name in ("scripts", "README.md"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("benchmarks"))
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    config = folder / "configs/quickstart.yaml"
+    text = config.read_text()
+    for key, few in (("steps", 4), ("warmup_steps", 1), ("batches", 1)):
+        text, count = re.subn(rf"\b{key}: \d+", f"{key}: {few}", text)
+        assert count, f"{config.name} has no {key}"
+    config.write_text(text)
+    for name in ("my_project", "texts"):
+        (folder / name).mkdir()
+        for path in [*sorted((ROOT / "core").glob("*.h")), *sorted((ROOT / "data").glob("*.h"))]:
+            shutil.copy(path, folder / name / (path.name + (".txt" if name == "texts" else "")))
+
+
+def run(text, folder):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "OCTAVO", "NPROC", "HOSTFILE"))}
+    environment |= {
+        "PATH": f"{folder}/build:{os.environ['PATH']}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    return subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT)
+
+
+class DocsTest(unittest.TestCase):
+    def test_every_block_says_what_it_needs(self):
+        unknown = [f"{page.name}:{line}: sh {' '.join(words)}" for page in pages() for line, words, _ in blocks(page)
+                   if not words or words[0] not in NEEDS]
+        self.assertEqual(unknown, [])
+
+    def test_links_lead_somewhere(self):
+        dead = []
+        for page in pages():
+            for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", page.read_text(encoding="utf-8")):
+                if not link.startswith(("http:", "https:", "mailto:")) and not (page.parent / link).exists():
+                    dead.append(f"{page.name}: {link}")
+        self.assertEqual(dead, [])
+
+
+def add_page(page):
+    todo = [block for block in blocks(page) if block[1][:1] == ["run"]]
+    if not todo:
+        return
+
+    def test(self):
+        with tempfile.TemporaryDirectory(prefix="octavo_docs_") as scratch:
+            make_folder(Path(scratch))
+            for line, words, text in todo:
+                if not has_packages(words[1:]):
+                    print(f"{page.name}:{line}: left out for want of {' '.join(words[1:])}", file=sys.stderr)
+                    continue
+                began = time.monotonic()
+                result = run(text, Path(scratch))
+                self.assertEqual(result.returncode, 0, f"{page.name}:{line}:\n{text}\n{result.stdout[-3000:]}")
+                print(f"{page.name}:{line}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+
+    setattr(DocsTest, "test_" + re.sub(r"\W", "_", page.stem), test)
+
+
+for one in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+    add_page(one)
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,117 @@
+"""scripts/wandb_sync.py: what it sends and where it goes on; the real package offline, where it is installed."""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import struct
+import sys
+import types
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import wandb_sync  # noqa: E402
+from scratch import ScratchTest  # noqa: E402
+
+LINE = {"step": 1, "loss": 2.5, "grad_norm": 1.0, "lr": 1e-3, "validation_loss": 2.0, "loss_by_dataset": {"web": 2.25}, "validation_loss_by_dataset": {"held": 2.0},
+        "nonfinite": {"wps": "nan"}, "wps": None, "fp8": [{"layer": 3, "linear": "qkv", "tensor": "input", "saturated": 0.5}]}
+
+
+def records(data):
+    """Of a .wandb file: seven bytes, then LevelDB's log format (blocks of 32 KiB; crc, length, type, bytes)."""
+    assert data[:4] == b":W&B"
+    offset, parts = 7, b""
+    while offset + 7 <= len(data):
+        if 32768 - offset % 32768 < 7:
+            offset += 32768 - offset % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, offset + 4)
+        parts += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+class FakeRun:
+    def __init__(self):
+        self.logged, self.metrics, self.finished = [], [], False
+
+    def log(self, values):
+        self.logged.append(values)
+
+    def define_metric(self, name, step_metric=None):
+        self.metrics.append((name, step_metric))
+
+    def finish(self):
+        self.finished = True
+
+
+class WandbSyncTest(ScratchTest):
+    def run_folder(self, text):
+        path = Path(self.write("metrics.jsonl", text))
+        (path.parent / "config.yaml").write_text("training: {steps: 3}\n")
+        return path.parent
+
+    def sync(self, run, *options):
+        fake, calls = FakeRun(), []
+        module = types.SimpleNamespace(Settings=lambda **_: None, init=lambda **given: (calls.append(given), fake)[1])
+        yaml = types.SimpleNamespace(safe_load=lambda text: {"training": {"steps": 3}})
+        with mock.patch.dict(sys.modules, wandb=module, yaml=yaml), contextlib.redirect_stdout(io.StringIO()):
+            wandb_sync.main([str(run), *options])
+        self.assertTrue(fake.finished)
+        self.assertIn(("*", "step"), fake.metrics)
+        return fake.logged, calls[0]
+
+    def test_names(self):
+        self.assertEqual(wandb_sync.values_of(LINE), {
+            "step": 1, "train/loss": 2.5, "optimizer/grad_norm": 1.0, "optimizer/lr": 1e-3, "validation/loss": 2.0, "train/loss_by_dataset/web": 2.25,
+            "validation/held": 2.0, "fp8/3/qkv/input/saturated": 0.5})
+
+    def test_the_groups_are_those_of_tensorboard(self):
+        source = (ROOT / "app/train/metric_tags.cpp").read_text()
+        for key, tag in wandb_sync.TAGS.items():
+            self.assertIn(f'{{"{key}", "{tag}"}}', source)
+
+    def test_goes_on_where_it_was(self):
+        run = self.run_folder('{"step":1,"loss":3}\nhalf a line\n{"step":2,"loss":2')
+        logged, given = self.sync(run, "--project", "p", "--offline")
+        self.assertEqual(logged, [{"step": 1, "train/loss": 3}])
+        self.assertEqual((given["project"], given["mode"], given["config"]), ("p", "offline", {"training": {"steps": 3}}))
+        first = given["id"]
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write('.5}\n{"step":3,"loss":2}\n')
+        logged, given = self.sync(run, "--follow")  # ends with the last step of the config
+        self.assertEqual([entry["train/loss"] for entry in logged], [2.5, 2])
+        self.assertEqual((given["id"], given["mode"]), (first, "online"))
+        self.assertEqual(self.sync(run)[0], [])
+
+    def test_no_run(self):
+        with self.assertRaisesRegex(SystemExit, "no folder of a run"):
+            wandb_sync.main([str(ROOT)])
+
+    @unittest.skipUnless(importlib.util.find_spec("wandb"), "wandb is not installed")
+    def test_offline(self):
+        from wandb.proto import wandb_internal_pb2
+
+        run = self.run_folder("".join(json.dumps(LINE | {"step": step, "loss": 3.0 / step}) + "\n" for step in (1, 2, 3)))
+        with mock.patch.dict(os.environ, WANDB_SILENT="true"), contextlib.redirect_stdout(io.StringIO()):
+            wandb_sync.main([str(run), "--offline"])
+        (file,) = run.glob("wandb/offline-run-*/run-*.wandb")
+        losses = []
+        for data in records(file.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            for item in record.history.item:
+                if (item.key or "/".join(item.nested_key)) == "train/loss":
+                    losses.append(json.loads(item.value_json))
+        self.assertEqual(losses, [3.0, 1.5, 1.0])
+
+
+if __name__ == "__main__":
+    unittest.main()
