@@ -52,8 +52,8 @@ void copy_elements(DType dtype, const std::byte* source, int64_t count, const Te
   if (out.dtype() == DType::kFloat32) {
     return convert_to_float32(safetensors_dtype(dtype), source, count, out.data<float>() + out_begin, where);
   }
-  CHECK(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32, "{} is stored as {} and cannot be read as {}",
-        where, dtype_name(dtype), dtype_name(out.dtype()));
+  CHECK_INPUT(out.dtype() == DType::kBFloat16 && dtype == DType::kFloat32,
+              "{} is stored as {}, which cannot be read as {}", where, dtype_name(dtype), dtype_name(out.dtype()));
   for (int64_t i = 0; i < count; ++i) {
     float value;
     std::memcpy(&value, source + i * static_cast<int64_t>(sizeof(float)), sizeof(float));

@@ -24,7 +24,7 @@ constexpr const char* kFormatName = "octavo checkpoint";
 constexpr int kFormatVersion = 1;
 
 DType dtype_from_name(const std::string& name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8}) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8, DType::kFloat8E4M3}) {
     if (name == dtype_name(dtype)) return dtype;
   }
   throw InputError(fmt::format("unknown dtype {}", name));

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "core/error.h"
+#include "core/mix_bits.h"
 
 namespace octavo {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 class Draws {
  public:
   explicit Draws(uint64_t key) : state_(key) {}
-  uint64_t operator()() { return mix_bits(state_ += 0x9E3779B97F4A7C15); }
+  uint64_t operator()() { return finalize_bits(state_ += kSplitMixIncrement); }
 
  private:
   uint64_t state_;
@@ -20,15 +21,9 @@ class Draws {
 
 }  // namespace
 
-uint64_t mix_bits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
-
-// The additions keep (0, 0, 0) off the fixed point 0 of mix_bits and the three values from cancelling one another.
+// The additions keep (0, 0, 0) off the fixed point 0 of finalize_bits and the three values from cancelling one another.
 uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch) {
-  return mix_bits(mix_bits(mix_bits(seed + 1) + dataset + 1) + epoch + 1);
+  return finalize_bits(finalize_bits(finalize_bits(seed + 1) + dataset + 1) + epoch + 1);
 }
 
 Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t epoch) : n_(n) {

@@ -25,9 +25,6 @@
 
 namespace octavo {
 
-// A well-mixed 64-bit hash (the finalizer of SplitMix64), a bijection of 64-bit integers.
-uint64_t mix_bits(uint64_t x);
-
 // What an epoch of a dataset draws from.
 uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/mix_bits.h"
 
 namespace octavo {
 
@@ -23,7 +24,7 @@ WindowOrder::WindowOrder(const WindowOrderOptions& options)
 int64_t WindowOrder::shift(int64_t epoch) const {
   if (epoch == 0 || options_.shuffle == Shuffle::kNone) return 0;
   constexpr uint64_t kShifts = 0x7368696674;  // tells this draw from those of the permutation
-  const uint64_t draw = mix_bits(
+  const uint64_t draw = finalize_bits(
       hash_of_epoch(options_.seed, static_cast<uint64_t>(options_.dataset), static_cast<uint64_t>(epoch)) ^ kShifts);
   return static_cast<int64_t>((Wide{draw} * static_cast<uint64_t>(options_.num_tokens)) >> 64);
 }

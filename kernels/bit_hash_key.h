@@ -1,7 +1,7 @@
 // The keys of kernels/bit_hash.h, for the CPU and the GPU.
 #pragma once
 
-#include "kernels/random_numbers.h"
+#include "core/mix_bits.h"
 
 namespace octavo {
 

@@ -2,6 +2,7 @@
 
 #include "core/cuda_amax.cuh"
 #include "core/cuda_flat.cuh"
+#include "kernels/cuda_optimizer.cuh"
 #include "kernels/muon.h"
 #include "kernels/newton_schulz.h"
 
@@ -28,11 +29,7 @@ struct MomentumOp {
       store_floats(update + i, u);
       return;
     }
-    float clip = 1.0f;
-    if (grad_clip > 0) {
-      const float factor = grad_clip / (sqrtf(*grad_sum_of_squares) + 1e-6f);
-      clip = factor > 1.0f ? 1.0f : factor;  // a NaN norm stays NaN and shows
-    }
+    const float clip = clip_factor(grad_clip, grad_sum_of_squares);
     float m[M];
     float g[M];
     load_floats(momentum + i, m);

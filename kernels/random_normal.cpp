@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/random_numbers.h"
+#include "kernels/rounded_math.h"
 
 namespace octavo {
 
@@ -16,27 +17,13 @@ void random_normal(const RandomNormal& args, Stream& stream);
 
 namespace cpu {
 
-namespace {
-
-// This file is compiled without contraction, so that each is one operation.
-struct Math {
-  static float fma(float a, float b, float c) { return std::fma(a, b, c); }
-  static float multiply(float a, float b) { return a * b; }
-  static float subtract(float a, float b) { return a - b; }
-  static float divide(float a, float b) { return a / b; }
-  static float sqrt(float x) { return std::sqrt(x); }
-  static float from_integer(uint32_t x) { return static_cast<float>(x); }
-};
-
-}  // namespace
-
 // The elements of one row.
 void fill_row(const RandomNormal& args, float* out, int64_t count, int64_t first_index) {
   const auto first = static_cast<uint64_t>(first_index);
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t bits = random_bits(args.key, first + static_cast<uint64_t>(i));
-    out[i] = Math::fma(args.deviation, standard_normal<Math>(bits), args.mean);
+    out[i] = RoundedMath::fma(args.deviation, standard_normal<RoundedMath>(bits), args.mean);
   }
 }
 

@@ -1,21 +1,13 @@
 #include "core/cuda_flat.cuh"
 #include "kernels/random_normal.h"
 #include "kernels/random_numbers.h"
+#include "kernels/rounded_math.cuh"
 
 namespace octavo::cuda {
 
 namespace {
 
 constexpr int kPerThread = 4;
-
-struct Math {
-  static __device__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-  static __device__ float multiply(float a, float b) { return __fmul_rn(a, b); }
-  static __device__ float subtract(float a, float b) { return __fsub_rn(a, b); }
-  static __device__ float divide(float a, float b) { return __fdiv_rn(a, b); }
-  static __device__ float sqrt(float x) { return __fsqrt_rn(x); }
-  static __device__ float from_integer(uint32_t x) { return __uint2float_rn(x); }
-};
 
 struct Fill {
   float* out;
@@ -33,7 +25,7 @@ struct Fill {
 #pragma unroll
     for (int j = 0; j < M; ++j) {
       const uint64_t bits = random_bits(key, index(begin + i + j));
-      values[j] = Math::fma(deviation, standard_normal<Math>(bits), mean);
+      values[j] = RoundedMath::fma(deviation, standard_normal<RoundedMath>(bits), mean);
     }
     store_floats(out + i, values);
   }

@@ -8,15 +8,9 @@
 #include <bit>
 #include <cstdint>
 
-namespace octavo {
+#include "core/mix_bits.h"
 
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijective mix of 64 bits.
-constexpr uint64_t mix_bits(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
+namespace octavo {
 
 constexpr uint64_t random_bits(uint64_t key, uint64_t index) { return mix_bits(key ^ mix_bits(index)); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/mix_bits.h"
 #include "kernels/adamw.h"
 #include "kernels/ema.h"
 #include "kernels/reduce.h"
@@ -24,10 +25,11 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
   const bool has_muon = config.type == OptimizerType::kMuon;
   const auto of_muon = [=](const ParameterUnit& unit) { return has_muon && Muon::updates(unit); };
-  for (const char* name : {kFirstMomentState, kSecondMomentState}) {
-    states_.push_back(make_state(name, config.state_dtype, arena, std::not_fn(of_muon)));
-  }
-  if (has_muon) states_.push_back(make_state(kMomentumState, config.state_dtype, arena, of_muon));
+  // Codes stand for the first moment alone.
+  const DType others = config.state_dtype == DType::kFloat8E4M3 ? DType::kBFloat16 : config.state_dtype;
+  states_.push_back(make_state(kFirstMomentState, config.state_dtype, arena, std::not_fn(of_muon)));
+  states_.push_back(make_state(kSecondMomentState, others, arena, std::not_fn(of_muon)));
+  if (has_muon) states_.push_back(make_state(kMomentumState, others, arena, of_muon));
   if (config.ema_decay > 0) {
     states_.push_back(make_state(kEmaState, DType::kFloat32, arena, [](const ParameterUnit&) { return true; }));
     states_.back().begins_as_weights = true;
@@ -84,13 +86,16 @@ void Optimizer::find_segments() {
                             : Tensor();
     const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
     const int64_t end = piece.offset + piece.end - piece.begin;
+    const int64_t first = piece.spec->offset + piece.begin;
     Segment* last = segments_.empty() ? nullptr : &segments_.back();
     const auto follows = [&](const Tensor& before) {
       if (before.defined() != weight.defined()) return false;
       return !weight.defined() || static_cast<char*>(before.raw()) + before.bytes() == weight.raw();
     };
-    const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
-                       last->amax.raw() == amax.raw() && follows(last->weight);
+    const bool joins =
+        last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
+        last->amax.raw() == amax.raw() && follows(last->weight) &&
+        (config_.state_dtype != DType::kFloat8E4M3 || last->first + end - last->begin == first + end - piece.offset);
     if (!joins) {
       segments_.push_back({.begin = piece.offset,
                            .end = end,
@@ -98,7 +103,8 @@ void Optimizer::find_segments() {
                            .exp_avg = exp_avg.of(piece),
                            .exp_avg_sq = exp_avg_sq.of(piece),
                            .weight = weight,
-                           .amax = amax});
+                           .amax = amax,
+                           .first = first});
       continue;
     }
     last->end = end;
@@ -152,7 +158,9 @@ void Optimizer::update_with_adamw(int64_t step, double lr, const Tensor& skip, S
                        .eps = static_cast<float>(config_.eps),
                        .weight_decay = segment.decayed ? static_cast<float>(config_.weight_decay) : 0.0f,
                        .grad_clip = static_cast<float>(config_.grad_clip),
-                       .step = step}},
+                       .step = step},
+           .random_key = mix_bits(static_cast<uint64_t>(step)),
+           .first_index = segment.first},
           stream);
   }
 }

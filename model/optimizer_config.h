@@ -27,9 +27,9 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double grad_clip = 1.0;  // 0: no clipping
-  DType state_dtype = DType::kFloat32;
-  double ema_decay = 0;  // 0: no average of the weights
+  double grad_clip = 1.0;               // 0: no clipping
+  DType state_dtype = DType::kFloat32;  // float8_e4m3: codes (kernels/adamw_float8.h); Muon's momentum is bfloat16 then
+  double ema_decay = 0;                 // 0: no average of the weights
 };
 
 // OptimizerState::name of what AdamW and Muon keep of a matrix of a block, and of the average of the weights.

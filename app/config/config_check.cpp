@@ -7,6 +7,7 @@
 #include "app/config/config_names.h"
 #include "app/config/stages.h"
 #include "core/error.h"
+#include "kernels/adamw_float8.h"
 #include "model/model_fields.h"
 #include "model/tensor_parallel.h"
 
@@ -59,6 +60,13 @@ void check_optimizer(const OptimizerConfig& optimizer) {
   CHECK_INPUT(optimizer.type == OptimizerType::kMuon || optimizer.momentum == OptimizerConfig().momentum,
               "optimizer.momentum is {}, but optimizer.type is {}, expected muon, whose key it is", optimizer.momentum,
               name_of(kOptimizerType, optimizer.type));
+  if (optimizer.state_dtype != DType::kFloat8E4M3) return;
+  CHECK_INPUT(
+      moment_ratio_bound(optimizer.beta1, optimizer.beta2) <= kLargestMomentRatio,
+      "optimizer.betas is [{}, {}], with which the first moment may grow to over {} times the root of the second, "
+      "more than optimizer.state_dtype float8 holds, expected a first one further below the root of the second, "
+      "as [0.9, 0.95], or bfloat16",
+      optimizer.beta1, optimizer.beta2, kLargestMomentRatio);
 }
 
 void check_token_id(const std::optional<int32_t>& id, const char* key, int64_t vocab_size) {

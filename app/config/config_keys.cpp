@@ -235,7 +235,7 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; 0 for no clipping.");
-  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kFloatType}, "", "What the moments, and Muon's momentum, are kept in.");
+  optimizer.add("state_dtype", &Optimizer::state_dtype, OneOf{kStateType}, "", "What the moments, and Muon's momentum, are kept in; with float8 the first moment in float8, the rest in bfloat16.");
   optimizer.add("ema_decay", &Optimizer::ema_decay, kBelowOne, "", "Share of the moving average of the weights that a step keeps, as 0.9999; 0 for no average.");
 }
 

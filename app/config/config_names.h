@@ -30,6 +30,8 @@ inline constexpr auto kOptimizerType =
                                           {optimizer_name(OptimizerType::kMuon), OptimizerType::kMuon}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
+inline constexpr auto kStateType = std::to_array<Choice<DType>>(
+    {{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}, {"float8", DType::kFloat8E4M3}});
 inline constexpr auto kFloat8Type =
     std::to_array<Choice<DType>>({{"e4m3", DType::kFloat8E4M3}, {"e5m2", DType::kFloat8E5M2}});
 inline constexpr auto kFastAccumulation = std::to_array<Choice<FastAccumulation>>(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/config/config_check.h"
+#include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -37,9 +38,10 @@ std::vector<Change> changes_to_try(const Config& config) {
     changes.push_back(
         {"activation_checkpointing.mode=auto", [](Config& c) { c.activation_checkpointing.mode = Mode::kAuto; }});
   }
-  if (config.optimizer.state_dtype != DType::kBFloat16) {
-    changes.push_back(
-        {"optimizer.state_dtype=bfloat16", [](Config& c) { c.optimizer.state_dtype = DType::kBFloat16; }});
+  for (const auto& [name, dtype] : config_names::kStateType) {
+    if (dtype_bytes(dtype) >= dtype_bytes(config.optimizer.state_dtype)) continue;
+    changes.push_back({fmt::format("optimizer.state_dtype={}", name),
+                       [dtype = dtype](Config& c) { c.optimizer.state_dtype = dtype; }});
   }
   constexpr int64_t kMostTensorParallel = 8;
   for (int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMostTensorParallel; ranks *= 2) {

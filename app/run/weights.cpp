@@ -6,6 +6,7 @@
 #include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
+#include "kernels/adamw_float8.h"
 
 namespace octavo {
 
@@ -126,6 +127,26 @@ ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefi
   };
 }
 
+// As `first`, the reader of the first moment, but from floats to codes or the reverse (kernels/adamw_float8.h), beside
+// the second moment as `second` reads it.
+ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
+  return [=](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
+    const int64_t count = end - begin;
+    std::vector<float> values(static_cast<size_t>(2 * count));
+    const Tensor floats(values.data(), DType::kFloat32, {2 * count});
+    const Tensor exp_avg = floats.rows(0, count), exp_avg_sq = floats.rows(count, 2 * count);
+    second(spec, begin, end, exp_avg_sq);
+    if (out.dtype() == DType::kFloat8E4M3) {
+      first(spec, begin, end, exp_avg);
+      return encode_first_moment(out, exp_avg, exp_avg_sq);
+    }
+    std::vector<Float8E4M3> codes(static_cast<size_t>(count));
+    const Tensor read(codes.data(), DType::kFloat8E4M3, {count});
+    first(spec, begin, end, read);
+    decode_first_moment(out, read, exp_avg_sq);
+  };
+}
+
 // Each type keeps something of a block's matrices that the other does not.
 void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& layout, OptimizerType type) {
   const auto matrix = std::find_if(layout.specs().begin(), layout.specs().end(),
@@ -160,7 +181,14 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
       optimizer.begin(state, stream);
       continue;
     }
-    fill_state(state, parameters, verified_reader(checkpoint, prefix, layout, has), stream);
+    ParameterReader reader = verified_reader(checkpoint, prefix, layout, has);
+    const auto in_codes = [](DType dtype) { return dtype == DType::kFloat8E4M3; };
+    if (std::string_view(state.name) == kFirstMomentState &&
+        in_codes(checkpoint.find(prefix + first->name)->dtype) != in_codes(state.shards.dtype())) {
+      reader =
+          converting_reader(reader, verified_reader(checkpoint, fmt::format("{}.", kSecondMomentState), layout, has));
+    }
+    fill_state(state, parameters, reader, stream);
   }
 }
 

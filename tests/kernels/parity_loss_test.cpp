@@ -180,6 +180,48 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
   }
 }
 
+// Bit by bit, the random roundings too.
+TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
+  struct Case {
+    int64_t n, offset, grad_offset;
+  };
+  for (const auto& [n, offset, grad_offset] :
+       {Case{1, 0, 0}, {7, 1, 1}, {4096, 0, 0}, {4096, 1, 0}, {10007, 0, 0}, {10007, 13, 13}, {10007, 2, 3}}) {
+    Twin master(DType::kFloat32, {n}, offset);
+    Twin exp_avg(DType::kFloat8E4M3, {n}, offset);
+    Twin exp_avg_sq(DType::kBFloat16, {n}, offset);
+    Twin grad(DType::kFloat32, {n}, grad_offset);
+    Twin weight(DType::kBFloat16, {n}, offset);
+    Twin norm(DType::kFloat32, {1});
+    Twin amax(DType::kFloat32, {1});
+    fill(master);
+    on_both([&](Stream& s) {
+      s.zero(exp_avg.on(s));
+      s.zero(exp_avg_sq.on(s));
+      s.zero(amax.on(s));
+    });
+    for (int64_t step = 1; step <= 5; ++step) {
+      fill(grad);
+      norm.set(0, static_cast<float>(n));
+      upload(norm);
+      on_both([&](Stream& s) {
+        adamw({.master = master.on(s),
+               .exp_avg = exp_avg.on(s),
+               .exp_avg_sq = exp_avg_sq.on(s),
+               .grad = grad.on(s),
+               .weight = weight.on(s),
+               .amax = amax.on(s),
+               .grad_sum_of_squares = norm.on(s),
+               .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step},
+               .random_key = 1000 + static_cast<uint64_t>(step),
+               .first_index = 77},
+              s);
+      });
+      for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq, &weight, &amax}) expect_equal_bytes(*twin, "adamw");
+    }
+  }
+}
+
 // Of a step, and of one that is passed over.
 TEST_F(ParityTest, Ema) {
   struct Case {

@@ -14,6 +14,8 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.momentum=0.5"}, "optimizer.momentum is 0.5, but optimizer.type is adamw, expected muon");
+  expect_invalid({"optimizer.state_dtype=float8", "optimizer.betas=[0.95, 0.9]"},
+                 "more than optimizer.state_dtype float8 holds");
   expect_invalid({"optimizer.decay=sqrt"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.schedule=wsd", "optimizer.decay_steps=95"}, "together exceed training.steps 100");
   expect_invalid({"data.train=[]"}, "data.train names no dataset");

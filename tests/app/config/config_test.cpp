@@ -362,7 +362,8 @@ TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
   expect_error("data: {shuffle: random}\n", {"data.shuffle is 'random'", "lcg, none"});
   expect_error("optimizer: {schedule: step}\n", {"cosine, linear, constant, wsd, inverse_sqrt"});
   expect_error("optimizer: {ema_decay: 1}\n", {"optimizer.ema_decay is '1'", "at least 0 and below 1"});
-  expect_error("optimizer: {state_dtype: float16}\n", {"optimizer.state_dtype is 'float16'", "float32, bfloat16"});
+  expect_error("optimizer: {state_dtype: float16}\n",
+               {"optimizer.state_dtype is 'float16'", "float32, bfloat16, float8"});
   expect_error("precision: {linear: fp8}\n", {"fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise"});
   expect_error("activation_checkpointing: {mode: some}\n", {"auto, none, selective, block, full"});
   expect_error("device: gpu\n", {"small.yaml:1: device is 'gpu'", "auto, cpu, cuda"});

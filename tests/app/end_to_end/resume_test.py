@@ -69,6 +69,34 @@ class ResumeTest(Resuming):
     def test_is_bit_identical_on_two_ranks_and_file_order(self):
         self.check_exact("data.shuffle=none", ranks=2)
 
+    def test_is_bit_identical_with_moments_in_float8(self):
+        self.check_exact("optimizer.state_dtype=float8", ranks=2)
+
+    def test_moments_in_float8_do_not_depend_on_the_mesh(self):
+        """But where the order of a sum decides between two codes."""
+        config = self.ten_steps(optimizer={"state_dtype": "float8"}, training={"steps": 10, "micro_batch_size": 1})
+        reference, _ = self.reference(config)
+        for ranks, replicate in ((2, 1), (4, 2), (8, 1)):
+            where = (f"logging.dir=on{ranks}", f"checkpoint.dir=on{ranks}_checkpoints")
+            self.train(config, *where, f"parallel.data_parallel_replicate={replicate}", ranks=ranks)
+            self.assert_close(self.losses(f"on{ranks}"), reference, 1e-5)
+
+    def test_moments_of_another_type(self):
+        """Are converted, and go on: from nothing they would be far off."""
+        for before, after in (("float32", "float8"), ("bfloat16", "float8"), ("float8", "float32"), ("float8", "bfloat16")):
+            with self.subTest(before=before, after=after):
+                config = self.ten_steps(logging={"dir": f"{before}_{after}", "every": 1},
+                                        checkpoint={"dir": f"{before}_{after}_saved", "every": 4, "keep": 0})
+                self.train(config, f"optimizer.state_dtype={before}")
+                reference = self.losses(f"{before}_{after}")
+                where = (f"logging.dir={before}_to_{after}", f"checkpoint.dir={before}_to_{after}_saved")
+                saved = self.dir / f"{before}_{after}_saved/step_00000004"
+                self.train(config, *where, f"checkpoint.resume={saved}", f"optimizer.state_dtype={after}")
+                losses = self.losses(f"{before}_to_{after}")
+                self.assertEqual(sorted(losses), list(range(5, 11)))
+                self.assertEqual(losses.pop(5), reference[5])
+                self.assert_close(losses, {step: reference[step] for step in losses}, 5e-3)
+
     def test_another_number_of_ranks(self):
         config = self.ten_steps(training={"steps": 10, "micro_batch_size": 2})
         reference, _ = self.reference(config)

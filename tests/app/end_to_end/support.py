@@ -292,7 +292,7 @@ def checkpoint_tensors(directory):
     """All tensors of a checkpoint of any number of ranks, put together: name -> (dtype, shape, bytes)."""
     manifest = json.loads((Path(directory) / "manifest.json").read_text())
     shards = {shard["file"]: read_safetensors(Path(directory) / shard["file"]) for shard in manifest["shards"]}
-    dtypes = {"float32": "F32", "bfloat16": "BF16"}
+    dtypes = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3": "F8_E4M3"}
     tensors = {}
     for tensor in manifest["tensors"]:
         slices = {}  # columns -> their elements, row by row
