@@ -1,6 +1,7 @@
 #include "app/measure/bench.h"
 
 #include <iostream>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/config/config_check.h"
@@ -17,6 +18,14 @@ namespace octavo {
 
 namespace {
 
+std::string describe_throughput(const nlohmann::ordered_json& r) {
+  return fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB",
+                     r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
+                     with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
+                     r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
+                     r["tflops"].get<double>(), r["memory_gib"].get<double>());
+}
+
 void print_throughput(const nlohmann::ordered_json& r) {
   const auto linear = r["linear"].get<std::string>();
   const auto compute = r["compute"].get<std::string>();
@@ -25,11 +34,19 @@ void print_throughput(const nlohmann::ordered_json& r) {
       with_thousands_separators(r["parameters"]),
       linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
       r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
-  std::cout << fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB\n\n",
-                           r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
-                           with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
-                           r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
-                           r["tflops"].get<double>(), r["memory_gib"].get<double>());
+  std::cout << describe_throughput(r) << '\n';
+  if (r.contains("one_micro_batch")) {
+    std::cout << "with one micro-batch a step: " << describe_throughput(r["one_micro_batch"]) << '\n';
+  }
+  std::cout << '\n';
+}
+
+// The same config with the smallest batch that its ranks can make a step of; none where that is its own.
+std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
+  Config one = config;
+  one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
+  if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
+  return one;
 }
 
 // Of one rank; the others would do the same.
@@ -68,11 +85,16 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
+  nlohmann::ordered_json one_micro_batch;
+  if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
+    Bench bench(*one, runtime);
+    one_micro_batch = throughput_json(*one, runtime, bench.time_steps(arguments.warmup, arguments.steps));
+  }
   Bench bench(config, runtime);
-  if (arguments.warmup > 0) bench.time_steps(arguments.warmup);
-  const std::vector<double> times = bench.time_steps(arguments.steps);
+  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
   result.update(throughput_json(config, runtime, times));
+  if (!one_micro_batch.is_null()) result["one_micro_batch"] = one_micro_batch;
   result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;
   if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);

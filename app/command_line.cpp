@@ -54,7 +54,9 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   evaluate->callback(
       [&] { line.command = [&](ProcessGroup& group) { return evaluate_command(line.evaluate, group); }; });
 
-  auto* bench = app.add_subcommand("bench", "throughput on synthetic tokens, with a breakdown by op");
+  auto* bench = app.add_subcommand(
+      "bench",
+      "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op");
   add_config(bench, line.bench.config);
   add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --sweep training.micro_batch_size=1,2,4");
   bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));

@@ -85,7 +85,8 @@ std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>
   return times;
 }
 
-std::vector<double> Bench::time_steps(int64_t steps) {
+std::vector<double> Bench::time_steps(int64_t warmup, int64_t steps) {
+  if (warmup > 0) time(warmup, [&] { step(); });
   return time(steps, [&] { step(); });
 }
 

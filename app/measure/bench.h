@@ -22,8 +22,8 @@ class Bench {
 
   // Of the arena, on this rank.
   int64_t allocated_bytes() { return model_.arena().used(); }
-  // Milliseconds of each of `steps` steps, the slowest rank's. A collective.
-  std::vector<double> time_steps(int64_t steps);
+  // Milliseconds of each of `steps` steps behind `warmup` others, the slowest rank's. A collective.
+  std::vector<double> time_steps(int64_t warmup, int64_t steps);
   // The same of the forward and backward passes of a step alone.
   std::vector<double> time_forward_backward(int64_t steps);
   // Sums by op over one step, the mean of a few. A collective.

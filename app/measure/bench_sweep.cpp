@@ -89,9 +89,8 @@ OrderedJson run_combination(const BenchArguments& arguments, const std::vector<s
                                    gib(plan.room.available))}};
   }
   Bench bench(config, runtime);
-  if (arguments.warmup > 0) bench.time_steps(arguments.warmup);
   OrderedJson result = {{"status", "ok"}};
-  result.update(throughput_json(config, runtime, bench.time_steps(arguments.steps)));
+  result.update(throughput_json(config, runtime, bench.time_steps(arguments.warmup, arguments.steps)));
   return result;
 }
 

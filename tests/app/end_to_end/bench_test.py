@@ -8,9 +8,9 @@ from support import DONE, Scratch, environment
 
 
 class BenchTest(Scratch):
-    def bench(self, *arguments, ranks=1):
+    def bench(self, *arguments, ranks=1, warmup=0, steps=1):
         config = self.config("nowhere")
-        return self.run_octavo("bench", config, "--steps", 1, "--warmup", 0, *arguments, ranks=ranks)
+        return self.run_octavo("bench", config, "--steps", steps, "--warmup", warmup, *arguments, ranks=ranks)
 
     def test_headline(self):
         for linear, named in (("bfloat16", "computing in float32"), ("fp8_tensorwise", "fp8_tensorwise linears, the rest in float32")):
@@ -23,6 +23,20 @@ class BenchTest(Scratch):
         result = json.loads(self.bench("--json").out)
         self.assertEqual((result["linear"], result["compute"]), ("float32", "float32"))
         self.assertNotIn("mfu", result)
+
+    def test_both_regimes(self):
+        """The config's own batch, and the smallest that the same ranks can make a step of."""
+        for ranks, batch, smallest in ((1, 8, 2), (2, 8, 4), (1, 2, None), (2, 4, None)):
+            with self.subTest(ranks=ranks, batch=batch):
+                sizes = ("training.micro_batch_size=2", f"training.global_batch_size={batch}")
+                result = json.loads(self.bench("--json", *sizes, ranks=ranks, warmup=2, steps=5).out)
+                self.assertEqual(result["global_batch_size"], batch)
+                self.assertEqual(result.get("one_micro_batch", {}).get("global_batch_size"), smallest)
+                if smallest:
+                    self.assertGreater(result["one_micro_batch"]["wps"], 0)
+                    self.assertLess(result["one_micro_batch"]["step_ms"], result["step_ms"])
+                said = "with one micro-batch a step: step " in self.bench(*sizes, ranks=ranks).out
+                self.assertEqual(said, smallest is not None)
 
     def test_ops_of_tensor_parallel_ranks(self):
         whole, parts = (
