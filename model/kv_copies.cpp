@@ -1,7 +1,7 @@
 #include "model/kv_copies.h"
 
-#include "kernels/add.h"
 #include "kernels/cast.h"
+#include "kernels/sum_terms.h"
 
 namespace octavo {
 
@@ -31,7 +31,7 @@ std::vector<KvCopies::HeadRows> KvCopies::head_rows(const Tensor& d_qkv) const {
 void KvCopies::sum(const Tensor& d_qkv, TensorGroup& group, Stream& stream) const {
   const std::vector<HeadRows> rows = head_rows(d_qkv);
   stream.zero(sums_);
-  for (const auto& [local, global] : rows) add({.out = global, .x = local}, stream);
+  for (const auto& [local, global] : rows) sum_terms({.out = global, .terms = local, .accumulate = true}, stream);
   group.all_reduce_sum(sums_, "gradients of copied kv heads");
   for (const auto& [local, global] : rows) cast({.out = local, .x = global}, stream);
 }

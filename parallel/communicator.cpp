@@ -19,6 +19,7 @@ class SingleCommunicator final : public Communicator {
  private:
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override {}
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
+  void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override {}
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
 };
@@ -34,6 +35,7 @@ class PlannedCommunicator final : public Communicator {
   }
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
+  void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
 };
@@ -92,6 +94,21 @@ void Communicator::reduce_scatter_sum(const Tensor& out, const Tensor& in, Strea
   check_sum_dtype(*this, "reduce_scatter", what, in.dtype());
   if (size_ == 1) return copy_unless_same(out, in, stream);
   run("reduce_scatter", what, in, stream, [&] { do_reduce_scatter_sum(out, in, stream); });
+}
+
+void Communicator::all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what) {
+  const int64_t count = out.numel() / size_;
+  const int64_t slice = in.numel() / size_;
+  CHECK(out.dtype() == in.dtype() && out.numel() == count * size_ && in.numel() == slice * size_ && begin >= 0 &&
+            begin + count <= slice,
+        "{}: {} from element {} of {} slices of {}", call_name(*this, "all_to_all", what), out.describe(), begin, size_,
+        in.describe());
+  const char* from = static_cast<const char*>(in.raw());
+  const char* to = static_cast<const char*>(out.raw());
+  CHECK(to + out.bytes() <= from || from + in.bytes() <= to, "{}: the two tensors overlap",
+        call_name(*this, "all_to_all", what));
+  if (size_ == 1) return stream.copy(out, in.rows(begin, begin + count));
+  run("all_to_all", what, out, stream, [&] { do_all_to_all(out, in, begin, stream); });
 }
 
 void Communicator::all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what) {

@@ -55,6 +55,20 @@ class MpiCommunicator final : public Communicator {
     reduce_scatter_sum_of(out.data<BFloat16>(), in.data<BFloat16>(), out.numel());
   }
 
+  void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream&) override {
+    const int64_t element = dtype_bytes(in.dtype());
+    const int64_t bytes = out.bytes() / size();
+    const int64_t slice = in.bytes() / size();
+    const char* from = static_cast<const char*>(in.raw()) + begin * element;
+    char* to = static_cast<char*>(out.raw());
+    for (int64_t done = 0; done < bytes; done += kChunkBytes) {
+      const int count = as_int(std::min(kChunkBytes, bytes - done));
+      const mpi::StridedBytes sent(count, static_cast<MPI_Aint>(slice));
+      const mpi::StridedBytes received(count, static_cast<MPI_Aint>(bytes));
+      check(MPI_Alltoall(from + done, 1, sent.get(), to + done, 1, received.get(), comm_.get()), "MPI_Alltoall");
+    }
+  }
+
   void do_all_reduce_sum(const Tensor& tensor, Stream&) override {
     if (tensor.dtype() == DType::kFloat32) return all_reduce_sum_of(tensor.data<float>(), tensor.numel());
     all_reduce_sum_of(tensor.data<BFloat16>(), tensor.numel());

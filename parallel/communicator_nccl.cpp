@@ -145,6 +145,20 @@ class NcclCommunicator final : public Communicator {
           "ncclReduceScatter");
   }
 
+  void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) override {
+    const int64_t bytes = out.bytes() / size();
+    const int64_t slice = in.bytes() / size();
+    const char* from = static_cast<const char*>(in.raw()) + begin * dtype_bytes(in.dtype());
+    char* to = static_cast<char*>(out.raw());
+    const auto count = static_cast<size_t>(bytes);
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < size(); ++peer) {
+      check(ncclSend(from + peer * slice, count, ncclUint8, peer, comm_, native(stream)), "ncclSend");
+      check(ncclRecv(to + peer * bytes, count, ncclUint8, peer, comm_, native(stream)), "ncclRecv");
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
   void do_all_reduce_sum(const Tensor& tensor, Stream& stream) override {
     all_reduce(tensor, sum_dtype(tensor), ncclSum, stream);
   }

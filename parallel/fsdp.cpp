@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/add.h"
-#include "kernels/cast.h"
+#include "kernels/sum_terms.h"
 
 namespace octavo {
 
@@ -150,7 +149,11 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     s.gradient_shard = gradient_shards_.rows(offset, offset + elements);
     s.gradient = alone() ? s.gradient_shard
                          : as(gradient_slots_[s.gradient_slot].memory, dtype, elements * options_.groups.size());
-    if (!s.keeps_gradient) arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
+    if (dtype == DType::kBFloat16) {
+      arrived_bytes = std::max(arrived_bytes, terms_at_once(elements) * options_.groups.size() * dtype_bytes(dtype));
+    } else if (!s.keeps_gradient) {
+      arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
+    }
     offset += elements;
   }
   if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes}, Lifetime::kBlock);
@@ -216,15 +219,40 @@ void Fsdp::reduce(size_t unit) {
   written_.record(*compute_);
   written_.wait(transfers_);
   if (scatters) {
-    const bool adds = !s.keeps_gradient && !first_;
-    const bool direct = !adds && s.gradient.dtype() == DType::kFloat32;
-    const Tensor arrived = direct ? s.gradient_shard : as(arrived_, s.gradient.dtype(), s.gradient_shard.numel());
-    groups.shard->reduce_scatter_sum(arrived, s.gradient, transfers_, name(unit));
-    if (adds) add({.out = s.gradient_shard, .x = arrived}, transfers_);
-    if (!adds && !direct) cast({.out = s.gradient_shard, .x = arrived}, transfers_);
+    scatter(unit, !s.keeps_gradient && !first_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
   }
   if (replicates) groups.replicate->all_reduce_sum(s.gradient_shard, transfers_, name(unit));
+}
+
+// The sum over ranks goes to the shard, or is added to it. Of float32, by the group's algorithm; of bfloat16, terms are
+// brought together and summed in float32, as many at once as there is room for.
+void Fsdp::scatter(size_t unit, bool adds) {
+  const State& s = states_[unit];
+  Communicator& ranks = *options_.groups.shard;
+  const Tensor& shard = s.gradient_shard;
+  const int64_t elements = shard.numel();
+  if (s.gradient.dtype() == DType::kFloat32) {
+    const Tensor arrived = adds ? as(arrived_, DType::kFloat32, elements) : shard;
+    ranks.reduce_scatter_sum(arrived, s.gradient, transfers_, name(unit));
+    if (adds) sum_terms({.out = shard, .terms = arrived, .accumulate = true}, transfers_);
+    return;
+  }
+  const int64_t step = terms_at_once(elements);
+  for (int64_t begin = 0; begin < elements; begin += step) {
+    const int64_t end = std::min(begin + step, elements);
+    const Tensor terms = as(arrived_, s.gradient.dtype(), (end - begin) * ranks.size());
+    ranks.all_to_all(terms, s.gradient, begin, transfers_, name(unit));
+    sum_terms({.out = shard.rows(begin, end), .terms = terms, .accumulate = adds}, transfers_);
+  }
+}
+
+// Elements of a shard of which every rank's terms are there at a time.
+int64_t Fsdp::terms_at_once(int64_t shard_elements) const {
+  constexpr int64_t kTermsBytes = int64_t{1} << 28;
+  constexpr int64_t kMultiple = 1 << 10;  // so that all terms are aligned alike
+  const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / options_.groups.size();
+  return std::min(shard_elements, std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }
 
 void Fsdp::finish_reductions() {

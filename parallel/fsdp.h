@@ -52,7 +52,7 @@ struct FsdpUnit {
   int64_t shard_elements = 0;             // of one rank; the full unit has size() times as many
   DType weight_dtype = DType::kBFloat16;  // as the weights travel
   Tensor weight_shard;  // [shard_elements] weight_dtype where the weights lie elsewhere; else allocated
-  DType gradient_dtype = DType::kFloat32;  // as the gradient travels: float32 or bfloat16
+  DType gradient_dtype = DType::kFloat32;  // as the gradient travels, float32 or bfloat16; it is summed in float32
   // Of the full unit: what holds no parameter, so that no op writes its gradient. It is zero in gradient_shard().
   std::vector<ElementRange> padding;
   size_t pool = 0;
@@ -156,6 +156,8 @@ class Fsdp {
   void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);
   void clear_padding(size_t unit);
+  void scatter(size_t unit, bool adds);
+  int64_t terms_at_once(int64_t shard_elements) const;
   bool alone() const { return options_.groups.size() == 1; }
 
   FsdpOptions options_;
@@ -165,7 +167,7 @@ class Fsdp {
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
-  Tensor arrived_;  // [largest shard]: a reduced gradient on its way into the shard
+  Tensor arrived_;  // a reduced gradient, or the terms of one, on the way into the shard
   Event shards_ready_;
   Event written_;  // the gradient to reduce is complete
   bool first_ = true;

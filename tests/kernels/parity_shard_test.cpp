@@ -1,8 +1,8 @@
 // The ops on pieces of weights and gradients, on the GPU against the CPU: equal bits wherever a piece starts and ends.
 #include "core/error.h"
-#include "kernels/add.h"
 #include "kernels/cast.h"
 #include "kernels/fp8_shard.h"
+#include "kernels/sum_terms.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {
@@ -46,16 +46,20 @@ TEST_P(ShardParity, Fp8CastPiece) {
   }
 }
 
-TEST_P(ShardParity, Add) {
+TEST_P(ShardParity, SumTerms) {
   for (const int64_t n : kLengths) {
     for (const auto& [out_offset, x_offset] : kOffsets) {
-      Twin out(DType::kFloat32, {n}, out_offset);
-      Twin x(dtype(), {n}, x_offset);
-      fill(out);
-      fill(x, 3.0f);
-      on_both([&](Stream& s) { add({out.on(s), x.on(s)}, s); });
-      SCOPED_TRACE(fmt::format("{} elements from {} to {}", n, x_offset, out_offset));
-      expect_equal_bytes(out, "add");
+      for (const int64_t count : {1, 2, 3, 8}) {
+        Twin terms(dtype(), {count * n}, x_offset);
+        fill(terms, 3.0f);
+        for (const bool accumulate : {false, true}) {
+          Twin out(DType::kFloat32, {n}, out_offset);
+          fill(out);
+          on_both([&](Stream& s) { sum_terms({out.on(s), terms.on(s), accumulate}, s); });
+          SCOPED_TRACE(fmt::format("{} terms of {} elements from {} to {}", count, n, x_offset, out_offset));
+          expect_equal_bytes(out, "sum_terms");
+        }
+      }
     }
   }
 }

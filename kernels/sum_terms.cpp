@@ -1,0 +1,47 @@
+#include "kernels/sum_terms.h"
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+#include "kernels/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void sum_terms(const SumTerms& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+template <typename T>
+void sum_terms(const SumTerms& args) {
+  const int64_t n = args.out.numel();
+  const int64_t count = args.terms.numel();
+  const T* terms = args.terms.data<T>();
+  float* out = args.out.data<float>();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) {
+    float sum = static_cast<float>(terms[i]);
+    for (int64_t j = i + n; j < count; j += n) sum += static_cast<float>(terms[j]);
+    out[i] = args.accumulate ? out[i] + sum : sum;
+  }
+}
+
+}  // namespace cpu
+
+void sum_terms(const SumTerms& args, Stream& stream) {
+  const int64_t n = args.out.numel();
+  expect_tensor(args.out, "sum_terms out", DType::kFloat32, {n});
+  expect_tensor(args.terms, "sum_terms terms", args.terms.dtype(), {args.terms.numel()});
+  CHECK(n == 0 || (args.terms.numel() > 0 && args.terms.numel() % n == 0), "sum_terms: {} are no terms of {}",
+        args.terms.describe(), args.out.describe());
+  const int64_t bytes = args.terms.bytes() + (args.accumulate ? 2 : 1) * args.out.bytes();
+  const OpTimer timer(stream, "sum_terms", 0, static_cast<double>(bytes));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sum_terms(args, stream);
+  }
+  cpu::with_compute_dtype(args.terms.dtype(), [&]<typename T>() { cpu::sum_terms<T>(args); });
+}
+
+}  // namespace octavo
