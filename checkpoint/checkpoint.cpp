@@ -22,13 +22,7 @@ namespace fs = std::filesystem;
 CheckpointManifest read_manifest(const fs::path& dir) {
   const std::string path = (dir / kManifestName).string();
   const std::string text = read_input_file(path);
-  nlohmann::json json;
-  try {
-    json = parse_json(text, path);
-  } catch (const InputError& error) {
-    throw DamagedCheckpoint(error.what());
-  }
-  return manifest_from_json(json, path);
+  return manifest_from_text(text, path);
 }
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }

@@ -139,7 +139,7 @@ CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file)
 }
 
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
-  write_output_file((dir / kManifestName).string(), manifest_to_json(manifest).dump(1));
+  write_output_file((dir / kManifestName).string(), manifest_to_text(manifest));
   sync_directory(dir);
 }
 

@@ -1,8 +1,9 @@
 #include "checkpoint/checkpoint_format.h"
 
 #include <algorithm>
+#include <exception>
+#include <iterator>
 #include <limits>
-#include <map>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormatName = "octavo checkpoint";
 constexpr int kFormatVersion = 1;
+constexpr const char* kTensorsKey = "tensors";
 
 DType dtype_from_name(const std::string& name) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kUInt8, DType::kFloat8E4M3}) {
@@ -45,17 +47,13 @@ Json piece_to_json(const CheckpointPiece& piece) {
   return json;
 }
 
-Json tensors_to_json(const std::vector<CheckpointTensorInfo>& tensors) {
-  Json json = Json::array();
-  for (const CheckpointTensorInfo& tensor : tensors) {
-    Json pieces = Json::array();
-    for (const CheckpointPiece& piece : tensor.pieces) pieces.push_back(piece_to_json(piece));
-    json.push_back({{"name", tensor.name},
-                    {"shape", tensor.shape},
-                    {"dtype", dtype_name(tensor.dtype)},
-                    {"pieces", std::move(pieces)}});
-  }
-  return json;
+Json tensor_to_json(const CheckpointTensorInfo& tensor) {
+  Json pieces = Json::array();
+  for (const CheckpointPiece& piece : tensor.pieces) pieces.push_back(piece_to_json(piece));
+  return {{"name", tensor.name},
+          {"shape", tensor.shape},
+          {"dtype", dtype_name(tensor.dtype)},
+          {"pieces", std::move(pieces)}};
 }
 
 void check_plain_name(const char* what, const std::string& name) {
@@ -198,9 +196,133 @@ void read_fields(const Json& json, const char* where, Struct& fields) {
   });
 }
 
-std::string checksum_of(const Json& json) {
-  const std::string text = json.dump();
-  return checksum_hex(text.data(), static_cast<int64_t>(text.size()));
+// The JSON of a manifest, member by member in the order of their keys, and the checksum of it without white space.
+class ManifestText {
+ public:
+  // `keeps`: whether the text is wanted, and not its checksum alone.
+  explicit ManifestText(bool keeps) : keeps_(keeps) {}
+
+  void add_members(const Json& members) {
+    for (const auto& [key, value] : members.items()) add_member(key, value.dump());
+  }
+  void begin_tensors() { add_member(kTensorsKey, "["); }
+  void add_tensor(const Json& tensor) {
+    add(first_tensor_ ? "" : ",");
+    add_space('\n');
+    add(tensor.dump());
+    first_tensor_ = false;
+  }
+  void end_tensors() { add("]"); }
+
+  // The checksum of what was added, as a whole.
+  std::string checksum() {
+    add_to_checksum("}");
+    return checksum_.hex();
+  }
+  // The text with its checksum.
+  std::string finish() {
+    const std::string sum = checksum();
+    add_space('\n');
+    return std::move(text_) + fmt::format(R"(,"xxh3": "{}"}})", sum) + "\n";
+  }
+
+ private:
+  void add_member(const std::string& key, const std::string& value) {
+    add(first_member_ ? "{" : ",");
+    add_space('\n');
+    add(Json(key).dump());
+    add(":");
+    add_space(' ');
+    add(value);
+    first_member_ = false;
+  }
+  void add(std::string_view part) {
+    add_to_checksum(part);
+    if (keeps_) text_ += part;
+  }
+  void add_space(char space) {
+    if (keeps_) text_ += space;
+  }
+  void add_to_checksum(std::string_view part) { checksum_.add(part.data(), std::ssize(part)); }
+
+  bool keeps_;
+  bool first_member_ = true;
+  bool first_tensor_ = true;
+  std::string text_;
+  Checksum checksum_;
+};
+
+Json members_before_tensors(const CheckpointManifest& manifest) {
+  Json json = {{"format", kFormatName},
+               {"step", manifest.step},
+               {"model", model_config_to_json(manifest.model)},
+               {"mesh", {{"ranks", manifest.ranks}}},
+               {"meta", manifest.meta},
+               {"shards", shards_to_json(manifest.shards)}};
+  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files);
+  return json;
+}
+
+bool begins_tensors(int depth, Json::parse_event_t event, const Json& parsed) {
+  return depth == 1 && event == Json::parse_event_t::key && parsed == kTensorsKey;
+}
+
+// All but the tensors, of which there is an empty list where there are some.
+Json parse_without_tensors(std::string_view text, const std::string& path) {
+  bool has_tensors = false;
+  const auto leave_out = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    const bool begins = begins_tensors(depth, event, parsed);
+    has_tensors |= begins;
+    return !begins;
+  };
+  try {
+    Json json = parse_json(text, path, leave_out);
+    if (has_tensors && json.is_object()) json[kTensorsKey] = Json::array();
+    return json;
+  } catch (const InputError& error) {
+    throw DamagedCheckpoint(error.what());
+  }
+}
+
+struct TensorsRead {
+  std::string checksum;      // of the manifest
+  std::exception_ptr error;  // what is wrong with them, should the checksum be right
+};
+
+// The tensors into `manifest`, one at a time; `rest`: all but them.
+TensorsRead read_tensors(std::string_view text, const std::string& path, const Json& rest,
+                         CheckpointManifest& manifest) {
+  Json before = Json::object(), behind = Json::object();
+  for (const auto& [key, value] : rest.items()) {
+    if (key != kTensorsKey && key != "xxh3") (key < kTensorsKey ? before : behind)[key] = value;
+  }
+  TensorsRead read;
+  ManifestText canonical(false);
+  ManifestParts parts(manifest);
+  canonical.add_members(before);
+  if (rest.contains(kTensorsKey)) {
+    bool inside = false;
+    canonical.begin_tensors();
+    const auto take = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+      using Event = Json::parse_event_t;
+      if (depth == 1) inside = begins_tensors(depth, event, parsed) || (inside && event == Event::array_start);
+      const bool is_tensor =
+          inside && depth == 2 && (event == Event::object_end || event == Event::value || event == Event::array_end);
+      if (!is_tensor) return true;
+      canonical.add_tensor(parsed);
+      try {
+        if (!read.error) parts.add_tensor(parsed);
+      } catch (const std::exception&) {
+        read.error = std::current_exception();
+      }
+      return false;
+    };
+    parse_json(text, path, take);
+    canonical.end_tensors();
+  }
+  canonical.add_members(behind);
+  read.checksum = canonical.checksum();
+  return read;
 }
 
 }  // namespace
@@ -231,26 +353,32 @@ void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, con
 }
 
 Json manifest_part_to_json(const CheckpointManifest& part) {
-  return {{"shards", shards_to_json(part.shards)}, {"tensors", tensors_to_json(part.tensors)}};
+  Json tensors = Json::array();
+  for (const CheckpointTensorInfo& tensor : part.tensors) tensors.push_back(tensor_to_json(tensor));
+  return {{"shards", shards_to_json(part.shards)}, {"tensors", std::move(tensors)}};
 }
 
-void merge_manifest_part(CheckpointManifest& manifest, const Json& part) {
-  for (const Json& shard : part.at("shards")) manifest.shards.push_back(shard_from_json(shard));
-  std::map<std::string, size_t> index;
-  for (size_t i = 0; i < manifest.tensors.size(); ++i) index.emplace(manifest.tensors[i].name, i);
-  for (const Json& json : part.at("tensors")) {
-    CheckpointTensorInfo added = tensor_from_json(json);
-    const auto [position, fresh] = index.emplace(added.name, manifest.tensors.size());
-    if (fresh) {
-      manifest.tensors.push_back(std::move(added));
-      continue;
-    }
-    CheckpointTensorInfo& tensor = manifest.tensors[position->second];
-    CHECK(tensor.shape == added.shape && tensor.dtype == added.dtype,
-          "tensor {} is {} {} on one rank and {} {} on another", tensor.name, dtype_name(tensor.dtype),
-          describe_shape(tensor.shape), dtype_name(added.dtype), describe_shape(added.shape));
-    tensor.pieces.insert(tensor.pieces.end(), added.pieces.begin(), added.pieces.end());
+ManifestParts::ManifestParts(CheckpointManifest& manifest) : manifest_(&manifest) {
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) index_.emplace(manifest.tensors[i].name, i);
+}
+
+void ManifestParts::add(const Json& part) {
+  for (const Json& shard : part.at("shards")) manifest_->shards.push_back(shard_from_json(shard));
+  for (const Json& tensor : part.at("tensors")) add_tensor(tensor);
+}
+
+void ManifestParts::add_tensor(const Json& json) {
+  CheckpointTensorInfo added = tensor_from_json(json);
+  const auto [position, fresh] = index_.emplace(added.name, manifest_->tensors.size());
+  if (fresh) {
+    manifest_->tensors.push_back(std::move(added));
+    return;
   }
+  CheckpointTensorInfo& tensor = manifest_->tensors[position->second];
+  CHECK(tensor.shape == added.shape && tensor.dtype == added.dtype,
+        "tensor {} is {} {} on one rank and {} {} on another", tensor.name, dtype_name(tensor.dtype),
+        describe_shape(tensor.shape), dtype_name(added.dtype), describe_shape(added.shape));
+  std::move(added.pieces.begin(), added.pieces.end(), std::back_inserter(tensor.pieces));
 }
 
 void check_coverage(CheckpointManifest& manifest) {
@@ -260,48 +388,45 @@ void check_coverage(CheckpointManifest& manifest) {
   }
 }
 
-Json manifest_to_json(const CheckpointManifest& manifest) {
-  Json json = manifest_part_to_json(manifest);
-  json["format"] = kFormatName;
-  json["version"] = kFormatVersion;
-  json["step"] = manifest.step;
-  json["model"] = model_config_to_json(manifest.model);
-  json["mesh"] = {{"ranks", manifest.ranks}};
-  json["meta"] = manifest.meta;
-  if (!manifest.files.empty()) json["files"] = files_to_json(manifest.files);
-  json["xxh3"] = checksum_of(json);
-  return json;
+std::string manifest_to_text(const CheckpointManifest& manifest) {
+  ManifestText text(true);
+  text.add_members(members_before_tensors(manifest));
+  text.begin_tensors();
+  for (const CheckpointTensorInfo& tensor : manifest.tensors) text.add_tensor(tensor_to_json(tensor));
+  text.end_tensors();
+  text.add_members({{"version", kFormatVersion}});
+  return text.finish();
 }
 
 bool is_checkpoint_manifest(const Json& json) {
   return json.is_object() && json.value("format", Json()) == kFormatName;
 }
 
-CheckpointManifest manifest_from_json(const Json& json, const std::string& path) {
+CheckpointManifest manifest_from_text(std::string_view text, const std::string& path) {
   const auto check_intact = [&](bool intact, const std::string& what) {
     if (!intact) throw DamagedCheckpoint(fmt::format("{}: {}", path, what));
   };
+  const Json json = parse_without_tensors(text, path);
   check_intact(is_checkpoint_manifest(json), "is not the manifest of an octavo checkpoint");
-  Json content = json;
-  content.erase("xxh3");
-  const std::string checksum = checksum_of(content);
-  const bool intact = json.value("xxh3", Json()) == checksum;
+  CheckpointManifest manifest;
+  const TensorsRead read = read_tensors(text, path, json, manifest);
+  manifest.checksum = read.checksum;
+  const bool intact = json.value("xxh3", Json()) == manifest.checksum;
   CHECK_INPUT(!intact || json.value("version", Json()) == kFormatVersion,
               "{}: has format version {}, this octavo reads version {}", path, json.value("version", Json()).dump(),
               kFormatVersion);
   check_intact(intact, fmt::format("is damaged: its checksum is {}, its contents give \"{}\"",
-                                   json.value("xxh3", Json()).dump(), checksum));
-  CheckpointManifest manifest;
-  manifest.checksum = checksum;
+                                   json.value("xxh3", Json()).dump(), manifest.checksum));
   const auto invalid = [&](const std::string& reason) {
     return InputError(fmt::format("{}: is not a valid manifest: {}", path, reason));
   };
   try {
+    if (read.error) std::rethrow_exception(read.error);
     manifest.step = integer_at(json, "step", "the manifest");
     manifest.ranks = static_cast<int>(integer_at(json.at("mesh"), "ranks", "mesh", 1, std::numeric_limits<int>::max()));
     manifest.meta = meta_from_json(json.at("meta"));
     for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
-    merge_manifest_part(manifest, json);
+    for (const Json& shard : json.at("shards")) manifest.shards.push_back(shard_from_json(shard));
     check_coverage(manifest);
     manifest.model = model_config_from_json(json.at("model"));
     check_layers(manifest);

@@ -20,6 +20,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/dtype.h"
@@ -84,19 +86,32 @@ struct CheckpointManifest {
   std::string checksum = {};                // of the manifest that was read
 };
 
-// The manifest carries a checksum of itself, so that a damaged one is never believed.
-nlohmann::json manifest_to_json(const CheckpointManifest& manifest);
+// The manifest carries a checksum of itself, so that a damaged one is never believed: of its JSON without white space,
+// keys in their order, and without the checksum. Thousands of ranks make it hundreds of megabytes, of which a tree
+// would take ten times as many: it is written and read tensor by tensor.
+std::string manifest_to_text(const CheckpointManifest& manifest);
 // Whether the JSON says that it is one, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
-// InputError naming `path` and what is wrong when the JSON is no manifest (DamagedCheckpoint, also where its checksum
+// InputError naming `path` and what is wrong when the text is no manifest (DamagedCheckpoint, also where its checksum
 // is not that of its contents) or not of a version that this build reads, its pieces do not cover their tensors, or its
 // model cannot exist or has more layers than there are tensors.
-CheckpointManifest manifest_from_json(const nlohmann::json& json, const std::string& path);
+CheckpointManifest manifest_from_text(std::string_view text, const std::string& path);
 
 // One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
 nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
-// Adds a rank's shards and pieces to `manifest`. Throws when a tensor's shape or dtype differs between ranks.
-void merge_manifest_part(CheckpointManifest& manifest, const nlohmann::json& part);
+// Puts ranks' parts together.
+class ManifestParts {
+ public:
+  // `manifest` must outlive the object.
+  explicit ManifestParts(CheckpointManifest& manifest);
+  // Adds a rank's shards and pieces. Throws when a tensor's shape or dtype differs between ranks.
+  void add(const nlohmann::json& part);
+  void add_tensor(const nlohmann::json& tensor);
+
+ private:
+  CheckpointManifest* manifest_;
+  std::unordered_map<std::string, size_t> index_;  // of its tensors by name
+};
 // Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once.
 // Columns that are all of a tensor's become none.
 void check_coverage(CheckpointManifest& manifest);

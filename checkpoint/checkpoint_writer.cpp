@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/checkpoint_files.h"
@@ -31,6 +32,22 @@ int64_t aligned(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagi
 
 bool is_whole(const CheckpointTensor& piece) {
   return piece.columns.none() && piece.begin == 0 && piece.end == slice_numel(piece.shape, {});
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Network file systems show what another machine wrote after a while: NFS looks again after a minute at most.
+constexpr std::chrono::seconds kLongestLag{60};
+
+// The size of a file that another rank wrote, once it is as expected; or what it is by then.
+int64_t size_when_seen(const fs::path& path, int64_t expected, Clock::time_point by, std::error_code& error) {
+  constexpr std::chrono::milliseconds kPause{100};
+  for (;;) {
+    const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+    const bool may_come = error == std::errc::no_such_file_or_directory || (!error && bytes < expected);
+    if (!may_come || Clock::now() >= by) return bytes;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 // A whole tensor keeps its name, so that the shards of a single rank are also plain safetensors files of the model.
@@ -318,18 +335,19 @@ void CheckpointWriter::commit() {
 
 // Makes part_ the whole manifest, on the ranks that keep house.
 void CheckpointWriter::gather_parts() {
-  const std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
+  std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
   CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
   std::string whole;
   group_.agree([&] {
-    for (const std::string& part : parts) merge_manifest_part(manifest, nlohmann::json::parse(part));
+    ManifestParts together(manifest);
+    for (std::string& part : parts) together.add(nlohmann::json::parse(std::exchange(part, {})));
     if (!group_.is_root()) return;
     check_coverage(manifest);
     if (options_.memory != nullptr) whole = manifest_part_to_json(manifest).dump();
   });
   if (options_.memory != nullptr) {
     whole = group_.broadcast(whole);
-    if (!group_.is_root()) merge_manifest_part(manifest, nlohmann::json::parse(whole));
+    if (!group_.is_root()) ManifestParts(manifest).add(nlohmann::json::parse(whole));
   }
   part_ = std::move(manifest);
 }
@@ -340,14 +358,15 @@ void CheckpointWriter::install() {
   for (int rank = 0; options_.memory != nullptr && rank < group_.size(); ++rank) {
     if (!options_.memory->has_shard_of(rank)) elsewhere.insert(shard_name(rank));
   }
+  const Clock::time_point lag_ends = Clock::now() + kLongestLag;
   for (const CheckpointShard& shard : part_.shards) {
     if (elsewhere.contains(shard.file)) continue;
     std::error_code error;
-    const auto bytes = fs::file_size(temporary_ / shard.file, error);
+    const int64_t bytes = size_when_seen(temporary_ / shard.file, shard.bytes, lag_ends, error);
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
           (temporary_ / shard.file).string(), error.message());
-    CHECK(static_cast<int64_t>(bytes) == shard.bytes, "{}: is {} bytes long, its rank wrote {}",
-          (temporary_ / shard.file).string(), bytes, shard.bytes);
+    CHECK(bytes == shard.bytes, "{}: is {} bytes long, its rank wrote {}", (temporary_ / shard.file).string(), bytes,
+          shard.bytes);
   }
   for (const CarriedFile& file : carried_) part_.files.push_back(write_carried_file(temporary_, file));
   write_manifest(temporary_, part_);

@@ -150,7 +150,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     bool taken = false;
     group_.agree([&] {
       const std::string name = (directory / kManifestName).string();
-      const CheckpointManifest manifest = manifest_from_json(parse_json(text, name), name);
+      const CheckpointManifest manifest = manifest_from_text(text, name);
       const auto there = [&](const CheckpointShard& shard) {
         return std::any_of(held.begin(), held.end(),
                            [&](const Held& one) { return one.has(step, shard.file, shard.bytes); });

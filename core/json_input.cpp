@@ -34,12 +34,13 @@ bool is_too_deep(std::string_view text) {
 }
 
 template <typename Json>
-Json parse(std::string_view text, const std::string& where, int64_t max_bytes = std::numeric_limits<int64_t>::max()) {
+Json parse(std::string_view text, const std::string& where, int64_t max_bytes = std::numeric_limits<int64_t>::max(),
+           const typename Json::parser_callback_t& visit = nullptr) {
   CHECK_INPUT(!is_too_deep(text), "{}: has lists and objects nested more than {} deep", where, int{kMaxJsonDepth});
   CHECK_INPUT(std::cmp_less_equal(text.size(), max_bytes), "{}: has {} bytes, expected at most {}", where, text.size(),
               max_bytes);
   try {
-    return Json::parse(text);
+    return Json::parse(text, visit);
   } catch (const nlohmann::json::exception& error) {
     throw InputError(fmt::format("{}: is not JSON: {}", where, reason_of(error)));
   }
@@ -67,8 +68,9 @@ std::string dump_printable(const Json& json, int indent) {
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& where) {
-  return parse<nlohmann::json>(text, where);
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          const nlohmann::json::parser_callback_t& visit) {
+  return parse<nlohmann::json>(text, where, std::numeric_limits<int64_t>::max(), visit);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {

@@ -19,7 +19,10 @@ inline constexpr int64_t kMaxOrderedJsonBytes = int64_t{64} << 10;
 // InputError naming `where`: not JSON (with the place), or nested more than kMaxJsonDepth deep. A deeper tree would be
 // of no use: nlohmann copies, compares and prints trees by recursion. Text
 // of more than kMaxOrderedJsonBytes is refused by the ordered one.
-nlohmann::json parse_json(std::string_view text, const std::string& where);
+// `visit` sees what is parsed as it is completed, and leaves out what it answers false for: so text whose tree would be
+// too large can be taken part by part.
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          const nlohmann::json::parser_callback_t& visit = nullptr);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
 // The same of a file; also InputError when it cannot be read.

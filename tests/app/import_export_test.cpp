@@ -442,19 +442,19 @@ TEST(Export, CopiesNothingFromElsewhere) {
   const std::string path = dir / "checkpoint/manifest.json";
   write_file(dir / "key", "secret");
   // As earlier versions wrote it, or someone else.
-  CheckpointManifest manifest = manifest_from_json(read_json_file(path), path);
+  CheckpointManifest manifest = manifest_from_text(read_whole_file(path), path);
   manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
-  write_file(path, manifest_to_json(manifest).dump());
+  write_file(path, manifest_to_text(manifest));
   EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
   EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 
   // A carried file that is no tokenizer's stays where it is; a link is not followed.
   manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
-  write_file(path, manifest_to_json(manifest).dump());
+  write_file(path, manifest_to_text(manifest));
   export_hf(dir / "checkpoint", dir / "exported");
   EXPECT_FALSE(fs::exists(dir / "exported/notes.txt"));
   manifest.files = {write_carried_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
-  write_file(path, manifest_to_json(manifest).dump());
+  write_file(path, manifest_to_text(manifest));
   fs::remove(dir / "checkpoint/tokenizer.json");
   fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");
   EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);

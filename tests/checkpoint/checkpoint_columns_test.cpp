@@ -91,7 +91,7 @@ class CheckpointColumns : public CheckpointTest {
     const std::string text = json.dump();
     json["xxh3"] = checksum_hex(text.data(), static_cast<int64_t>(text.size()));
     try {
-      manifest_from_json(json, "the manifest");
+      manifest_from_text(json.dump(), "the manifest");
     } catch (const InputError& error) {
       return error.what();
     }

@@ -189,16 +189,22 @@ class SignalMomentTest(Signalled):
         result = self.finish(process)
         self.assertIn("on signal 2", result.err)
 
+    def steps_when_still(self, metrics, seconds=20):
+        """The lines of a file that has none more for a second."""
+        for _ in range(seconds):
+            steps = metrics_lines(metrics)
+            time.sleep(1)
+            if metrics_lines(metrics) == steps:
+                return steps
+        self.fail("not suspended")
+
     def test_ctrl_z_and_fg_do_not_end_mpirun(self):
         config = self.ten_steps(**self.LONG)
         process = self.start("train", config, ranks=2)
         self.wait_for_steps(process, 3)
         for _ in range(2):
             process.send_signal(signal.SIGTSTP)
-            time.sleep(1)
-            steps = metrics_lines(self.dir / "log/metrics.jsonl")
-            time.sleep(1)
-            self.assertEqual(metrics_lines(self.dir / "log/metrics.jsonl"), steps, "not suspended")
+            steps = self.steps_when_still(self.dir / "log/metrics.jsonl")
             process.send_signal(signal.SIGCONT)
             self.wait_for_steps(process, steps + 3)
         time.sleep(2)  # what comes right after fg is taken for a part of it

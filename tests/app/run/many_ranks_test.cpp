@@ -1,0 +1,138 @@
+// A checkpoint of the 405B model on thousands of ranks, none of which is there: what rank 0 puts together and writes,
+// and what every rank reads when it resumes. OCTAVO_TEST_RANKS=4096 for more of them than the test takes time for.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_format.h"
+#include "model/optimizer_config.h"
+#include "model/sharded_parameters.h"
+#include "parallel/communicator.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kTensorRanks = 8;
+constexpr const char* kPrefixes[] = {"", "exp_avg.", "exp_avg_sq."};
+
+// What one rank of the mesh holds.
+class OneOfMany {
+ public:
+  OneOfMany(const ParameterLayout& layout, int rank, int size)
+      : shard_(make_planned_communicator(group().watchdog(), {"shard", 0, rank, size})),
+        stream_(Stream::planned(132)),
+        arena_(Device::kCuda),
+        parameters_(layout, {}, {}, LlamaMode::kTraining, {.shard = shard_.get()}, arena_, stream_) {}
+
+  const std::vector<ParameterPiece>& pieces() const { return parameters_.pieces(); }
+
+  // Its part of the manifest; `rank` of all.
+  CheckpointManifest part(int rank) const {
+    CheckpointManifest part;
+    part.shards = {{shard_name(rank), 1, "0123456789abcdef"}};
+    for (const char* prefix : kPrefixes) {
+      for (const ParameterPiece& piece : pieces()) {
+        const ParameterSpec& spec = *piece.spec;
+        if (!spec.counts) continue;
+        const int64_t begin = spec.column_offset() + piece.begin, end = spec.column_offset() + piece.end;
+        const std::string name = prefix + spec.name;
+        const ColumnRange columns = spec.columns();
+        part.tensors.push_back({name, spec.whole_shape, DType::kFloat32, {}});
+        part.tensors.back().pieces.push_back(
+            {.file = shard_name(rank),
+             .key = fmt::format("{}[:, {}:{}][{}:{}]", name, columns.begin, columns.end, begin, end),
+             .begin = begin,
+             .end = end,
+             .checksum = "0123456789abcdef",
+             .columns = columns});
+      }
+    }
+    return part;
+  }
+
+ private:
+  static ProcessGroup& group() {
+    static ProcessGroup one;
+    return one;
+  }
+  std::unique_ptr<Communicator> shard_;
+  Stream stream_;
+  Arena arena_;
+  ShardedParameters parameters_;
+};
+
+// The most memory that this process has had, in bytes.
+int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::atoll(line.c_str() + 6) * 1024;
+  }
+  return 0;
+}
+
+TEST(ManyRanks, WriteAndReadAManifest) {
+  const char* asked = std::getenv("OCTAVO_TEST_RANKS");
+  const int ranks = asked != nullptr ? std::atoi(asked) : 256;
+  const int shards = ranks / kTensorRanks;
+  ModelConfig model = model_preset("llama3_405b");
+  const int64_t before = peak_bytes();
+  const auto began = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
+
+  CheckpointManifest manifest;
+  manifest.model = model;
+  manifest.ranks = ranks;
+  {
+    ManifestParts parts(manifest);
+    for (int t = 0; t < kTensorRanks; ++t) {
+      const ParameterLayout layout(model, {.rank = t, .size = kTensorRanks});
+      for (int s = 0; s < shards; ++s) {
+        const std::string sent = manifest_part_to_json(OneOfMany(layout, s, shards).part(s * kTensorRanks + t)).dump();
+        parts.add(nlohmann::json::parse(sent));
+      }
+    }
+    check_coverage(manifest);
+  }
+  const double gathered = seconds();
+  const TempDir dir;
+  const std::filesystem::path step = dir / step_directory_name(1);
+  std::filesystem::create_directories(step);
+  write_manifest(step, manifest);
+  const size_t tensors = manifest.tensors.size();
+  manifest = {};
+  const double written = seconds();
+  const Checkpoint checkpoint(step);
+  const double read = seconds();
+  EXPECT_EQ(checkpoint.ranks(), ranks);
+  EXPECT_EQ(checkpoint.tensors().size(), tensors);
+
+  // A rank of the same mesh, and one of another.
+  for (const auto& [t, s, of] : {std::tuple{3, 1, shards}, {5, 0, shards - 1}}) {
+    const ParameterLayout layout(model, {.rank = t, .size = kTensorRanks});
+    const OneOfMany one(layout, s, of);
+    std::set<std::string> files;
+    for (const ParameterPiece& piece : one.pieces()) {
+      const int64_t offset = piece.spec->column_offset();
+      files.merge(
+          checkpoint.shards_with(piece.spec->name, piece.spec->columns(), offset + piece.begin, offset + piece.end));
+    }
+    EXPECT_TRUE(files.contains(shard_name(s * kTensorRanks + t)));
+    EXPECT_LE(files.size(), 2u * kTensorRanks) << "its own, the neighbour's, and the norms'";
+  }
+  RecordProperty("seconds", fmt::format("{:.1f}", seconds()));
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(step / kManifestName));
+  fmt::print(
+      "{} ranks: gathered {:.1f} s, written {:.1f} s, read {:.1f} s, found {:.1f} s; manifest {:.0f} MB, "
+      "memory {:.0f} MB\n",
+      ranks, gathered, written - gathered, read - written, seconds() - read, static_cast<double>(bytes) / 1e6,
+      static_cast<double>(peak_bytes() - before) / 1e6);
+  EXPECT_LT(peak_bytes() - before, 4 * bytes + (int64_t{64} << 20)) << "4096 ranks need less than 2 GiB";
+}
+
+}  // namespace
+}  // namespace octavo
