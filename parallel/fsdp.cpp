@@ -26,9 +26,11 @@ Fsdp::Fsdp(FsdpOptions options, Arena& arena, Stream& compute)
     : options_(std::move(options)),
       compute_(&compute),
       transfers_(Stream::beside(compute)),
+      replica_transfers_(Stream::beside(compute)),
       states_(options_.units.size()),
       shards_ready_(compute.device()),
-      written_(compute.device()) {
+      written_(compute.device()),
+      scattered_(compute.device()) {
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) assign_slots(pool);
   if (!alone()) allocate_slots(arena);
   lay_out_weights(arena);
@@ -222,7 +224,10 @@ void Fsdp::reduce(size_t unit) {
     scatter(unit, !s.keeps_gradient && !first_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
   }
-  if (replicates) groups.replicate->all_reduce_sum(s.gradient_shard, transfers_, name(unit));
+  if (!replicates) return;
+  scattered_.record(transfers_);
+  scattered_.wait(replica_transfers_);
+  groups.replicate->all_reduce_sum(s.gradient_shard, replica_transfers_, name(unit));
 }
 
 // The sum over ranks goes to the shard, or is added to it. Of float32, by the group's algorithm; of bfloat16, terms are
@@ -257,8 +262,10 @@ int64_t Fsdp::terms_at_once(int64_t shard_elements) const {
 
 void Fsdp::finish_reductions() {
   if (alone() && !options_.groups.replicated()) return;
-  written_.record(transfers_);
-  written_.wait(*compute_);
+  for (Stream* stream : {&transfers_, &replica_transfers_}) {
+    written_.record(*stream);
+    written_.wait(*compute_);
+  }
 }
 
 void Fsdp::weights_changed() {

@@ -13,10 +13,11 @@
 // weights were used (FsdpPool::weights_over). In a group of one, the full tensors are the shards themselves, and
 // nothing moves.
 //
-// Collectives run on a stream of their own, beside the compute stream that is given; events order the two. All methods
-// but the accessors are collectives of the group in the sense of Communicator: the same calls in the same order on
-// every rank. Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient,
-// and twice the shard's gradient when there are replicas.
+// Collectives run on a stream of their own, beside the compute stream that is given; those over replicas, which may be
+// on slower links, on another, so that gathers do not wait for them. Events order the streams. All methods but the
+// accessors are collectives of the group in the sense of Communicator: the same calls in the same order on every rank.
+// Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient, and twice the
+// shard's gradient when there are replicas.
 #pragma once
 
 #include <algorithm>
@@ -100,6 +101,7 @@ class Fsdp {
   const char* name(size_t unit) const { return options_.units[unit].name.c_str(); }
   // On which the collectives run.
   Stream& transfers() { return transfers_; }
+  Stream& replica_transfers() { return replica_transfers_; }  // those over replicas
 
   // Starts bringing the unit's full weights, if they are not there or on their way; after the last use of whatever lies
   // in its slot.
@@ -163,13 +165,15 @@ class Fsdp {
   FsdpOptions options_;
   Stream* compute_;
   Stream transfers_;
+  Stream replica_transfers_;
   std::vector<State> states_;
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
   Tensor arrived_;  // a reduced gradient, or the terms of one, on the way into the shard
   Event shards_ready_;
-  Event written_;  // the gradient to reduce is complete
+  Event written_;    // the gradient to reduce is complete
+  Event scattered_;  // and so is the shard's sum over the shard group
   bool first_ = true;
   bool last_ = true;
   std::function<void(size_t unit)> observer_;

@@ -91,23 +91,25 @@ class StepClock::Walk {
   std::vector<TimedOp> timeline() && { return std::move(timeline_); }
 
  private:
-  struct Transfer {
-    size_t op;
-    double times;
-    double ready_s;  // not before
-  };
-  // A stream beside the compute stream.
-  struct Side {
-    std::vector<Transfer> queue;
-    size_t done = 0;     // of the queue
-    double clock_s = 0;  // when the last of these is
-    double ready_s = 0;  // not before: events that it waited for
-  };
   // Where a stream was when an event was recorded: of the compute stream the time, of others the length of the queue.
   struct Place {
     int stream = 0;
     double time_s = 0;
     size_t length = 0;
+  };
+  struct Transfer {
+    size_t op;
+    double times;
+    double ready_s;  // not before
+    Place behind;    // and not before the end of that, of another stream beside; of the compute stream: none
+  };
+  // A stream beside the compute stream.
+  struct Side {
+    std::vector<Transfer> queue;
+    std::vector<double> ends_s;  // of those that are done
+    double ready_s = 0;          // not before: events that it waited for
+    Place behind = {};
+    double clock_s() const { return ends_s.empty() ? 0 : ends_s.back(); }
   };
   // What all entries of an op have come to.
   struct Sum {
@@ -140,7 +142,7 @@ void StepClock::Walk::run(double middle_times) {
         if (stream == 0) {
           compute(index, times);
         } else {
-          side.queue.push_back({index, times, side.ready_s});
+          side.queue.push_back({index, times, side.ready_s, side.behind});
         }
         break;
       case OpRecord::Action::kSignal:
@@ -171,20 +173,30 @@ void StepClock::Walk::compute(size_t op, double times) {
 void StepClock::Walk::wait(int stream, const Place& place) {
   if (place.stream == stream) return;
   if (stream == 0) return advance(sides_[static_cast<size_t>(place.stream)], place.length);
-  CHECK(place.stream == 0, "stream {} waits for stream {}, expected none but the compute stream", stream, place.stream);
   Side& side = sides_[static_cast<size_t>(stream)];
-  side.ready_s = std::max(side.ready_s, place.time_s);
+  if (place.stream == 0) {
+    side.ready_s = std::max(side.ready_s, place.time_s);
+    return;
+  }
+  CHECK(side.behind.stream == 0 || side.behind.stream == place.stream,
+        "stream {} waits for stream {}, expected none but stream {}", stream, place.stream, side.behind.stream);
+  side.behind = place;
 }
 
 // As far as `length` of the queue, which the compute stream waits for.
 void StepClock::Walk::advance(Side& side, size_t length) {
-  for (; side.done < length; ++side.done) {
-    const auto& [op, times, ready_s] = side.queue[side.done];
-    const double start_s = std::max(side.clock_s, ready_s);
+  while (side.ends_s.size() < length) {
+    const auto& [op, times, ready_s, behind] = side.queue[side.ends_s.size()];
+    double start_s = std::max(side.clock_s(), ready_s);
+    if (behind.stream != 0 && behind.length > 0) {
+      Side& other = sides_[static_cast<size_t>(behind.stream)];
+      advance(other, behind.length);
+      start_s = std::max(start_s, other.ends_s[behind.length - 1]);
+    }
     // What nothing covers at all is alone; the rest keeps the pace at which it began.
     const double takes_s = now_s_ > start_s ? prices_[op].beside_s : prices_[op].alone_s;
-    side.clock_s = start_s + takes_s;
-    add(op, times, takes_s, std::max(side.clock_s - now_s_, 0.0));
+    side.ends_s.push_back(start_s + takes_s);
+    add(op, times, takes_s, std::max(side.clock_s() - now_s_, 0.0));
   }
 }
 

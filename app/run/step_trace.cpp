@@ -89,9 +89,10 @@ StepTrace::StepTrace(TrainingState& state, const TrainingRank& rank, ProcessGrou
   const auto add = [this](const char* name, Stream& stream) {
     tracks_.push_back({name, &stream, Profiler(stream.device(), Profiler::Detail::kTimeline)});
   };
-  tracks_.reserve(3);  // streams point to their profilers
+  tracks_.reserve(4);  // streams point to their profilers
   add("compute", rank.stream);
   add("sharding communication", state.parameters.fsdp().transfers());
+  add("replica communication", state.parameters.fsdp().replica_transfers());
   add("tensor-parallel communication", state.model.token_transfers());
   for (Track& track : tracks_) track.stream->synchronize();
   const double clock_offset = clock_offset_ms(group);
