@@ -45,6 +45,7 @@ class Result:
 def environment():
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "PMI_", "SLURM_"))}
     return variables | {
+        "CUDA_VISIBLE_DEVICES": "",  # these tests are of the CPU's program, on every machine
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -1,0 +1,117 @@
+"""FP8 recipes, emulated on the CPU."""
+
+import math
+
+from training_test import Corpus
+
+
+class Fp8Test(Corpus):
+    """They learn, do not depend on the ranks, and resume to the bit."""
+
+    # Multiples of 128 throughout, for the blockwise recipe.
+    MODEL = {"hidden_size": 128, "intermediate_size": 128, "num_heads": 2, "num_kv_heads": 1, "head_dim": 64}
+    RECIPES = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise")
+
+    def run_recipe(self, name, recipe, *overrides, ranks=1):
+        config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, optimizer={"lr": 5e-4, "schedule": "constant"})
+        self.train(config, f"logging.dir={name}", f"checkpoint.dir={name}_checkpoints", f"precision.linear={recipe}",
+                   "training.micro_batch_size=2", "checkpoint.every=3", *overrides, ranks=ranks)
+        return self.losses(name)
+
+    def test_recipes_are_close_to_float32_and_the_same_on_two_ranks(self):
+        exact = self.run_recipe("exact", "bfloat16")
+        for recipe in self.RECIPES:
+            one = self.run_recipe(f"{recipe}1", recipe)
+            self.assertNotEqual(one, exact)
+            self.assert_close(one, exact, 2e-2)
+            self.assert_close(self.run_recipe(f"{recipe}2", recipe, ranks=2), one, 1e-3)
+
+    def test_delayed_scaling_resumes_to_the_bit(self):
+        whole = self.run_recipe("whole", "fp8_delayed", "precision.amax_history=2")
+        rest = self.run_recipe("rest", "fp8_delayed", "precision.amax_history=2",
+                               "checkpoint.resume=whole_checkpoints/step_00000003")
+        self.assertEqual(rest, {step: loss for step, loss in whole.items() if step > 3})
+
+    def test_evaluation_scales_as_the_validation_of_training(self):
+        validation = (f"data.validation=[{self.held_out}]", "validation.every=2", "training.micro_batch_size=2")
+        for recipe in ("fp8_tensorwise", "fp8_delayed"):
+            self.run_recipe(recipe, recipe, "training.steps=8", *validation)
+            for ranks in (1, 2):
+                out = self.run_octavo("evaluate", self.dir / "config.yaml", f"precision.linear={recipe}", *validation,
+                                      f"checkpoint.dir={recipe}_checkpoints", ranks=ranks).out
+                loss = float(out.split("validation_loss ")[1].split()[0])
+                # 6 digits are printed; the sums of two ranks are taken in another order.
+                self.assertAlmostEqual(loss, self.metrics(recipe)[8]["validation_loss"], delta=1e-6 * ranks, msg=recipe)
+
+    def test_statistics_are_taken_when_due_and_change_nothing(self):
+        """Every third of seven steps, some of them logged for it alone."""
+        for recipe in self.RECIPES:
+            steps = ("training.steps=7", "logging.every=2")
+            plain = self.run_recipe(f"plain_{recipe}", recipe, *steps)
+            measured = self.run_recipe(f"measured_{recipe}", recipe, *steps, "logging.fp8_stats_every=3")
+            self.assertEqual(sorted(plain), [1, 2, 4, 6, 7])
+            self.assertEqual(sorted(measured), [1, 2, 3, 4, 6, 7])
+            self.assertEqual({step: measured[step] for step in plain}, plain)
+            metrics = self.metrics(f"measured_{recipe}")
+            self.assertEqual([step for step, entry in metrics.items() if "fp8" in entry], [3, 6])
+            for step in (3, 6):
+                self.check_statistics(metrics[step]["fp8"], recipe)
+
+    def check_statistics(self, tensors, recipe):
+        names = [(entry["layer"], entry["linear"], entry["tensor"]) for entry in tensors]
+        self.assertEqual(names, [(layer, linear, tensor) for layer in range(2) for linear in ("qkv", "o", "gate_up", "down")
+                                 for tensor in ("input", "weight", "output_gradient")])
+        for entry in tensors:
+            whole = recipe in ("fp8_tensorwise", "fp8_delayed")
+            scales = {"scale"} if whole else {"scale_min", "scale_max"}
+            self.assertEqual(set(entry), {"layer", "linear", "tensor", "amax", "saturated", "flushed"} | scales)
+            largest = 57344 if entry["tensor"] == "output_gradient" else 448
+            scale = entry["scale" if whole else "scale_min"]
+            if recipe == "fp8_delayed":  # made of earlier amaxes, which are near
+                self.assertLess(abs(math.log2(scale * entry["amax"] / largest)), 2, entry)
+            else:
+                self.assertAlmostEqual(scale * entry["amax"] / largest, 1, delta=1e-6)
+                self.assertEqual(entry["saturated"], 0, entry)
+            self.assertLess(entry["flushed"], 0.2, entry)
+
+    def test_statistics_are_over_all_ranks(self):
+        """Equal micro-batches, so equal casts; the update of the weights rounds sums over ranks in another order."""
+        for recipe in ("fp8_tensorwise", "fp8_rowwise"):
+            one = self.first_statistics(f"one_{recipe}", recipe)
+            two = self.first_statistics(f"two_{recipe}", recipe, ranks=2)
+            for a, b in zip(one, two, strict=True):
+                if a["tensor"] == "weight":
+                    self.assertAlmostEqual(b["amax"] / a["amax"], 1, delta=1e-4)
+                else:
+                    self.assertEqual(a, b)
+
+    def first_statistics(self, name, recipe, *overrides, ranks=1):
+        self.run_recipe(name, recipe, "training.steps=1", "logging.fp8_stats_every=1", *overrides, ranks=ranks)
+        return self.metrics(name)[1]["fp8"]
+
+    def test_layers_in_bfloat16_have_no_statistics(self):
+        tensors = self.first_statistics("first", "fp8_rowwise", "precision.bf16_first_layers=1")
+        self.assertEqual([entry["layer"] for entry in tensors], [1] * 12)
+
+    def test_statistics_without_fp8_are_warned_of_once(self):
+        config = self.config(self.corpus, training={"steps": 3}, logging={"every": 2})
+        result = self.train(config, "logging.fp8_stats_every=1")
+        self.assertEqual(result.out.count("logging.fp8_stats_every is 1, but no linear is in FP8"), 1, result.out)
+        self.assertEqual(sorted(self.metrics()), [1, 2, 3])
+        self.assertFalse(any("fp8" in entry for entry in self.metrics().values()))
+
+    def test_a_warning_names_what_does_not_fit(self):
+        """A margin of 2^20 leaves e4m3 nothing but zeros, from the second step on."""
+        config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, training={"steps": 3})
+        result = self.train(config, "precision.linear=fp8_delayed", "precision.amax_margin=20", "training.micro_batch_size=2",
+                            "logging.fp8_stats_every=1")
+        warnings = [line for line in result.out.splitlines() if "FP8 tensors do not fit" in line]
+        # In the first step, of the weights for the second; then of all but the gradients that only cross residuals.
+        self.assertEqual(len(warnings), 3, result.out)
+        self.assertRegex(warnings[0], r"step 1: 8 of 24 FP8 tensors .* the weight of \w+ in layer [01]: .* 100\.0% flushed")
+        self.assertRegex(warnings[2], r"step 3: 20 of 24 FP8 tensors .* in layer [01]: .* amax 0$")
+        for entry in self.metrics()[3]["fp8"]:
+            if entry["tensor"] == "weight":
+                self.assertEqual(entry["flushed"], 1, entry)
+            if (entry["linear"], entry["tensor"]) == ("down", "output_gradient"):
+                self.assertLess(entry["flushed"], 0.2, entry)
