@@ -1,10 +1,8 @@
 """octavo doctor: what it reports of a machine, and the machine file it saves."""
 
 import json
-import os
 import socket
 import time
-from unittest import mock
 
 from support import DONE, FAILED, Scratch
 
@@ -14,12 +12,6 @@ TIMEOUT = 120
 
 class DoctorTest(Scratch):
     """Without GPUs, so that two ranks never share one and the measurements are the small ones."""
-
-    def setUp(self):
-        super().setUp()
-        hidden = mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""})
-        hidden.start()
-        self.addCleanup(hidden.stop)
 
     def doctor(self, *arguments, ranks=1):
         result = self.finish(self.start("doctor", *arguments, ranks=ranks), TIMEOUT)
