@@ -7,7 +7,8 @@
 #
 #   --no-check          without that check
 #   --restarts N        a run that dies (a rank is killed, exit code 1) is started again from its newest checkpoint, up to
-#                       N times in all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3
+#                       N times in all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
+#                       Nodes of HOSTFILE on which nothing can be started by then are left out until they can again.
 #
 #   NPROC=8             processes a node; the number of GPUs of this machine by default
 #   HOSTFILE=hosts      "node1 slots=8" a line; this machine alone by default
@@ -47,6 +48,38 @@ choose_nodes() {
   nodes=$((${#all[@]} - ${#out[@]}))
   ((nodes)) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
   printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
+}
+
+# answers NODE: whether a process can be started there.
+answers() {
+  # shellcheck disable=SC2086  # meant to be split into words
+  timeout 30 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true </dev/null >/dev/null 2>&1
+}
+
+# Takes those of the $nodes in $hostfile that do not answer out of it. Asks 32 at a time.
+leave_out_lost_nodes() {
+  local name answered
+  local -a names=() asked=()
+  mapfile -t names < <(awk '{ print $1 }' "$hostfile")
+  answered="$(mktemp)"
+  make_mpirun 1
+  for name in "${names[@]}"; do
+    { answers "$name" && echo "$name" >>"$answered"; } &
+    asked+=($!)
+    if ((${#asked[@]} == 32)); then
+      wait "${asked[@]}" || true
+      asked=()
+    fi
+  done
+  wait "${asked[@]}" || true
+  for name in "${names[@]}"; do
+    grep -Fqx -- "$name" "$answered" || echo "$LAUNCHER: $name does not answer and is left out of this start" >&2
+  done
+  nodes="$(sort -u "$answered" | grep -c .)" || true
+  awk 'NR == FNR { answered[$1]; next } $1 in answered' "$answered" "$hostfile" >"$answered.left"
+  mv "$answered.left" "$hostfile"
+  rm -f "$answered"
+  ((nodes)) || die "no node of $HOSTFILE answers"
 }
 
 # make_command RANKS: sets the array `command` to mpirun with so many ranks on each of these nodes.
@@ -92,9 +125,13 @@ trap '' HUP PIPE
 # In a session of its own, or Ctrl-C would reach mpirun too. If this script is killed, mpirun is told to end.
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
+starts=0
 run_once() {
   local code=0
   choose_nodes "$@"
+  starts=$((starts + 1))
+  if [[ -n "${HOSTFILE:-}" ]] && ((starts > 1)); then leave_out_lost_nodes; fi
+  if [[ -n "$stopping" ]]; then return 3; fi
   if [[ -n "$check_first" ]]; then
     make_check "$octavo" "$per_node" "$@"
     command=() # on this machine alone without mpirun, as it starts in less time

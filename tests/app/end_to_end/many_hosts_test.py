@@ -1,5 +1,6 @@
 """Runs across several hosts (simulated_hosts.py): what they keep in memory for each other, and hosts that are lost."""
 
+import json
 import os
 import re
 import shutil
@@ -8,15 +9,15 @@ import signal
 from corruption_test import copies_of, flip_bits, rank_pid
 from resume_test import Resuming
 from simulated_hosts import NotPermitted, SimulatedHosts
-from support import DONE, ROOT, checkpoint_tensors, checkpoints, metrics_lines
+from support import DONE, ROOT, STOPPED, checkpoint_tensors, checkpoints, metrics_lines
 
 
 class Hosts(Resuming):
     """`self.hosts`, and runs that start over on them from the beginning of a test."""
 
-    def start_hosts(self, count):
+    def start_hosts(self, count, link=None):
         try:
-            self.hosts = SimulatedHosts(count)
+            self.hosts = SimulatedHosts(count, link)
         except NotPermitted as error:
             self.skipTest(f"namespaces are not allowed here: {error}")
         self.addCleanup(self.hosts.close)
@@ -101,7 +102,46 @@ class ManyHostsMemoryTest(Hosts):
         self.assertIn("resuming checkpoints/step_00000012", result.out)
 
 
-class ExcludedHostsTest(Hosts):
+class LaunchedHosts(Hosts):
+    def launch(self, ranks, config, *options):
+        """The launcher beside the hosts, all of them in its hostfile."""
+        (self.dir / "hosts").write_text("# of a rack\n" + "".join(f"{name} slots={ranks}\n" for name in self.hosts.names))
+        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts",
+                     "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())}
+        line = [*self.hosts.enter(), str(ROOT / "scripts/launch_mpirun.sh"), *options, str(config)]
+        return self.start_line(line, None, variables, start_new_session=True)
+
+
+class SeveralHostsTest(LaunchedHosts):
+    LINK = "tbf rate 200mbit burst 256kb latency 50ms"
+
+    def test_the_result_is_that_of_one_host(self):
+        self.start_hosts(3, self.LINK)
+        config = self.ten_steps(training={"steps": 10, "global_batch_size": 12, "micro_batch_size": 2})
+        reference = self.reference(config, ranks=6)
+        self.train_on(2, config)
+        self.assert_same_run(reference)
+
+    def test_goes_on_on_the_hosts_that_are_left(self):
+        self.start_hosts(3, self.LINK)
+        config = self.ten_steps(training={"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
+                                optimizer={"schedule": "constant"}, checkpoint={"every": 10})
+        metrics = self.dir / "log/metrics.jsonl"
+        process = self.launch(2, config, "--restarts", "2")
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=120)
+        self.hosts.cut_power("host1")
+        lines = metrics_lines(metrics)
+        self.wait_for(lambda: metrics_lines(metrics) > lines + 10, process, seconds=120)
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED, result.err[-2000:])
+        self.assertRegex(result.out, r"6 ranks on cpu(.|\n)*4 ranks on cpu")
+        self.assertEqual(re.findall(r"(\w+) does not answer", result.err), ["host1"], result.err[-2000:])
+        steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+        self.assertEqual(sorted(set(steps)), list(range(1, max(steps) + 1)), "no step is missing")
+
+
+class ExcludedHostsTest(LaunchedHosts):
     def test_goes_on_without_the_host_that_computes_wrong(self):
         self.start_hosts(3)
         config = self.config(
@@ -112,11 +152,7 @@ class ExcludedHostsTest(Hosts):
             checkpoint={"every": 10},
             parallel={"data_parallel_replicate": 3},
         )
-        (self.dir / "hosts").write_text("# of a rack\n" + "".join(f"{name} slots=3\n" for name in self.hosts.names))
-        variables = {"NPROC": "3", "OCTAVO": os.environ["OCTAVO"], "HOSTFILE": "hosts",
-                     "MPIRUN_ARGS": " ".join(self.hosts.mpirun_options())}
-        process = self.start_line([*self.hosts.enter(), str(ROOT / "scripts/launch_mpirun.sh"), "--restarts", "2", str(config)],
-                                  None, variables, start_new_session=True)
+        process = self.launch(3, config, "--restarts", "2")
         self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
         directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
         content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]

@@ -46,7 +46,7 @@ def run(line):
 
 class SimulatedHosts:
     def __init__(self, count, link=None):
-        """`link`: what tc's netem does to each host's link, "rate 100mbit delay 2ms"."""
+        """`link`: the queueing discipline of tc on each host's link, "tbf rate 100mbit burst 256kb latency 50ms"."""
         self.names = [f"host{i}" for i in range(count)]
         self.prefix = f"octavo{os.getpid()}"
         self.dir = Path(tempfile.mkdtemp(prefix="octavo_hosts_"))
@@ -72,7 +72,7 @@ class SimulatedHosts:
                 f"ip -n {head} link set {name} master bridge up && "
                 f"ip -n {space} addr add {SUBNET}.{i + 1}/24 dev eth0 && ip -n {space} link set eth0 up")
             if link:
-                run(f"ip netns exec {space} tc qdisc add dev eth0 root netem {link}")
+                run(f"ip netns exec {space} tc qdisc add dev eth0 root {link}")
         agent = self.dir / "agent"
         agent.write_text(AGENT.format(dir=self.dir, memory=self.memory, prefix=self.prefix))
         agent.chmod(0o755)
