@@ -25,4 +25,12 @@ struct CrossEntropy {
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 
+// What |d_logits| does not exceed, known without looking at them: softmax minus one-hot is in [-1, 1]. The z-loss
+// multiplies the softmax by 1 + 2 z_loss logsumexp, for which no bound is known beforehand: this one holds while
+// |logsumexp| is at most kBoundedLogSumExp, where it is some log(vocab) in a new model and the z-loss keeps it near 0.
+constexpr float kBoundedLogSumExp = 1000;
+constexpr float cross_entropy_gradient_bound(float scale, float z_loss) {
+  return scale * (1 + 2 * z_loss * kBoundedLogSumExp);
+}
+
 }  // namespace octavo

@@ -33,7 +33,8 @@ void check_operand(const Fp8Operand& operand, const std::string& name, int64_t r
 }
 
 void check_operands(const Fp8Cast& cast, const std::string& op, int64_t m, int64_t n) {
-  const auto& [rows, columns, amax] = cast;
+  const Fp8Operand& rows = cast.rows;
+  const Fp8Operand& columns = cast.columns;
   CHECK(cast.defined(), "{}: neither rows nor columns are wanted", op);
   if (rows.defined()) check_operand(rows, op + " rows", m, n);
   if (columns.defined()) check_operand(columns, op + " columns", n, m);
@@ -42,7 +43,10 @@ void check_operands(const Fp8Cast& cast, const std::string& op, int64_t m, int64
           "{}: rows are {}, columns {}, expected one format and scaling", op, rows.data.describe(),
           columns.data.describe());
   }
-  if (cast.scaling() == Scaling::kTensor) expect_tensor(amax, (op + " amax").c_str(), DType::kFloat32, {1});
+}
+
+void check_amax(const Fp8Cast& cast, const std::string& op) {
+  if (cast.scaling() == Scaling::kTensor) expect_tensor(cast.amax, (op + " amax").c_str(), DType::kFloat32, {1});
 }
 
 void check_fp8_matmul(const Fp8Matmul& args) {
@@ -83,6 +87,7 @@ void check_cast(const Fp8Cast& cast, CastOf what, const char* op, const Tensor& 
   CHECK(!stream.is_cuda() || result.dtype() == DType::kBFloat16, "{} cast: of {} on a GPU, expected bfloat16", op,
         dtype_name(result.dtype()));
   check_operands(cast, fmt::format("{} cast", op), result.dim(0), result.dim(1));
+  check_amax(cast, fmt::format("{} cast", op));
   CHECK(cast.scaling() == Scaling::kTensor || cast.scaling() == Scaling::kBlock1x128,
         "{} cast: scaling {} is known only after the result", op, static_cast<int>(cast.scaling()));
 }
@@ -176,11 +181,11 @@ void measure_any(const Fp8Operand& operand, const Tensor& x, bool transposed) {
                      [&]<typename T>() { measure_operand(operand, OperandSource<T>(operand, x, transposed)); });
 }
 
-// measured: scale_inv holds the amaxes.
-void quantize_any(const Fp8Operand& operand, const Tensor& amax, const Tensor& x, bool transposed, bool measured) {
+// amax: of kTensor. measured: scale_inv holds the amaxes.
+void quantize_any(const Fp8Operand& operand, float amax, const Tensor& x, bool transposed, bool measured) {
   if (!operand.defined()) return;
   if (operand.scaling == Scaling::kTensor) {
-    operand.scale_inv.data<float>()[0] = amax.data<float>()[0];
+    operand.scale_inv.data<float>()[0] = amax;
   } else if (!measured) {
     measure_any(operand, x, transposed);
   }
@@ -191,9 +196,11 @@ void quantize_any(const Fp8Operand& operand, const Tensor& amax, const Tensor& x
   });
 }
 
+float value_of(const Tensor& amax) { return amax.defined() ? amax.data<float>()[0] : 0.0f; }
+
 void cast_result(const Fp8Cast& cast, const Tensor& result) {
-  quantize_any(cast.rows, cast.amax, result, false, false);
-  quantize_any(cast.columns, cast.amax, result, true, false);
+  quantize_any(cast.rows, value_of(cast.amax), result, false, false);
+  quantize_any(cast.columns, value_of(cast.amax), result, true, false);
 }
 
 void dequantize(float* out, const Fp8Operand& operand) {
@@ -246,6 +253,9 @@ void amax(const Amax& args, Stream& stream) {
 void quantize(const Quantize& args, Stream& stream) {
   const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
   check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
+  CHECK(!args.bound || (cast.scaling() == Scaling::kTensor && !args.amax.defined()),
+        "quantize: a bound beside an amax, or with scaling {}", static_cast<int>(cast.scaling()));
+  if (!args.bound) check_amax(cast, "quantize");
   CHECK(!args.measured || cast.scaling() == Scaling::kRow, "quantize: measured with scaling {}, which is not by row",
         static_cast<int>(cast.scaling()));
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
@@ -255,8 +265,9 @@ void quantize(const Quantize& args, Stream& stream) {
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::quantize(args, stream);
   }
-  cpu::quantize_any(args.rows, args.amax, args.x, false, args.measured);
-  cpu::quantize_any(args.columns, args.amax, args.x, true, args.measured);
+  const float amax = args.bound ? *args.bound : cpu::value_of(args.amax);
+  cpu::quantize_any(args.rows, amax, args.x, false, args.measured);
+  cpu::quantize_any(args.columns, amax, args.x, true, args.measured);
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
 }
 

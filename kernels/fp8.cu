@@ -108,7 +108,8 @@ template <typename T, Format kFormat>
 void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
   const StoredSource<T> source{pointer<const T>(tensors.x)};
   const int64_t n = tensors.x.dim(1);
-  const CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
+  CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
+  args.bound = tensors.bound.value_or(0.0f);
   const bool aligned = rows_are_aligned<T>(n, {source.x});
   switch (cast.scaling()) {
     case Scaling::kTensor:

@@ -10,6 +10,8 @@
 // amax is a maximum over |x| in which NaN and infinity win, and they make q NaN: a broken tensor surfaces.
 #pragma once
 
+#include <optional>
+
 #include "core/stream.h"
 
 namespace octavo {
@@ -48,6 +50,8 @@ struct Quantize {
   Tensor amax_out;     // optional [1] float32: = max(itself, max |x|), for delayed scaling
   // kRow: scale_inv of the operands holds the amaxes of their rows, from row_amaxes.
   bool measured = false;
+  // kTensor, in place of an amax: a magnitude that x does not exceed and that is known without looking.
+  std::optional<float> bound = {};
 };
 void quantize(const Quantize& args, Stream& stream);
 

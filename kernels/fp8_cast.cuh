@@ -23,8 +23,9 @@ struct CastArguments {
   float* rows_scale_inv;     // null when not wanted
   uint8_t* columns;          // null when not wanted
   float* columns_scale_inv;  // null when not wanted
-  const float* amax;         // kTensor
+  const float* amax;         // kTensor; null: `bound` is what the scale is made of
   float* amax_out;           // may be null
+  float bound = 0;
 };
 
 // Where in the whole result a tile lies.
@@ -105,7 +106,7 @@ constexpr bool has_one_scale(Scaling scaling) {
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
   if constexpr (kScaling == Scaling::kTensor) {
-    const float scale = scale_of<kFormat>(*args.amax);
+    const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       if (args.rows_scale_inv != nullptr) *args.rows_scale_inv = inverse_of(scale);
       if (args.columns_scale_inv != nullptr) *args.columns_scale_inv = inverse_of(scale);

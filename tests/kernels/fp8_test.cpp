@@ -244,6 +244,32 @@ TEST_P(Fp8Test, SaturatesAndShowsNan) {
   EXPECT_EQ(q.byte(7), 0x7e);
 }
 
+// A bound scales as an amax of its size does, and saturates beyond it.
+TEST_P(Fp8Test, ScalesByABoundInPlaceOfAnAmax) {
+  const Array x = random({37, 48});
+  for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    for (const float bound : {0.0f, 0.25f, 3.7f}) {
+      const Operand expected = quantize_rows(x, 37, 48, format, Scaling::kTensor, single(bound));
+      const Operand transposed = quantize_rows(transpose(x, 37, 48), 48, 37, format, Scaling::kTensor, single(bound));
+      const Operand rows(format, Scaling::kTensor, 37, 48);
+      const Operand columns(format, Scaling::kTensor, 48, 37);
+      quantize({.rows = rows.view(), .columns = columns.view(), .x = x, .amax = {}, .amax_out = {}, .bound = bound},
+               stream_);
+      EXPECT_EQ(rows.data.bits(), expected.data.bits());
+      EXPECT_EQ(rows.scale_inv.bits(), expected.scale_inv.bits());
+      EXPECT_EQ(columns.data.bits(), transposed.data.bits());
+      EXPECT_EQ(columns.scale_inv.bits(), expected.scale_inv.bits());
+    }
+  }
+  const Operand rows(DType::kFloat8E4M3, Scaling::kTensor, 37, 48);
+  const Operand by_row(DType::kFloat8E4M3, Scaling::kRow, 37, 48);
+  Quantize args{.rows = rows.view(), .columns = {}, .x = x, .amax = single(1.0f), .amax_out = {}, .bound = 1.0f};
+  expect_error([&] { quantize(args, stream_); }, "a bound beside an amax");
+  args.rows = by_row.view();
+  args.amax = {};
+  expect_error([&] { quantize(args, stream_); }, "a bound beside an amax, or with scaling");
+}
+
 // A broken value breaks what shares its scale, and nothing else.
 TEST_P(Fp8Test, BrokenValueBreaksItsGroup) {
   for (const float broken : {kNaN, kInfinity}) {

@@ -97,6 +97,30 @@ TEST_P(Fp8Parity, Quantize) {
   }
 }
 
+// A scale made of a bound that the host knows.
+TEST_P(Fp8Parity, QuantizeByABound) {
+  for (const auto& [m, n] : {Size{7, 13}, {144, 272}, {1040, 1296}}) {
+    Twin x(dtype(), {m, n});
+    fill(x);
+    for (const DType format : kFormats) {
+      for (const float bound : {0.0f, 0.25f, 3.7f}) {
+        const TwinOperand rows(format, Scaling::kTensor, m, n);
+        const TwinOperand columns(format, Scaling::kTensor, n, m);
+        for (const Twin* twin : {&rows.data, &rows.scale_inv, &columns.data, &columns.scale_inv}) poison(*twin);
+        on_both([&](Stream& s) {
+          quantize(
+              {.rows = rows.on(s), .columns = columns.on(s), .x = x.on(s), .amax = {}, .amax_out = {}, .bound = bound},
+              s);
+        });
+        expect_equal_bytes(rows.data, "rows");
+        expect_equal_bytes(rows.scale_inv, "scale of rows");
+        expect_equal_bytes(columns.data, "columns");
+        expect_equal_bytes(columns.scale_inv, "scale of columns");
+      }
+    }
+  }
+}
+
 // Neither x nor the outputs start at a multiple of 16 bytes.
 TEST_P(Fp8Parity, QuantizeUnaligned) {
   Twin x(dtype(), {144, 272}, 1);
