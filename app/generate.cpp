@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The config the checkpoint was trained with. Linears multiply in the compute dtype: in FP8 a
+// The config the checkpoint was trained with. All products are in the compute dtype: in FP8 a
 // token would be scaled by those it happens to be computed with.
 Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& arguments) {
   Config config;
@@ -36,7 +36,7 @@ Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& a
   }
   config.model = checkpoint.model_config();
   config.parallel = {};
-  config.precision.linear = LinearPrecision::kBFloat16;
+  config.precision = without_fp8(config.precision);
   config.compute_given = false;
   config.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                   : arguments.device == "cuda" ? DeviceChoice::kCuda

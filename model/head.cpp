@@ -28,9 +28,10 @@ HeadParameters::HeadParameters(const ParameterView& view, const ParameterLayout&
     : norm(view(layout.find("model.norm.weight"))),
       lm_head(view(layout.find(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"))) {}
 
-HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute,
-                                 const Tensor& losses_memory, Arena& arena)
+HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
+                                 bool training, const Tensor& losses_memory, Arena& arena)
     : losses(losses_memory) {
+  const DType compute = precision.compute;
   const int64_t tokens = shape.tokens();
   const int64_t share = shape.share();
   const int64_t chunk = chunk_tokens(config, shape, compute);
@@ -39,6 +40,10 @@ HeadActivations::HeadActivations(const ModelConfig& config, const BatchShape& sh
   norm = arena.allocate("head norm", compute, {share, config.hidden_size}, Lifetime::kBlock);
   all_norm = norm;
   logits = arena.allocate("logits of a chunk", compute, {chunk, config.vocab_size}, Lifetime::kBlock);
+  if (Fp8Head::is_used(precision.lm_head, training)) {
+    const Fp8Head::Shape sizes{.chunk = chunk, .hidden = config.hidden_size, .vocab = config.vocab_size};
+    fp8.emplace(precision, sizes, training, arena);
+  }
   if (shape.tensor_ranks == 1) return;
   all_norm = arena.allocate("head norm of all ranks", compute, {tokens, config.hidden_size}, Lifetime::kBlock);
   stats = arena.allocate("logit statistics", DType::kFloat32, {chunk * kCrossEntropyStats}, Lifetime::kBlock);
@@ -112,23 +117,31 @@ void lm_head_forward(const Tensor& logits, const Tensor& x, const HeadParameters
   matmul({.d = logits, .a = x, .b = w.lm_head, .transpose_b = true, .name = "lm_head"}, stream);
 }
 
-// Calls work(begin, end, logits) for the tokens chunk by chunk, their logits made.
+// Calls work(begin, end, logits) for the tokens chunk by chunk, their logits made. `backward`: work makes gradients of
+// them.
 template <typename Work>
-void for_each_chunk(const BlockContext& c, const HeadParameters& w, const HeadActivations& a, Work work) {
+void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivations& a, bool backward, Work work) {
   if (!c.tensor.alone()) c.tensor.gather(a.all_norm, a.norm, "lm_head");
+  if (a.fp8) a.fp8->begin(w.lm_head, a.all_norm, backward, c.tensor, c.stream);
   const int64_t tokens = a.all_norm.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += a.logits.dim(0)) {
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);
     const Tensor logits = a.logits.rows(0, end - begin);
-    lm_head_forward(logits, a.all_norm.rows(begin, end), w, c.stream);
+    const Tensor norm = a.all_norm.rows(begin, end);
+    if (a.fp8) a.fp8->cast_input(norm, backward, c.stream);
+    if (a.fp8 && a.fp8->makes_logits()) {
+      a.fp8->forward(logits, c.stream);
+    } else {
+      lm_head_forward(logits, norm, w, c.stream);
+    }
     work(begin, end, logits);
   }
 }
 
 }  // namespace
 
-void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& targets, const HeadActivations& a) {
-  for_each_chunk(c, w, a, [&](int64_t begin, int64_t end, const Tensor& logits) {
+void head_loss(const BlockContext& c, const HeadParameters& w, const Tensor& targets, HeadActivations& a) {
+  for_each_chunk(c, w, a, false, [&](int64_t begin, int64_t end, const Tensor& logits) {
     chunk_loss(c, a, {.logits = logits, .targets = targets, .begin = begin, .end = end});
   });
 }
@@ -141,20 +154,39 @@ Tensor head_logits(const BlockContext& c, const HeadParameters& w, const HeadAct
   return logits;
 }
 
+namespace {
+
+// Through lm_head, of the tokens [begin, end), whose logits' gradients are `d_logits`. The gradient of norm goes in its
+// place, so the weight's comes first.
+void lm_head_backward(const BlockContext& c, const HeadBackward& args, int64_t begin, int64_t end,
+                      const Tensor& d_logits) {
+  const Tensor norm = args.activations.all_norm.rows(begin, end);
+  const bool accumulate = args.accumulate || begin > 0;
+  if (args.activations.fp8) {
+    return args.activations.fp8->backward({.d_weight = args.gradients.lm_head,
+                                           .d_x = norm,
+                                           .d_logits = d_logits,
+                                           .bound = cross_entropy_gradient_bound(args.scale, args.z_loss),
+                                           .accumulate = accumulate},
+                                          c.stream);
+  }
+  matmul({.d = args.gradients.lm_head,
+          .a = d_logits,
+          .b = norm,
+          .transpose_a = true,
+          .accumulate = accumulate,
+          .name = "lm_head_d_w"},
+         c.stream);
+  matmul({.d = norm, .a = d_logits, .b = args.weights.lm_head, .name = "lm_head_d_x"}, c.stream);
+}
+
+}  // namespace
+
 void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
-  const HeadActivations& a = args.activations;
-  for_each_chunk(c, args.weights, a, [&](int64_t begin, int64_t end, const Tensor& logits) {
+  HeadActivations& a = args.activations;
+  for_each_chunk(c, args.weights, a, true, [&](int64_t begin, int64_t end, const Tensor& logits) {
     chunk_loss(c, a, {.logits = logits, .targets = args.targets, .begin = begin, .end = end, .backward = &args});
-    const Tensor norm = a.all_norm.rows(begin, end);
-    // The gradient of norm goes in its place, so the weight's comes first.
-    matmul({.d = args.gradients.lm_head,
-            .a = logits,
-            .b = norm,
-            .transpose_a = true,
-            .accumulate = args.accumulate || begin > 0,
-            .name = "lm_head_d_w"},
-           c.stream);
-    matmul({.d = norm, .a = logits, .b = args.weights.lm_head, .name = "lm_head_d_x"}, c.stream);
+    lm_head_backward(c, args, begin, end, logits);
   });
   const Tensor& d_norm = a.norm;
   if (!c.tensor.alone()) c.tensor.reduce_scatter(d_norm, a.all_norm, "lm_head");
@@ -169,11 +201,14 @@ void head_loss_backward(const BlockContext& c, const HeadBackward& args) {
                     c.stream);
 }
 
-int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  const int64_t chunk = chunk_tokens(config, shape, compute);
+int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
+                             Stream& stream) {
+  const int64_t chunk = chunk_tokens(config, shape, precision.compute);
   const LinearShape lm_head{.tokens = chunk, .in = config.hidden_size, .out = config.vocab_size};
-  return std::max(LinearLayer::workspace_bytes(LinearPrecision::kBFloat16, lm_head, compute, stream),
-                  rms_norm_backward_workspace_bytes(config.hidden_size, stream));
+  const LinearPrecision recipe = is_fp8(precision.lm_head) ? kLmHeadRecipe : LinearPrecision::kBFloat16;
+  return std::max({LinearLayer::workspace_bytes(LinearPrecision::kBFloat16, lm_head, precision.compute, stream),
+                   LinearLayer::workspace_bytes(recipe, lm_head, precision.compute, stream),
+                   rms_norm_backward_workspace_bytes(config.hidden_size, stream)});
 }
 
 }  // namespace octavo

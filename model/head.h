@@ -3,9 +3,14 @@
 //
 // Under tensor parallelism each rank has the logits of its part of the vocabulary for all tokens, and the final norm of
 // its share of the tokens; the softmax needs three numbers a token from every rank.
+//
+// lm_head's products may be in FP8 (model/fp8_head.h), but for head_logits, which is in the compute dtype.
 #pragma once
 
+#include <optional>
+
 #include "model/block_half.h"
+#include "model/fp8_head.h"
 #include "model/parameters.h"
 
 namespace octavo {
@@ -20,8 +25,8 @@ struct HeadParameters {
 
 struct HeadActivations {
   // `losses`: where they go.
-  HeadActivations(const ModelConfig& config, const BatchShape& shape, DType compute, const Tensor& losses,
-                  Arena& arena);
+  HeadActivations(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision, bool training,
+                  const Tensor& losses, Arena& arena);
 
   Tensor h;          // [share, hidden] the residual stream after the last block
   Tensor rstd;       // [share] float32
@@ -32,6 +37,7 @@ struct HeadActivations {
   Tensor logits;     // [chunk, vocab]; training turns them into their gradient in place
   Tensor stats;      // [chunk * 3] float32 of this rank's logits, where there are several ranks
   Tensor all_stats;  // [ranks * chunk * 3] of all ranks'
+  std::optional<Fp8Head> fp8;
 };
 
 // Final norm: activations.h = residual + delta, activations.norm = its norm.
@@ -40,7 +46,7 @@ void head_norm_forward(const BlockContext& context, const HeadParameters& weight
 
 // Losses of all tokens, no gradients. targets [tokens] int32, -1: ignored, loss 0.
 void head_loss(const BlockContext& context, const HeadParameters& weights, const Tensor& targets,
-               const HeadActivations& activations);
+               HeadActivations& activations);
 
 // Logits [end - begin, vocab] of the tokens [begin, end), no more than a chunk, in activations.logits. For a rank that
 // is alone.
@@ -53,7 +59,7 @@ Tensor head_logits(const BlockContext& context, const HeadParameters& weights, c
 struct HeadBackward {
   const HeadParameters& weights;
   const HeadParameters& gradients;
-  const HeadActivations& activations;
+  HeadActivations& activations;
   Tensor targets;
   Tensor d_h;
   Tensor d_h_amax;  // optional [1] float32: = max(itself, max |d_h|)
@@ -64,6 +70,7 @@ struct HeadBackward {
 };
 void head_loss_backward(const BlockContext& context, const HeadBackward& args);
 
-int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);
+int64_t head_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,
+                             Stream& stream);
 
 }  // namespace octavo

@@ -77,7 +77,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
 
   const int64_t workspace_bytes =
       std::max({block_workspace_bytes(local_, shape, options.precision, stream),
-                head_workspace_bytes(local_, shape, compute, stream), reduce_workspace_bytes(stream),
+                head_workspace_bytes(local_, shape, options.precision, stream), reduce_workspace_bytes(stream),
                 fp8_stats_workspace_bytes(stream), options.workspace_bytes});
   workspace_ = arena.allocate("workspace", DType::kUInt8, {workspace_bytes}, Lifetime::kBlock);
   if (arena.planning()) return;
@@ -93,7 +93,8 @@ void Llama::make_scratch(Arena& arena) {
                    block_scratch_ = std::make_unique<BlockScratch>(local_, shape, compute, training(), of_blocks);
                  },
                  [&](Arena& of_head) {
-                   head_activations_ = std::make_unique<HeadActivations>(local_, shape, compute, losses_, of_head);
+                   head_activations_ = std::make_unique<HeadActivations>(local_, shape, options_.precision, training(),
+                                                                         losses_, of_head);
                  }});
 }
 

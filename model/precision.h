@@ -1,7 +1,7 @@
 // The precision section of the config: what the step computes in.
 //
-// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8; everything else stays out of FP8. The FP8
-// recipes (kernels/fp8.h has the arithmetic):
+// Linears (qkv, o, gate_up, down) multiply in the compute dtype or in FP8, and so does lm_head (model/fp8_head.h), by a
+// key of its own; everything else stays out of FP8. The FP8 recipes of the linears (kernels/fp8.h has the arithmetic):
 //   fp8_tensorwise  one scale a tensor, from its own amax (torchao's float8 tensorwise)
 //   fp8_delayed     one scale a tensor, from the largest amax of the last steps (Transformer Engine's DelayedScaling)
 //   fp8_rowwise     one scale a row of each operand
@@ -59,9 +59,29 @@ constexpr bool accumulates_fast(LinearPrecision recipe, FastAccumulation fast, b
          (fast == FastAccumulation::kAll || (fast == FastAccumulation::kForward && forward));
 }
 
+// Which products of lm_head are in FP8; they scale as fp8_tensorwise does.
+enum class LmHeadPrecision : uint8_t { kBFloat16, kFp8Backward, kFp8 };
+
+struct LmHeadTraits {
+  LmHeadPrecision precision;
+  const char* name;  // in configs
+  bool logits;       // that which makes the logits, and so the loss
+  bool gradients;    // those of the weight's gradient and of the input's
+};
+
+inline constexpr LmHeadTraits kLmHeads[] = {
+    {LmHeadPrecision::kBFloat16, "bfloat16", false, false},
+    {LmHeadPrecision::kFp8Backward, "fp8_backward", false, true},
+    {LmHeadPrecision::kFp8, "fp8", true, true},
+};
+inline constexpr LinearPrecision kLmHeadRecipe = LinearPrecision::kFp8Tensorwise;
+
+constexpr const LmHeadTraits& traits(LmHeadPrecision precision) { return kLmHeads[static_cast<size_t>(precision)]; }
+
 struct PrecisionConfig {
   DType compute = DType::kBFloat16;
   LinearPrecision linear = LinearPrecision::kBFloat16;
+  LmHeadPrecision lm_head = LmHeadPrecision::kBFloat16;
   int64_t bf16_first_layers = 0;
   int64_t bf16_last_layers = 0;
   DType gradient_format = DType::kFloat8E5M2;
@@ -80,6 +100,16 @@ struct PrecisionConfig {
 
 constexpr bool is_fp8(LinearPrecision recipe) { return traits(recipe).fp8; }
 constexpr bool needs_amax(LinearPrecision recipe) { return traits(recipe).needs_amax; }
+constexpr bool is_fp8(LmHeadPrecision precision) { return precision != LmHeadPrecision::kBFloat16; }
+// Whether any product is in FP8, and the same without.
+constexpr bool uses_fp8(const PrecisionConfig& precision) {
+  return is_fp8(precision.linear) || is_fp8(precision.lm_head);
+}
+inline PrecisionConfig without_fp8(PrecisionConfig precision) {
+  precision.linear = LinearPrecision::kBFloat16;
+  precision.lm_head = LmHeadPrecision::kBFloat16;
+  return precision;
+}
 
 // What the linears multiply in: an FP8 recipe, or without one the compute dtype.
 inline const char* precision_name(const PrecisionConfig& precision) {

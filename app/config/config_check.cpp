@@ -98,6 +98,11 @@ void check_division(const Config& config) {
               ranks, tokens, config.training.micro_batch_size, config.data.seq_len);
 }
 
+std::string of_each_rank(const Config& config) {
+  const int64_t ranks = config.parallel.tensor_parallel;
+  return ranks == 1 ? "" : fmt::format(" on each of parallel.tensor_parallel {} ranks", ranks);
+}
+
 // Hopper's FP8 products want the contracted dimension in whole units, and every dimension is contracted once.
 void check_linear_shapes(const Config& config) {
   const PrecisionConfig& precision = config.precision;
@@ -105,10 +110,7 @@ void check_linear_shapes(const Config& config) {
   const int64_t unit = traits(precision.linear).alignment;
   const ModelConfig model = local_config(config.model, {.rank = 0, .size = config.parallel.tensor_parallel});
   const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
-  const std::string of_rank =
-      config.parallel.tensor_parallel == 1
-          ? ""
-          : fmt::format(" on each of parallel.tensor_parallel {} ranks", config.parallel.tensor_parallel);
+  const std::string of_rank = of_each_rank(config);
   const std::pair<const char*, int64_t> dimensions[] = {
       {"qkv input: model.hidden_size", model.hidden_size},
       {"qkv output: (heads + 2 kv heads) * head_dim", model.qkv_width()},
@@ -120,6 +122,31 @@ void check_linear_shapes(const Config& config) {
         size % unit == 0, "precision.linear is {}, which needs multiples of {}, but the linears' {}{} is {}; {}",
         traits(precision.linear).name, unit, name, of_rank, size,
         size % 16 == 0 ? "fp8_tensorwise, fp8_delayed, fp8_rowwise or bfloat16 would work" : "bfloat16 would work");
+  }
+}
+
+// The same for lm_head, whose vocabulary ranks divide. The nearest that would do is of the whole key.
+void check_lm_head_shape(const Config& config) {
+  const LmHeadPrecision lm_head = config.precision.lm_head;
+  if (!is_fp8(lm_head)) return;
+  const int64_t unit = traits(kLmHeadRecipe).alignment;
+  const int64_t ranks = config.parallel.tensor_parallel;
+  struct Dimension {
+    std::string name;
+    int64_t size;  // of all `parts` together
+    int64_t parts;
+  };
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const Dimension dimensions[] = {
+      {"model.vocab_size", config.model.vocab_size, ranks},
+      {"model.hidden_size", config.model.hidden_size, 1},
+      {"the tokens of a micro-batch (training.micro_batch_size times data.seq_len)", tokens, 1}};
+  for (const auto& [name, size, parts] : dimensions) {
+    const int64_t whole = unit * parts;
+    CHECK_INPUT(size % whole == 0,
+                "precision.lm_head is {}, which needs multiples of {}, but {}{} is {}; {} would work, or bfloat16",
+                traits(lm_head).name, unit, name, parts > 1 ? of_each_rank(config) : "", size / parts,
+                (size + whole - 1) / whole * whole);
   }
 }
 
@@ -161,15 +188,18 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   if (!config.model_complete()) return;
   check_division(config);
   check_linear_shapes(config);
+  check_lm_head_shape(config);
 }
 
-void check_gpu(const GpuInfo& gpu, LinearPrecision linear) {
+void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision) {
   if (has_kernels_for(gpu)) return;
   const bool has_fp8 = gpu.compute_major > 8 || (gpu.compute_major == 8 && gpu.compute_minor >= 9);
-  const std::string lacks =
-      is_fp8(linear) && !has_fp8
-          ? fmt::format(", which has no FP8 for the linears of precision.linear {}", traits(linear).name)
-          : "";
+  std::string lacks;
+  if (is_fp8(precision.linear) && !has_fp8) {
+    lacks = fmt::format(", which has no FP8 for the linears of precision.linear {}", traits(precision.linear).name);
+  } else if (is_fp8(precision.lm_head) && !has_fp8) {
+    lacks = fmt::format(", which has no FP8 for precision.lm_head {}", traits(precision.lm_head).name);
+  }
   throw InputError(
       fmt::format("the GPU is {} of compute capability {}.{}{}; this program has kernels for 9.0 alone "
                   "(H100, H200), so use one of those, or device: cpu, which runs bfloat16 and every FP8 "

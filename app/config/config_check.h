@@ -18,7 +18,7 @@ enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 void validate(const Config& config, int64_t ranks, Purpose purpose = Purpose::kTrain);
 
 // Refuses a GPU that this program has no kernels for, naming what the recipe needs and what would work instead.
-void check_gpu(const GpuInfo& gpu, LinearPrecision linear);
+void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision);
 inline bool has_kernels_for(const GpuInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
 
 // Takes the shape of the weights in init_from. Throws InputError naming the first field that the config states

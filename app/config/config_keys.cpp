@@ -245,6 +245,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key("precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
   precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Recipe of the linears (qkv, o, gate_up, down); with bfloat16 they multiply in precision.compute.");
+  precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "FP8 products of lm_head: none (bfloat16, which is precision.compute), those of its gradients, or that of the logits as well.");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the start whose linears stay out of FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the end whose linears stay out of FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.");

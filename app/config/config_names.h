@@ -59,4 +59,10 @@ inline constexpr auto kLinear = [] {
   return choices;
 }();
 
+inline constexpr auto kLmHead = [] {
+  std::array<Choice<LmHeadPrecision>, std::size(kLmHeads)> choices{};
+  for (size_t i = 0; i < choices.size(); ++i) choices[i] = {kLmHeads[i].name, kLmHeads[i].precision};
+  return choices;
+}();
+
 }  // namespace octavo::config_names

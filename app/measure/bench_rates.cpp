@@ -137,7 +137,9 @@ DeviceRates measure_rates(const PrecisionConfig& precision, Stream& stream) {
   plain.linear = LinearPrecision::kBFloat16;
   DeviceRates rates;
   rates.product = measure_product({n, n, n}, plain, stream);
-  if (is_fp8(precision.linear)) rates.fp8_product = measure_product({n, n, n}, precision, stream);
+  PrecisionConfig fp8 = precision;
+  if (!is_fp8(precision.linear) && is_fp8(precision.lm_head)) fp8.linear = kLmHeadRecipe;
+  if (is_fp8(fp8.linear)) rates.fp8_product = measure_product({n, n, n}, fp8, stream);
   rates.bandwidth = measure_bandwidth(stream);
   return rates;
 }

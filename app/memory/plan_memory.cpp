@@ -49,12 +49,12 @@ Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
 }  // namespace
 
 bool has_precision_guard(const Config& config) {
-  return config.precision_guard.every > 0 && is_fp8(config.precision.linear);
+  return config.precision_guard.every > 0 && uses_fp8(config.precision);
 }
 
 Config without_fp8(const Config& config) {
   Config other = config;
-  other.precision.linear = LinearPrecision::kBFloat16;
+  other.precision = without_fp8(config.precision);
   return other;
 }
 

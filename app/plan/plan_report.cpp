@@ -138,10 +138,11 @@ void print_set_up(const OrderedJson& r) {
   const bool anew = r["memory"]["reshard_after_forward"];
   const OrderedJson& checkpointing = r["memory"]["activation_checkpointing"];
   const auto mode = checkpointing["mode"].get<std::string>();
-  std::cout << fmt::format("{} parameters, {} linears, micro-batch {} x {} tokens, {} sequences a step\n",
-                           thousands(r["parameters"]), r["linear"].get<std::string>(),
-                           r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(),
-                           r["global_batch_size"].get<int64_t>());
+  const auto lm_head = r["lm_head"].get<std::string>();
+  std::cout << fmt::format(
+      "{} parameters, {} linears{}, micro-batch {} x {} tokens, {} sequences a step\n", thousands(r["parameters"]),
+      r["linear"].get<std::string>(), lm_head == traits(LmHeadPrecision::kBFloat16).name ? "" : ", lm_head " + lm_head,
+      r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
   std::cout << fmt::format("{}; {}, activation checkpointing {}{}\n\n", mesh_text(r["mesh"]),
                            anew ? "full weights gathered anew in backward" : "full weights kept", mode,
                            ratio_text(mode, checkpointing["ratio"]));
@@ -279,6 +280,7 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
   const Config& config = plan.config;
   OrderedJson json{{"parameters", config.model.num_parameters()},
                    {"linear", precision_name(config.precision)},
+                   {"lm_head", traits(config.precision.lm_head).name},
                    {"ranks", target.gpus},
                    {"device", target.machine ? target.machine->device : "cpu"},
                    {"mesh", mesh_json(plan.mesh)},

@@ -98,7 +98,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
     resolve_device(config, device);
     if (device == Device::kCpu) return;
     gpu_ = choose_gpu(group);
-    check_gpu(gpu_info(gpu_), config.precision.linear);
+    check_gpu(gpu_info(gpu_), config.precision);
     stream_ = Stream::cuda(gpu_);
   });
   check_same_settings(group, settings(config));

@@ -127,6 +127,8 @@ std::string recipe_text(const PrecisionConfig& precision) {
     text += fmt::format(", the first {} and last {} layers in bfloat16", precision.bf16_first_layers,
                         precision.bf16_last_layers);
   }
+  const LmHeadPrecision lm_head = precision.lm_head;
+  if (is_fp8(lm_head)) text += fmt::format(", lm_head {}", traits(lm_head).name);
   return text + fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
                             dtype_name(precision.reduce));
 }

@@ -67,7 +67,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
   guard_.from_json(run_.start().guard);
   loader_state_ = run_.start().loader_state;
   if (config.precision_guard.every > 0 && !has_precision_guard(config) && runtime.group().is_root()) {
-    log_warning("precision.guard.every is {}, but no linear is in FP8, so there is nothing to compare",
+    log_warning("precision.guard.every is {}, but no product is in FP8, so there is nothing to compare",
                 config.precision_guard.every);
   }
   const bool continues = config.checkpoint.resume != "never";
@@ -335,7 +335,9 @@ void Trainer::back_to_fp8(int64_t step, const StopSignals& signals) {
   run_.switch_with_state(step - 1);
   goodput_->add(Goodput::kChecks, seconds_since(begin));
   run_.results().start_anew(runtime_.stream());
-  if (runtime_.group().is_root()) log_info("from step {} on in {} again", step, precision_name(config_.precision));
+  if (runtime_.group().is_root())
+    log_info("from step {} on in {} again", step,
+             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
 }
 
 // Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.

@@ -52,6 +52,73 @@ INSTANTIATE_TEST_SUITE_P(Recipes, Fp8Test,
                          ::testing::Values(LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed,
                                            LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise));
 
+// lm_head in FP8, with linears in the compute dtype and in FP8.
+class LmHeadTest : public ::testing::TestWithParam<std::tuple<LmHeadPrecision, LinearPrecision, bool>> {
+ protected:
+  LmHeadPrecision lm_head() const { return std::get<LmHeadPrecision>(GetParam()); }
+  LlamaOptions options(LmHeadPrecision head, LlamaMode mode = LlamaMode::kTraining) const {
+    ModelConfig config = fp8_config();
+    config.vocab_size = 80;
+    config.tie_word_embeddings = std::get<bool>(GetParam());
+    return {.config = config,
+            .shape = kShape,
+            .precision = {.compute = DType::kFloat32, .linear = std::get<LinearPrecision>(GetParam()), .lm_head = head},
+            .mode = mode,
+            .tensor = {}};
+  }
+  OwnedBatch batch() const {
+    std::mt19937_64 generator(7);
+    return OwnedBatch::random(kShape.tokens(), 80, generator);
+  }
+};
+
+TEST_P(LmHeadTest, LossAndGradientsAreCloseToThoseWithout) {
+  TinyLlama exact(options(LmHeadPrecision::kBFloat16));
+  TinyLlama fp8(options(lm_head()));
+  calm(exact);
+  calm(fp8);
+  OwnedBatch tokens = batch();
+  exact.llama().forward_backward(tokens.views(), 1.0f / 128, true, true);
+  fp8.llama().forward_backward(tokens.views(), 1.0f / 128, true, true);
+  EXPECT_EQ(fp8.losses() == exact.losses(), lm_head() == LmHeadPrecision::kFp8Backward);
+  EXPECT_NEAR(fp8.sum_of_losses(), exact.sum_of_losses(), 0.01 * exact.sum_of_losses());
+  const bool fp8_linears = is_fp8(std::get<LinearPrecision>(GetParam()));  // which round otherwise on both sides
+  for (const ParameterSpec& spec : exact.layout().specs()) {
+    const double agreement = cosine(fp8.gradient(spec), exact.gradient(spec), spec.numel());
+    EXPECT_GE(agreement, fp8_linears ? 0.97 : 0.99) << spec.name;
+    EXPECT_LT(agreement, 1 - 1e-6) << spec.name;
+  }
+}
+
+// Of several micro-batches; a step is the same when it is taken again.
+TEST_P(LmHeadTest, GradientsAccumulate) {
+  TinyLlama once(options(lm_head()));
+  TinyLlama twice(options(lm_head()));
+  OwnedBatch tokens = batch();
+  once.llama().forward_backward(tokens.views(), 1.0f / 64, true, true);
+  twice.llama().forward_backward(tokens.views(), 1.0f / 128, true, false);
+  twice.llama().forward_backward(tokens.views(), 1.0f / 128, false, true);
+  for (const ParameterSpec& spec : once.layout().specs()) {
+    EXPECT_LT(relative_error(twice.gradient(spec), once.gradient(spec), spec.numel()), 1e-6) << spec.name;
+  }
+}
+
+TEST_P(LmHeadTest, InferenceGivesTheLossesOfTraining) {
+  TinyLlama training(options(lm_head()));
+  TinyLlama inference(options(lm_head(), LlamaMode::kInference));
+  OwnedBatch tokens = batch();
+  training.llama().forward_backward(tokens.views(), 1.0f, true, true);
+  inference.llama().forward(tokens.views());
+  EXPECT_EQ(training.losses(), inference.losses());
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, LmHeadTest,
+                         ::testing::Combine(::testing::Values(LmHeadPrecision::kFp8Backward, LmHeadPrecision::kFp8),
+                                            ::testing::Values(LinearPrecision::kBFloat16,
+                                                              LinearPrecision::kFp8Tensorwise,
+                                                              LinearPrecision::kFp8Delayed),
+                                            ::testing::Bool()));
+
 // A layer of one linear on the CPU. Delayed scaling has a history.
 class OneLinear {
  public:

@@ -79,6 +79,25 @@ TEST_F(ConfigTest, SmallerBatchesAtTheStart) {
   expect_invalid({batch, warmup("[{batch_size: 8, step: 1}]")}, "training.batch_size_warmup", 2);
 }
 
+TEST_F(ConfigTest, ShapesThatAnFp8HeadCannotTakeAreRefused) {
+  for (const char* precision : {"fp8_backward", "fp8"}) {
+    const std::string lm_head = fmt::format("precision.lm_head={}", precision);
+    validate(load(kTrainable, {lm_head}), 1);
+    validate(load(kTrainable, {lm_head, "parallel.tensor_parallel=2", "model.vocab_size=288"}), 2);
+    expect_invalid({lm_head, "parallel.tensor_parallel=2"},
+                   fmt::format("precision.lm_head is {}, which needs multiples of 16, but model.vocab_size on each of "
+                               "parallel.tensor_parallel 2 ranks is 136; 288 would work, or bfloat16",
+                               precision),
+                   2);
+    expect_invalid({lm_head, "model.vocab_size=275"}, "but model.vocab_size is 275; 288 would work");
+    expect_invalid({lm_head, "model.hidden_size=120", "model.head_dim=32"},
+                   "but model.hidden_size is 120; 128 would work");
+    expect_invalid({lm_head, "data.seq_len=33"},
+                   "but the tokens of a micro-batch (training.micro_batch_size times data.seq_len) is 33; 48 would");
+  }
+  validate(load(kTrainable, {"model.vocab_size=275"}), 1);
+}
+
 TEST_F(ConfigTest, WhatNoRunCanDoIsRefusedByName) {
   expect_invalid({"precision.linear=fp8_tensorwise", "model.intermediate_size=100"},
                  "precision.linear is fp8_tensorwise, which needs multiples of 16");
@@ -101,19 +120,21 @@ GpuInfo gpu_of(const char* name, int major, int minor) {
 
 TEST_F(ConfigTest, GpusWithoutKernelsAreRefused) {
   GpuInfo gpu = gpu_of("NVIDIA H200", 9, 0);
-  check_gpu(gpu, LinearPrecision::kFp8Tensorwise);
-  const auto message = [&](LinearPrecision linear) -> std::string {
+  check_gpu(gpu, {.linear = LinearPrecision::kFp8Tensorwise});
+  const auto message_of = [&](const PrecisionConfig& precision) -> std::string {
     try {
-      check_gpu(gpu, linear);
+      check_gpu(gpu, precision);
     } catch (const InputError& error) {
       return error.what();
     }
     return "";
   };
+  const auto message = [&](LinearPrecision linear) { return message_of({.linear = linear}); };
   gpu = gpu_of("NVIDIA A100", 8, 0);
   EXPECT_NE(message(LinearPrecision::kFp8Rowwise).find("no FP8 for the linears of precision.linear fp8_rowwise"),
             std::string::npos);
   EXPECT_EQ(message(LinearPrecision::kBFloat16).find("FP8 for"), std::string::npos);
+  EXPECT_NE(message_of({.lm_head = LmHeadPrecision::kFp8}).find("no FP8 for precision.lm_head fp8"), std::string::npos);
   EXPECT_NE(message(LinearPrecision::kBFloat16).find("NVIDIA A100 of compute capability 8.0"), std::string::npos);
   gpu = gpu_of("NVIDIA L40S", 8, 9);
   EXPECT_EQ(message(LinearPrecision::kFp8Rowwise).find("no FP8"), std::string::npos);

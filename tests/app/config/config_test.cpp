@@ -57,7 +57,7 @@ optimizer:
   grad_clip: 2
   state_dtype: bfloat16
   ema_decay: 0.999
-precision: {compute: float32, linear: fp8_rowwise, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
+precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
@@ -130,6 +130,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.precision.compute, DType::kFloat32);
   EXPECT_TRUE(config.compute_given);
   EXPECT_EQ(config.precision.linear, LinearPrecision::kFp8Rowwise);
+  EXPECT_EQ(config.precision.lm_head, LmHeadPrecision::kFp8Backward);
   EXPECT_EQ(config.precision.bf16_first_layers, 1);
   EXPECT_EQ(config.precision.bf16_last_layers, 2);
   EXPECT_FALSE(config.precision.fp8_all_gather);

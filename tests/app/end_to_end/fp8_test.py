@@ -43,6 +43,25 @@ class Fp8Test(Corpus):
                 # 6 digits are printed; the sums of two ranks are taken in another order.
                 self.assertAlmostEqual(loss, self.metrics(recipe)[8]["validation_loss"], delta=1e-6 * ranks, msg=recipe)
 
+    def test_lm_head(self):
+        """The loss of the first step is that without, to the bit, unless the logits are in FP8; an evaluation is the run's own validation."""
+        validation = (f"data.validation=[{self.held_out}]", "validation.every=2", "training.micro_batch_size=2")
+        exact = self.run_recipe("exact", "bfloat16", *validation)
+        for lm_head in ("fp8_backward", "fp8"):
+            key = f"precision.lm_head={lm_head}"
+            run = self.run_recipe(lm_head, "bfloat16", key, "training.steps=8", *validation)
+            self.assertEqual(run[1][0] == exact[1][0], lm_head == "fp8_backward")
+            self.assertNotEqual(run, exact)
+            self.assert_close({step: run[step] for step in exact}, exact, 5e-2)
+            rest = self.run_recipe(f"{lm_head}_rest", "bfloat16", key, "training.steps=8", *validation,
+                                   f"checkpoint.resume={lm_head}_checkpoints/step_00000003")
+            self.assertEqual(rest, {step: loss for step, loss in run.items() if step > 3})
+            out = self.run_octavo("evaluate", self.dir / "config.yaml", key, *validation, f"checkpoint.dir={lm_head}_checkpoints").out
+            loss = float(out.split("validation_loss ")[1].split()[0])
+            self.assertAlmostEqual(loss, self.metrics(lm_head)[8]["validation_loss"], delta=1e-6)
+            checkpoint = self.dir / f"{lm_head}_checkpoints/step_00000008"
+            self.run_octavo("generate", checkpoint, "--prompt", "the ", "--max-tokens", "4")
+
     def test_statistics_are_taken_when_due_and_change_nothing(self):
         """Every third of seven steps, some of them logged for it alone."""
         for recipe in self.RECIPES:

@@ -111,6 +111,16 @@ class ShardedFp8Test(Meshes):
             with self.subTest(recipe=recipe, mesh="two copies of two shards"):
                 self.assert_close(self.run_recipe(recipe, "parallel.data_parallel_replicate=2", ranks=4), one, 5e-4)
 
+    def test_lm_head_on_every_mesh_equals_one_rank(self):
+        for lm_head in ("fp8_backward", "fp8"):
+            key = f"precision.lm_head={lm_head}"
+            one = self.run_recipe("bfloat16", key)
+            for keeping, kept in self.KEEPING.items():
+                with self.subTest(lm_head=lm_head, keeping=keeping):
+                    self.assert_close(self.run_recipe("bfloat16", key, *kept, ranks=2), one, 5e-4)
+            with self.subTest(lm_head=lm_head, mesh="two copies of two shards"):
+                self.assert_close(self.run_recipe("bfloat16", key, "parallel.data_parallel_replicate=2", ranks=4), one, 5e-4)
+
     def test_gathering_fp8_is_gathering_float32_and_casting(self):
         for recipe in ("fp8_tensorwise", "fp8_delayed"):
             for kept in self.KEEPING.values():

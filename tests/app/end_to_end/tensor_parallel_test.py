@@ -89,6 +89,22 @@ class TensorParallelFp8Test(Meshes):
     def run_recipe(self, recipe, *overrides, ranks=1):
         return self.run_mesh(f"precision.linear={recipe}", *overrides, ranks=ranks, steps=5, **self.FP8)
 
+    def test_lm_head_is_close_to_one_rank(self):
+        """Tensor parallel 2 and 3, the latter with heads and a vocabulary that it divides; a tied table too."""
+        for lm_head in ("fp8_backward", "fp8"):
+            for tensor, tied in ((2, False), (3, True)):
+                sections = {"model": {"hidden_size": 96, "intermediate_size": 192, "num_heads": 6, "num_kv_heads": 6, "head_dim": 32,
+                                      "vocab_size": 288, "tie_word_embeddings": tied},
+                            "data": {"seq_len": 96}, "optimizer": {"lr": 1e-6}}
+                run = lambda *overrides, ranks=1: self.run_mesh(f"precision.lm_head={lm_head}", *overrides, ranks=ranks, steps=5, **sections)
+                one = run()
+                for ranks in (tensor, 2 * tensor):
+                    with self.subTest(lm_head=lm_head, tensor=tensor, ranks=ranks):
+                        divided = run(f"parallel.tensor_parallel={tensor}", ranks=ranks)
+                        self.assert_close(divided, one, 2e-3)
+                        for step, (loss, _) in divided.items():
+                            self.assertLess(abs(loss - one[step][0]), 5e-5 * one[step][0])
+
     def test_every_mesh_is_close_to_one_rank(self):
         for recipe in ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise"):
             one = self.run_recipe(recipe)

@@ -88,10 +88,12 @@ class CheckpointingTest : public ::testing::TestWithParam<DeviceCase> {
     if (GetParam().device == DeviceChoice::kCuda && cuda_device_count() == 0) GTEST_SKIP() << "needs a GPU";
   }
 
-  static void expect_same_bits(LinearPrecision linear, bool document_mask) {
+  static void expect_same_bits(LinearPrecision linear, bool document_mask,
+                               LmHeadPrecision lm_head = LmHeadPrecision::kBFloat16) {
     SCOPED_TRACE(static_cast<int>(linear));
     Config config = config_of(GetParam().device, linear, {.mode = CheckpointingMode::kNone});
     config.data.document_mask = document_mask;
+    config.precision.lm_head = lm_head;
     const Outcome kept = train(config);
     for (const ActivationCheckpointing& checkpointing :
          {ActivationCheckpointing{.mode = CheckpointingMode::kBlock, .ratio = 0.5},
@@ -113,6 +115,11 @@ TEST_P(CheckpointingTest, ModesGiveTheSameBits) {
         LinearPrecision::kFp8Rowwise, LinearPrecision::kFp8Blockwise}) {
     expect_same_bits(linear, false);
   }
+}
+
+TEST_P(CheckpointingTest, ModesGiveTheSameBitsWithAnFp8Head) {
+  expect_same_bits(LinearPrecision::kBFloat16, false, LmHeadPrecision::kFp8Backward);
+  expect_same_bits(LinearPrecision::kFp8Delayed, false, LmHeadPrecision::kFp8);
 }
 
 TEST_P(CheckpointingTest, ModesGiveTheSameBitsWithinDocuments) {

@@ -71,6 +71,30 @@ TEST(RecordedStep, SaysWhatProductsRatesDependOn) {
   EXPECT_EQ(find("sdpa_backward").bound, OpBound::kAttentionBackward);
 }
 
+// Whatever the linears are in.
+TEST(RecordedStep, HasTheHeadsProductsInFp8) {
+  for (const char* linear : {"bfloat16", "fp8_rowwise"}) {
+    for (const LmHeadTraits& lm_head : kLmHeads) {
+      const Config config =
+          load_four_layers(2, {"training.global_batch_size=2", std::string("precision.linear=") + linear,
+                               std::string("precision.lm_head=") + lm_head.name});
+      const RecordedStep step = record(config, 2);
+      const auto expect = [&](std::string_view name, bool fp8, bool fast) {
+        const auto found =
+            std::find_if(step.ops.begin(), step.ops.end(), [&](const auto& op) { return name == op.op.name; });
+        ASSERT_NE(found, step.ops.end()) << name;
+        EXPECT_STREQ(found->op.precision, fp8 ? "fp8_tensorwise" : "bfloat16") << name;
+        EXPECT_EQ(found->op.bound, fp8 ? OpBound::kFp8Product : OpBound::kProduct) << name;
+        EXPECT_EQ(found->op.fast_accumulation, fp8 && fast) << name;
+        EXPECT_EQ(sum_of(step, &Op::flops, name), 8192.0 * 2 * 4096 * 128256) << name;
+      };
+      expect("lm_head", lm_head.logits, true);
+      expect("lm_head_d_w", lm_head.gradients, false);
+      expect("lm_head_d_x", lm_head.gradients, false);
+    }
+  }
+}
+
 TEST(RecordedStep, ScalesOfDelayedRecipesAreKnown) {
   const auto measured = [](const char* recipe) {
     const Config config =

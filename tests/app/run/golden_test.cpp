@@ -188,6 +188,31 @@ TEST_P(GoldenTest, Fp8LossAndGradients) {
   }
 }
 
+// lm_head in FP8 where the case's vocabulary fits; without FP8 in the logits the loss has the same bits.
+TEST_P(GoldenTest, Fp8HeadLossAndGradients) {
+  Config config = this->config();
+  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  if ((config.model.hidden_size | config.model.vocab_size | tokens) % traits(kLmHeadRecipe).alignment != 0) {
+    GTEST_SKIP() << "hidden size " << config.model.hidden_size << ", vocabulary " << config.model.vocab_size;
+  }
+  const double exact = run_golden_batch(config, GetParam().dir).loss;
+  const double expected = golden_.at("loss");
+  for (const LmHeadPrecision lm_head : {LmHeadPrecision::kFp8Backward, LmHeadPrecision::kFp8}) {
+    const char* name = traits(lm_head).name;
+    config.precision.lm_head = lm_head;
+    const Pass pass = run_golden_batch(config, GetParam().dir);
+    EXPECT_EQ(pass.loss == exact, lm_head == LmHeadPrecision::kFp8Backward) << name;
+    EXPECT_NEAR(pass.loss, expected, expected * 1e-2) << name;
+    double least = 1;
+    for (const auto& [parameter, gradient] : pass.gradients) {
+      if (parameter.find("norm") != std::string::npos) continue;
+      EXPECT_GE(gradient.cosine, 0.97) << name << " " << parameter;
+      least = std::min(least, gradient.cosine);
+    }
+    std::cout << name << ": least gradient cosine " << least << "\n";
+  }
+}
+
 // The whole program: token file, loader, trainer, checkpoint.
 TEST_P(GoldenTest, Trajectory) {
   const SafetensorsFile file((GetParam().dir / "golden.safetensors").string());

@@ -19,7 +19,7 @@ struct MeshDraw {
   // The draw of that seed for `ranks` ranks on the device; what a device has no kernels for is not drawn for it.
   static MeshDraw of(uint64_t seed, int ranks, Device device);
 
-  bool is_fp8() const { return octavo::is_fp8(config.precision.linear); }
+  bool is_fp8() const { return uses_fp8(config.precision); }
   std::string describe() const;
   // Of a rank with `rows` sequences of a step. The draw and the layout must outlive them.
   TrainingOptions options(const ParameterLayout& layout, int64_t rows) const {
@@ -103,6 +103,22 @@ inline void draw_optimizer(Dice& dice, MeshDraw& draw) {
   c.data.document_mask = c.data.document_mask && c.data.seq_len >= 16;
 }
 
+// Drawn last, so that what a seed draws beside it stays; the dimensions grow to what its products take.
+inline void draw_lm_head(Dice& dice, int64_t tensor_ranks, MeshDraw& draw) {
+  constexpr LmHeadPrecision kDrawn[] = {LmHeadPrecision::kFp8Backward, LmHeadPrecision::kFp8};
+  const int64_t roll = dice.number(0, 5);
+  if (roll > 1) return;
+  Config& c = draw.config;
+  c.precision.lm_head = kDrawn[roll];
+  const int64_t unit = traits(kLmHeadRecipe).alignment;
+  const auto round_up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  c.model.vocab_size = round_up(c.model.vocab_size, unit * tensor_ranks);
+  c.model.hidden_size = round_up(c.model.hidden_size, unit);
+  if (c.training.micro_batch_size * c.data.seq_len % unit != 0)
+    c.data.seq_len = round_up(c.data.seq_len, std::lcm(unit, tensor_ranks));
+  draw.one_rank_micro_batch_size = c.training.micro_batch_size;
+}
+
 }  // namespace mesh_draw
 
 inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
@@ -138,6 +154,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.optimizer.grad_clip = dice.yes() ? 0.5 : 1e9;
   c.training.z_loss = dice.yes() ? 0.02 : 0.0;
   draw_optimizer(dice, draw);
+  draw_lm_head(dice, tensor_ranks, draw);
   return draw;
 }
 
@@ -149,14 +166,15 @@ inline std::string MeshDraw::describe() const {
       "{}, "
       "micro-batch {}, on one rank {}; copies {}, tensor ranks {} in {} stretches; weights {}, gradients {}; linears "
       "{}, "
-      "{} of them not in FP8, gathered {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
+      "{} of them not in FP8, gathered {}, lm_head {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
       m.tie_word_embeddings ? ", tied" : "", config.data.seq_len, config.data.document_mask ? " with documents" : "",
       config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
       p.data_parallel_replicate, p.tensor_parallel, p.tensor_parallel_chunks,
       reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
       precision_name(config.precision), config.precision.bf16_first_layers,
-      config.precision.fp8_all_gather ? "so" : "wide", static_cast<int>(checkpointing.mode), checkpointing.ratio,
+      config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
+      static_cast<int>(checkpointing.mode), checkpointing.ratio,
       config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW", config.optimizer.grad_clip,
       config.training.z_loss);
 }

@@ -1,0 +1,94 @@
+#include "model/fp8_head.h"
+
+#include "model/linear_layer.h"
+
+namespace octavo {
+
+namespace {
+
+// The beginning of an operand's memory, which suffices for one scale.
+Fp8Operand resized(const Fp8Operand& operand, int64_t rows, int64_t k) {
+  return {.data = Tensor(operand.data.raw(), operand.data.dtype(), {rows, k}),
+          .scale_inv = operand.scale_inv,
+          .scaling = operand.scaling};
+}
+
+}  // namespace
+
+Fp8Head::Fp8Head(const PrecisionConfig& precision, const Shape& s, bool training, Arena& arena)
+    : precision_(precision) {
+  const auto allocate = [&](const char* name, DType format, int64_t rows, int64_t k) {
+    return allocate_operand(name, format, Scaling::kTensor, rows, k, arena, Lifetime::kBlock);
+  };
+  constexpr DType kFormat = DType::kFloat8E4M3;
+  input_amax_ = arena.allocate("fp8 head norm amax", DType::kFloat32, {1}, Lifetime::kBlock);
+  weight_amax_ = arena.allocate("fp8 lm_head amax", DType::kFloat32, {1}, Lifetime::kBlock);
+  if (makes_logits()) {
+    weight_rows_ = allocate("fp8 lm_head", kFormat, s.vocab, s.hidden);
+    input_rows_ = allocate("fp8 head norm of a chunk", kFormat, s.chunk, s.hidden);
+  }
+  if (!training) return;
+  weight_columns_ = allocate("fp8 lm_head transposed", kFormat, s.hidden, s.vocab);
+  input_columns_ = allocate("fp8 head norm of a chunk transposed", kFormat, s.hidden, s.chunk);
+  gradient_rows_ = allocate("fp8 logits of a chunk", precision.gradient_format, s.chunk, s.vocab);
+  gradient_columns_ = allocate("fp8 logits of a chunk transposed", precision.gradient_format, s.vocab, s.chunk);
+}
+
+bool Fp8Head::fast(bool forward) const {
+  return accumulates_fast(kLmHeadRecipe, precision_.fast_accumulation, forward);
+}
+
+void Fp8Head::begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor, Stream& stream) {
+  if (!makes_logits() && !backward) return;
+  stream.zero(input_amax_);
+  stream.zero(weight_amax_);
+  amax({.out = input_amax_, .x = x.view({x.numel()})}, stream);
+  amax({.out = weight_amax_, .x = weight.view({weight.numel()})}, stream);
+  if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
+  quantize({.rows = weight_rows_,
+            .columns = backward ? weight_columns_ : Fp8Operand{},
+            .x = weight,
+            .amax = weight_amax_,
+            .amax_out = {}},
+           stream);
+}
+
+void Fp8Head::cast_input(const Tensor& x, bool backward, Stream& stream) {
+  if (!makes_logits() && !backward) return;
+  tokens_ = x.dim(0);
+  const int64_t hidden = x.dim(1);
+  quantize({.rows = makes_logits() ? resized(input_rows_, tokens_, hidden) : Fp8Operand{},
+            .columns = backward ? resized(input_columns_, hidden, tokens_) : Fp8Operand{},
+            .x = x,
+            .amax = input_amax_,
+            .amax_out = {}},
+           stream);
+}
+
+void Fp8Head::forward(const Tensor& logits, Stream& stream) {
+  fp8_matmul({.d = logits,
+              .a = resized(input_rows_, tokens_, input_rows_.data.dim(1)),
+              .b = weight_rows_,
+              .fast_accumulation = fast(true),
+              .name = "lm_head"},
+             stream);
+}
+
+void Fp8Head::backward(const Backward& args, Stream& stream) {
+  const int64_t vocab = args.d_logits.dim(1);
+  const Fp8Operand rows = resized(gradient_rows_, tokens_, vocab);
+  const Fp8Operand columns = resized(gradient_columns_, vocab, tokens_);
+  quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
+           stream);
+  fp8_matmul({.d = args.d_weight,
+              .a = columns,
+              .b = resized(input_columns_, input_columns_.data.dim(0), tokens_),
+              .accumulate = args.accumulate,
+              .fast_accumulation = fast(false),
+              .name = "lm_head_d_w"},
+             stream);
+  fp8_matmul({.d = args.d_x, .a = rows, .b = weight_columns_, .fast_accumulation = fast(false), .name = "lm_head_d_x"},
+             stream);
+}
+
+}  // namespace octavo

@@ -1,0 +1,113 @@
+// lm_head in FP8, its vocabulary divided between the ranks, against the same alone. The operands are the same bit by
+// bit: the scale of the weight is that of the whole, whoever has its largest element.
+#include <random>
+#include <vector>
+
+#include "model/fp8_head.h"
+#include "model/linear_layer.h"
+#include "tests/kernels/op_fixture.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+constexpr int64_t kTokens = 96;
+constexpr int64_t kHidden = 64;
+constexpr int64_t kVocabOfRank = 48;
+
+Array random_values(int64_t rows, int64_t columns, double deviation, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0, deviation);
+  Array values(DType::kFloat32, {rows, columns});
+  for (int64_t i = 0; i < values.size(); ++i) values.set(i, normal(generator));
+  return values;
+}
+
+Array rows_of(const Array& whole, int64_t columns, int64_t begin, int64_t end) {
+  Array part(DType::kFloat32, {end - begin, columns});
+  for (int64_t i = 0; i < part.size(); ++i) part.set(i, whole.at(begin * columns + i));
+  return part;
+}
+
+Array columns_of(const Array& whole, int64_t width, int64_t begin, int64_t end) {
+  const int64_t rows = whole.size() / width;
+  Array part(DType::kFloat32, {rows, end - begin});
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = begin; i < end; ++i) part.set(row * (end - begin) + i - begin, whole.at(row * width + i));
+  }
+  return part;
+}
+
+// One pass over all tokens.
+class TestedHead {
+ public:
+  TestedHead(Communicator* ranks, const Array& weight, const Array& d_logits, const Array& x)
+      : vocab_(weight.size() / kHidden),
+        logits(DType::kFloat32, {kTokens, vocab_}),
+        d_weight(DType::kFloat32, {vocab_, kHidden}),
+        d_x(DType::kFloat32, {kTokens, kHidden}),
+        group_({.ranks = ranks}, kTokens, stream_),
+        head_({.compute = DType::kFloat32, .lm_head = LmHeadPrecision::kFp8},
+              {.chunk = kTokens, .hidden = kHidden, .vocab = vocab_}, true, arena_) {
+    const LinearShape shape{.tokens = kTokens, .in = kHidden, .out = vocab_};
+    const int64_t bytes = LinearLayer::workspace_bytes(kLmHeadRecipe, shape, DType::kFloat32, stream_);
+    workspace_.resize(static_cast<size_t>(bytes));
+    stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
+    head_.begin(weight, x, true, group_, stream_);
+    head_.cast_input(x, true, stream_);
+    head_.forward(logits, stream_);
+    head_.backward({.d_weight = d_weight, .d_x = d_x, .d_logits = d_logits, .bound = 0.5f}, stream_);
+    if (!group_.alone()) group_.all_reduce_sum(d_x, "d_x");
+  }
+
+ private:
+  int64_t vocab_;
+
+ public:
+  Array logits, d_weight, d_x;
+
+ private:
+  Stream stream_ = Stream::cpu();
+  Arena arena_{Device::kCpu, 4 << 20};
+  TensorGroup group_;
+  Fp8Head head_;
+  std::vector<char> workspace_;
+};
+
+double difference(const Array& a, const Array& b) {
+  double sum = 0;
+  double norm = 0;
+  for (int64_t i = 0; i < b.size(); ++i) {
+    sum += (a.at(i) - b.at(i)) * (a.at(i) - b.at(i));
+    norm += b.at(i) * b.at(i);
+  }
+  return std::sqrt(sum / norm);
+}
+
+class HeadRanks : public RanksTest {
+ protected:
+  Stream cpu_ = Stream::cpu();
+  std::unique_ptr<Communicator> communicator_ = make_communicator(group_, cpu_);
+};
+
+TEST_F(HeadRanks, Fp8EqualsTheHeadAlone) {
+  const int64_t vocab = kVocabOfRank * size_;
+  const int64_t begin = kVocabOfRank * rank_;
+  const int64_t end = begin + kVocabOfRank;
+  const Array x = random_values(kTokens, kHidden, 1, 1);
+  const Array d_logits = random_values(kTokens, vocab, 0.05, 3);
+  for (int64_t owner = 0; owner < size_; ++owner) {
+    Array weight = random_values(vocab, kHidden, 0.1, 2);
+    weight.set((owner * kVocabOfRank + 5) * kHidden + 7, 1.7);  // the largest
+    const TestedHead alone(nullptr, weight, d_logits, x);
+    const TestedHead divided(communicator_.get(), rows_of(weight, kHidden, begin, end),
+                             columns_of(d_logits, vocab, begin, end), x);
+    // Products of other sizes take their sums in another order.
+    EXPECT_LT(difference(divided.logits, columns_of(alone.logits, vocab, begin, end)), 1e-6);
+    EXPECT_LT(difference(divided.d_weight, rows_of(alone.d_weight, kHidden, begin, end)), 1e-6);
+    EXPECT_LT(difference(divided.d_x, alone.d_x), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace octavo
