@@ -99,6 +99,7 @@ Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const Plan
       "data.seq_len=8192",
       "parallel.data_parallel_shard=-1",
       "parallel.data_parallel_replicate=1",
+      "parallel.context_parallel=1",
       fmt::format("parallel.tensor_parallel={}", setup.tensor),
       fmt::format("training.micro_batch_size={}", micro_batch),
       fmt::format("training.global_batch_size={}", micro_batch * setup.gpus / setup.tensor)};

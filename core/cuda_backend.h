@@ -20,6 +20,7 @@ void* create_urgent_stream();  // of the highest priority, on the current device
 void destroy_stream(void* stream) noexcept;
 void synchronize_stream(void* stream);
 void copy_async(void* dst, const void* src, int64_t bytes, void* stream);
+void copy_rows_async(const Stream::Rows& rows, void* stream);
 void zero_async(void* dst, int64_t bytes, void* stream);
 
 void* create_event(bool timing);

@@ -92,6 +92,23 @@ void copy_async(void* dst, const void* src, int64_t bytes, void* stream) {
         "cudaMemcpyAsync");
 }
 
+// The pitch of a copy is limited (cudaDevAttrMaxPitch, 2 GiB less one byte); rows that lie further apart are copied one
+// by one.
+void copy_rows_async(const Stream::Rows& rows, void* stream) {
+  constexpr int64_t kMaxPitch = (int64_t{1} << 31) - 1;
+  if (std::max(rows.dst_stride, rows.src_stride) > kMaxPitch) {
+    for (int64_t i = 0; i < rows.count; ++i) {
+      copy_async(static_cast<char*>(rows.dst) + i * rows.dst_stride,
+                 static_cast<const char*>(rows.src) + i * rows.src_stride, rows.row_bytes, stream);
+    }
+    return;
+  }
+  check(cudaMemcpy2DAsync(rows.dst, static_cast<size_t>(rows.dst_stride), rows.src,
+                          static_cast<size_t>(rows.src_stride), static_cast<size_t>(rows.row_bytes),
+                          static_cast<size_t>(rows.count), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpy2DAsync");
+}
+
 void zero_async(void* dst, int64_t bytes, void* stream) {
   check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "cudaMemsetAsync");
 }

@@ -84,6 +84,20 @@ void Stream::copy(const Tensor& dst, const Tensor& src) {
   copy(dst.raw(), src.raw(), src.bytes());
 }
 
+void Stream::copy_rows(const Rows& rows) {
+  if (rows.row_bytes * rows.count == 0) return;
+  const OpTimer timer(*this, "copy", 0, 2 * static_cast<double>(rows.row_bytes * rows.count));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (is_cuda()) return cuda::copy_rows_async(rows, native());
+  }
+#pragma omp parallel for
+  for (int64_t i = 0; i < rows.count; ++i) {
+    std::memcpy(static_cast<char*>(rows.dst) + i * rows.dst_stride,
+                static_cast<const char*>(rows.src) + i * rows.src_stride, static_cast<size_t>(rows.row_bytes));
+  }
+}
+
 void Stream::zero(const Tensor& tensor) {
   if (tensor.bytes() == 0) return;
   const OpTimer timer(*this, "zero", 0, static_cast<double>(tensor.bytes()));

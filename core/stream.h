@@ -56,6 +56,16 @@ class Stream {
   // asynchronous.
   void copy(void* dst, const void* src, int64_t bytes);
   void copy(const Tensor& dst, const Tensor& src);
+  // Queued: `count` rows of `row_bytes` each, dst_stride and src_stride bytes apart; the two may not overlap.
+  struct Rows {
+    void* dst;
+    int64_t dst_stride;
+    const void* src;
+    int64_t src_stride;
+    int64_t row_bytes;
+    int64_t count;
+  };
+  void copy_rows(const Rows& rows);
   // Queued: all bytes zero.
   void zero(const Tensor& tensor);
 

@@ -70,7 +70,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   // One more than is prepared ahead: the consumer holds one.
   for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
     auto slot = std::make_unique<Slot>();
-    resize(slot->batch, options_.global_batch_size / options_.num_ranks, stream_.seq_len());
+    resize(slot->batch, options_.global_batch_size / options_.num_ranks, options_.context.share(stream_.seq_len()));
     free_.push_back(std::move(slot));
   }
   for (int64_t i = 0; i < config_.reader_threads; ++i) threads_.emplace_back([this] { run(); });
@@ -113,7 +113,7 @@ void Loader::run() {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      read_sample(stream_, slot->samples[row], static_cast<int64_t>(row), scratch, slot->batch);
+      read_sample(stream_, slot->samples[row], static_cast<int64_t>(row), options_.context, scratch, slot->batch);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -145,7 +145,7 @@ void Loader::locate(Slot& slot) {
   CHECK(global % options_.num_ranks == 0, "step {} takes {} samples, expected a multiple of the {} data-parallel ranks",
         options_.steps_done + batch.step + 1, global, options_.num_ranks);
   const int64_t local = global / options_.num_ranks;
-  resize(batch, local, stream_.seq_len());
+  resize(batch, local, options_.context.share(stream_.seq_len()));
   batch.skipped.clear();
   batch.dataset.clear();
   batch.dataset_samples.assign(static_cast<size_t>(stream_.num_datasets()), 0);

@@ -1,7 +1,8 @@
 // Batches of samples for one data-parallel rank, read ahead by a few threads.
 //
 // A step takes the next B global samples of the stream, past the ranges of data.skip, B being global_batch_size or what
-// the warm-up has for the step; rank r of R receives the samples r B/R to (r+1) B/R - 1 of them. All ranks hold the
+// the warm-up has for the step; rank r of R receives the samples r B/R to (r+1) B/R - 1 of them, whole or
+// its pieces of each (core/sequence_pieces.h). All ranks hold the
 // same state after a step, and that state does not depend on R, so a run may go on with any number of ranks.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/sequence_pieces.h"
 #include "data/batch_schedule.h"
 #include "data/config.h"
 #include "data/sample_stream.h"
@@ -29,16 +31,18 @@ struct LoaderOptions {
   int64_t steps_done = 0;                          // before the first step that it loads
   int64_t rank = 0;                                // data-parallel rank
   int64_t num_ranks = 1;                           // data-parallel ranks
+  ContextRank context = {};                        // among those that share the samples of this data-parallel rank
   int64_t prefetch_depth = 2;                      // batches prepared ahead, at least 1
   bool enters_stage = false;  // the state is of the data of the stage before, of which its sample alone matters
   int64_t vocab_size = 0;     // every token must lie in [0, vocab_size); 0 checks nothing
 };
 
-// The first three arrays are [local_batch, seq_len], row-major, local_batch this rank's samples of the step.
+// The first three arrays are [local_batch, seq_len], row-major, local_batch this rank's samples of the step and seq_len
+// its tokens of each.
 struct Batch {
   int64_t step = 0;                     // batches before this one, since the loader's construction
-  std::vector<int32_t> inputs;          // first seq_len tokens of each sample
-  std::vector<int32_t> targets;         // last seq_len tokens; -1 where the loss ignores the position
+  std::vector<int32_t> inputs;          // of each sample's tokens but the last
+  std::vector<int32_t> targets;         // the token behind each; -1 where the loss ignores the position
   std::vector<int32_t> document_start;  // position in its sample of the first token of the document of each input token
   std::vector<int64_t> dataset;         // [local_batch] that the sample is of
   std::vector<int64_t> dataset_samples;  // by dataset: of the whole step, over all ranks

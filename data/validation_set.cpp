@@ -34,7 +34,7 @@ ValidationSet::ValidationSet(const DataConfig& config, const ValidationOptions& 
     datasets_.push_back({names[i], source.weight, all ? windows : options.batches * options.global_batch_size});
   }
   CHECK_INPUT(!datasets_.empty(), "the weights of data.validation are all 0, expected one above");
-  resize(batch_, options.micro_batch_size, config.seq_len);
+  resize(batch_, options.micro_batch_size, options.context.share(config.seq_len));
 }
 
 int64_t ValidationSet::num_micro_batches(size_t dataset) const {
@@ -52,11 +52,11 @@ const Batch* ValidationSet::next(size_t dataset) {
   const int64_t first = (next_micro_batch_ * options_.num_ranks + options_.rank) * options_.micro_batch_size;
   for (int64_t row = 0; row < options_.micro_batch_size; ++row) {
     if (first + row >= datasets_[dataset].num_samples) {
-      pad_row(batch_, row, stream.seq_len());
+      pad_row(batch_, row, options_.context.share(stream.seq_len()));
       continue;
     }
     stream.seek(first + row);
-    read_sample(stream, stream.next(), row, scratch_, batch_);
+    read_sample(stream, stream.next(), row, options_.context, scratch_, batch_);
   }
   ++next_micro_batch_;
   return &batch_;

@@ -24,6 +24,7 @@ struct ValidationOptions {
   int64_t micro_batch_size = 1;   // rows of a Batch
   int64_t rank = 0;               // data-parallel rank
   int64_t num_ranks = 1;          // data-parallel ranks
+  ContextRank context = {};       // among those that share the samples of this data-parallel rank
   int64_t vocab_size = 0;         // every token must lie in [0, vocab_size); 0 checks nothing
 };
 
@@ -41,8 +42,8 @@ class ValidationSet {
   };
   const std::vector<Dataset>& datasets() const { return datasets_; }
 
-  // The next micro-batch of this rank of that dataset, [micro_batch_size, seq_len], valid until the following call;
-  // null after the last one, and the call after that begins anew. Batch::step counts micro-batches.
+  // The next micro-batch of this rank of that dataset, [micro_batch_size, its share of seq_len], valid until the
+  // following call; null after the last one, and the call after that begins anew. Batch::step counts micro-batches.
   const Batch* next(size_t dataset);
 
  private:

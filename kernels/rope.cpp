@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "build_config.h"
 #include "core/error.h"
@@ -38,18 +39,22 @@ double scaled_frequency(double inv_freq, const RopeScaling& scaling) {
 
 }  // namespace
 
-void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling) {
+void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling,
+                const std::function<int64_t(int64_t)>& position) {
   const int64_t seq_len = host_table.dim(0);
   const int64_t head_dim = host_table.dim(1);
   const int64_t half = head_dim / 2;
   float* table = host_table.data<float>();
+  std::vector<double> positions;
+  positions.reserve(static_cast<size_t>(seq_len));
+  for (int64_t t = 0; t < seq_len; ++t) positions.push_back(static_cast<double>(position ? position(t) : t));
   for (int64_t i = 0; i < half; ++i) {
     double inv_freq = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
     if (scaling) inv_freq = scaled_frequency(inv_freq, *scaling);
-    for (int64_t p = 0; p < seq_len; ++p) {
-      const double angle = static_cast<double>(p) * inv_freq;
-      table[p * head_dim + i] = static_cast<float>(std::cos(angle));
-      table[p * head_dim + half + i] = static_cast<float>(std::sin(angle));
+    for (int64_t t = 0; t < seq_len; ++t) {
+      const double angle = positions[static_cast<size_t>(t)] * inv_freq;
+      table[t * head_dim + i] = static_cast<float>(std::cos(angle));
+      table[t * head_dim + half + i] = static_cast<float>(std::sin(angle));
     }
   }
 }

@@ -7,6 +7,7 @@
 //            s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor).
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "core/stream.h"
@@ -23,14 +24,15 @@ struct RopeScaling {
   bool operator==(const RopeScaling& other) const = default;
 };
 
-// Fills `host_table` [seq_len, head_dim] float32 in host memory: row p holds cos of the head_dim/2 angles of position
-// p, then their sin. Computed in float64.
-void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling);
+// Fills `host_table` [seq_len, head_dim] float32 in host memory: row t holds cos of the head_dim/2 angles of
+// position(t), or of t without it, then their sin. Computed in float64.
+void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling,
+                const std::function<int64_t(int64_t)>& position = {});
 
-// Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t has
-// position t mod seq_len. `inverse` rotates by the negative angle, which is the backward pass. Arithmetic is float32. A
-// cast replaces the result: its operands have the bits that quantize would have made of the rotated qkv, and what qkv
-// then holds is undefined. Queued on `stream`; deterministic.
+// Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t
+// has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
+// pass. Arithmetic is float32. A cast replaces the result: its operands have the bits that quantize would have made of
+// the rotated qkv, and what qkv then holds is undefined. Queued on `stream`; deterministic.
 struct Rope {
   Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
   Tensor table;  // [seq_len, head_dim] float32, from rope_table

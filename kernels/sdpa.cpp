@@ -23,7 +23,8 @@ void check_documents(const SdpaShape& shape, const Documents& documents, const S
   if (documents.empty()) return;
   int64_t tokens = 0;
   for (size_t i = 0; i < documents.list.size(); ++i) {
-    const auto& [begin, length] = documents.list[i];
+    const int64_t begin = documents.list[i].begin;
+    const int64_t length = documents.list[i].length;
     const bool fits = begin >= 0 && length > 0 && begin % shape.seq_len + length <= shape.seq_len;
     CHECK(fits && (i == 0 || length <= documents.list[i - 1].length),
           "sdpa: document {} has {} tokens from token {}, expected some of a sequence of {}, and no more than the one "
@@ -56,21 +57,12 @@ double causal_flops(const SdpaShape& shape, const Documents& documents, int prod
   return products * scores * static_cast<double>(shape.num_heads * shape.head_dim);
 }
 
-int64_t planned_workspace_bytes(const SdpaShape& shape, bool deterministic) {
-  constexpr int64_t kKeysPerSum = 256;
-  const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
-  const int64_t sums = deterministic ? (shape.seq_len + kKeysPerSum - 1) / kKeysPerSum + 1 : 1;
-  const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
-  const bool grouped = shape.num_kv_heads < shape.num_heads;
-  return d_q_and_statistics + (grouped ? 2 * rows * shape.head_dim * dtype_bytes(DType::kBFloat16) : 0);
-}
-
 int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
   int64_t bytes = 0;
   for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
     const SdpaShape padded = padded_shape(shape, level);
-    bytes =
-        std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes + planned_workspace_bytes(padded, deterministic));
+    bytes = std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes +
+                                sdpa_planned_workspace_bytes(padded, padded.seq_len, deterministic));
   }
   return bytes;
 }
@@ -103,11 +95,21 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   cpu::sdpa_backward(args, stream);
 }
 
+int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic) {
+  constexpr int64_t kKeysPerSum = 256;
+  const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
+  const int64_t sums = deterministic ? (keys + kKeysPerSum - 1) / kKeysPerSum + 1 : 1;
+  const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
+  const bool grouped = shape.num_kv_heads < shape.num_heads;
+  const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;  // d_k and d_v
+  return d_q_and_statistics + (grouped ? of_every_head * dtype_bytes(DType::kBFloat16) : 0);
+}
+
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   if (stream.is_planned() && stream.is_cuda() && within_documents) {
     return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
   }
-  if (stream.is_planned()) return planned_workspace_bytes(shape, stream.deterministic());
+  if (stream.is_planned()) return sdpa_planned_workspace_bytes(shape, shape.seq_len, stream.deterministic());
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream, within_documents);
   }

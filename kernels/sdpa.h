@@ -61,6 +61,10 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream);
 // (8.4 GB were measured there).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
+// That on a planned stream, of queries that see `keys` keys: more than they are where others precede them
+// (kernels/context_sdpa.h).
+int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic);
+
 // Throws InputError, naming the sizes there are, when the device has no kernel for this head size and dtype.
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device);
 

@@ -34,7 +34,8 @@ struct Heads {
 };
 constexpr int kNumHeads = 8;
 
-// Scratch of one thread: scores of two kinds, [kBlockRows, seq_len] each, and the heads that are widened.
+// Scratch of one thread: scores of two kinds, [kBlockRows, keys] each, and the heads that are widened. `s` has the keys
+// as its seq_len.
 class Scratch {
  public:
   static int64_t floats(const SdpaShape& s, DType dtype) {
@@ -50,7 +51,7 @@ class Scratch {
 
  private:
   float* base_;
-  const SdpaShape& shape_;
+  SdpaShape shape_;
 };
 
 // The heads of one sequence: columns of packed rows.
@@ -132,14 +133,14 @@ float softmax_row(float* row, int64_t end, int64_t keys) {
   return max + std::log(total);
 }
 
-// The head of `out` and `lse` of one query head.
-void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, float* lse) {
+// The head of `out` and `lse` of one query head, whose first query sees `before` keys and its own.
+void forward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scratch& scratch, float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
   for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
-    const int64_t keys = begin + rows;
+    const int64_t keys = before + begin + rows;
     sgemm({.m = rows,
            .n = keys,
            .k = d,
@@ -150,7 +151,7 @@ void forward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, fl
            .alpha = scale},
           p, h.q.row(begin), h.k.data);
     for (int64_t i = 0; i < rows; ++i) {
-      lse[begin + i] = softmax_row(p + i * keys, begin + i + 1, keys);
+      lse[begin + i] = softmax_row(p + i * keys, before + begin + i + 1, keys);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.v.stride, .ldd = h.out.stride}, h.out.row(begin), p,
           h.v.data);
@@ -184,7 +185,7 @@ void forward(const SdpaForward& args, void* workspace) {
     for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
       h.q = qkv.load(head * d, scratch, 2, s);
       h.out = out.place(head * d, scratch, 3);
-      forward_head(s, h, scratch, spans.lse(args.lse, span, head));
+      forward_head(s, 0, h, scratch, spans.lse(args.lse, span, head));
       out.store(head * d, h.out, s);
     }
   };
@@ -202,14 +203,14 @@ void backward_row(float* p, float* ds, int64_t end, int64_t keys, float lse, flo
 }
 
 // d_q = the gradient of one query head; d_k and d_v += its share.
-void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, const float* lse) {
+void backward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scratch& scratch, const float* lse) {
   const int64_t d = s.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
   float* ds = scratch.scores(1);
   for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
-    const int64_t keys = begin + rows;
+    const int64_t keys = before + begin + rows;
     const Sgemm scores{.m = rows, .n = keys, .k = d, .transpose_b = true, .lda = 0, .ldb = 0, .ldd = keys};
     Sgemm of_k = scores;
     of_k.lda = h.q.stride;
@@ -226,7 +227,7 @@ void backward_head(const SdpaShape& s, const Heads& h, const Scratch& scratch, c
       float delta = 0;
 #pragma omp simd reduction(+ : delta)
       for (int64_t c = 0; c < d; ++c) delta += out[c] * d_out[c];
-      backward_row(p + i * keys, ds + i * keys, begin + i + 1, keys, lse[begin + i], delta, scale);
+      backward_row(p + i * keys, ds + i * keys, before + begin + i + 1, keys, lse[begin + i], delta, scale);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.k.stride, .ldd = h.d_q.stride}, h.d_q.row(begin), ds,
           h.k.data);
@@ -265,7 +266,7 @@ void backward(const SdpaBackward& args, void* workspace) {
       h.out = out.load(head * d, scratch, 5, s);
       h.d_out = d_out.load(head * d, scratch, 6, s);
       h.d_q = d_qkv.place(head * d, scratch, 7);
-      backward_head(s, h, scratch, spans.lse(args.lse, span, head));
+      backward_head(s, 0, h, scratch, spans.lse(args.lse, span, head));
       d_qkv.store(head * d, h.d_q, s);
     }
     d_qkv.store(k_column, h.d_k, s);
@@ -274,7 +275,153 @@ void backward(const SdpaBackward& args, void* workspace) {
   for_each_kv_head(spans, args.qkv.dtype(), workspace, kv_head);
 }
 
+// The queries of a rank that shares its sequences, and all their keys.
+struct Shared {
+  Shared(const ContextSdpaShape& s, const Documents& d) : shape(s), documents(d) {}
+
+  int64_t piece_length() const { return shape.queries.seq_len / shape.context.pieces(); }
+  // Its runs of sequence b that attend to keys of their own: documents, or pieces without them.
+  template <typename Body>
+  void for_each_run(int64_t b, const Body& body) const {
+    const int64_t seq_len = shape.queries.seq_len;
+    for (const Document& document : documents.list) {
+      if (document.begin / seq_len == b) body(document);
+    }
+    for (int64_t i = 0; documents.empty() && i < shape.context.pieces(); ++i) {
+      const int64_t begin = i * piece_length();
+      body(Document{.begin = static_cast<int32_t>(b * seq_len + begin),
+                    .length = static_cast<int32_t>(piece_length()),
+                    .before = static_cast<int32_t>(shape.context.position(begin, shape.whole_seq_len()))});
+    }
+  }
+  // The position in its sequence of the first key of a run.
+  int64_t first_key(const Document& run) const {
+    return shape.context.position(run.begin % shape.queries.seq_len, shape.whole_seq_len()) - run.before;
+  }
+  SdpaShape shape_of(const Document& run) const {
+    SdpaShape one = shape.queries;
+    one.batch = 1;
+    one.seq_len = run.length;
+    return one;
+  }
+  // All keys of a sequence.
+  SdpaShape whole() const {
+    SdpaShape one = shape.queries;
+    one.batch = 1;
+    one.seq_len = shape.whole_seq_len();
+    return one;
+  }
+  float* lse(const Tensor& lse, const Document& run, int64_t head) const {
+    const int64_t b = run.begin / shape.queries.seq_len;
+    const int64_t token = run.begin % shape.queries.seq_len;
+    const int64_t row = (token / piece_length() * shape.queries.batch + b) * shape.queries.num_heads + head;
+    return lse.data<float>() + row * piece_length() + token % piece_length();
+  }
+
+  const ContextSdpaShape& shape;
+  const Documents& documents;
+};
+
+Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
+
+template <typename T>
+PackedHeads<T> rows_of(const Tensor& tensor, int64_t row) {
+  return {tensor.data<T>() + row * tensor.dim(1), tensor.dim(1)};
+}
+
+// body(b, kv, scratch) for each sequence and key/value head, on all threads: its runs add to the same keys' gradients.
+template <typename Body>
+void for_each_sequence(const Shared& shared, DType dtype, void* workspace, const Body& body) {
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t b = 0; b < shared.shape.queries.batch; ++b) {
+    for (int64_t kv = 0; kv < shared.shape.queries.num_kv_heads; ++kv) {
+      body(b, kv, Scratch(workspace, shared.whole(), dtype));
+    }
+  }
+}
+
+template <typename T>
+void context_forward(const ContextSdpaForward& args, void* workspace) {
+  const Shared shared(args.shape, args.documents);
+  const SdpaShape& q = args.shape.queries;
+  const int64_t d = q.head_dim;
+  const int64_t group = q.num_heads / q.num_kv_heads;
+  for_each_sequence(shared, args.qkv.dtype(), workspace, [&](int64_t b, int64_t kv, const Scratch& scratch) {
+    const PackedHeads<T> keys = rows_of<T>(args.kv, b * shared.shape.whole_seq_len());
+    const Head k = keys.load(kv * d, scratch, 0, shared.whole());
+    const Head v = keys.load((q.num_kv_heads + kv) * d, scratch, 1, shared.whole());
+    shared.for_each_run(b, [&](const Document& run) {
+      const SdpaShape s = shared.shape_of(run);
+      Heads h;
+      h.k = rows_from(k, shared.first_key(run));
+      h.v = rows_from(v, shared.first_key(run));
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        h.q = rows_of<T>(args.qkv, run.begin).load(head * d, scratch, 2, s);
+        h.out = rows_of<T>(args.out, run.begin).place(head * d, scratch, 3);
+        forward_head(s, run.before, h, scratch, shared.lse(args.lse, run, head));
+        rows_of<T>(args.out, run.begin).store(head * d, h.out, s);
+      }
+    });
+  });
+}
+
+template <typename T>
+void context_backward(const ContextSdpaBackward& args, void* workspace) {
+  const Shared shared(args.shape, args.documents);
+  const SdpaShape& q = args.shape.queries;
+  const SdpaShape whole = shared.whole();
+  const int64_t d = q.head_dim;
+  const int64_t group = q.num_heads / q.num_kv_heads;
+  for_each_sequence(shared, args.qkv.dtype(), workspace, [&](int64_t b, int64_t kv, const Scratch& scratch) {
+    const int64_t k_column = kv * d;
+    const int64_t v_column = (q.num_kv_heads + kv) * d;
+    const PackedHeads<T> keys = rows_of<T>(args.kv, b * whole.seq_len);
+    const PackedHeads<T> d_keys = rows_of<T>(args.d_kv, b * whole.seq_len);
+    const Head k = keys.load(k_column, scratch, 0, whole);
+    const Head v = keys.load(v_column, scratch, 1, whole);
+    const Head d_k = d_keys.place(k_column, scratch, 2);
+    const Head d_v = d_keys.place(v_column, scratch, 3);
+    zero(d_k, whole);
+    zero(d_v, whole);
+    shared.for_each_run(b, [&](const Document& run) {
+      const SdpaShape s = shared.shape_of(run);
+      const int64_t first = shared.first_key(run);
+      Heads h;
+      h.k = rows_from(k, first);
+      h.v = rows_from(v, first);
+      h.d_k = rows_from(d_k, first);
+      h.d_v = rows_from(d_v, first);
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        h.q = rows_of<T>(args.qkv, run.begin).load(head * d, scratch, 4, s);
+        h.out = rows_of<T>(args.out, run.begin).load(head * d, scratch, 5, s);
+        h.d_out = rows_of<T>(args.d_out, run.begin).load(head * d, scratch, 6, s);
+        h.d_q = rows_of<T>(args.d_qkv, run.begin).place(head * d, scratch, 7);
+        backward_head(s, run.before, h, scratch, shared.lse(args.lse, run, head));
+        rows_of<T>(args.d_qkv, run.begin).store(head * d, h.d_q, s);
+      }
+    });
+    d_keys.store(k_column, d_k, whole);
+    d_keys.store(v_column, d_v, whole);
+  });
+}
+
 }  // namespace
+
+void context_sdpa_forward(const ContextSdpaForward& args, Stream& stream) {
+  void* workspace = stream.workspace(context_sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
+  with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { context_forward<T>(args, workspace); });
+}
+
+void context_sdpa_backward(const ContextSdpaBackward& args, Stream& stream) {
+  void* workspace = stream.workspace(context_sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
+  with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { context_backward<T>(args, workspace); });
+}
+
+int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype) {
+  SdpaShape whole = shape.queries;
+  whole.seq_len = shape.whole_seq_len();
+  return sdpa_workspace_bytes(whole, dtype);
+}
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape, args.qkv.dtype()));

@@ -13,17 +13,17 @@ void sum_terms(const SumTerms& args, Stream& stream);
 
 namespace cpu {
 
-template <typename T>
+template <typename T, typename Out>
 void sum_terms(const SumTerms& args) {
   const int64_t n = args.out.numel();
   const int64_t count = args.terms.numel();
   const T* terms = args.terms.data<T>();
-  float* out = args.out.data<float>();
+  Out* out = args.out.data<Out>();
 #pragma omp parallel for simd
   for (int64_t i = 0; i < n; ++i) {
     float sum = static_cast<float>(terms[i]);
     for (int64_t j = i + n; j < count; j += n) sum += static_cast<float>(terms[j]);
-    out[i] = args.accumulate ? out[i] + sum : sum;
+    out[i] = Out(args.accumulate ? static_cast<float>(out[i]) + sum : sum);
   }
 }
 
@@ -31,7 +31,8 @@ void sum_terms(const SumTerms& args) {
 
 void sum_terms(const SumTerms& args, Stream& stream) {
   const int64_t n = args.out.numel();
-  expect_tensor(args.out, "sum_terms out", DType::kFloat32, {n});
+  const bool is_float = args.out.dtype() == DType::kFloat32;
+  expect_tensor(args.out, "sum_terms out", is_float ? DType::kFloat32 : args.terms.dtype(), {n});
   expect_tensor(args.terms, "sum_terms terms", args.terms.dtype(), {args.terms.numel()});
   CHECK(n == 0 || (args.terms.numel() > 0 && args.terms.numel() % n == 0), "sum_terms: {} are no terms of {}",
         args.terms.describe(), args.out.describe());
@@ -41,7 +42,9 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sum_terms(args, stream);
   }
-  cpu::with_compute_dtype(args.terms.dtype(), [&]<typename T>() { cpu::sum_terms<T>(args); });
+  cpu::with_compute_dtype(args.terms.dtype(), [&]<typename T>() {
+    is_float ? cpu::sum_terms<T, float>(args) : cpu::sum_terms<T, T>(args);
+  });
 }
 
 }  // namespace octavo

@@ -5,9 +5,9 @@ namespace octavo::cuda {
 
 namespace {
 
-template <typename T>
+template <typename T, typename Out>
 struct SumTermsOp {
-  float* out;
+  Out* out;
   const T* terms;
   int64_t n;
   int64_t count;  // of all terms
@@ -38,11 +38,14 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   const int64_t n = args.out.numel();
   if (n == 0) return;
   with_element(args.terms.dtype(), [&]<typename T>() {
-    const SumTermsOp<T> op{pointer<float>(args.out), pointer<const T>(args.terms), n, args.terms.numel(),
-                           args.accumulate};
-    // Every term is aligned as the first one is, or none is: then elements go one by one.
-    const T* second = op.count > n ? op.terms + n : nullptr;
-    launch_flat<8>("sum_terms", op, n, stream, op.out, op.terms, second);
+    const auto launch_with = [&]<typename Out>(Out* out) {
+      const SumTermsOp<T, Out> op{out, pointer<const T>(args.terms), n, args.terms.numel(), args.accumulate};
+      // Every term is aligned as the first one is, or none is: then elements go one by one.
+      const T* second = op.count > n ? op.terms + n : nullptr;
+      launch_flat<8>("sum_terms", op, n, stream, op.out, op.terms, second);
+    };
+    if (args.out.dtype() == DType::kFloat32) return launch_with(pointer<float>(args.out));
+    launch_with(pointer<T>(args.out));
   });
 }
 

@@ -35,14 +35,31 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
   qkv = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
+  const int64_t pieces = shape.context.pieces();
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
-                   {shape.micro_batch_size, config.num_heads, shape.seq_len});
+                   {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
 }
 
-AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena)
-    : d_qkv(arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()}, Lifetime::kBlock)),
-      d_attention(arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()},
-                                 Lifetime::kBlock)) {}
+SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
+                       Arena& arena) {
+  if (shape.context.size == 1) return;
+  const int64_t width = context_sdpa_shape(config, shape).kv_width();
+  const int64_t tokens = shape.tokens() * shape.context.size;
+  scratch = ContextScratch(shape.context, shape.tokens(), width, compute, arena);
+  kv = arena.allocate("keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
+  if (gradients) {
+    d_kv = arena.allocate("gradient of keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
+  }
+}
+
+AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
+                                   Arena& arena)
+    : shared(config, shape, compute, gradients, arena) {
+  if (!gradients) return;
+  d_qkv = arena.allocate("gradient of qkv", compute, {shape.tokens(), config.qkv_width()}, Lifetime::kBlock);
+  d_attention =
+      arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()}, Lifetime::kBlock);
+}
 
 Attention::Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch)
     : norm_(parts, kAttentionNorm),
@@ -71,26 +88,65 @@ void Attention::attend(const BlockContext& c) {
     return cached_sdpa(
         {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
   }
+  if (!c.sequences.alone()) {
+    gather_keys(c);
+    return context_sdpa_forward({.shape = {c.attention, c.sequences.place()},
+                                 .out = a.attention,
+                                 .lse = a.lse,
+                                 .qkv = a.qkv,
+                                 .kv = scratch_.shared.kv,
+                                 .documents = c.documents},
+                                c.stream);
+  }
   sdpa_forward({.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .documents = c.documents},
                c.stream);
+}
+
+// The columns of k and v, behind those of q.
+void Attention::gather_keys(const BlockContext& c) const {
+  const SharedKeys& shared = scratch_.shared;
+  c.sequences.gather(shared.kv, {activations_.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch,
+                     "keys and values", c.stream);
+}
+
+void Attention::attend_backward(const BlockContext& c) const {
+  const AttentionActivations& a = activations_;
+  const SharedKeys& shared = scratch_.shared;
+  if (c.sequences.alone()) {
+    return sdpa_backward({.shape = c.attention,
+                          .d_qkv = scratch_.d_qkv,
+                          .d_out = scratch_.d_attention,
+                          .out = a.attention,
+                          .lse = a.lse,
+                          .qkv = a.qkv,
+                          .documents = c.documents},
+                         c.stream);
+  }
+  gather_keys(c);
+  context_sdpa_backward({.shape = {c.attention, c.sequences.place()},
+                         .d_qkv = scratch_.d_qkv,
+                         .d_kv = shared.d_kv,
+                         .d_out = scratch_.d_attention,
+                         .out = a.attention,
+                         .lse = a.lse,
+                         .qkv = a.qkv,
+                         .kv = shared.kv,
+                         .documents = c.documents},
+                        c.stream);
+  c.sequences.reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch, shared.scratch,
+                             "gradients of keys and values", c.stream);
 }
 
 // An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
 // scratch.
 void Attention::backward(const BlockContext& c, const HalfBackward& args) {
   const AttentionActivations& a = activations_;
-  const auto& [d_qkv, d_attention] = scratch_;
+  const Tensor& d_qkv = scratch_.d_qkv;
+  const Tensor& d_attention = scratch_.d_attention;
   o_.forward({}, a.attention, Made::kPlain, c.stream, ForwardPass::kInputAgain);
   o_.backward(d_attention, args.d_h, Made::kMeasured, args.accumulate, c.stream);
   norm_.make_input_again(c, a.norm, qkv_);
-  sdpa_backward({.shape = c.attention,
-                 .d_qkv = d_qkv,
-                 .d_out = d_attention,
-                 .out = a.attention,
-                 .lse = a.lse,
-                 .qkv = a.qkv,
-                 .documents = c.documents},
-                c.stream);
+  attend_backward(c);
   rope({.qkv = d_qkv,
         .table = c.rope_table,
         .num_heads = c.config.num_heads,
@@ -107,7 +163,12 @@ SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
   return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim};
 }
 
+ContextSdpaShape context_sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
+  return {sdpa_shape(config, shape), shape.context};
+}
+
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
+  if (shape.context.size > 1) return context_sdpa_workspace_bytes(context_sdpa_shape(config, shape), compute, stream);
   return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask);
 }
 

@@ -3,6 +3,7 @@
 //   delta = o(attention(rope(qkv(norm(h)))))
 #pragma once
 
+#include "kernels/context_sdpa.h"
 #include "model/block_half.h"
 
 namespace octavo {
@@ -17,16 +18,27 @@ struct AttentionActivations {
   NormActivations norm;  // norm.h is h0
   Tensor qkv;            // [tokens, qkv_width] rotated
   Tensor attention;      // [tokens, heads * head_dim] input of o
-  Tensor lse;            // [batch, heads, seq_len] float32
+  Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
 };
 
-// What lives within one backward; all blocks share it.
+// Keys and values of whole sequences, where ranks share them (kernels/context_sdpa.h). They are gathered in forward and
+// again in backward: kept for every layer they would be more than anything else that is.
+struct SharedKeys {
+  SharedKeys() = default;  // of a rank that has whole sequences
+  SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
+
+  Tensor kv, d_kv;  // [batch * whole_seq_len, kv_width]
+  ContextScratch scratch;
+};
+
+// What lives within one forward or backward; all blocks share it.
 struct AttentionScratch {
-  AttentionScratch() = default;  // for forward alone
-  AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, Arena& arena);
+  // Without `gradients`, for forward alone.
+  AttentionScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);
 
   Tensor d_qkv;        // [tokens, qkv_width]
   Tensor d_attention;  // [tokens, heads * head_dim]
+  SharedKeys shared;
 };
 
 // With a cache (HalfParts) a forward continues the sequences that it holds, and adds its own tokens to them.
@@ -46,6 +58,8 @@ class Attention {
 
  private:
   void attend(const BlockContext& context);
+  void attend_backward(const BlockContext& context) const;
+  void gather_keys(const BlockContext& context) const;
 
   HalfNorm norm_;
   LinearLayer qkv_, o_;
@@ -55,6 +69,7 @@ class Attention {
 };
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape);
+ContextSdpaShape context_sdpa_shape(const ModelConfig& config, const BatchShape& shape);
 
 // Scratch of its ops, besides those of the norm and the linears.
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);

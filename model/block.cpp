@@ -22,13 +22,13 @@ std::vector<LinearSpec> block_linears(const ModelConfig& config, const BatchShap
 BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
                            Arena& arena)
     : mlp(config, shape, compute, arena) {
-  if (!gradients) return;
-  d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
-  attention = AttentionScratch(config, shape, compute, arena);
+  if (gradients)
+    d_norm = arena.allocate("gradient of norm", compute, {shape.share(), config.hidden_size}, Lifetime::kBlock);
+  attention.emplace(config, shape, compute, gradients, arena);
 }
 
 Block::Block(const HalfParts& parts, const BlockActivations& activations, const BlockScratch& scratch)
-    : attention_(parts, activations.attention, scratch.attention),
+    : attention_(parts, activations.attention, *scratch.attention),
       mlp_(parts, activations.mlp, scratch.mlp),
       d_norm_(scratch.d_norm) {}
 

@@ -11,6 +11,8 @@
 // local_config), and between the linears its share of the tokens, [share]; alone the share is all tokens.
 #pragma once
 
+#include <optional>
+
 #include "model/attention.h"
 #include "model/mlp.h"
 
@@ -36,7 +38,7 @@ struct BlockScratch {
 
   MlpScratch mlp;
   Tensor d_norm;  // [share, hidden]
-  AttentionScratch attention;
+  std::optional<AttentionScratch> attention;
 };
 
 class Block {

@@ -19,22 +19,25 @@ namespace octavo {
 // The shapes a model runs at.
 struct BatchShape {
   int64_t micro_batch_size = 0;  // sequences in one forward pass
-  int64_t seq_len = 0;
-  int64_t tensor_ranks = 1;    // that divide the layers and share the tokens between them
-  bool document_mask = false;  // a token attends within its own document only
+  int64_t seq_len = 0;           // of each, tokens of this rank, or of all that divide the layers with it
+  int64_t tensor_ranks = 1;      // that divide the layers and share the tokens between them
+  bool document_mask = false;    // a token attends within its own document only
+  ContextRank context = {};      // among those that share each sequence
   int64_t tokens() const { return micro_batch_size * seq_len; }
   int64_t share() const { return tokens() / tensor_ranks; }
+  int64_t whole_seq_len() const { return seq_len * context.size; }
 };
 
 // What every block of a pass shares.
 struct BlockContext {
   const ModelConfig& config;
   SdpaShape attention;
-  Tensor rope_table;    // [seq_len, head_dim] float32, of the tokens' positions
+  Tensor rope_table;    // [seq_len, head_dim] float32, of the positions of this rank's tokens
   Documents documents;  // where the shape has a document mask
   TensorGroup& tensor;
   Stream& stream;
-  int64_t position = 0;  // of each sequence's first token: as many as its cache holds; 0 without one
+  const ContextGroup& sequences;  // the ranks that share them
+  int64_t position = 0;           // of each sequence's first token: as many as its cache holds; 0 without one
 };
 
 // What a half of one layer takes from its model.

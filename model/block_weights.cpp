@@ -70,7 +70,7 @@ void BlockWeights::prepare(bool rows, bool columns, Stream& stream) const {
                      .x = gathered,
                      .amax = scaling,
                      .amax_out = {}},
-                    divided, tensor_, stream);
+                    {.divided = divided, .group = tensor_}, stream);
     }
   }
 }

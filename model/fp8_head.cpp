@@ -38,13 +38,15 @@ bool Fp8Head::fast(bool forward) const {
   return accumulates_fast(kLmHeadRecipe, precision_.fast_accumulation, forward);
 }
 
-void Fp8Head::begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor, Stream& stream) {
+void Fp8Head::begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor,
+                    const ContextGroup& sequences, Stream& stream) {
   if (!makes_logits() && !backward) return;
   stream.zero(input_amax_);
   stream.zero(weight_amax_);
   amax({.out = input_amax_, .x = x.view({x.numel()})}, stream);
   amax({.out = weight_amax_, .x = weight.view({weight.numel()})}, stream);
   if (!tensor.alone()) tensor.all_reduce_max(weight_amax_, "lm_head's amax");
+  if (!sequences.alone()) sequences.all_reduce_max(input_amax_, "the final norm's amax", stream);
   quantize({.rows = weight_rows_,
             .columns = backward ? weight_columns_ : Fp8Operand{},
             .x = weight,

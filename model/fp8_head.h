@@ -5,7 +5,7 @@
 //   and fp8       d_x    = rows(d_logits) columns(W)^T
 //
 // x [tokens, hidden], the final norm, and W [vocab, hidden] are e4m3 and scaled by their own amaxes: that of x is over
-// all tokens of the micro-batch and the tensor-parallel group, that of W over the whole weight, both as the compute
+// all tokens of the micro-batch and the ranks that work on it, that of W over the whole weight, both as the compute
 // dtype has them. So scales, and with them the casts of a chunk of tokens, do not depend on chunks or on the mesh.
 //
 // The logits' gradients have the format of output gradients (PrecisionConfig::gradient_format) and need no amax: the
@@ -25,6 +25,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "model/precision.h"
+#include "parallel/context_group.h"
 #include "parallel/tensor_group.h"
 
 namespace octavo {
@@ -46,8 +47,9 @@ class Fp8Head {
   bool makes_logits() const { return traits(precision_.lm_head).logits; }
 
   // Before the first chunk of a pass: finds the amaxes of x [all tokens, hidden] and W and casts W. `backward`: the
-  // pass has gradients. A collective of `tensor`.
-  void begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor, Stream& stream);
+  // pass has gradients. A collective of `tensor` and `sequences`.
+  void begin(const Tensor& weight, const Tensor& x, bool backward, TensorGroup& tensor, const ContextGroup& sequences,
+             Stream& stream);
   // x [tokens, hidden] of the chunk that the calls below are about; it may be overwritten afterwards.
   void cast_input(const Tensor& x, bool backward, Stream& stream);
   // logits [tokens, vocab] =, compute dtype.

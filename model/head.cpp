@@ -122,7 +122,7 @@ void lm_head_forward(const Tensor& logits, const Tensor& x, const HeadParameters
 template <typename Work>
 void for_each_chunk(const BlockContext& c, const HeadParameters& w, HeadActivations& a, bool backward, Work work) {
   if (!c.tensor.alone()) c.tensor.gather(a.all_norm, a.norm, "lm_head");
-  if (a.fp8) a.fp8->begin(w.lm_head, a.all_norm, backward, c.tensor, c.stream);
+  if (a.fp8) a.fp8->begin(w.lm_head, a.all_norm, backward, c.tensor, c.sequences, c.stream);
   const int64_t tokens = a.all_norm.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += a.logits.dim(0)) {
     const int64_t end = std::min(begin + a.logits.dim(0), tokens);

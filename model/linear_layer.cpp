@@ -195,7 +195,11 @@ Tensor LinearLayer::measure(const Source& source, Stream& stream) {
   const bool measured = source.made != Made::kPlain;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
   if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
-  if (!alone()) options_.tensor->all_reduce_max(current, "an activation's amax");
+  if (shares_sequences()) {
+    options_.context->all_reduce_max_of_micro_batch(current, "an activation's amax", stream);
+  } else if (!alone()) {
+    options_.tensor->all_reduce_max(current, "an activation's amax");
+  }
   return {};
 }
 
@@ -205,7 +209,7 @@ void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const 
   // What is not a share is some columns of the whole tensor.
   TensorGroup* group = alone() || is_share(kind) ? nullptr : options_.tensor;
   quantize_part({.rows = rows, .columns = columns, .x = x, .amax = scale_amax(kind), .amax_out = amax_out},
-                Divided::kInputs, group, stream);
+                {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
   if (pass == ForwardPass::kFirst) add_stats(rows, x, kind, stream);
 }
 

@@ -26,7 +26,8 @@
 //                     backward  d_x = gather(d_y) W,  d_W += gather(d_y)^T x
 //
 // Per-tensor recipes cast a share first and gather the bytes, the others gather values in the compute dtype. A scale is
-// that of the whole tensor, so the ranks find its amax together. Sums over ranks are in the compute dtype.
+// that of the whole tensor, so the ranks find its amax together, with those that share the sequences. Sums over ranks
+// are in the compute dtype.
 #pragma once
 
 #include <functional>
@@ -41,6 +42,7 @@
 #include "model/fp8_stats_table.h"
 #include "model/linear_spec.h"
 #include "model/precision.h"
+#include "parallel/context_group.h"
 #include "parallel/tensor_group.h"
 
 namespace octavo {
@@ -103,6 +105,9 @@ struct LinearOptions {
   int64_t index = 0;                 // of this linear in the tables
   LinearScratch* scratch = nullptr;  // borrowed
   TensorGroup* tensor = nullptr;     // borrowed
+  // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
+  // are of all their tokens.
+  const ContextGroup* context = nullptr;
   // The pass that makes what backward needs of x; the others do not.
   ForwardPass input_pass = ForwardPass::kFirst;
   // Memory for it that linears of several blocks share, made by the first of them; null: memory of its own.
@@ -180,6 +185,7 @@ class LinearLayer {
   void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
   Tensor exchange() const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
+  bool shares_sequences() const { return options_.context != nullptr && !options_.context->alone(); }
   bool divides(Divided what) const { return !alone() && options_.shape.divided == what; }
   bool fast(bool forward) const;
   const char* name_of(Kind kind) const;

@@ -33,14 +33,18 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       fsdp_(&parameters.fsdp()),
       stream_(&stream),
       tensor_(options.tensor, options.shape.tokens(), stream),
+      sequences_(options.context),
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})),
       embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
       head_weights_(weights_of(parameters), parameters.layout(), options.config),
       head_gradients_(head_weights_) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
-  CHECK(options.cache == nullptr || (!training() && !is_fp8(options.precision.linear) && tensor_.alone()),
+  CHECK(options.cache == nullptr ||
+            (!training() && !is_fp8(options.precision.linear) && tensor_.alone() && sequences_.alone()),
         "a cache is for inference on one rank without FP8");
+  CHECK(options.shape.context == sequences_.place(), "a shape of rank {} of {} that share sequences, in a group of {}",
+        options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
   linears_ = block_linears(local_, shape);
@@ -166,6 +170,7 @@ LinearLayer Llama::make_linear(int64_t layer, size_t i, Arena& arena) {
            .index = layer * static_cast<int64_t>(linears_.size()) + static_cast<int64_t>(i),
            .scratch = linear_scratch_.get(),
            .tensor = &tensor_,
+           .context = &sequences_,
            .input_pass = input_pass(block, linear.input),
            .shared_input = keeps_input ? nullptr : &shared},
           arena};
@@ -188,7 +193,10 @@ BlockActivations Llama::make_activations(int64_t layer, Arena& arena) {
 void Llama::upload_rope_table() {
   const Buffer host = Buffer::host(Device::kCpu, rope_table_.bytes());
   const Tensor host_table(host.data(), DType::kFloat32, {rope_table_.dim(0), rope_table_.dim(1)});
-  rope_table(host_table, options_.config.rope_theta, options_.config.rope_scaling);
+  const BatchShape& shape = options_.shape;
+  rope_table(host_table, options_.config.rope_theta, options_.config.rope_scaling, [&](int64_t row) {
+    return shape.context.size == 1 ? row : shape.context.position(row, shape.whole_seq_len());
+  });
   stream_->copy(rope_table_, host_table);
   stream_->synchronize();  // the host table ends here
 }
@@ -200,7 +208,7 @@ void Llama::end_step(const Tensor& skip, Communicator& communicator) {
 BlockContext Llama::context(const Documents& documents) {
   const int64_t position = options_.cache != nullptr ? options_.cache->length() : 0;
   const Tensor rope_table = rope_table_.rows(position, position + options_.shape.seq_len);
-  return {local_, sdpa_shape(local_, options_.shape), rope_table, documents, tensor_, *stream_, position};
+  return {local_, sdpa_shape(local_, options_.shape), rope_table, documents, tensor_, *stream_, sequences_, position};
 }
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.

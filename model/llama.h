@@ -32,8 +32,9 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
-  bool fp8_stats = false;     // with room for statistics of the casts, in FP8
-  TensorGroupOptions tensor;  // the ranks that divide the layers
+  bool fp8_stats = false;            // with room for statistics of the casts, in FP8
+  TensorGroupOptions tensor;         // the ranks that divide the layers
+  ContextGroupOptions context = {};  // those that share each sequence, as shape.context says
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
   float z_loss = 0;             // its coefficient (CrossEntropy), in training
   KvCache* cache = nullptr;     // for last_logits(), in inference without FP8; borrowed, several models may share it
@@ -115,6 +116,7 @@ class Llama {
   Fsdp* fsdp_;
   Stream* stream_;
   TensorGroup tensor_;
+  ContextGroup sequences_;
   ModelConfig local_;  // this rank's part of the model
   Tensor embedding_;
   Tensor d_embedding_;
@@ -127,7 +129,7 @@ class Llama {
   Tensor losses_;      // [tokens] float32
   Tensor z_losses_;    // the same, where there is a z_loss
   Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
-  Tensor rope_table_;  // [seq_len or the cache's capacity, head_dim] float32
+  Tensor rope_table_;  // [seq_len or the cache's capacity, head_dim] float32, of the positions of this rank's tokens
   Tensor workspace_;   // of the stream's ops
 
   Layers layers_;  // all

@@ -10,8 +10,10 @@ struct MeshShape {
   int64_t replicate = 1;
   int64_t shard = 1;
   int64_t tensor = 1;
+  int64_t context = 1;
 
-  int64_t data() const;  // ranks that work on different samples
+  int64_t data() const;    // ranks that work on different samples
+  int64_t shards() const;  // ranks that share one copy of the parameters
   int64_t ranks() const;
 };
 
@@ -34,6 +36,7 @@ struct ParallelConfig {
   int64_t data_parallel_shard = -1;  // -1: all that the other axes leave
   int64_t data_parallel_replicate = 1;
   int64_t tensor_parallel = 1;
+  int64_t context_parallel = 1;
   int64_t tensor_parallel_chunks = 1;
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;
@@ -50,7 +53,7 @@ struct ParallelConfig {
   int64_t data_parallel_ranks(int64_t ranks) const { return mesh_shape(ranks).data(); }
 };
 
-enum class Axis : uint8_t { kReplicate, kShard, kTensor };
+enum class Axis : uint8_t { kReplicate, kShard, kContext, kTensor };
 
 // An axis of the mesh. One more is a row of kMeshAxes, its two numbers, and the collectives along it.
 struct MeshAxis {
@@ -59,13 +62,17 @@ struct MeshAxis {
   int64_t ParallelConfig::*configured;
   int64_t MeshShape::*size;
   bool divides_samples;  // its ranks work on different samples
+  bool divides_tokens;   // its ranks work on different tokens, of the same samples or others
+  bool shards_state;     // its ranks share one copy of the parameters and the optimizer's states
 };
 
 // By Axis, outermost first: the ranks of the last are neighbours on one machine, those of the first may lie far apart.
 inline constexpr MeshAxis kMeshAxes[] = {
-    {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true},
-    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true},
-    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false},
+    {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true,
+     true, false},
+    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true, true, true},
+    {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true},
+    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false},
 };
 // The one whose configured size may be -1: all ranks that the others leave.
 inline constexpr Axis kFillingAxis = Axis::kShard;

@@ -12,19 +12,22 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
     places_[i] = rest % size;
     rest /= size;
   }
-  AxisSet all;
-  AxisSet of_data;
-  for (size_t i = 0; i < kAxes; ++i) {
-    all[i] = true;
-    of_data[i] = kMeshAxes[i].divides_samples;
-  }
-  world_ = connect("world", all, config, group, stream);
-  data_ = connect("data", of_data, config, group, stream);
-  for (size_t i = kAxes; i-- > 0;) {
-    AxisSet one = {};
-    one[i] = true;
-    along_[i] = connect(kMeshAxes[i].name, one, config, group, stream);
-  }
+  const auto connect_where = [&](const char* name, const auto& wanted) {
+    AxisSet axes;
+    for (size_t i = 0; i < kAxes; ++i) axes[i] = wanted(kMeshAxes[i]);
+    return connect(name, axes, config, group, stream);
+  };
+  const auto along = [&](Axis axis) {
+    const MeshAxis& wanted = kMeshAxes[static_cast<size_t>(axis)];
+    return connect_where(wanted.name, [&](const MeshAxis& some) { return &some == &wanted; });
+  };
+  world_ = connect_where("world", [](const MeshAxis&) { return true; });
+  tokens_ = connect_where("tokens", [](const MeshAxis& axis) { return axis.divides_tokens; });
+  micro_batch_ = connect_where("micro-batch", [](const MeshAxis& axis) { return !axis.divides_samples; });
+  tensor_ = along(Axis::kTensor);
+  context_ = along(Axis::kContext);
+  shard_ = connect_where("shard", [](const MeshAxis& axis) { return axis.shards_state; });
+  replicate_ = along(Axis::kReplicate);
 }
 
 Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,

@@ -1,6 +1,10 @@
 // Mesh: the ranks of a run arranged along the axes of kMeshAxes (parallel/config.h), and a communicator for each. The
-// first axis is the outermost: with sizes r, s and t, rank = (replicate * s + shard) * t + tensor. An axis of size 1
-// costs nothing, and axes with the same ranks share a communicator.
+// first axis is the outermost: with sizes r, s, c and t, rank = ((replicate * s + shard) * c + context) * t + tensor.
+// An axis of size 1 costs nothing, and groups of the same ranks share a communicator.
+//
+// Ranks along the context axis share each sequence (core/sequence_pieces.h). They work on different tokens, so to the
+// parameters they are as ranks of other samples: one copy of the state is sharded over the shard and the context axis,
+// and its gradients are reduced over both at once.
 //
 // Collectives of several axes may be under way at once, on different streams, provided that every rank issues those of
 // all axes in one order, from one thread: a rank then never waits in one axis for a rank that waits for it in another.
@@ -13,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/sequence_pieces.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/config.h"
@@ -31,13 +36,19 @@ class Mesh {
   // This rank's place on an axis.
   int64_t rank(Axis axis) const { return places_[static_cast<size_t>(axis)]; }
 
-  // The ranks that differ from this one in their place on `axis` alone.
-  Communicator& along(Axis axis) { return *along_[static_cast<size_t>(axis)]; }
-  Communicator& replicate() { return along(Axis::kReplicate); }  // they hold the same shard
-  Communicator& shard() { return along(Axis::kShard); }          // they share one copy of the optimizer state
-  Communicator& tensor() { return along(Axis::kTensor); }        // they split each layer
-  Communicator& data() { return *data_; }                        // the ranks that read different samples
-  Communicator& world() { return *world_; }                      // all ranks
+  // Its place among those that read different samples.
+  int64_t data_rank() const { return tokens_->rank() / shape_.context; }
+  // And among those that share its sequences.
+  ContextRank context_rank() const { return {.rank = rank(Axis::kContext), .size = shape_.context}; }
+
+  // Groups of ranks that this one belongs to.
+  Communicator& replicate() { return *replicate_; }      // they hold the same shard
+  Communicator& shard() { return *shard_; }              // they share one copy of the optimizer state
+  Communicator& context() { return *context_; }          // they share each sequence
+  Communicator& tensor() { return *tensor_; }            // they split each layer
+  Communicator& tokens() { return *tokens_; }            // they work on different tokens
+  Communicator& micro_batch() { return *micro_batch_; }  // they work on the same samples
+  Communicator& world() { return *world_; }              // all ranks
 
   // Registers memory, from allocate_for_collectives(), with the axes that `how` says. A collective; the registrations
   // must end before the memory.
@@ -54,9 +65,7 @@ class Mesh {
   MeshShape shape_;
   std::array<int64_t, kAxes> places_ = {};
   std::map<AxisSet, std::unique_ptr<Communicator>> communicators_;  // by the axes of more than one rank
-  std::array<Communicator*, kAxes> along_ = {};
-  Communicator* data_ = nullptr;
-  Communicator* world_ = nullptr;
+  Communicator *replicate_, *shard_, *context_, *tensor_, *tokens_, *micro_batch_, *world_;
 };
 
 }  // namespace octavo

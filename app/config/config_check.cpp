@@ -8,6 +8,7 @@
 #include "app/config/stages.h"
 #include "core/error.h"
 #include "kernels/adamw_float8.h"
+#include "kernels/context_sdpa.h"
 #include "model/model_fields.h"
 #include "model/tensor_parallel.h"
 
@@ -87,15 +88,47 @@ void check_model(const Config& config) {
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }
 
+// Of a rank, or of the tensor-parallel group that it is of.
+int64_t micro_batch_tokens(const Config& config) {
+  return config.training.micro_batch_size * config.data.seq_len / config.parallel.context_parallel;
+}
+
 // The ranks of a tensor-parallel group divide the layers, and the tokens between them.
 void check_division(const Config& config) {
   const int64_t ranks = config.parallel.tensor_parallel;
   check_tensor_parallel(config.model, ranks);
-  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const int64_t tokens = micro_batch_tokens(config);
+  const int64_t sharing = config.parallel.context_parallel;
+  constexpr int64_t kTokens = int64_t{1} << 31;  // are counted in 32 bits
+  CHECK_INPUT(tokens < kTokens,
+              "training.micro_batch_size {} times data.seq_len {} is {} tokens of a rank, expected fewer than {}",
+              config.training.micro_batch_size, config.data.seq_len, tokens, kTokens);
   CHECK_INPUT(tokens % ranks == 0,
               "parallel.tensor_parallel is {}, which does not divide the {} tokens of a micro-batch "
-              "(training.micro_batch_size {} times data.seq_len {})",
-              ranks, tokens, config.training.micro_batch_size, config.data.seq_len);
+              "(training.micro_batch_size {} times data.seq_len {}{})",
+              ranks, tokens, config.training.micro_batch_size, config.data.seq_len,
+              sharing == 1 ? "" : fmt::format(", shared by parallel.context_parallel {}", sharing));
+}
+
+// Of blockwise scales, whose blocks of tokens are the same on every mesh where they lie within a piece.
+int64_t piece_unit(const Config& config) {
+  return traits(config.precision.linear).activations == Scaling::kBlock1x128 ? traits(config.precision.linear).alignment
+                                                                             : 1;
+}
+
+// Each rank of a context-parallel group has two pieces of each sequence.
+void check_pieces(const Config& config, int64_t unit, const std::string& who_asks) {
+  const int64_t ranks = config.parallel.context_parallel;
+  if (ranks == 1) return;
+  const int64_t step = 2 * ranks * unit;
+  const int64_t seq_len = config.data.seq_len;
+  const int64_t below = seq_len / step * step;
+  const int64_t nearest = below > 0 && seq_len - below <= step / 2 ? below : below + step;
+  CHECK_INPUT(
+      seq_len % step == 0,
+      "data.seq_len is {}, expected a multiple of {} with parallel.context_parallel {}, as each of its ranks has "
+      "two pieces of a sequence{}; the nearest is {}",
+      seq_len, step, ranks, who_asks, nearest);
 }
 
 std::string of_each_rank(const Config& config) {
@@ -109,7 +142,7 @@ void check_linear_shapes(const Config& config) {
   if (!is_fp8(precision.linear)) return;
   const int64_t unit = traits(precision.linear).alignment;
   const ModelConfig model = local_config(config.model, {.rank = 0, .size = config.parallel.tensor_parallel});
-  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const int64_t tokens = micro_batch_tokens(config);
   const std::string of_rank = of_each_rank(config);
   const std::pair<const char*, int64_t> dimensions[] = {
       {"qkv input: model.hidden_size", model.hidden_size},
@@ -136,7 +169,7 @@ void check_lm_head_shape(const Config& config) {
     int64_t size;  // of all `parts` together
     int64_t parts;
   };
-  const int64_t tokens = config.training.micro_batch_size * config.data.seq_len;
+  const int64_t tokens = micro_batch_tokens(config);
   const Dimension dimensions[] = {
       {"model.vocab_size", config.model.vocab_size, ranks},
       {"model.hidden_size", config.model.hidden_size, 1},
@@ -148,6 +181,18 @@ void check_lm_head_shape(const Config& config) {
                 traits(lm_head).name, unit, name, parts > 1 ? of_each_rank(config) : "", size / parts,
                 (size + whole - 1) / whole * whole);
   }
+}
+
+// What attention has no kernels for there.
+void check_context_on_gpu(const Config& config) {
+  if (config.parallel.context_parallel == 1) return;
+  CHECK_INPUT(
+      !config.data.document_mask,
+      "data.document_mask is true with parallel.context_parallel {}, which attention has no kernels for on GPUs, "
+      "expected one without the other there",
+      config.parallel.context_parallel);
+  const std::string who_asks = fmt::format(" of whole tiles of {} tokens on GPUs", kContextPieceUnit);
+  for (const Config& stage : stage_configs(config)) check_pieces(stage, kContextPieceUnit, who_asks);
 }
 
 void check_datasets(const std::vector<DatasetSource>& sources, const char* key, bool needed) {
@@ -185,6 +230,10 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
   check_schedule(config);
   check_optimizer(config.optimizer);
   check_batch(config, ranks);
+  const int64_t unit = piece_unit(config);
+  check_pieces(
+      config, unit,
+      unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
   if (!config.model_complete()) return;
   check_division(config);
   check_linear_shapes(config);
@@ -227,6 +276,7 @@ void resolve_device(Config& config, Device device) {
               name_of(kFloatType, config.precision.compute));
   CHECK_INPUT(!is_cuda || config.data.seq_len > 1,
               "data.seq_len is 1, which attention's backward has no kernels for on GPUs, expected at least 2 there");
+  if (is_cuda) check_context_on_gpu(config);
   config.compute_given = true;
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }

@@ -269,6 +269,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one copy of the parameters and optimizer state (FSDP); -1 for all that the other axes leave.");
   parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, Integers{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP).");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that split each layer, with sequence parallelism.");
+  parallel.add("context_parallel", &Parallel::context_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that share each sequence, each with an early and a late piece of it; they share the state with those of data_parallel_shard.");
   parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Stretches of the tokens that the collectives and products of tensor parallelism are split into, to overlap.");
   parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf{kReshard}, "", "Whether gathered weights are freed after forward and gathered anew in backward; auto frees them where they do not all fit.");
   parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, "", "Whether full gradients are kept over the micro-batches and reduced once a step.");

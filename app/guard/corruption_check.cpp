@@ -53,8 +53,9 @@ CorruptionVerdict verdict_from(const nlohmann::json& json) {
 
 // The rank of the run that is `offset` further along those that work on other samples, in this one's place otherwise.
 int data_neighbor(const TrainingRank& rank, int offset) {
-  const int data_ranks = rank.data.size();
-  return (rank.data.rank() + offset + data_ranks) % data_ranks * rank.tensor.size() + rank.tensor.rank();
+  const int data_ranks = rank.data_ranks();
+  const int place = rank.context.rank() * rank.tensor.size() + rank.tensor.rank();  // among those of the same samples
+  return (rank.data_rank() + offset + data_ranks) % data_ranks * rank.micro_batch.size() + place;
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ void CorruptionCheck::begin_step(const TrainingStep& step, const Batch& batch) {
   for (const Pass pass : {kFirst, kNeighbor, kSecond}) rank_.stream.zero(pass_hashes_of(pass));
   Llama& model = state_.model;
   const bool last = state_.batch.num_micro_batches() == 1;
-  if (rank_.data.size() > 1) {
+  if (rank_.data_ranks() > 1) {
     BatchBuffers& neighbor = state_.check->neighbor;
     neighbor.upload(exchange(batch));
     observe(kNeighbor);
@@ -184,7 +185,7 @@ RankHashes CorruptionCheck::unpacked(const std::string& packed, size_t parts) co
   };
   hashes.first = pass(kFirst);
   hashes.second = pass(kSecond);
-  if (rank_.data.size() > 1) hashes.of_neighbor = pass(kNeighbor);
+  if (rank_.data_ranks() > 1) hashes.of_neighbor = pass(kNeighbor);
   return hashes;
 }
 

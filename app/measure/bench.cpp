@@ -8,6 +8,7 @@
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"
+#include "data/sample_batch.h"
 
 namespace octavo {
 
@@ -20,8 +21,9 @@ constexpr double kMeanDocument = 1024;  // tokens
 
 // Random tokens: real work for the embedding and the loss, no data files. With a document mask in documents whose
 // lengths are distributed exponentially, cut at the ends of the sequences.
-Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
-  std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(rank));
+// Of each row the rank's share.
+Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
+  std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(mesh.data_rank()));
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));
   std::exponential_distribution<double> length(1 / kMeanDocument);
   Batch batch;
@@ -32,12 +34,14 @@ Batch synthetic_batch(const Config& config, int64_t rows, int rank) {
   for (int64_t row = 0; row < rows; ++row) {
     int64_t document = 0;
     int64_t next = next_document(0);
+    Batch whole;
     for (int64_t t = 0; t < seq_len; ++t) {
       if (t == next) next = next_document(document = t);
-      batch.inputs.push_back(token(random));
-      batch.targets.push_back(t + 1 == next && next < seq_len ? -1 : token(random));
-      batch.document_start.push_back(static_cast<int32_t>(document));
+      whole.inputs.push_back(token(random));
+      whole.targets.push_back(t + 1 == next && next < seq_len ? -1 : token(random));
+      whole.document_start.push_back(static_cast<int32_t>(document));
     }
+    append_share(whole, mesh.context_rank(), seq_len, batch);
   }
   return batch;
 }
@@ -57,9 +61,9 @@ Bench::Bench(const Config& config, Runtime& runtime)
     load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
   });
   publish_weights(state_, training_rank(runtime));
-  const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh().data().rank());
+  const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh());
   state_.batch.upload(batch);
-  targets_ = static_cast<int64_t>(runtime.sum_over_samples(static_cast<double>(count_targets(batch.targets))));
+  targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
 }
 
 void Bench::step() {

@@ -16,15 +16,14 @@ LlamaOptions options_of(const Config& config, const BatchShape& shape, KvCache* 
           .precision = config.precision,
           .mode = LlamaMode::kInference,
           .tensor = tensor_group_options(runtime.mesh().tensor(), config.parallel),
+          .context = {.ranks = &runtime.mesh().context(), .micro_batch = &runtime.mesh().micro_batch()},
           .cache = cache};
 }
 
 // Of the prompt, or of a micro-batch to validate.
-BatchShape batch_shape(const Config& config, const std::optional<GenerationShape>& shape) {
+BatchShape batch_shape(const Config& config, const std::optional<GenerationShape>& shape, const Mesh& mesh) {
   if (shape) return {.micro_batch_size = 1, .seq_len = shape->prompt_length};
-  return {.micro_batch_size = config.training.micro_batch_size,
-          .seq_len = config.data.seq_len,
-          .document_mask = config.data.document_mask};
+  return batch_shape(config, mesh.context_rank());
 }
 
 std::string describe(const BatchShape& batch, const std::optional<GenerationShape>& shape) {
@@ -46,8 +45,9 @@ InferenceState::InferenceState(const Config& config, const ParameterLayout& layo
     : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference,
                  runtime.data_parallel(), arena, runtime.stream()),
       generation(shape ? std::optional<GenerationState>(std::in_place, config, *shape, arena) : std::nullopt),
-      model(options_of(config, batch_shape(config, shape), shape ? &generation->cache : nullptr, runtime), parameters,
-            arena, runtime.stream()) {
+      model(
+          options_of(config, batch_shape(config, shape, runtime.mesh()), shape ? &generation->cache : nullptr, runtime),
+          parameters, arena, runtime.stream()) {
   if (!shape) {
     validator.emplace(config, runtime, arena);
     return;

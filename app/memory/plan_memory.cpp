@@ -42,7 +42,8 @@ Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
   if (const int64_t more = state_bytes(options, rank) - arena.used(); more > 0) {
     arena.allocate("bfloat16 for precision.guard", DType::kUInt8, {more});
   }
-  if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, arena, rank.stream);
+  if (!options.config.data.validation.empty())
+    const ValidationBuffers validation(options.config, rank.context_rank(), arena, rank.stream);
   return arena;
 }
 

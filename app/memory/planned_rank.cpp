@@ -14,10 +14,12 @@ std::unique_ptr<Communicator> axis(Watchdog& watchdog, const char* name, int64_t
 
 PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, Stream stream, Watchdog& watchdog)
     : stream_(std::move(stream)),
-      shard_(axis(watchdog, "shard", mesh.shard)),
+      shard_(axis(watchdog, "shard", mesh.shards())),
       replicate_(axis(watchdog, "replicate", mesh.replicate)),
       tensor_(axis(watchdog, "tensor", mesh.tensor)),
-      data_(axis(watchdog, "data", mesh.data())),
+      context_(axis(watchdog, "context", mesh.context)),
+      micro_batch_(axis(watchdog, "micro-batch", mesh.context * mesh.tensor)),
+      tokens_(axis(watchdog, "tokens", mesh.data() * mesh.context)),
       world_(axis(watchdog, "world", mesh.ranks())) {
   stream_.set_deterministic(config.training.deterministic);
 }
@@ -26,7 +28,9 @@ TrainingRank PlannedRank::rank() {
   return {.stream = stream_,
           .data_parallel = {shard_.get(), replicate_.get()},
           .tensor = *tensor_,
-          .data = *data_,
+          .context = *context_,
+          .micro_batch = *micro_batch_,
+          .tokens = *tokens_,
           .world = *world_};
 }
 

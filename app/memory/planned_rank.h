@@ -20,7 +20,7 @@ class PlannedRank {
 
  private:
   Stream stream_;
-  std::unique_ptr<Communicator> shard_, replicate_, tensor_, data_, world_;
+  std::unique_ptr<Communicator> shard_, replicate_, tensor_, context_, micro_batch_, tokens_, world_;
 };
 
 }  // namespace octavo

@@ -58,7 +58,7 @@ void check_fits(const PlannedDevice& device, const TrainingOptions& options, Run
 TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
                                         const FitsTraining& fits) {
   const std::vector<MemoryChoice> choices = memory_choices(config, rank.data_parallel.size() > 1);
-  const int64_t local_batch = config.training.global_batch_size / rank.data.size();
+  const int64_t local_batch = config.training.global_batch_size / rank.data_ranks();
   const auto options = [&](const MemoryChoice& choice) { return options_of(config, layout, local_batch, choice); };
   if (choices.size() == 1) return options(choices.front());
   const size_t chosen = first_fitting(choices, [&](const MemoryChoice& choice) { return fits(options(choice)); });

@@ -53,8 +53,13 @@ class Search {
         predictor_(*target.machine, target.cluster),
         at_most_s_(at_most_s) {
     for (const int64_t tensor : {1, 2, 4, 8}) {
-      for (int64_t replicate = 1; tensor * replicate <= target_.gpus; replicate *= 2) {
-        if (target_.gpus % (tensor * replicate) == 0) add_mesh({replicate, target_.gpus / replicate / tensor, tensor});
+      const int64_t of_samples = tensor * config.parallel.context_parallel;  // ranks that work on the same ones
+      for (int64_t replicate = 1; of_samples * replicate <= target_.gpus; replicate *= 2) {
+        if (target_.gpus % (of_samples * replicate) != 0) continue;
+        add_mesh({.replicate = replicate,
+                  .shard = target_.gpus / replicate / of_samples,
+                  .tensor = tensor,
+                  .context = config.parallel.context_parallel});
       }
     }
   }
@@ -89,9 +94,9 @@ class Search {
       for (const MeshAxis& axis : kMeshAxes) config.parallel.*axis.configured = mesh.*axis.size;
       config.training.micro_batch_size = micro_batch;
       if (!is_valid(config, target_.gpus)) continue;
-      if (mesh.shard > 1) config.parallel.accumulate_unsharded = false;
+      if (mesh.shards() > 1) config.parallel.accumulate_unsharded = false;
       config.parallel.reshard_after_forward = Reshard::kTrue;
-      if (!can_fit(config, {.shard = mesh.data(), .tensor = mesh.tensor})) return;
+      if (!can_fit(config, {.shard = mesh.data(), .tensor = mesh.tensor, .context = mesh.context})) return;
       config.parallel.reshard_after_forward = Reshard::kFalse;
       config.activation_checkpointing = {.mode = Mode::kNone};
       predict(std::move(candidate));
@@ -120,7 +125,7 @@ class Search {
       change(changed);
       add(least_s, changed);
     };
-    const bool sharded = candidate.mesh.shard > 1;
+    const bool sharded = candidate.mesh.shards() > 1;
     const bool several = training.micro_batch_size * candidate.mesh.data() < training.global_batch_size;
     if (sharded && several && !parallel.accumulate_unsharded) {
       add_changed(p.step_s - p.seconds(CostKind::kCommunication),
@@ -139,7 +144,7 @@ class Search {
 
   // Gradients reduced once a step take memory, and must be faster for it.
   bool is_worthwhile(const Candidate& candidate) {
-    if (candidate.mesh.shard == 1 || !candidate.config.parallel.accumulate_unsharded) return true;
+    if (candidate.mesh.shards() == 1 || !candidate.config.parallel.accumulate_unsharded) return true;
     Candidate each = candidate;
     each.config.parallel.accumulate_unsharded = false;
     return prediction(candidate).step_s < prediction(each).step_s;

@@ -57,9 +57,10 @@ Predictor::~Predictor() = default;
 
 const StepClock& Predictor::clock(const PredictedRun& run) {
   const auto& [config, mesh, sharding, checkpointing] = run;
-  const bool only_copies = mesh.shard == 1 && mesh.replicate > 1;
+  const bool only_copies = mesh.shards() == 1 && mesh.replicate > 1;
   const Key key{mesh.tensor,
-                config.optimizer.type == OptimizerType::kMuon ? mesh.shard : std::min<int64_t>(mesh.shard, 2),
+                mesh.context,
+                config.optimizer.type == OptimizerType::kMuon ? mesh.shards() : std::min<int64_t>(mesh.shards(), 2),
                 only_copies,
                 config.training.micro_batch_size,
                 std::min(micro_batches_of(run), kFirstMiddleLast),

@@ -48,12 +48,17 @@ class Appending {
 };
 
 MeshShape recorded_mesh(const Config& config, const MeshShape& mesh) {
-  // Who has which matrix to orthogonalize depends on the number of ranks.
-  if (mesh.shard > 1 && config.optimizer.type == OptimizerType::kMuon) {
-    return {.replicate = 2, .shard = mesh.shard, .tensor = mesh.tensor};
+  MeshShape recorded = mesh;
+  if (mesh.shards() == 1) {
+    recorded.replicate = std::min<int64_t>(mesh.replicate, 2);
+    return recorded;
   }
-  if (mesh.shard == 1) return {.replicate = std::min<int64_t>(mesh.replicate, 2), .shard = 1, .tensor = mesh.tensor};
-  return {.replicate = 2, .shard = kRecordedShards, .tensor = mesh.tensor};
+  recorded.replicate = 2;
+  // Who has which matrix to orthogonalize depends on the number of ranks.
+  if (config.optimizer.type != OptimizerType::kMuon) {
+    recorded.shard = std::max<int64_t>(kRecordedShards / mesh.context, 1);
+  }
+  return recorded;
 }
 
 }  // namespace
@@ -86,7 +91,7 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
   state.model.end_step({}, rank.world);  // that of the step before
 
   RecordedStep step;
-  step.shards = mesh.shard;
+  step.shards = mesh.shards();
   Appending appending(record, step);
   const auto take = [&](bool of_end) {
     appending.append(of_end);

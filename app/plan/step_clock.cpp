@@ -14,9 +14,11 @@ using StepOp = RecordedStep::StepOp;
 
 RankSpread axis_spread(std::string_view axis, const MeshShape& mesh, const Cluster& cluster) {
   if (axis == "tensor") return spread(mesh.tensor, 1, cluster);
-  if (axis == "shard") return spread(mesh.shard, mesh.tensor, cluster);
-  if (axis == "replicate") return spread(mesh.replicate, mesh.tensor * mesh.shard, cluster);
-  if (axis == "data") return spread(mesh.data(), mesh.tensor, cluster);
+  if (axis == "context") return spread(mesh.context, mesh.tensor, cluster);
+  if (axis == "micro-batch") return spread(mesh.context * mesh.tensor, 1, cluster);
+  if (axis == "shard") return spread(mesh.shards(), mesh.tensor, cluster);
+  if (axis == "replicate") return spread(mesh.replicate, mesh.tensor * mesh.shards(), cluster);
+  if (axis == "tokens") return spread(mesh.data() * mesh.context, mesh.tensor, cluster);
   CHECK(axis == "world", "a collective of the axis {}, expected one of the mesh", axis);
   return spread(mesh.ranks(), 1, cluster);
 }
@@ -52,14 +54,15 @@ StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshS
   const auto seconds = std::string_view(op.op.name) == "all_reduce" ? all_reduce_seconds : collective_seconds;
   const RankSpread ranks = axis_spread(op.axis, mesh, cluster_);
   // Tokens travel between products, in small tensors: where nothing runs beside them, at the same pace.
-  const Beside alone = op.axis == "tensor" ? Beside::kCompute : Beside::kNothing;
+  const bool of_tokens = op.axis == "tensor" || op.axis == "context" || op.axis == "micro-batch";
+  const Beside alone = of_tokens ? Beside::kCompute : Beside::kNothing;
   return {.alone_s = seconds(machine_, cluster_, ranks, bytes, alone),
           .beside_s = seconds(machine_, cluster_, ranks, bytes, Beside::kCompute),
           .bytes = bytes};
 }
 
 std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {
-  const double of_shard = static_cast<double>(step_.shards) / static_cast<double>(mesh.shard);
+  const double of_shard = static_cast<double>(step_.shards) / static_cast<double>(mesh.shards());
   std::vector<Price> prices;
   for (size_t i = 0; i < step_.ops.size(); ++i) {
     const StepOp& op = step_.ops[i];

@@ -6,10 +6,11 @@
 
 namespace octavo {
 
-BatchShape batch_shape(const Config& config) {
+BatchShape batch_shape(const Config& config, const ContextRank& context) {
   return {.micro_batch_size = config.training.micro_batch_size,
-          .seq_len = config.data.seq_len,
-          .document_mask = config.data.document_mask};
+          .seq_len = context.share(config.data.seq_len),
+          .document_mask = config.data.document_mask,
+          .context = context};
 }
 
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
@@ -75,7 +76,7 @@ void BatchBuffers::list_documents(const Batch& batch, const Tensor& documents) {
   begin.assign(1, 0);
   const auto tokens = static_cast<size_t>(shape_.tokens());
   for (size_t token = 0; token < batch.document_start.size(); token += tokens) {
-    append_documents(std::span(batch.document_start).subspan(token, tokens), shape_.seq_len, list);
+    append_documents(std::span(batch.document_start).subspan(token, tokens), shape_.seq_len, list, shape_.context);
     int32_t* uploaded = documents.data<int32_t>() + 2 * token;
     for (size_t i = begin.back(); i < list.size(); ++i) {
       *uploaded++ = list[i].begin;

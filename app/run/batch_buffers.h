@@ -11,7 +11,7 @@
 namespace octavo {
 
 // Of a rank's forward pass.
-BatchShape batch_shape(const Config& config);
+BatchShape batch_shape(const Config& config, const ContextRank& context);
 
 class BatchBuffers {
  public:

@@ -132,7 +132,7 @@ TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfi
           .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
 }
 
-double Runtime::sum_over_samples(double value) {
+double Runtime::sum_over_tokens(double value) {
   return group_.all_reduce_sum(mesh_->rank(Axis::kTensor) == 0 ? value : 0);
 }
 

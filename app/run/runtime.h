@@ -40,13 +40,13 @@ class Runtime {
   const Stream& stream() const { return stream_; }
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
-  // The axes that parameters are sharded and replicated over.
+  // The groups that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
-  // The sum of what ranks have of their own samples; tensor-parallel ranks have the same and count once. A collective.
-  double sum_over_samples(double value);
+  // The sum of what ranks have of their own tokens; tensor-parallel ranks have the same and count once. A collective.
+  double sum_over_tokens(double value);
 
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
   // collective; the runtime must outlive the memory.

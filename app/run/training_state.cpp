@@ -11,23 +11,28 @@
 
 namespace octavo {
 
-TrainingRank training_rank(Runtime& runtime) {
-  return {.stream = runtime.stream(),
-          .data_parallel = runtime.data_parallel(),
-          .tensor = runtime.mesh().tensor(),
-          .data = runtime.mesh().data(),
-          .world = runtime.mesh().world()};
+TrainingRank training_rank(Runtime& runtime) { return training_rank(runtime.stream(), runtime.mesh()); }
+
+TrainingRank training_rank(Stream& stream, Mesh& mesh) {
+  return {.stream = stream,
+          .data_parallel = {&mesh.shard(), &mesh.replicate()},
+          .tensor = mesh.tensor(),
+          .context = mesh.context(),
+          .micro_batch = mesh.micro_batch(),
+          .tokens = mesh.tokens(),
+          .world = mesh.world()};
 }
 
 TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
     : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, rank.data_parallel, arena,
                  rank.stream),
       model({.config = o.config.model,
-             .shape = batch_shape(o.config),
+             .shape = batch_shape(o.config, rank.context_rank()),
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
              .tensor = tensor_group_options(rank.tensor, o.config.parallel),
+             .context = {.ranks = &rank.context, .micro_batch = &rank.micro_batch},
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
              .workspace_bytes =
@@ -40,8 +45,8 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
       z_loss(model.z_losses().defined() ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
   if (o.config.training.check_every == 0) return;
-  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), rank.tensor.size(), arena,
-                rank.stream);
+  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), rank.context_rank(),
+                rank.tensor.size(), arena, rank.stream);
 }
 
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
@@ -99,8 +104,8 @@ void finish_step(TrainingState& state, const TrainingStep& step, const TrainingR
   Stream& stream = rank.stream;
   {
     const ProfilerRange range(stream, "gradient norm");
-    rank.data.all_reduce_sum(state.loss, stream, "losses");
-    if (state.z_loss.defined()) rank.data.all_reduce_sum(state.z_loss, stream, "z-losses");
+    rank.tokens.all_reduce_sum(state.loss, stream, "losses");
+    if (state.z_loss.defined()) rank.tokens.all_reduce_sum(state.z_loss, stream, "z-losses");
     state.optimizer.measure_gradients(stream);
     decide_on_update(state, step, rank);
   }

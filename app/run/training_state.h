@@ -26,11 +26,19 @@ struct TrainingOptions {
 struct TrainingRank {
   Stream& stream;
   DataParallelGroups data_parallel;
-  Communicator& tensor;  // the ranks that divide each layer
-  Communicator& data;    // those that work on different samples
-  Communicator& world;   // all
+  Communicator& tensor;       // the ranks that divide each layer
+  Communicator& context;      // those that share each sequence
+  Communicator& micro_batch;  // both: those that work on the same samples
+  Communicator& tokens;       // those that work on different tokens
+  Communicator& world;        // all
+
+  // Its place among those that work on different samples.
+  int data_rank() const { return tokens.rank() / context.size(); }
+  int data_ranks() const { return tokens.size() / context.size(); }
+  ContextRank context_rank() const { return {.rank = context.rank(), .size = context.size()}; }
 };
 TrainingRank training_rank(Runtime& runtime);
+TrainingRank training_rank(Stream& stream, Mesh& mesh);
 
 class TrainingState {
  public:

@@ -6,8 +6,8 @@
 
 namespace octavo {
 
-ValidationBuffers::ValidationBuffers(const Config& config, Arena& arena, Stream& stream)
-    : batch(batch_shape(config), config.training.micro_batch_size, config.model.vocab_size, arena, stream),
+ValidationBuffers::ValidationBuffers(const Config& config, const ContextRank& context, Arena& arena, Stream& stream)
+    : batch(batch_shape(config, context), config.training.micro_batch_size, config.model.vocab_size, arena, stream),
       sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
 
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
@@ -15,10 +15,11 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
       samples_(config.data, {.batches = config.validation.batches,
                              .global_batch_size = config.training.global_batch_size,
                              .micro_batch_size = config.training.micro_batch_size,
-                             .rank = runtime.mesh().data().rank(),
-                             .num_ranks = runtime.mesh().data().size(),
+                             .rank = runtime.mesh().data_rank(),
+                             .num_ranks = runtime.mesh().shape().data(),
+                             .context = runtime.mesh().context_rank(),
                              .vocab_size = config.model.vocab_size}),
-      buffers_(config, arena, runtime.stream()) {}
+      buffers_(config, runtime.mesh().context_rank(), arena, runtime.stream()) {}
 
 // A bad token in the data of one rank ends all of them.
 const Batch* Validator::next_batch(size_t dataset) {
@@ -62,8 +63,8 @@ std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
     stream.synchronize();
     total += static_cast<double>(value);
   }
-  total = runtime_->sum_over_samples(total);
-  targets = runtime_->sum_over_samples(targets);
+  total = runtime_->sum_over_tokens(total);
+  targets = runtime_->sum_over_tokens(targets);
   return DatasetLoss{total / std::max(targets, 1.0), static_cast<int64_t>(targets)};
 }
 

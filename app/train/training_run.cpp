@@ -99,8 +99,9 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
                               .batch_size_warmup = config_.training.batch_size_warmup,
                               .steps_done = start_.step,
-                              .rank = runtime_.mesh().data().rank(),
-                              .num_ranks = runtime_.mesh().data().size(),
+                              .rank = runtime_.mesh().data_rank(),
+                              .num_ranks = runtime_.mesh().shape().data(),
+                              .context = runtime_.mesh().context_rank(),
                               .enters_stage = config_.stage.number > 1 && start_.step == config_.stage.steps_before,
                               .vocab_size = config_.model.vocab_size};
   data_report_.reset();
@@ -217,11 +218,11 @@ std::vector<int64_t> TrainingRun::targets_of_step(const Batch& batch) {
     return targets;
   }
   for (size_t row = 0; row < batch.dataset.size(); ++row) {
-    const auto length = static_cast<size_t>(seq_len);
+    const auto length = static_cast<size_t>(runtime_.mesh().context_rank().share(seq_len));
     targets[static_cast<size_t>(batch.dataset[row])] +=
         count_targets(std::span(batch.targets).subspan(row * length, length));
   }
-  for (int64_t& sum : targets) sum = static_cast<int64_t>(runtime_.sum_over_samples(static_cast<double>(sum)));
+  for (int64_t& sum : targets) sum = static_cast<int64_t>(runtime_.sum_over_tokens(static_cast<double>(sum)));
   return targets;
 }
 

@@ -54,7 +54,7 @@ class Head {
     fill(h_);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
     for (int64_t t = 0; t < shape_.tokens(); ++t) targets_.push_back(token(generator_));
-    const BlockContext context{config_, sdpa_shape(config_, shape_), {}, {}, alone_, stream_};
+    const BlockContext context{config_, sdpa_shape(config_, shape_), {}, {}, alone_, stream_, sequences_};
     const Tensor targets(targets_.data(), DType::kInt32, {shape_.tokens()});
     head_norm_forward(context, weights_, h_, zero_, activations_);
     head_loss(context, weights_, targets, activations_);
@@ -92,6 +92,7 @@ class Head {
   Stream stream_ = Stream::cpu();
   Buffer workspace_ = Buffer::host(Device::kCpu, head_workspace_bytes(config_, shape_, precision_, stream_));
   TensorGroup alone_{{}, shape_.tokens(), stream_};
+  ContextGroup sequences_{{}};
   ParameterLayout layout_;
   Arena arena_;
   ShardedParameters parameters_;

@@ -189,7 +189,7 @@ class TestedLayer {
     Array scaling(DType::kFloat32, {1});
     scaling.set(0, amax);
     quantize_part({.rows = weight.rows, .columns = weight.columns, .x = data_.weight, .amax = scaling, .amax_out = {}},
-                  shape_.divided, &group_, stream_);
+                  {.divided = shape_.divided, .group = &group_}, stream_);
     return weight;
   }
 

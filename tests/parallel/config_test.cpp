@@ -18,7 +18,18 @@ TEST(ParallelConfig, MeshShape) {
   EXPECT_EQ(shape.shard, 4);
   EXPECT_EQ(shape.tensor, 3);
   EXPECT_EQ(shape.data(), 8);
+  EXPECT_EQ(shape.shards(), 4);
   EXPECT_EQ(shape.ranks(), 24);
+}
+
+// Ranks that share sequences share the state, and read no samples of their own.
+TEST(ParallelConfig, MeshShapeWithContext) {
+  const MeshShape shape = ParallelConfig{-1, 2, 3, 4}.mesh_shape(48);
+  EXPECT_EQ(shape.shard, 2);
+  EXPECT_EQ(shape.context, 4);
+  EXPECT_EQ(shape.data(), 4);
+  EXPECT_EQ(shape.shards(), 8);
+  EXPECT_EQ(shape.ranks(), 48);
 }
 
 TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
@@ -26,7 +37,15 @@ TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
     expect_error<InputError>([&] { config.data_parallel_ranks(8); }, message);
   };
   expect_invalid({2, 1, 1}, "is 2, but this run has 8 ranks");
-  expect_invalid({-1, 3, 1}, "is 3, which does not divide the 8 ranks");
+  expect_invalid({-1, 3, 1},
+                 "is 3, which does not divide the 8 ranks of this run; the nearest number that it divides is 9");
+  expect_invalid(
+      {-1, 2, 1, 3},
+      "parallel.data_parallel_replicate 2 times parallel.context_parallel 3 times parallel.tensor_parallel 1 "
+      "is 6, which does not divide the 8 ranks of this run; the nearest number that it divides is 6");
+  expect_invalid({-1, 1, 1, 9}, "does not divide the 8 ranks of this run; the nearest number that it divides is 9");
+  expect_invalid({2, 1, 1, 2}, "is 4, but this run has 8 ranks");
+  expect_invalid({-1, 1, 1, 0}, "parallel.context_parallel is 0");
   expect_invalid({0, 1, 1}, "parallel.data_parallel_shard is 0");
   expect_invalid({-2, 1, 1}, "parallel.data_parallel_shard is -2");
   expect_invalid({-1, 0, 1}, "parallel.data_parallel_replicate is 0");

@@ -1,4 +1,4 @@
-// The mesh: every way to arrange the ranks along its three axes.
+// The mesh: every way to arrange the ranks along its four axes.
 #include <vector>
 
 #include "parallel/mesh.h"
@@ -14,7 +14,9 @@ class MeshRanks : public DeviceRanksTest {
     std::vector<ParallelConfig> meshes;
     for (int64_t replicate = 1; replicate <= size_; ++replicate) {
       for (int64_t tensor = 1; replicate * tensor <= size_; ++tensor) {
-        if (size_ % (replicate * tensor) == 0) meshes.push_back({-1, replicate, tensor});
+        for (int64_t context = 1; replicate * tensor * context <= size_; ++context) {
+          if (size_ % (replicate * tensor * context) == 0) meshes.push_back({-1, replicate, tensor, context});
+        }
       }
     }
     return meshes;
@@ -54,29 +56,43 @@ TEST_P(MeshRanks, EveryArrangement) {
     EXPECT_EQ(shape.ranks(), size_);
     EXPECT_EQ(shape.replicate, config.data_parallel_replicate);
     EXPECT_EQ(shape.tensor, config.tensor_parallel);
-    const auto rank_at = [&](int64_t replicate, int64_t shard, int64_t tensor) {
-      return static_cast<int32_t>((replicate * shape.shard + shard) * shape.tensor + tensor);
+    EXPECT_EQ(shape.context, config.context_parallel);
+    const auto rank_at = [&](int64_t replicate, int64_t shard, int64_t context, int64_t tensor) {
+      return static_cast<int32_t>(((replicate * shape.shard + shard) * shape.context + context) * shape.tensor +
+                                  tensor);
     };
     const int64_t i = mesh.rank(Axis::kReplicate);
     const int64_t j = mesh.rank(Axis::kShard);
+    const int64_t c = mesh.rank(Axis::kContext);
     const int64_t k = mesh.rank(Axis::kTensor);
-    EXPECT_EQ(rank_at(i, j, k), rank_);
-    EXPECT_EQ(mesh.data().rank(), i * shape.shard + j);
+    EXPECT_EQ(rank_at(i, j, c, k), rank_);
+    EXPECT_EQ(mesh.data_rank(), i * shape.shard + j);
+    EXPECT_EQ(mesh.context_rank(), (ContextRank{.rank = c, .size = shape.context}));
 
-    std::vector<int32_t> tensor, shard, replicate, data, world;
-    for (int64_t t = 0; t < shape.tensor; ++t) tensor.push_back(rank_at(i, j, t));
-    for (int64_t s = 0; s < shape.shard; ++s) shard.push_back(rank_at(i, s, k));
-    for (int64_t r = 0; r < shape.replicate; ++r) replicate.push_back(rank_at(r, j, k));
+    std::vector<int32_t> tensor, context, micro_batch, shard, replicate, tokens, world;
+    for (int64_t t = 0; t < shape.tensor; ++t) tensor.push_back(rank_at(i, j, c, t));
+    for (int64_t n = 0; n < shape.context; ++n) {
+      context.push_back(rank_at(i, j, n, k));
+      for (int64_t t = 0; t < shape.tensor; ++t) micro_batch.push_back(rank_at(i, j, n, t));
+    }
+    for (int64_t s = 0; s < shape.shard; ++s) {
+      for (int64_t n = 0; n < shape.context; ++n) shard.push_back(rank_at(i, s, n, k));
+    }
     for (int64_t r = 0; r < shape.replicate; ++r) {
-      for (int64_t s = 0; s < shape.shard; ++s) data.push_back(rank_at(r, s, k));
+      replicate.push_back(rank_at(r, j, c, k));
+      for (int64_t s = 0; s < shape.shard; ++s) {
+        for (int64_t n = 0; n < shape.context; ++n) tokens.push_back(rank_at(r, s, n, k));
+      }
     }
     for (int32_t r = 0; r < size_; ++r) world.push_back(r);
     EXPECT_EQ(members(mesh.tensor()), tensor);
     EXPECT_EQ(members(mesh.shard()), shard);
     EXPECT_EQ(members(mesh.replicate()), replicate);
-    EXPECT_EQ(members(mesh.data()), data);
+    EXPECT_EQ(members(mesh.context()), context);
+    EXPECT_EQ(members(mesh.micro_batch()), micro_batch);
+    EXPECT_EQ(members(mesh.tokens()), tokens);
     EXPECT_EQ(members(mesh.world()), world);
-    EXPECT_EQ(mesh.shard().rank(), mesh.rank(Axis::kShard));
+    EXPECT_EQ(mesh.shard().rank(), j * shape.context + c);
   }
 }
 
@@ -84,16 +100,17 @@ TEST_P(MeshRanks, EveryArrangement) {
 TEST_P(MeshRanks, SumsOverAxes) {
   for (const ParallelConfig& config : all_meshes()) {
     Mesh mesh(config, group_, stream_);
-    EXPECT_EQ(sum_over({&mesh.shard(), &mesh.replicate()}), sum_over({&mesh.data()}));
+    EXPECT_EQ(sum_over({&mesh.shard(), &mesh.replicate()}), sum_over({&mesh.tokens()}));
     EXPECT_EQ(sum_over({&mesh.tensor(), &mesh.shard(), &mesh.replicate()}), sum_over({&mesh.world()}));
-    EXPECT_EQ(sum_over({&mesh.data(), &mesh.tensor()}), sum_over({&mesh.world()}));
+    EXPECT_EQ(sum_over({&mesh.tokens(), &mesh.tensor()}), sum_over({&mesh.world()}));
+    EXPECT_EQ(sum_over({&mesh.context(), &mesh.tensor()}), sum_over({&mesh.micro_batch()}));
   }
 }
 
 TEST_P(MeshRanks, AxesWithTheSameRanksShareACommunicator) {
   Mesh mesh({}, group_, stream_);  // all ranks along the shard axis
   EXPECT_EQ(&mesh.shard(), &mesh.world());
-  EXPECT_EQ(&mesh.data(), &mesh.world());
+  EXPECT_EQ(&mesh.tokens(), &mesh.world());
   EXPECT_EQ(mesh.replicate().size(), 1);
   EXPECT_EQ(mesh.tensor().size(), 1);
 }

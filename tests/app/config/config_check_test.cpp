@@ -65,6 +65,59 @@ TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
   validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
 }
 
+TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
+  const auto keys = [](const char* seq_len, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"parallel.context_parallel=3", std::string("data.seq_len=") + seq_len});
+    return more;
+  };
+  const std::string sentence =
+      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two pieces of a sequence; "
+      "the "
+      "nearest is ";
+  expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30", 3);
+  expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "36", 3);
+  expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6", 3);
+  expect_invalid(keys("36"), "parallel.data_parallel_replicate 1 times parallel.context_parallel 3", 4);
+  expect_invalid(keys("54", {"parallel.tensor_parallel=4"}),
+                 "which does not divide the 18 tokens of a micro-batch (training.micro_batch_size 1 times data.seq_len "
+                 "54, shared by parallel.context_parallel 3)",
+                 12);
+  expect_invalid(
+      keys("384", {"precision.linear=fp8_blockwise"}),
+      "data.seq_len is 384, expected a multiple of 768 with parallel.context_parallel 3, as each of its ranks "
+      "has two pieces of a sequence and fp8_blockwise scales 128 tokens at a time; the nearest is 768",
+      3);
+  validate(load(kTrainable, keys("36")), 3);
+  validate(load(kTrainable, keys("36", {"parallel.tensor_parallel=2", "training.global_batch_size=8"})), 12);
+}
+
+TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
+  const auto refuse = [&](const std::vector<std::string>& overrides, const std::string& message) {
+    Config config = load(kTrainable, overrides);
+    resolve_device(config, Device::kCpu);
+    Config on_gpu = load(kTrainable, overrides);
+    expect_error<InputError>([&] { resolve_device(on_gpu, Device::kCuda); }, message);
+  };
+  refuse({"parallel.context_parallel=2", "data.seq_len=512", "data.document_mask=true"},
+         "data.document_mask is true with parallel.context_parallel 2, which attention has no kernels for on GPUs");
+  refuse(
+      {"parallel.context_parallel=2", "data.seq_len=640"},
+      "data.seq_len is 640, expected a multiple of 512 with parallel.context_parallel 2, as each of its ranks has two "
+      "pieces of a sequence of whole tiles of 128 tokens on GPUs; the nearest is 512");
+  Config config = load(kTrainable, {"parallel.context_parallel=2", "data.seq_len=1024"});
+  resolve_device(config, Device::kCuda);
+}
+
+// Tokens of a micro-batch are counted in 32 bits where they are sorted, and on GPUs.
+TEST_F(ConfigTest, MicroBatchesOfTooManyTokensAreRefused) {
+  const std::vector<std::string> keys = {"data.seq_len=16777216", "training.micro_batch_size=128",
+                                         "training.global_batch_size=128"};
+  expect_invalid(keys, "is 2147483648 tokens of a rank, expected fewer than 2147483648");
+  std::vector<std::string> shared = keys;
+  shared.push_back("parallel.context_parallel=2");
+  validate(load(kTrainable, shared), 2);
+}
+
 TEST_F(ConfigTest, SmallerBatchesAtTheStart) {
   const auto warmup = [](const char* phases) { return std::string("training.batch_size_warmup=") + phases; };
   const std::string batch = "training.global_batch_size=32";

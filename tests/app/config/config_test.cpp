@@ -60,7 +60,7 @@ optimizer:
 precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_first_layers: 1, bf16_last_layers: 2, fp8_all_gather: false,
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
-parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, tensor_parallel_chunks: 8, reshard_after_forward: true,
+parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
            nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
@@ -142,6 +142,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.data_parallel_shard, 2);
   EXPECT_EQ(config.parallel.data_parallel_replicate, 3);
   EXPECT_EQ(config.parallel.tensor_parallel, 4);
+  EXPECT_EQ(config.parallel.context_parallel, 2);
   EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
   EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
   EXPECT_TRUE(config.parallel.accumulate_unsharded);

@@ -13,6 +13,7 @@ class ActivationCheckpointingTest(Meshes):
         "one rank": (1, []),
         "two shards": (2, ["parallel.reshard_after_forward=true"]),
         "tensor parallel": (2, ["parallel.tensor_parallel=2"]),
+        "context parallel": (2, ["parallel.context_parallel=2"]),
     }
 
     def run_mode(self, linear, ranks, mesh, mode):
@@ -38,6 +39,13 @@ class ActivationCheckpointingTest(Meshes):
             with self.subTest(linear=linear):
                 self.assertEqual(runs[1], runs[0])
                 self.assertEqual(runs[2], runs[0])
+
+    def test_row_scales_on_ranks_that_share_sequences(self):
+        runs = [self.run_mesh("precision.linear=fp8_rowwise", f"activation_checkpointing.mode={mode}",
+                              "parallel.context_parallel=2", ranks=2, steps=2, model=self.MODEL)
+                for mode in ("none", "selective", "full")]
+        self.assertEqual(runs[1], runs[0])
+        self.assertEqual(runs[2], runs[0])
 
     def test_weights_of_rows_gathered_anew(self):
         runs = [self.run_mesh("precision.linear=fp8_rowwise", f"activation_checkpointing.mode={mode}",

@@ -27,6 +27,7 @@ class PlanTest(Scratch):
         self.check_allocates(2)
         self.check_allocates(2, "parallel.reshard_after_forward=true", "precision.linear=fp8_delayed")
         self.check_allocates(2, "parallel.tensor_parallel=2", "model.num_kv_heads=2")
+        self.check_allocates(2, "parallel.context_parallel=2", "data.document_mask=true")
         self.check_allocates(2, "parallel.data_parallel_replicate=2", "parallel.accumulate_unsharded=true")
 
     def test_validation_counts(self):
@@ -39,7 +40,7 @@ class PlanTest(Scratch):
     def test_gpus_without_a_gpu(self):
         plan = self.plan(MODEL_8B, "--gpus", 2, "training.global_batch_size=4")
         self.assertEqual(plan["parameters"], 8030261248)
-        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 2, "tensor": 1})
+        self.assertEqual(plan["mesh"], {"replicate": 1, "shard": 2, "context": 1, "tensor": 1})
         # Measured: 133.7 GiB in use.
         self.assertAlmostEqual(plan["memory"]["total_bytes"] / GIB, 133.7, delta=0.5)
         self.assertTrue(plan["memory"]["fits"])

@@ -22,8 +22,8 @@ class CheckedTraining {
       : draw_(with_check(draw, check_every)),
         stream_(stream),
         mesh_(draw_.config.parallel, group, stream),
-        place_{stream, {&mesh_.shard(), &mesh_.replicate()}, mesh_.tensor(), mesh_.data(), mesh_.world()},
-        rows_(draw_.config.training.global_batch_size / mesh_.data().size()),
+        place_(training_rank(stream, mesh_)),
+        rows_(draw_.config.training.global_batch_size / place_.data_ranks()),
         layout_(draw_.config.model, {.rank = mesh_.tensor().rank(), .size = mesh_.tensor().size()}),
         arena_(stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
         state_(draw_.options(layout_, rows_), place_, arena_) {
@@ -94,7 +94,7 @@ class CheckedTraining {
   Batch make_batch(int64_t step) const {
     Batch batch;
     for (int64_t row = 0; row < rows_; ++row) {
-      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + place_.data.rank() * rows_ + row));
+      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + place_.data_rank() * rows_ + row));
       int64_t document = 0;
       for (int64_t t = 0; t < draw_.config.data.seq_len; ++t) {
         if (dice.number(0, 9) == 0) document = t;

@@ -7,6 +7,7 @@
 #include "app/config/config_check.h"
 #include "app/run/training_state.h"
 #include "core/error.h"
+#include "kernels/context_sdpa.h"
 
 namespace octavo {
 
@@ -88,7 +89,8 @@ inline ActivationCheckpointing draw_checkpointing(Dice& dice) {
 
 inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.tensor_parallel = dice.divisor_of(ranks);
-  parallel.data_parallel_replicate = dice.divisor_of(ranks / parallel.tensor_parallel);
+  parallel.context_parallel = dice.divisor_of(ranks / parallel.tensor_parallel);
+  parallel.data_parallel_replicate = dice.divisor_of(ranks / parallel.tensor_parallel / parallel.context_parallel);
   parallel.tensor_parallel_chunks = dice.number(1, 3);
   parallel.accumulate_unsharded = dice.yes();
 }
@@ -129,7 +131,8 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   Config& c = draw.config;
   draw_parallel(dice, ranks, c.parallel);
   const int64_t tensor_ranks = c.parallel.tensor_parallel;
-  const int64_t data_ranks = ranks / tensor_ranks;
+  const int64_t context_ranks = c.parallel.context_parallel;
+  const int64_t data_ranks = ranks / tensor_ranks / context_ranks;
 
   c.precision.compute = gpu ? DType::kBFloat16 : DType::kFloat32;
   c.precision.linear = draw_recipe(dice);
@@ -143,6 +146,13 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.data.seq_len = unit > 1 ? tokens_unit * dice.number(1, unit == 128 ? 1 : 3) : tensor_ranks * dice.number(1, 12);
   if (device == Device::kCuda && c.data.seq_len == 1) c.data.seq_len = 2;
   c.data.document_mask = dice.yes();
+  if (context_ranks > 1) {  // two pieces each
+    c.data.seq_len *= 2 * context_ranks;
+    if (gpu) {
+      c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextPieceUnit);
+      c.data.document_mask = false;
+    }
+  }
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
   // A scale of FP8 is of a micro-batch.
   draw.one_rank_micro_batch_size =
@@ -164,13 +174,14 @@ inline std::string MeshDraw::describe() const {
   return fmt::format(
       "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}, vocabulary {}{}; sequences of {}{}, global batch "
       "{}, "
-      "micro-batch {}, on one rank {}; copies {}, tensor ranks {} in {} stretches; weights {}, gradients {}; linears "
+      "micro-batch {}, on one rank {}; copies {}, context ranks {}, tensor ranks {} in {} stretches; weights {}, "
+      "gradients {}; linears "
       "{}, "
       "{} of them not in FP8, gathered {}, lm_head {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
       m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
       m.tie_word_embeddings ? ", tied" : "", config.data.seq_len, config.data.document_mask ? " with documents" : "",
       config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
-      p.data_parallel_replicate, p.tensor_parallel, p.tensor_parallel_chunks,
+      p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
       reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
       precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "data/sample_batch.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -89,8 +90,8 @@ class Ranks {
       : stream_(stream), mesh_(std::make_unique<Mesh>(config, group, stream)) {}
 
   TrainingRank place() const {
-    if (!mesh_) return {stream_, {}, *alone_, *alone_, *alone_};
-    return {stream_, {&mesh_->shard(), &mesh_->replicate()}, mesh_->tensor(), mesh_->data(), mesh_->world()};
+    if (!mesh_) return {stream_, {}, *alone_, *alone_, *alone_, *alone_, *alone_};
+    return training_rank(stream_, *mesh_);
   }
 
  private:
@@ -105,7 +106,7 @@ class Training {
   Training(const MeshDraw& draw, const Ranks& ranks)
       : draw_(draw),
         place_(ranks.place()),
-        rows_(draw.config.training.global_batch_size / place_.data.size()),
+        rows_(draw.config.training.global_batch_size / place_.data_ranks()),
         layout_(draw.config.model, {.rank = place_.tensor.rank(), .size = place_.tensor.size()}),
         arena_(place_.stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
         state_(draw_.options(layout_, rows_), place_, arena_) {
@@ -117,8 +118,11 @@ class Training {
   Trace run(const std::function<void()>& after_first) {
     Trace trace;
     for (int64_t step = 1; step <= kSteps; ++step) {
-      const int64_t begin = place_.data.rank() * rows_;
-      state_.batch.upload(make_batch(draw_, step, begin, begin + rows_));
+      const int64_t begin = place_.data_rank() * rows_;
+      Batch batch;
+      append_share(make_batch(draw_, step, begin, begin + rows_), place_.context_rank(), draw_.config.data.seq_len,
+                   batch);
+      state_.batch.upload(batch);
       training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()}, place_);
       const float z_loss = state_.z_loss.defined() ? read(state_.z_loss)[0] : 0.0f;
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));
@@ -246,8 +250,10 @@ class MeshDraws : public DeviceRanksTest {
 
   Tolerance tolerance_of(const MeshDraw& draw) const {
     if (is_cuda()) return {.loss = 1e-2, .norm = 5e-2, .gradient = 3e-1, .weight = 1e-2};
-    // Sums over tensor-parallel ranks round in another order, which tips some casts, and then more in every layer.
-    const bool tips = draw.is_fp8() && draw.config.parallel.tensor_parallel > 1;
+    // Sums over tensor-parallel ranks, and of the gradients of keys over context-parallel ones, round in another order,
+    // which tips some casts, and then more in every layer.
+    const ParallelConfig& parallel = draw.config.parallel;
+    const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
     if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4};
     if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6};
     return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 1e-6};

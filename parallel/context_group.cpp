@@ -1,0 +1,87 @@
+#include "parallel/context_group.h"
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+int64_t bytes_of_row(const Tensor& rows) { return rows.dim(1) * dtype_bytes(rows.dtype()); }
+
+char* first_byte(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
+
+// The pieces of all ranks in `all`, rank by rank, and in `whole`, by position: copies from the one to the other.
+void reorder(const Tensor& whole, const Tensor& all, int64_t batch, int64_t ranks, bool to_whole, Stream& stream) {
+  const ContextRank first{.rank = 0, .size = ranks};
+  const int64_t piece_bytes = whole.bytes() / (batch * first.whole_pieces());
+  const int64_t sequence_bytes = whole.bytes() / batch;
+  for (ContextRank rank = first; rank.rank < ranks; ++rank.rank) {
+    for (int64_t i = 0; i < rank.pieces(); ++i) {
+      char* in_whole = first_byte(whole) + rank.piece(i) * piece_bytes;
+      char* in_all = first_byte(all) + rank.rank * (all.bytes() / ranks) + i * piece_bytes;
+      const int64_t share_bytes = sequence_bytes / ranks;
+      stream.copy_rows({.dst = to_whole ? in_whole : in_all,
+                        .dst_stride = to_whole ? sequence_bytes : share_bytes,
+                        .src = to_whole ? in_all : in_whole,
+                        .src_stride = to_whole ? share_bytes : sequence_bytes,
+                        .row_bytes = piece_bytes,
+                        .count = batch});
+    }
+  }
+}
+
+void check_shapes(const Tensor& whole, const ContextGroup::Columns& columns, int64_t batch,
+                  const ContextScratch& scratch) {
+  const Tensor& mine = scratch.mine;
+  expect_tensor(columns.rows, "rows of a share", mine.dtype(), {mine.dim(0), columns.rows.dim(1)});
+  expect_tensor(whole, "whole sequences", mine.dtype(), {scratch.all.dim(0), mine.dim(1)});
+  CHECK(columns.begin + mine.dim(1) <= columns.rows.dim(1) && mine.dim(0) % batch == 0,
+        "columns {} on of {} for {}, {} sequences", columns.begin, columns.rows.describe(), mine.describe(), batch);
+}
+
+}  // namespace
+
+ContextScratch::ContextScratch(const ContextRank& context, int64_t tokens, int64_t width, DType dtype, Arena& arena)
+    : mine(arena.allocate("keys and values of a rank", dtype, {tokens, width}, Lifetime::kBlock)),
+      all(arena.allocate("keys and values of all ranks", dtype, {context.size * tokens, width}, Lifetime::kBlock)) {}
+
+ContextRank ContextGroup::place() const {
+  const Communicator* ranks = options_.ranks;
+  return ranks != nullptr ? ContextRank{.rank = ranks->rank(), .size = ranks->size()} : ContextRank{};
+}
+
+void ContextGroup::gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch,
+                          const char* what, Stream& stream) const {
+  check_shapes(whole, mine, batch, scratch);
+  stream.copy_rows({.dst = scratch.mine.raw(),
+                    .dst_stride = bytes_of_row(scratch.mine),
+                    .src = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
+                    .src_stride = bytes_of_row(mine.rows),
+                    .row_bytes = bytes_of_row(scratch.mine),
+                    .count = scratch.mine.dim(0)});
+  options_.ranks->all_gather(scratch.all, scratch.mine, stream, what);
+  reorder(whole, scratch.all, batch, options_.ranks->size(), true, stream);
+}
+
+void ContextGroup::reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch,
+                                  const ContextScratch& scratch, const char* what, Stream& stream) const {
+  check_shapes(whole, mine, batch, scratch);
+  reorder(whole, scratch.all, batch, options_.ranks->size(), false, stream);
+  options_.ranks->reduce_scatter_sum(scratch.mine, scratch.all, stream, what);
+  stream.copy_rows({.dst = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
+                    .dst_stride = bytes_of_row(mine.rows),
+                    .src = scratch.mine.raw(),
+                    .src_stride = bytes_of_row(scratch.mine),
+                    .row_bytes = bytes_of_row(scratch.mine),
+                    .count = scratch.mine.dim(0)});
+}
+
+void ContextGroup::all_reduce_max(const Tensor& tensor, const char* what, Stream& stream) const {
+  options_.ranks->all_reduce_max(tensor, stream, what);
+}
+
+void ContextGroup::all_reduce_max_of_micro_batch(const Tensor& tensor, const char* what, Stream& stream) const {
+  options_.micro_batch->all_reduce_max(tensor, stream, what);
+}
+
+}  // namespace octavo
