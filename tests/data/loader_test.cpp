@@ -68,6 +68,40 @@ TEST_F(LoaderTest, BatchesAreTheSamplesOfTheStream) {
   }
 }
 
+// Pieces r and 2 N - 1 - r of every sample, with the positions of documents in the whole sample.
+TEST_F(LoaderTest, RanksThatShareSamplesHaveTheirPieces) {
+  DataConfig config = config_;
+  config.document_mask = true;
+  config.seq_len = 24;
+  config.validation = config.train;
+  for (const int64_t ranks : {2, 3, 4}) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const ContextRank context{.rank = rank, .size = ranks};
+      Loader whole(config, {.global_batch_size = 4, .rank = 1, .num_ranks = 2});
+      Loader shared(config, {.global_batch_size = 4, .rank = 1, .num_ranks = 2, .context = context});
+      ValidationSet all(config, {.global_batch_size = 4, .micro_batch_size = 2});
+      ValidationSet part(config, {.global_batch_size = 4, .micro_batch_size = 2, .context = context});
+      const auto expect_share = [&](const Batch& batch, const Batch& of) {
+        const int64_t length = config.seq_len / (2 * ranks);
+        ASSERT_EQ(std::ssize(batch.inputs), 2 * 2 * length);
+        for (int64_t t = 0; t < std::ssize(batch.inputs); ++t) {
+          const int64_t token = t % (2 * length);
+          const int64_t piece = token < length ? rank : 2 * ranks - 1 - rank;
+          const auto from = static_cast<size_t>(t / (2 * length) * config.seq_len + piece * length + token % length);
+          ASSERT_EQ(batch.inputs[static_cast<size_t>(t)], of.inputs[from]);
+          ASSERT_EQ(batch.targets[static_cast<size_t>(t)], of.targets[from]);
+          ASSERT_EQ(batch.document_start[static_cast<size_t>(t)], of.document_start[from]);
+        }
+      };
+      for (int step = 0; step < 5; ++step) {
+        expect_share(shared.next(), whole.next());
+        EXPECT_EQ(shared.state_json(), whole.state_json());
+        expect_share(*part.next(0), *all.next(0));
+      }
+    }
+  }
+}
+
 // Behind the last token of a document, which is eos here: also where that is the last of a sample.
 TEST_F(LoaderTest, DocumentMaskTakesNoTargetFromTheNextDocument) {
   DataConfig config = config_;

@@ -64,6 +64,20 @@ TEST_P(ShardParity, SumTerms) {
   }
 }
 
+TEST_P(ShardParity, AddToItsOwnDtype) {
+  for (const int64_t n : kLengths) {
+    for (const auto& [out_offset, x_offset] : kOffsets) {
+      Twin out(dtype(), {n}, out_offset);
+      Twin x(dtype(), {n}, x_offset);
+      fill(out);
+      fill(x, 3.0f);
+      on_both([&](Stream& s) { add({out.on(s), x.on(s)}, s); });
+      SCOPED_TRACE(fmt::format("{} elements from {} to {}", n, x_offset, out_offset));
+      expect_equal_bytes(out, "add");
+    }
+  }
+}
+
 TEST_P(ShardParity, Cast) {
   for (const int64_t n : kLengths) {
     for (const auto& [out_offset, x_offset] : kOffsets) {

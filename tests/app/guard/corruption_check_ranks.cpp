@@ -7,6 +7,7 @@
 
 #include "app/guard/corruption_check.h"
 #include "app/run/weights.h"
+#include "data/sample_batch.h"
 #include "parallel/mesh.h"
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -90,8 +91,13 @@ class CheckedTraining {
     return draw;
   }
 
-  // This rank's rows of the global batch.
+  // This rank's rows of the global batch, and of each its share.
   Batch make_batch(int64_t step) const {
+    Batch batch;
+    append_share(make_rows(step), place_.context_rank(), draw_.config.data.seq_len, batch);
+    return batch;
+  }
+  Batch make_rows(int64_t step) const {
     Batch batch;
     for (int64_t row = 0; row < rows_; ++row) {
       mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + place_.data_rank() * rows_ + row));

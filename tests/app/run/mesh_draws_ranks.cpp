@@ -273,6 +273,40 @@ TEST_P(MeshDraws, EqualOneRank) {
   }
 }
 
+// Shared by all ranks, and by some of them beside each other axis: pieces of an odd number of tokens (on the CPU),
+// documents, several sequences at once, accumulated, in every mode of activation checkpointing.
+TEST_P(MeshDraws, RanksThatShareSequences) {
+  using Mode = ActivationCheckpointing::Mode;
+  Mode mode = Mode::kNone;
+  for (int64_t context = 2; context <= size_; ++context) {
+    if (size_ % context != 0) continue;
+    for (const auto& [replicate, tensor] : {std::pair<int64_t, int64_t>{1, 1}, {size_ / context, 1}, {1, 2}}) {
+      if (size_ / context % (replicate * tensor) != 0) continue;
+      MeshDraw draw;
+      draw.config.model = {.hidden_size = 64,
+                           .intermediate_size = 96,
+                           .num_layers = 3,
+                           .num_heads = 4,
+                           .num_kv_heads = 2,
+                           .head_dim = 32,
+                           .vocab_size = 200,
+                           .rope_scaling = std::nullopt};
+      draw.config.precision.compute = is_cuda() ? DType::kBFloat16 : DType::kFloat32;
+      draw.config.parallel.context_parallel = context;
+      draw.config.parallel.data_parallel_replicate = replicate;
+      draw.config.parallel.tensor_parallel = tensor;
+      draw.config.data.seq_len = 2 * context * (is_cuda() ? kContextPieceUnit : 5);
+      draw.config.data.document_mask = !is_cuda();
+      draw.config.training.micro_batch_size = 2;
+      draw.config.training.global_batch_size = 4 * size_ / context / tensor;
+      draw.reshard_after_forward = replicate == 1;
+      mode = mode == Mode::kFull ? Mode::kNone : static_cast<Mode>(static_cast<int>(mode) + 1);
+      draw.checkpointing = {.mode = mode, .ratio = mode == Mode::kBlock ? 0.67 : 1.0};
+      expect_equal_to_one_rank(draw, tolerance_of(draw));
+    }
+  }
+}
+
 // No number of ranks but powers of two divides these units, and what is gathered lies over what is reduced.
 TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   MeshDraw draw;

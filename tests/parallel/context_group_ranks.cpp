@@ -1,0 +1,75 @@
+// The ranks that share sequences: what is gathered comes in the order of the sequences, and sums go back to whose
+// tokens they are of.
+#include "parallel/context_group.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+class ContextGroupRanks : public DeviceRanksTest {
+ protected:
+  std::vector<float> read(const Tensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    stream_.copy(values.data(), tensor.raw(), tensor.bytes());
+    stream_.synchronize();
+    return values;
+  }
+  void write(const Tensor& tensor, const std::vector<float>& values) {
+    stream_.copy(tensor.raw(), values.data(), tensor.bytes());
+    stream_.synchronize();
+  }
+};
+
+TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
+  const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
+  const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});
+  const ContextRank place = group.place();
+  ASSERT_EQ(place, (ContextRank{.rank = rank_, .size = size_}));
+  constexpr int64_t kBatch = 3;
+  constexpr int64_t kLength = 5;  // of a piece
+  constexpr int64_t kRow = 11;    // of which columns 4 to 9 travel
+  constexpr int64_t kBegin = 4;
+  constexpr int64_t kWidth = 6;
+  const int64_t whole_tokens = 2 * size_ * kLength;
+  const int64_t share = place.share(whole_tokens);
+  Arena arena(stream_.device(), int64_t{1} << 20);
+  const Tensor rows = arena.allocate("rows", DType::kFloat32, {kBatch * share, kRow});
+  const Tensor whole = arena.allocate("whole", DType::kFloat32, {kBatch * whole_tokens, kWidth});
+  const ContextScratch scratch(place, kBatch * share, kWidth, DType::kFloat32, arena);
+  // A number that says whose it is: sequence, position, column.
+  const auto number = [](int64_t sequence, int64_t position, int64_t column) {
+    return static_cast<float>((sequence * 1000 + position) * 100 + column);
+  };
+
+  std::vector<float> mine;
+  for (int64_t t = 0; t < kBatch * share; ++t) {
+    for (int64_t column = 0; column < kRow; ++column) {
+      mine.push_back(number(t / share, place.position(t % share, whole_tokens), column - kBegin));
+    }
+  }
+  write(rows, mine);
+  group.gather(whole, {rows, kBegin}, kBatch, scratch, "numbers", stream_);
+  std::vector<float> expected;
+  for (int64_t sequence = 0; sequence < kBatch; ++sequence) {
+    for (int64_t position = 0; position < whole_tokens; ++position) {
+      for (int64_t column = 0; column < kWidth; ++column) expected.push_back(number(sequence, position, column));
+    }
+  }
+  EXPECT_EQ(read(whole), expected);
+
+  // Every rank has rank + 1 times the numbers.
+  const float ranks = static_cast<float>(size_ * (size_ + 1) / 2);
+  for (float& value : expected) value *= static_cast<float>(rank_ + 1);
+  write(whole, expected);
+  group.reduce_scatter({rows, kBegin}, whole, kBatch, scratch, "numbers", stream_);
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const auto column = static_cast<int64_t>(i) % kRow;
+    if (column >= kBegin && column < kBegin + kWidth) mine[i] *= ranks;
+  }
+  EXPECT_EQ(read(rows), mine) << "the other columns are left as they are";
+}
+
+INSTANTIATE_ON_DEVICES(ContextGroupRanks);
+
+}  // namespace
+}  // namespace octavo
