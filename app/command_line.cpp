@@ -129,6 +129,10 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
       ->check(CLI::PositiveNumber);
   plan->add_option("--network-latency-us", line.plan.network_latency_us, "of one hop between nodes")
       ->check(CLI::NonNegativeNumber);
+  plan->add_option("--network-oversubscription", line.plan.network_oversubscription,
+                   "of the links between leaf switches; 1: none")
+      ->check(CLI::Range(1.0, 1e6))
+      ->default_str("the machine's, or 1");
   plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
   plan->add_flag("--published", line.plan.published, "predictions beside the published throughput of other systems");
   plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")

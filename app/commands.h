@@ -45,7 +45,8 @@ struct PlanArguments {
   std::string machine = "h200";  // a name of machines/, or a machine file
   int64_t gpus_per_node = 8;
   double network_gbps = 400;
-  double network_latency_us = 10;
+  double network_latency_us = 14;
+  double network_oversubscription = 0;  // 0: the machine's
   bool search = false;
   bool published = false;
   double price_per_gpu_hour = 0;  // dollars; 0: not asked

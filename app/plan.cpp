@@ -12,6 +12,7 @@
 #include "app/plan/machine_files.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
+#include "app/plan/published.h"
 #include "app/report/memory_page.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
@@ -40,9 +41,14 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
   PlanTarget target;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
   target.device.gpus_per_node = arguments.gpus_per_node;
-  target.cluster = {arguments.gpus_per_node, arguments.network_gbps, arguments.network_latency_us};
   const bool on_cpu = config.device == DeviceChoice::kCpu;
   const MachineRates machine = find_machine(arguments.machine);
+  target.cluster = {.gpus_per_node = arguments.gpus_per_node,
+                    .network_gbps = arguments.network_gbps,
+                    .network_latency_us = arguments.network_latency_us,
+                    .network_oversubscription = arguments.network_oversubscription > 0
+                                                    ? arguments.network_oversubscription
+                                                    : machine.network_oversubscription};
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
   target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
   CHECK_INPUT(on_cpu || machine.device != "cpu",
@@ -89,7 +95,8 @@ std::string unfitting(const PlanReport& report) {
   return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
 }
 
-// A published set-up with the config's other keys, `micro_batch` sequences a data-parallel rank and step.
+// A published set-up with the config's other keys, micro-batches of `micro_batch` sequences, one of them a step where
+// its batch is not stated.
 Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const PlanArguments& arguments,
                     const PlanTarget& target, ProcessGroup& group) {
   ConfigArguments config = arguments.config;
@@ -102,7 +109,8 @@ Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const Plan
       "parallel.context_parallel=1",
       fmt::format("parallel.tensor_parallel={}", setup.tensor),
       fmt::format("training.micro_batch_size={}", micro_batch),
-      fmt::format("training.global_batch_size={}", micro_batch * setup.gpus / setup.tensor)};
+      fmt::format("training.global_batch_size={}",
+                  setup.global_batch > 0 ? setup.global_batch : micro_batch * setup.gpus / setup.tensor)};
   config.overrides.insert(config.overrides.end(), changes.begin(), changes.end());
   return make_plan(load_planned_config(config, target), target, group);
 }
@@ -110,7 +118,8 @@ Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const Plan
 nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarget& target, ProcessGroup& group) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const PublishedSetup& setup : published_setups()) {
-    for (const int64_t micro_batch : {1, 2}) {
+    for (const int64_t micro_batch : {1, 2, 16}) {
+      if (setup.micro_batch > 0 ? micro_batch != setup.micro_batch : micro_batch > 2) continue;
       PlanTarget there = target;
       there.gpus = setup.gpus;
       const Plan plan = plan_published(setup, micro_batch, arguments, there, group);
@@ -127,6 +136,7 @@ nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarge
                       {"published_wps", setup.wps},
                       {"predicted_on", target.machine->device},
                       {"wps", plan.prediction->wps},
+                      {"error", plan.prediction->wps / setup.wps - 1},
                       {"mfu", plan.prediction->mfu},
                       {"bound", cost_kind_name(plan.prediction->bound)},
                       {"total_bytes", plan.memory.total_bytes()},
@@ -163,7 +173,9 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
               "--search, --published, --price-per-gpu-hour and --html need rates, and device is cpu; expected "
               "--machine FILE of a CPU");
   if (arguments.published) {
-    const nlohmann::ordered_json rows = published(arguments, target, group);
+    const nlohmann::ordered_json rows = {
+        {"training", published(arguments, target, group)},
+        {"collectives", published_collectives_json(target.machine.value(), target.cluster)}};
     if (arguments.json) {
       std::cout << printable_json(rows, 2) << "\n";
     } else {

@@ -121,27 +121,30 @@ OrderedJson to_json(const MachineRates& rates) {
                         {"k", p.k},
                         {"flops", p.flops}});
   }
-  return {{"format", kFormat},
-          {"version", kVersion},
-          {"name", rates.name},
-          {"device", rates.device},
-          {"gpu_memory_bytes", rates.gpu_memory_bytes},
-          {"multiprocessors", rates.multiprocessors},
-          {"product_flops", rates.product_flops},
-          {"products", products},
-          {"attention_shape",
-           {{"batch", a.batch},
-            {"seq_len", a.seq_len},
-            {"num_heads", a.num_heads},
-            {"num_kv_heads", a.num_kv_heads},
-            {"head_dim", a.head_dim}}},
-          {"attention_forward_flops", a.forward_flops},
-          {"attention_backward_flops", a.backward_flops},
-          {"multiply_add_flops", rates.multiply_add_flops > 0 ? OrderedJson(rates.multiply_add_flops) : OrderedJson()},
-          {"memory_bytes_per_s", rates.memory_bytes_per_s},
-          {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
-          {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
-          {"versions", rates.versions}};
+  OrderedJson json{
+      {"format", kFormat},
+      {"version", kVersion},
+      {"name", rates.name},
+      {"device", rates.device},
+      {"gpu_memory_bytes", rates.gpu_memory_bytes},
+      {"multiprocessors", rates.multiprocessors},
+      {"product_flops", rates.product_flops},
+      {"products", products},
+      {"attention_shape",
+       {{"batch", a.batch},
+        {"seq_len", a.seq_len},
+        {"num_heads", a.num_heads},
+        {"num_kv_heads", a.num_kv_heads},
+        {"head_dim", a.head_dim}}},
+      {"attention_forward_flops", a.forward_flops},
+      {"attention_backward_flops", a.backward_flops},
+      {"multiply_add_flops", rates.multiply_add_flops > 0 ? OrderedJson(rates.multiply_add_flops) : OrderedJson()},
+      {"memory_bytes_per_s", rates.memory_bytes_per_s},
+      {"collectives", rates.collectives ? collectives_json(*rates.collectives) : OrderedJson()},
+      {"disk_write_bytes_per_s", rates.disk_write_bytes_per_s},
+      {"versions", rates.versions}};
+  if (rates.network_oversubscription > 1) json["network_oversubscription"] = rates.network_oversubscription;
+  return json;
 }
 
 MachineRates machine_rates_from_json(const Json& json, const std::string& where) {
@@ -160,6 +163,7 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
                      .multiply_add_flops = 0,
                      .memory_bytes_per_s = r.rate("memory_bytes_per_s"),
                      .collectives = std::nullopt,
+                     .network_oversubscription = 1,
                      .disk_write_bytes_per_s = r.rate("disk_write_bytes_per_s"),
                      .versions = {}};
   const Reader product_flops = r.object("product_flops");
@@ -170,6 +174,11 @@ MachineRates machine_rates_from_json(const Json& json, const std::string& where)
   for (const Reader& product : r.list("products")) rates.products.push_back(read_product(product));
   if (json.contains("multiply_add_flops") && !r.at("multiply_add_flops").is_null()) {
     rates.multiply_add_flops = r.rate("multiply_add_flops");
+  }
+  if (json.contains("network_oversubscription")) {
+    rates.network_oversubscription = r.rate("network_oversubscription");
+    CHECK_INPUT(rates.network_oversubscription >= 1, "{}: network_oversubscription is {}, expected 1 or more", where,
+                rates.network_oversubscription);
   }
   if (!r.at("collectives").is_null()) rates.collectives = read_collectives(r.object("collectives"));
   const Reader versions = r.object("versions");

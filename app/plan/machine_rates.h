@@ -84,7 +84,10 @@ struct MachineRates {
   double multiply_add_flops = 0;
   double memory_bytes_per_s = 0;               // of the device, read and written together
   std::optional<CollectiveRates> collectives;  // with several ranks
-  double disk_write_bytes_per_s = 0;           // of one rank while all write, down to the device
+  // By how much the links between leaf switches are too few (app/plan/network_model.h); stated, not measured, and left
+  // out of the file where it is 1.
+  double network_oversubscription = 1;
+  double disk_write_bytes_per_s = 0;  // of one rank while all write, down to the device
   std::map<std::string, std::string> versions;
 };
 

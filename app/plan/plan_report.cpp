@@ -1,5 +1,6 @@
 #include "app/plan/plan_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 
@@ -240,41 +241,6 @@ void print_flops(const OrderedJson& report) {
 
 }  // namespace
 
-const std::vector<PublishedSetup>& published_setups() {
-  static const std::vector<PublishedSetup> kSetups = [] {
-    struct Wps {
-      const char* preset;
-      int64_t gpus;
-      int64_t tensor;
-      const char* table;
-      double bfloat16;
-      double float8;  // tensorwise
-    };
-    constexpr Wps kTables[] = {{"llama3_8b", 128, 1, "table 1", 8000, 10000},
-                               {"llama3_70b", 256, 1, "table 1", 956, 1430},
-                               {"llama3_405b", 512, 4, "table 1", 149, 227},
-                               {"llama3_70b", 512, 1, "table 3", 960, 1448},
-                               {"llama3_405b", 512, 4, "table 3", 152, 217}};
-    std::vector<PublishedSetup> setups;
-    for (const Wps& row : kTables) {
-      for (const bool float8 : {false, true}) {
-        setups.push_back({.preset = row.preset,
-                          .gpus = row.gpus,
-                          .gpus_stated = std::string(row.table) == "table 3",
-                          .tensor = row.tensor,
-                          .linear = float8 ? "fp8_tensorwise" : "bfloat16",
-                          .wps = float8 ? row.float8 : row.bfloat16,
-                          .system = "torchtitan",
-                          .hardware = "H100",
-                          .table = row.table,
-                          .source = "https://pytorch.org/blog/training-using-float8-fsdp2"});
-      }
-    }
-    return setups;
-  }();
-  return kSetups;
-}
-
 OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
   const Plan& plan = report.plan;
   const Config& config = plan.config;
@@ -355,26 +321,6 @@ void print_search(const OrderedJson& r) {
                              row["step_ms"].get<double>(), gib(row["total_bytes"]), dollars,
                              row["bound"].get<std::string>());
   }
-}
-
-void print_published(const OrderedJson& rows) {
-  std::cout << fmt::format("{:<12}{:>5} {:>7}  {:<15}{:<11}{:>6}{:>10}{:>11}{:>8}  {:<13} {}\n", "model", "GPUs",
-                           "tensor", "precision", "system", "micro", "published", "predicted", "GiB", "memory",
-                           "source");
-  for (const OrderedJson& row : rows) {
-    const bool stated = row["gpus_stated"];
-    std::cout << fmt::format("{:<12}{:>5}{}{:>7}  {:<15}{:<11}{:>6}{:>10}{:>11}{:>8.1f}  {:<13} {}\n",
-                             row["model"].get<std::string>(), row["gpus"].get<int64_t>(), stated ? " " : "*",
-                             row["tensor"].get<int64_t>(), row["precision"].get<std::string>(),
-                             row["system"].get<std::string>(), row["micro_batch_size"].get<int64_t>(),
-                             thousands(row["published_wps"]), thousands(row["wps"]), gib(row["total_bytes"]),
-                             row["fits"].get<bool>() ? "fits" : "does not fit", row["table"].get<std::string>());
-  }
-  std::cout << fmt::format(
-      "\nsource: {}\nwps: published on {}, predicted for {} (--machine)\n* of the source's clusters of 128, "
-      "256 and 512 GPUs; it does not say which of them this was\n",
-      rows[0]["source"].get<std::string>(), rows[0]["hardware"].get<std::string>(),
-      rows[0]["predicted_on"].get<std::string>());
 }
 
 }  // namespace octavo

@@ -17,26 +17,10 @@ struct PlanReport {
   double price_per_gpu_hour = 0;  // dollars; 0: not asked
 };
 
-// Published throughput of a set-up, for what is predicted for it.
-struct PublishedSetup {
-  std::string preset;
-  int64_t gpus = 1;
-  bool gpus_stated = false;  // by the source, which else has clusters of 128, 256 and 512 without saying which it was
-  int64_t tensor = 1;
-  std::string linear;  // precision.linear
-  double wps = 0;      // published
-  std::string system;
-  std::string hardware;
-  std::string table;  // of the source
-  std::string source;
-};
-const std::vector<PublishedSetup>& published_setups();
-
 nlohmann::ordered_json plan_json(const PlanReport& report, const PlanTarget& target);
 // To standard output.
 // `all`: every item of the memory and of the step, not the largest alone.
 void print_plan(const nlohmann::ordered_json& report, bool all);
 void print_search(const nlohmann::ordered_json& report);
-void print_published(const nlohmann::ordered_json& rows);
 
 }  // namespace octavo

@@ -3,10 +3,9 @@
 // The step itself says what it is made of: the model's own forward and backward, the collectives and the optimizer are
 // queued on a planned stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
 // (app/plan/predictor_rates.h): products (2 m n k FLOPs at the rate of the nearest shapes measured), causal attention,
-// ops bound by memory (the bytes they must move), and collectives. A collective of n ranks takes the latency and bytes
-// (n-1)/n over the bus bandwidth (ring), twice these bytes for an all-reduce; between nodes it is bound by the network
-// cards of the group's GPUs on a node. A clock (app/plan/step_clock.h) lets the streams run beside each other as their
-// events do, and says what of the collectives nothing covers.
+// ops bound by memory (the bytes they must move), and collectives (app/plan/network_model.h). A clock
+// (app/plan/step_clock.h) lets the streams run beside each other as their events do, and says what of the collectives
+// nothing covers.
 //
 // The constants that the measurements do not say are in predictor_rates.cpp, with where they come from. Against the
 // benchmarks (docs/benchmarks) predictions are within 8%.
@@ -21,17 +20,11 @@
 
 #include "app/config/config.h"
 #include "app/plan/machine_rates.h"
+#include "app/plan/network_model.h"
 #include "model/sharded_parameters.h"
 #include "parallel/config.h"
 
 namespace octavo {
-
-// How GPUs are connected beyond the machine that was measured.
-struct Cluster {
-  int64_t gpus_per_node = 8;
-  double network_gbps = 400;       // Gbit/s of each GPU to other nodes
-  double network_latency_us = 10;  // of one hop between nodes
-};
 
 enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
 const char* cost_kind_name(CostKind kind);  // "products", ..., "exposed communication"

@@ -21,12 +21,6 @@ constexpr double kAttentionForwardInStep = 0.79;
 constexpr double kAttentionBackwardInStep = 0.85;
 // What ops reach of a large copy's bandwidth: 3,500 to 4,060 GB/s of 4,250.
 constexpr double kMemoryShare = 0.88;
-// A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
-// layers of 70B and 405B over 4 GPUs.
-constexpr double kBesideCompute = 1.5;
-// What NCCL reaches of the network cards; assumed.
-constexpr double kNetworkShare = 0.9;
-
 // Of that, ops that cast their result to FP8 on the way: in keeping with steps of the 1.8B, delayed and blockwise.
 constexpr double kCastingShare = 0.73;
 // Ops bound by memory that are not like all others.
@@ -50,29 +44,6 @@ double squared_distance(const ProductRate& p, const ProductSize& size) {
   const double n = octaves(p.n, size.n);
   const double k = octaves(p.k, size.k);
   return m * m + n * n + k * k;
-}
-
-const CollectiveRates& collectives_of(const MachineRates& machine) {
-  CHECK_INPUT(machine.collectives.has_value(),
-              "the machine file of {} has no collectives, expected them for a plan of several ranks; octavo doctor "
-              "--save measures them under mpirun",
-              machine.name);
-  return *machine.collectives;
-}
-
-// All that a rank sends goes around the ring `rounds` times.
-double ring_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                    double rounds, Beside beside) {
-  if (group.ranks == 1) return 0;
-  const CollectiveRates& rates = collectives_of(machine);
-  double bus = rates.bus_bytes_per_s / (beside == Beside::kCompute ? kBesideCompute : 1);
-  double hops_s = 0;
-  if (group.nodes() > 1) {
-    bus = std::min(bus, static_cast<double>(group.per_node) * cluster.network_gbps * 1e9 / 8 * kNetworkShare);
-    hops_s = static_cast<double>(group.nodes() - 1) * cluster.network_latency_us * 1e-6;
-  }
-  const double share = static_cast<double>(group.ranks - 1) / static_cast<double>(group.ranks);
-  return rates.latency_s + rounds * (hops_s + bytes * share / bus);
 }
 
 }  // namespace
@@ -132,21 +103,6 @@ const MemoryOp& memory_op(std::string_view name) {
   const auto* found =
       std::find_if(kMemoryOps.begin(), kMemoryOps.end(), [&](const MemoryOp& op) { return op.name == name; });
   return found != kMemoryOps.end() ? *found : kOtherOp;
-}
-
-RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
-  const int64_t per_node = std::max<int64_t>(cluster.gpus_per_node / stride, 1);
-  return {ranks, std::min(ranks, per_node)};
-}
-
-double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                          Beside beside) {
-  return ring_seconds(machine, cluster, group, bytes, 1, beside);
-}
-
-double all_reduce_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                          Beside beside) {
-  return ring_seconds(machine, cluster, group, bytes, 2, beside);
 }
 
 }  // namespace octavo

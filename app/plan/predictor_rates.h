@@ -33,23 +33,4 @@ struct MemoryOp {
 };
 const MemoryOp& memory_op(std::string_view name);
 
-// Ranks of a collective, and how many of them share a node.
-struct RankSpread {
-  int64_t ranks = 1;
-  int64_t per_node = 1;
-  int64_t nodes() const { return (ranks + per_node - 1) / per_node; }
-};
-// The ranks of an axis whose neighbours are `stride` ranks apart.
-RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster);
-
-// A collective either has the machine to itself, or shares its multiprocessors and memory with products.
-enum class Beside : uint8_t { kNothing, kCompute };
-
-// An all-gather or reduce-scatter of `bytes`, the whole tensor's. Throws InputError when the machine has no
-// collectives.
-double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                          Beside beside);
-double all_reduce_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, double bytes,
-                          Beside beside = Beside::kNothing);
-
 }  // namespace octavo

@@ -51,14 +51,14 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Clust
 }
 
 StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
-  const auto seconds = std::string_view(op.op.name) == "all_reduce" ? all_reduce_seconds : collective_seconds;
   const RankSpread ranks = axis_spread(op.axis, mesh, cluster_);
+  const auto seconds = [&](Beside beside) {
+    return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, beside);
+  };
   // Tokens travel between products, in small tensors: where nothing runs beside them, at the same pace.
   const bool of_tokens = op.axis == "tensor" || op.axis == "context" || op.axis == "micro-batch";
   const Beside alone = of_tokens ? Beside::kCompute : Beside::kNothing;
-  return {.alone_s = seconds(machine_, cluster_, ranks, bytes, alone),
-          .beside_s = seconds(machine_, cluster_, ranks, bytes, Beside::kCompute),
-          .bytes = bytes};
+  return {.alone_s = seconds(alone), .beside_s = seconds(Beside::kCompute), .bytes = bytes};
 }
 
 std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {

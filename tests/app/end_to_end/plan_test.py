@@ -71,6 +71,14 @@ class PlanTest(Scratch):
         self.assertRegex(without, r"this run: [\d,]+ steps, [\d,]+ tokens in [\d.]+ days \(.*\), [\d.]+ GPU-hours\n")
         self.assertNotIn("dollars", without)
 
+    def test_network(self):
+        arguments = (MODEL_8B, "--gpus", 1024, "training.global_batch_size=2048", "parallel.data_parallel_replicate=4",
+                     "parallel.data_parallel_shard=256")
+        step_ms = lambda *options: self.plan(*arguments, *options)["prediction"]["communication_ms"]
+        self.assertLess(step_ms(), step_ms("--network-oversubscription", 8))
+        self.assertLess(step_ms(), step_ms("--network-latency-us", 40))
+        self.refused("plan", MODEL_8B, "--network-oversubscription", "0.5", mentions=["--network-oversubscription"])
+
     def test_search(self):
         found = self.plan(MODEL_8B, "--gpus", 8, "--search", "--price-per-gpu-hour", 2)["search"]
         self.assertEqual(len(found), 10)
@@ -117,18 +125,22 @@ class PlanTest(Scratch):
         self.assertLess(self.plan(*arguments, "--gpus-per-node", 4)["memory"]["outside_bytes"], whole)
 
     def test_published(self):
-        rows = self.plan(MODEL_8B, "--published", "--machine", "h100")
-        self.assertEqual({row["gpus"] for row in rows}, {128, 256, 512})
+        published = self.plan(MODEL_8B, "--published", "--machine", "h100")
+        rows = published["training"]
+        self.assertEqual({row["gpus"] for row in rows}, {8, 64, 128, 256, 512, 1024})
         for row in rows:
             for key in ("system", "hardware", "precision", "source", "table", "predicted_on"):
                 self.assertTrue(row[key], row)
+            self.assertAlmostEqual(row["error"], row["wps"] / row["published_wps"] - 1, places=9)
         self.assertEqual({row["precision"] for row in rows}, {"bfloat16", "fp8_tensorwise"})
         text = self.run_octavo("plan", MODEL_8B, "--published", "--machine", "h100").out.splitlines()
         self.assertEqual(text[len(rows) + 1], "")
         for line, row in zip(text[1:], rows):
             for key in ("model", "precision", "system", "table"):
                 self.assertIn(row[key], line)
-        self.assertIn("published on H100, predicted for NVIDIA H100", text[-2])
+        self.assertIn("published on H100, predicted for NVIDIA H100", "\n".join(text))
+        for line, row in zip(text[-len(published["collectives"]):], published["collectives"]):
+            self.assertTrue(line.startswith(row["op"]) and line.endswith(row["source"]), line)
 
     def test_text(self):
         out = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out

@@ -69,6 +69,16 @@ TEST(MachineRates, MultiplyAddsAreOfACpu) {
   expect_part(refusal(file), "multiply_add_flops is -1, expected a positive number");
 }
 
+TEST(MachineRates, OversubscriptionIsStatedOrOne) {
+  MachineRates rates = example();
+  EXPECT_FALSE(to_json(rates).contains("network_oversubscription"));
+  rates.network_oversubscription = 3;
+  json file = json::parse(to_json(rates).dump());
+  EXPECT_EQ(machine_rates_from_json(file, "m.json").network_oversubscription, 3);
+  file["network_oversubscription"] = 0.5;
+  expect_part(refusal(file), "network_oversubscription is 0.5, expected 1 or more");
+}
+
 TEST(MachineRates, OneRankHasNoCollectives) {
   MachineRates rates = example();
   rates.collectives.reset();

@@ -1,0 +1,151 @@
+#include "app/plan/network_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
+// layers of 70B and 405B over 4 GPUs.
+constexpr double kBesideCompute = 1.5;
+// What NCCL reaches of a network card: 46 to 48 of 50 GB/s.
+constexpr double kNetworkShare = 0.94;
+constexpr double kLeafNodes = 32;
+// What a message to one of many ranks costs the host that posts it.
+constexpr double kPost_s = 1e-6;
+
+struct Protocol {
+  double nvlink_hop_s;  // within a node of several; posting to the network bounds it
+  double ring_hop;      // between nodes, of Cluster's
+  double tree_hop;      // also of a ring with one rank a node, which nothing covers
+  double ring_share;    // of the bus
+  double tree_share;
+  double two_nodes_bytes_per_s;  // at most
+  double nodes_bytes_per_s;      // at most, on more
+};
+constexpr double kNoBound = std::numeric_limits<double>::infinity();
+constexpr double kSimpleHop_us = 14;
+constexpr auto kProtocols = std::to_array<Protocol>({
+    {1.0e-6, 2.7 / kSimpleHop_us, 5.0 / kSimpleHop_us, 0.5, 0.92 / 3.8, 39e9, 20.4e9},               // LL
+    {1.9e-6, 4.0 / kSimpleHop_us, 8.5 / kSimpleHop_us, 0.92, 0.92 * 120 / 128, kNoBound, kNoBound},  // LL128
+    {3.4e-6, 14.0 / kSimpleHop_us, 14.0 / kSimpleHop_us, 1.0, 0.92, kNoBound, kNoBound},             // Simple
+});
+// PAT, which has Simple alone.
+constexpr double kPatShare = 0.75;
+constexpr double kPatHop = 1 / 3.5;
+constexpr double kPatRank_s = 2.8e-6;
+
+const CollectiveRates& collectives_of(const MachineRates& machine) {
+  CHECK_INPUT(machine.collectives.has_value(),
+              "the machine file of {} has no collectives, expected them for a plan of several ranks; octavo doctor "
+              "--save measures them under mpirun",
+              machine.name);
+  return *machine.collectives;
+}
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+// Of a tensor, what others of the group have.
+double peers_share(const RankSpread& group) { return real(group.ranks - 1) / real(group.ranks); }
+
+double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }
+
+// What a group has of the links between leaf switches, at most 1; `crossing` of a leaf's cards are in need of them.
+double uplink_share(const Cluster& cluster, const RankSpread& group, double crossing) {
+  if (real(group.nodes() * group.node_stride) <= kLeafNodes) return 1;
+  return std::min(1.0, 1 / (cluster.network_oversubscription * crossing));
+}
+
+double ring_crossing(const RankSpread& group) { return std::min(real(group.node_stride), kLeafNodes) / kLeafNodes; }
+
+// Each of these to the latency within a node.
+struct Network {
+  double bus = 0;  // of g ranks a node, all of them together
+  double hop_s = 0;
+  double levels = 0;  // of a tree of nodes
+};
+
+double ring_seconds(const Network& network, const RankSpread& group, double rounds, double bytes, const Protocol& p) {
+  const double most = group.nodes() <= 2 ? p.two_nodes_bytes_per_s : p.nodes_bytes_per_s;
+  const double hop_s = network.hop_s * (group.per_node == 1 ? p.tree_hop : p.ring_hop);
+  const double steps_s = real(group.nodes() - 1) * (hop_s + real(group.per_node - 1) * p.nvlink_hop_s);
+  return rounds * (steps_s + bytes * peers_share(group) / std::min(network.bus * p.ring_share, most));
+}
+
+double tree_seconds(const Network& network, const RankSpread& group, double bytes, const Protocol& p) {
+  const double most = group.nodes() <= 2 ? p.two_nodes_bytes_per_s : p.nodes_bytes_per_s;
+  return 2 * (network.levels * network.hop_s * p.tree_hop + bytes / std::min(network.bus * p.tree_share, most));
+}
+
+double pat_seconds(const Network& network, const RankSpread& group, double bytes) {
+  const double ranks = real(group.ranks);
+  return network.levels * network.hop_s * kPatHop + ranks * kPatRank_s +
+         bytes * peers_share(group) / (network.bus * kPatShare);
+}
+
+double all_to_all_seconds(const Cluster& cluster, const RankSpread& group, double bytes, double nvlink, double card) {
+  const double ranks = real(group.ranks);
+  const double local = real(group.per_node);
+  const double outside_leaf = 1 - kLeafNodes / std::max(real(group.nodes() * group.node_stride), kLeafNodes);
+  const double reached = outside_leaf > 0 ? card * uplink_share(cluster, group, outside_leaf) : card;
+  return (ranks - local) * kPost_s +
+         std::max(bytes * (local - 1) / ranks / nvlink, bytes * (ranks - local) / ranks / reached);
+}
+
+}  // namespace
+
+RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster) {
+  const int64_t per_node = std::max<int64_t>(cluster.gpus_per_node / stride, 1);
+  return {ranks, std::min(ranks, per_node), std::max<int64_t>(stride / cluster.gpus_per_node, 1)};
+}
+
+CollectiveKind collective_named(std::string_view op) {
+  constexpr std::pair<std::string_view, CollectiveKind> kNames[] = {{"all_gather", CollectiveKind::kAllGather},
+                                                                    {"reduce_scatter", CollectiveKind::kReduceScatter},
+                                                                    {"all_reduce", CollectiveKind::kAllReduce},
+                                                                    {"all_to_all", CollectiveKind::kAllToAll}};
+  for (const auto& [name, collective] : kNames) {
+    if (op == name) return collective;
+  }
+  CHECK(false, "a collective \"{}\", expected one of parallel/communicator.h", op);
+  return CollectiveKind::kAllGather;
+}
+
+double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
+                          CollectiveKind op, double bytes, Beside beside) {
+  if (group.ranks == 1) return 0;
+  const CollectiveRates& rates = collectives_of(machine);
+  const double nvlink = rates.bus_bytes_per_s / (beside == Beside::kCompute ? kBesideCompute : 1);
+  const double rounds = rounds_of(op);
+  if (group.nodes() == 1) return rates.latency_s + rounds * bytes * peers_share(group) / nvlink;
+  const double card = cluster.network_gbps * 1e9 / 8 * kNetworkShare;
+  if (op == CollectiveKind::kAllToAll) {
+    return rates.latency_s + all_to_all_seconds(cluster, group, bytes, nvlink, card);
+  }
+  const double cards = real(group.per_node) * card * uplink_share(cluster, group, ring_crossing(group));
+  const Network network{.bus = std::min(nvlink, cards),
+                        .hop_s = cluster.network_latency_us * 1e-6,
+                        .levels = std::ceil(std::log2(real(group.nodes())))};
+  double seconds = kNoBound;
+  for (const Protocol& protocol : kProtocols) {
+    seconds = std::min(seconds, ring_seconds(network, group, rounds, bytes, protocol));
+    if (op == CollectiveKind::kAllReduce) seconds = std::min(seconds, tree_seconds(network, group, bytes, protocol));
+  }
+  if (group.per_node == 1 && op != CollectiveKind::kAllReduce) {
+    seconds = std::min(seconds, pat_seconds(network, group, bytes));
+  }
+  return rates.latency_s + seconds;
+}
+
+double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,
+                       double bytes) {
+  return rounds_of(op) * bytes * peers_share(group) / collective_seconds(machine, cluster, group, op, bytes);
+}
+
+}  // namespace octavo

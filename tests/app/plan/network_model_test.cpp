@@ -1,0 +1,149 @@
+// The limits of the network model, and published measurements (docs/plan.md has them as a table).
+#include "app/plan/network_model.h"
+
+#include <gtest/gtest.h>
+
+#include "app/plan/machine_files.h"
+#include "app/plan/published.h"
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+constexpr CollectiveKind kAll[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                   CollectiveKind::kAllReduce, CollectiveKind::kAllToAll};
+
+class NetworkModel : public testing::Test {
+ protected:
+  double seconds(CollectiveKind op, int64_t ranks, int64_t stride, double bytes) const {
+    return collective_seconds(machine_, cluster_, spread(ranks, stride, cluster_), op, bytes);
+  }
+  double bus(CollectiveKind op, int64_t ranks, int64_t stride, double bytes) const {  // GB/s
+    return bus_bytes_per_s(machine_, cluster_, spread(ranks, stride, cluster_), op, bytes) / 1e9;
+  }
+
+  MachineRates machine_ = find_machine("h100");
+  Cluster cluster_;
+};
+
+TEST_F(NetworkModel, OneRankCostsNothing) {
+  for (const CollectiveKind op : kAll) EXPECT_EQ(seconds(op, 1, 1, 1e9), 0);
+}
+
+TEST_F(NetworkModel, WithinANodeAsMeasured) {
+  const CollectiveRates& rates = machine_.collectives.value();
+  for (const int64_t ranks : {2, 4, 8}) {
+    const double share = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+    for (const CollectiveKind op : kAll) {
+      const double rounds = op == CollectiveKind::kAllReduce ? 2 : 1;
+      EXPECT_DOUBLE_EQ(seconds(op, ranks, 1, 1e9), rates.latency_s + rounds * 1e9 * share / rates.bus_bytes_per_s);
+    }
+  }
+  for (const CollectiveRate& measured : rates.sizes) {
+    const double predicted = seconds(collective_named(measured.op), 8, 1, static_cast<double>(measured.bytes));
+    EXPECT_NEAR(predicted / measured.seconds, 1, 0.15) << measured.op << " of " << measured.bytes;
+  }
+}
+
+TEST_F(NetworkModel, MoreRanksAndBytesNeverTakeLess) {
+  for (const double oversubscription : {1.0, 4.0}) {
+    cluster_.network_oversubscription = oversubscription;
+    for (const CollectiveKind op : kAll) {
+      for (const int64_t stride : {1, 2, 4, 8, 64}) {
+        for (double bytes = 8; bytes < 1e11; bytes *= 4) {
+          for (int64_t ranks = 1; ranks < 16384 / stride; ranks *= 2) {
+            const double here = seconds(op, ranks, stride, bytes);
+            EXPECT_LE(here, seconds(op, 2 * ranks, stride, bytes)) << ranks << " ranks, " << bytes << " bytes";
+            EXPECT_LE(here, seconds(op, ranks, stride, 2 * bytes)) << ranks << " ranks, " << bytes << " bytes";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(NetworkModel, SmallMessagesAreBoundByTheNumberOfRanks) {
+  // Rings by the ranks, trees by their logarithm.
+  const double ring_64 = seconds(CollectiveKind::kAllGather, 64, 1, 1024);
+  EXPECT_GT(seconds(CollectiveKind::kAllGather, 1024, 1, 1024), 10 * ring_64);
+  const double tree_64 = seconds(CollectiveKind::kAllReduce, 64, 1, 1024);
+  const double tree_1024 = seconds(CollectiveKind::kAllReduce, 1024, 1, 1024);
+  EXPECT_GT(tree_1024, tree_64);
+  EXPECT_LT(tree_1024, 2 * tree_64);
+  // Four more levels, up and down, of LL's hop.
+  EXPECT_NEAR(tree_1024 - tree_64, 2 * 4 * 5e-6, 1e-9);
+}
+
+TEST_F(NetworkModel, ProtocolsBySize) {
+  // LL's short hops for a few bytes, Simple's bandwidth for many: a straight line through both ends is too slow
+  // between.
+  const double small = seconds(CollectiveKind::kAllGather, 128, 1, 1024);
+  const double large = seconds(CollectiveKind::kAllGather, 128, 1, 4e9);
+  const double hops = 15 * (14e-6 + 7 * 3.4e-6);
+  EXPECT_LT(small, machine_.collectives->latency_s + 0.3 * hops);
+  EXPECT_NEAR(large, machine_.collectives->latency_s + hops + 4e9 * 127 / 128 / 3.2e11, 1e-6);
+}
+
+TEST_F(NetworkModel, AggregatedTreesWithOneRankANode) {
+  // 512 ranks: 2.8 us each and a logarithm of hops, where a ring has 511 of them.
+  const double rail = seconds(CollectiveKind::kAllGather, 512, 8, 512 * 1024);
+  EXPECT_LT(rail, 512 * 2.8e-6 + 9 * 14e-6 / 3.5 + 1e-4);
+  EXPECT_GT(seconds(CollectiveKind::kAllReduce, 512, 8, 512 * 1024), 0);
+}
+
+TEST_F(NetworkModel, CardsOfTheGroupBoundIt) {
+  constexpr double kBytes = 64e9;
+  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 1, kBytes), 320, 10);    // NVLink
+  EXPECT_NEAR(bus(CollectiveKind::kAllGather, 128, 4, kBytes), 2 * 47, 3);  // two cards
+  EXPECT_NEAR(bus(CollectiveKind::kReduceScatter, 128, 8, kBytes), 47, 2);  // one rail
+  EXPECT_EQ(seconds(CollectiveKind::kAllGather, 128, 8, kBytes), seconds(CollectiveKind::kAllGather, 128, 64, kBytes));
+}
+
+TEST_F(NetworkModel, OversubscriptionIsFeltWhereRingsCrossLeafSwitches) {
+  constexpr double kBytes = 16e9;
+  const auto slower = [&](CollectiveKind op, int64_t ranks, int64_t stride) {
+    cluster_.network_oversubscription = 1;
+    const double without = seconds(op, ranks, stride, kBytes);
+    cluster_.network_oversubscription = 4;
+    return seconds(op, ranks, stride, kBytes) / without;
+  };
+  EXPECT_EQ(slower(CollectiveKind::kAllGather, 256, 1), 1);         // one leaf
+  EXPECT_EQ(slower(CollectiveKind::kAllGather, 4096, 1), 1);        // one card in 32
+  EXPECT_EQ(slower(CollectiveKind::kAllReduce, 4, 64), 1);          // 32 nodes
+  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 64), 1, 1e-9);  // 8 of 32 cards cross
+  EXPECT_NEAR(slower(CollectiveKind::kAllReduce, 8, 256), 4, 0.1);  // all of them
+  EXPECT_GT(slower(CollectiveKind::kAllToAll, 4096, 1), 3);
+}
+
+TEST_F(NetworkModel, AllToAllGoesThroughSingleCards) {
+  EXPECT_EQ(seconds(CollectiveKind::kAllToAll, 8, 1, 1e9), seconds(CollectiveKind::kReduceScatter, 8, 1, 1e9));
+  EXPECT_GT(seconds(CollectiveKind::kAllToAll, 64, 1, 1e9), 5 * seconds(CollectiveKind::kReduceScatter, 64, 1, 1e9));
+  // With one rank a node neither has more than its card.
+  EXPECT_NEAR(seconds(CollectiveKind::kAllToAll, 64, 8, 4e9) / seconds(CollectiveKind::kReduceScatter, 64, 8, 4e9), 1,
+              0.1);
+}
+
+TEST_F(NetworkModel, OpsByName) {
+  EXPECT_EQ(collective_named("all_to_all"), CollectiveKind::kAllToAll);
+  EXPECT_THROW(collective_named("all_gather_v"), Error);
+}
+
+// Those that are neither reduced within switches, which is not modelled, nor of a single iteration.
+TEST_F(NetworkModel, AgreesWithPublishedMeasurements) {
+  int compared = 0;
+  for (const nlohmann::ordered_json& row : published_collectives_json(machine_, cluster_)) {
+    if (row["note"] == "NVLink SHARP" || row["note"] == "one iteration") continue;
+    EXPECT_NEAR(row["error"].get<double>(), 0, 0.22) << row.dump();
+    ++compared;
+  }
+  EXPECT_GE(compared, 10);
+}
+
+TEST_F(NetworkModel, NeedsMeasuredCollectives) {
+  machine_.collectives.reset();
+  EXPECT_THROW(seconds(CollectiveKind::kAllGather, 8, 1, 1e9), InputError);
+  EXPECT_EQ(seconds(CollectiveKind::kAllGather, 1, 1, 1e9), 0);
+}
+
+}  // namespace
+}  // namespace octavo
