@@ -133,6 +133,13 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
                    "of the links between leaf switches; 1: none")
       ->check(CLI::Range(1.0, 1e6))
       ->default_str("the machine's, or 1");
+  plan->add_option("--failures-per-gpu-day", line.plan.failures_per_gpu_day, "interruptions of a GPU and day")
+      ->check(CLI::NonNegativeNumber);
+  plan->add_option("--restart-seconds", line.plan.restart_seconds, "from a failure to the next step")
+      ->check(CLI::PositiveNumber)
+      ->default_str("by the GPUs");
+  plan->add_option("--save-seconds", line.plan.save_seconds, "that a checkpoint adds to its step")
+      ->check(CLI::NonNegativeNumber);
   plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
   plan->add_flag("--published", line.plan.published, "predictions beside the published throughput of other systems");
   plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")

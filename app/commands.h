@@ -47,6 +47,9 @@ struct PlanArguments {
   double network_gbps = 400;
   double network_latency_us = 14;
   double network_oversubscription = 0;  // 0: the machine's
+  double failures_per_gpu_day = 466.0 / 54 / 16384;
+  double restart_seconds = 0;  // 0: by the GPUs (app/plan/failures.h)
+  double save_seconds = 0.3;
   bool search = false;
   bool published = false;
   double price_per_gpu_hour = 0;  // dollars; 0: not asked

@@ -103,6 +103,42 @@ OrderedJson run_json(const Config& config, const StepPrediction& step, int64_t g
   return json;
 }
 
+// Of the steps between two saves of any kind, as a failure goes back to the last; at most `steps_s`, the whole run.
+double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double steps_s) {
+  double interval_s = steps_s;
+  const auto saves_every = [&](double seconds) {
+    if (seconds > 0) interval_s = std::min(interval_s, seconds);
+  };
+  saves_every(static_cast<double>(checkpoint.every) * step_s);
+  saves_every(60 * checkpoint.every_minutes);
+  if (checkpoint.in_memory) saves_every(static_cast<double>(checkpoint.in_memory_every) * step_s);
+  return interval_s;
+}
+
+OrderedJson goodput_json(const Config& config, const StepPrediction& step, int64_t gpus, const PlanReport& report) {
+  const FailureRates& failures = report.failures;
+  const double steps_s = static_cast<double>(num_tokens(config)) / step.wps / static_cast<double>(gpus);
+  const double interval_s = save_interval_s(config.checkpoint, step.step_s, steps_s);
+  const double best_s = std::min(std::max(best_interval_s(failures, gpus), step.step_s), steps_s);
+  const RunTimes g = run_times(failures, gpus, steps_s, interval_s);
+  OrderedJson json{{"goodput", g.share},
+                   {"wall_seconds", g.wall_s},
+                   {"failures_per_gpu_day", failures.failures_per_gpu_day},
+                   {"failures", g.failures},
+                   {"seconds_between_failures", g.between_failures_s},
+                   {"restart_seconds", g.restart_s},
+                   {"restarting_seconds", g.restarting_s},
+                   {"repeating_seconds", g.repeating_s},
+                   {"saving_seconds", g.saving_s},
+                   {"steps_between_saves", interval_s / step.step_s},
+                   {"best_steps_between_saves", best_s / step.step_s},
+                   {"best_goodput", run_times(failures, gpus, steps_s, best_s).share}};
+  if (report.price_per_gpu_hour > 0) {
+    json["dollars"] = g.wall_s / 3600 * static_cast<double>(gpus) * report.price_per_gpu_hour;
+  }
+  return json;
+}
+
 std::string mesh_text(const OrderedJson& mesh) {
   std::string text;
   for (const auto& [name, size] : mesh.items()) {
@@ -209,8 +245,37 @@ void print_prediction(const OrderedJson& p, bool all) {
   std::cout << "\n";
 }
 
+constexpr double kSecondsADay = 86400;
+
+void print_goodput(const OrderedJson& g) {
+  if (g["failures_per_gpu_day"] == 0) return;
+  const double wall_s = g["wall_seconds"];
+  constexpr double kNever = 1e-3;
+  if (g["goodput"] < kNever) {
+    std::cout << fmt::format("with failures, one in {}, it does not end: checkpoints are too far apart\n",
+                             format_duration(g["seconds_between_failures"]));
+    return;
+  }
+  constexpr double kNone = 0.05;
+  if (g["failures"] < kNone) {
+    std::cout << fmt::format("failures: one in {} is expected of as many GPUs, none in this run\n",
+                             format_duration(g["seconds_between_failures"]));
+    return;
+  }
+  const auto share = [&](const char* key) { return 100 * g[key].get<double>() / wall_s; };
+  std::cout << fmt::format("with failures, one in {}, {:.1f} in all: {:.2f} days ({})",
+                           format_duration(g["seconds_between_failures"]), g["failures"].get<double>(),
+                           wall_s / kSecondsADay, format_duration(wall_s));
+  if (g.contains("dollars")) std::cout << fmt::format(", {:.2f} dollars", g["dollars"].get<double>());
+  std::cout << fmt::format(
+      ", goodput {:.1f}%: restarts of {} {:.1f}%, steps done again {:.1f}%, saving {:.1f}%, every {:.0f} steps; every "
+      "{:.0f} steps it would be {:.1f}%\n",
+      100 * g["goodput"].get<double>(), format_duration(g["restart_seconds"]), share("restarting_seconds"),
+      share("repeating_seconds"), share("saving_seconds"), g["steps_between_saves"].get<double>(),
+      g["best_steps_between_saves"].get<double>(), 100 * g["best_goodput"].get<double>());
+}
+
 void print_run(const OrderedJson& r) {
-  constexpr double kSecondsADay = 86400;
   const auto steps = r["steps"].get<int64_t>();
   const std::string tokens =
       fmt::format("{} steps, {} tokens", with_thousands_separators(steps), thousands(r["tokens"]));
@@ -228,6 +293,7 @@ void print_run(const OrderedJson& r) {
                              r["dollars_per_billion_tokens"].get<double>());
   }
   std::cout << "\n";
+  print_goodput(r["goodput"]);
 }
 
 void print_flops(const OrderedJson& report) {
@@ -263,6 +329,7 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
   json["memory"] = memory_json(plan.memory);
   json["prediction"] = plan.prediction ? prediction_json(*plan.prediction) : OrderedJson();
   if (plan.prediction) json["run"] = run_json(config, *plan.prediction, target.gpus, report.price_per_gpu_hour);
+  if (plan.prediction) json["goodput"] = goodput_json(config, *plan.prediction, target.gpus, report);
   if (report.price_per_gpu_hour > 0 && plan.prediction) {
     json["dollars_per_billion_tokens"] = cost_of_billion(report.price_per_gpu_hour, plan.prediction->wps);
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/plan/failures.h"
 #include "app/plan/plan_search.h"
 
 namespace octavo {
@@ -15,6 +16,7 @@ struct PlanReport {
   double advice_wps = 0;          // with them, where they are faster
   std::vector<Plan> found;        // of --search
   double price_per_gpu_hour = 0;  // dollars; 0: not asked
+  FailureRates failures;
 };
 
 nlohmann::ordered_json plan_json(const PlanReport& report, const PlanTarget& target);

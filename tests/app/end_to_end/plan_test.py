@@ -71,6 +71,31 @@ class PlanTest(Scratch):
         self.assertRegex(without, r"this run: [\d,]+ steps, [\d,]+ tokens in [\d.]+ days \(.*\), [\d.]+ GPU-hours\n")
         self.assertNotIn("dollars", without)
 
+    def test_failures(self):
+        arguments = (MODEL_8B, "--gpus", 64, "training.global_batch_size=128", "--price-per-gpu-hour", 2)
+        plan = self.plan(*arguments)
+        goodput = plan["goodput"]
+        self.assertAlmostEqual(goodput["seconds_between_failures"], 54 * 86400 * 16384 / 466 / 64, places=3)
+        self.assertAlmostEqual(goodput["failures"], goodput["wall_seconds"] / goodput["seconds_between_failures"], places=6)
+        parts = sum(goodput[f"{part}_seconds"] for part in ("restarting", "repeating", "saving"))
+        self.assertAlmostEqual((plan["run"]["seconds"] + parts) / goodput["wall_seconds"], 1, places=9)
+        self.assertAlmostEqual(goodput["steps_between_saves"], 1000)  # the config's checkpoint.every
+        self.assertGreaterEqual(goodput["best_goodput"], goodput["goodput"])
+        self.assertAlmostEqual(goodput["dollars"], 2 * 64 * goodput["wall_seconds"] / 3600, places=6)
+        best = self.plan(*arguments, f"checkpoint.every={round(goodput['best_steps_between_saves'])}")["goodput"]
+        self.assertAlmostEqual(best["goodput"], goodput["best_goodput"], places=4)
+        worse = self.plan(*arguments, "--failures-per-gpu-day", 0.1, "--restart-seconds", 900, "--save-seconds", 20)["goodput"]
+        self.assertLess(worse["goodput"], goodput["goodput"])
+        self.assertEqual(worse["restart_seconds"], 900)
+        none = self.plan(*arguments, "--failures-per-gpu-day", 0, "checkpoint.every=0")["goodput"]
+        self.assertEqual(none["failures"], 0)
+        self.assertIsNone(none["seconds_between_failures"])
+        self.assertIn("none in this run", self.run_octavo("plan", *arguments).out.splitlines()[-1])
+        text = self.run_octavo("plan", *arguments, "--failures-per-gpu-day", 0.1).out.splitlines()[-1]
+        self.assertRegex(text, r"^with failures, one in .*, goodput \d\d\.\d%: restarts of .* every 1000 steps; every \d+ steps")
+        never = self.run_octavo("plan", *arguments, "--failures-per-gpu-day", 100, "checkpoint.every=0").out.splitlines()[-1]
+        self.assertIn("it does not end: checkpoints are too far apart", never)
+
     def test_network(self):
         arguments = (MODEL_8B, "--gpus", 1024, "training.global_batch_size=2048", "parallel.data_parallel_replicate=4",
                      "parallel.data_parallel_shard=256")
