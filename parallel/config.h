@@ -15,6 +15,13 @@ struct MeshShape {
   int64_t data() const;    // ranks that work on different samples
   int64_t shards() const;  // ranks that share one copy of the parameters
   int64_t ranks() const;
+
+  // Whether a sum over the shards by an all-to-all goes through no link more often than by a ring: where one machine
+  // holds them all, or each one of them. Between machines with several a ring leaves each machine once, an all-to-all
+  // once a rank.
+  bool all_to_all_is_even(int64_t ranks_per_machine) const {
+    return shards() * tensor <= ranks_per_machine || tensor >= ranks_per_machine;
+  }
 };
 
 // Whether a rank forgets the full weights of a unit after its forward pass, and gathers them anew in backward.

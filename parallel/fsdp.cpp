@@ -151,7 +151,7 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     s.gradient_shard = gradient_shards_.rows(offset, offset + elements);
     s.gradient = alone() ? s.gradient_shard
                          : as(gradient_slots_[s.gradient_slot].memory, dtype, elements * options_.groups.size());
-    if (dtype == DType::kBFloat16) {
+    if (brings_terms(u)) {
       arrived_bytes = std::max(arrived_bytes, terms_at_once(elements) * options_.groups.size() * dtype_bytes(dtype));
     } else if (!s.keeps_gradient) {
       arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
@@ -230,17 +230,23 @@ void Fsdp::reduce(size_t unit) {
   groups.replicate->all_reduce_sum(s.gradient_shard, replica_transfers_, name(unit));
 }
 
-// The sum over ranks goes to the shard, or is added to it. Of float32, by the group's algorithm; of bfloat16, terms are
-// brought together and summed in float32, as many at once as there is room for.
+// Whether the unit's gradient is brought together from all ranks and summed by this one.
+bool Fsdp::brings_terms(size_t unit) const {
+  return options_.groups.brings_terms && full_gradient_dtype(unit) == DType::kBFloat16;
+}
+
+// The sum over ranks goes to the shard, or is added to it: by the group's algorithm, or of terms that are brought
+// together, in float32, as many at once as there is room for.
 void Fsdp::scatter(size_t unit, bool adds) {
   const State& s = states_[unit];
   Communicator& ranks = *options_.groups.shard;
   const Tensor& shard = s.gradient_shard;
   const int64_t elements = shard.numel();
-  if (s.gradient.dtype() == DType::kFloat32) {
-    const Tensor arrived = adds ? as(arrived_, DType::kFloat32, elements) : shard;
+  if (!brings_terms(unit)) {
+    const bool direct = !adds && s.gradient.dtype() == DType::kFloat32;
+    const Tensor arrived = direct ? shard : as(arrived_, s.gradient.dtype(), elements);
     ranks.reduce_scatter_sum(arrived, s.gradient, transfers_, name(unit));
-    if (adds) sum_terms({.out = shard, .terms = arrived, .accumulate = true}, transfers_);
+    if (!direct) sum_terms({.out = shard, .terms = arrived, .accumulate = adds}, transfers_);
     return;
   }
   const int64_t step = terms_at_once(elements);

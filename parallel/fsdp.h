@@ -38,6 +38,7 @@ namespace octavo {
 struct DataParallelGroups {
   Communicator* shard = nullptr;      // ranks that hold the slices of one copy
   Communicator* replicate = nullptr;  // ranks that hold the same slice
+  bool brings_terms = true;           // gradients in bfloat16 are summed in float32 (MeshShape::all_to_all_is_even)
   int rank() const { return shard != nullptr ? shard->rank() : 0; }
   int size() const { return shard != nullptr ? shard->size() : 1; }
   bool replicated() const { return replicate != nullptr && replicate->size() > 1; }
@@ -159,6 +160,7 @@ class Fsdp {
   void lay_out_gradients(Arena& arena);
   void clear_padding(size_t unit);
   void scatter(size_t unit, bool adds);
+  bool brings_terms(size_t unit) const;
   int64_t terms_at_once(int64_t shard_elements) const;
   bool alone() const { return options_.groups.size() == 1; }
 

@@ -249,7 +249,7 @@ void add_precision(std::vector<ConfigKey>& keys) {
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the start whose linears stay out of FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the end whose linears stay out of FP8.");
   precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.");
-  precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "What gradients travel between ranks in; they are summed in float32.");
+  precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "What gradients travel between ranks in.");
   precision.add("gradient_format", &Precision::gradient_format, OneOf{kFloat8Type}, "", "FP8 format of output gradients; activations and weights are e4m3.");
   precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed: steps whose largest amax makes the scale.");

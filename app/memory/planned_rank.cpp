@@ -12,8 +12,10 @@ std::unique_ptr<Communicator> axis(Watchdog& watchdog, const char* name, int64_t
 
 }  // namespace
 
-PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, Stream stream, Watchdog& watchdog)
-    : stream_(std::move(stream)),
+PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, bool brings_terms, Stream stream,
+                         Watchdog& watchdog)
+    : brings_terms_(brings_terms),
+      stream_(std::move(stream)),
       shard_(axis(watchdog, "shard", mesh.shards())),
       replicate_(axis(watchdog, "replicate", mesh.replicate)),
       tensor_(axis(watchdog, "tensor", mesh.tensor)),
@@ -26,7 +28,7 @@ PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, Stream str
 
 TrainingRank PlannedRank::rank() {
   return {.stream = stream_,
-          .data_parallel = {shard_.get(), replicate_.get()},
+          .data_parallel = {shard_.get(), replicate_.get(), brings_terms_},
           .tensor = *tensor_,
           .context = *context_,
           .micro_batch = *micro_batch_,

@@ -62,6 +62,7 @@ const StepClock& Predictor::clock(const PredictedRun& run) {
                 mesh.context,
                 config.optimizer.type == OptimizerType::kMuon ? mesh.shards() : std::min<int64_t>(mesh.shards(), 2),
                 only_copies,
+                mesh.all_to_all_is_even(cluster_.gpus_per_node),
                 config.training.micro_batch_size,
                 std::min(micro_batches_of(run), kFirstMiddleLast),
                 sharding.reshard_after_forward,
@@ -70,7 +71,7 @@ const StepClock& Predictor::clock(const PredictedRun& run) {
                 checkpointing.ratio};
   std::unique_ptr<StepClock>& clock = clocks_[key];
   if (!clock) {
-    const RecordedStep step = record_step(run, static_cast<int>(machine_.multiprocessors));
+    const RecordedStep step = record_step(run, static_cast<int>(machine_.multiprocessors), cluster_.gpus_per_node);
     clock = std::make_unique<StepClock>(step, machine_, cluster_);
   }
   return *clock;

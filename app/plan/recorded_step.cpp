@@ -68,7 +68,7 @@ int64_t micro_batches_of(const PredictedRun& run) {
   return training.global_batch_size / run.mesh.data() / training.micro_batch_size;
 }
 
-RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
+RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node) {
   const MeshShape mesh = recorded_mesh(run.config, run.mesh);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
@@ -78,7 +78,8 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors) {
   }
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
-  PlannedRank planned(run.config, mesh, Stream::planned(multiprocessors, &record, device), watchdog);
+  PlannedRank planned(run.config, mesh, run.mesh.all_to_all_is_even(gpus_per_node),
+                      Stream::planned(multiprocessors, &record, device), watchdog);
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(run.config.model, {.rank = 0, .size = mesh.tensor});
   Arena arena(device);

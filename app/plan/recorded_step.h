@@ -38,6 +38,6 @@ int64_t micro_batches_of(const PredictedRun& run);
 // A step behind others: weights have yet to be gathered, and delayed scales come from a history. Several shards are
 // recorded as those of one node, with a copy beside them: what another number changes is told by `of_shard`, and
 // collectives of one rank take no time. With Muon, whose matrices are shared out among the ranks, as they are.
-RecordedStep record_step(const PredictedRun& run, int multiprocessors);
+RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node);
 
 }  // namespace octavo

@@ -46,7 +46,8 @@ bool ends_micro_batch(std::string_view name) {
 }  // namespace
 
 StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster) {
-  const StepClock clock(record_step(run, static_cast<int>(machine.multiprocessors)), machine, cluster);
+  const StepClock clock(record_step(run, static_cast<int>(machine.multiprocessors), cluster.gpus_per_node), machine,
+                        cluster);
   StepTimeline timeline;
   std::vector<StepClock::TimedOp> of_micro_batch;
   for (const StepClock::TimedOp& op : clock.timeline(run.mesh)) {

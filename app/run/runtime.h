@@ -41,7 +41,9 @@ class Runtime {
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
   // The groups that parameters are sharded and replicated over.
-  DataParallelGroups data_parallel() { return {&mesh_->shard(), &mesh_->replicate()}; }
+  DataParallelGroups data_parallel() {
+    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_is_even(group_.local_size())};
+  }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 

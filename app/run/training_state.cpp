@@ -11,7 +11,11 @@
 
 namespace octavo {
 
-TrainingRank training_rank(Runtime& runtime) { return training_rank(runtime.stream(), runtime.mesh()); }
+TrainingRank training_rank(Runtime& runtime) {
+  TrainingRank rank = training_rank(runtime.stream(), runtime.mesh());
+  rank.data_parallel = runtime.data_parallel();
+  return rank;
+}
 
 TrainingRank training_rank(Stream& stream, Mesh& mesh) {
   return {.stream = stream,

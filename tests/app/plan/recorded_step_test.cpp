@@ -28,7 +28,7 @@ Config load_four_layers(int64_t gpus, std::vector<std::string> overrides) {
 }
 
 RecordedStep record(const Config& config, int64_t gpus) {
-  return record_step({config, config.parallel.mesh_shape(gpus), {}, kKeepAll}, 132);
+  return record_step({config, config.parallel.mesh_shape(gpus), {}, kKeepAll}, 132, 8);
 }
 
 // Over the ops of one name and axis, as often as they happen; of micro-batches that one stands for, once.
