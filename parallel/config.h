@@ -71,15 +71,16 @@ struct MeshAxis {
   bool divides_samples;  // its ranks work on different samples
   bool divides_tokens;   // its ranks work on different tokens, of the same samples or others
   bool shards_state;     // its ranks share one copy of the parameters and the optimizer's states
+  bool always_named;     // in texts; else where it has several ranks
 };
 
 // By Axis, outermost first: the ranks of the last are neighbours on one machine, those of the first may lie far apart.
 inline constexpr MeshAxis kMeshAxes[] = {
     {"replicate", "data_parallel_replicate", &ParallelConfig::data_parallel_replicate, &MeshShape::replicate, true,
-     true, false},
-    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true, true, true},
-    {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true},
-    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false},
+     true, false, true},
+    {"shard", "data_parallel_shard", &ParallelConfig::data_parallel_shard, &MeshShape::shard, true, true, true, true},
+    {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false},
+    {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, true},
 };
 // The one whose configured size may be -1: all ranks that the others leave.
 inline constexpr Axis kFillingAxis = Axis::kShard;

@@ -141,8 +141,9 @@ OrderedJson goodput_json(const Config& config, const StepPrediction& step, int64
 
 std::string mesh_text(const OrderedJson& mesh) {
   std::string text;
-  for (const auto& [name, size] : mesh.items()) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, size.get<int64_t>());
+  for (const MeshAxis& axis : kMeshAxes) {
+    const auto size = mesh[axis.name].get<int64_t>();
+    if (axis.always_named || size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, size);
   }
   return text;
 }

@@ -114,6 +114,7 @@ std::string schedule_text(const Config& config) {
 std::string mesh_text(const StartFacts& facts) {
   std::string axes;
   for (const MeshAxis& axis : kMeshAxes) {
+    if (!axis.always_named && facts.mesh.*axis.size == 1) continue;
     axes += fmt::format("{}{} {}", axes.empty() ? "" : " x ", axis.name, facts.mesh.*axis.size);
   }
   const TrainingConfig& training = facts.config.training;

@@ -128,10 +128,10 @@ class SeveralHostsTest(LaunchedHosts):
                                 optimizer={"schedule": "constant"}, checkpoint={"every": 10})
         metrics = self.dir / "log/metrics.jsonl"
         process = self.launch(2, config, "--restarts", "2")
-        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=120)
+        self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=300)
         self.hosts.cut_power("host1")
         lines = metrics_lines(metrics)
-        self.wait_for(lambda: metrics_lines(metrics) > lines + 10, process, seconds=120)
+        self.wait_for(lambda: metrics_lines(metrics) > lines + 10, process, seconds=300)
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
         self.assertEqual(result.code, STOPPED, result.err[-2000:])

@@ -173,8 +173,7 @@ TEST(Predictor, ProductsAsMeasuredAndBetween) {
   EXPECT_THROW(product_rate(machine, "float32", false, {64, 64, 64}), InputError);
 }
 
-// Sums in float32 of gradients that travel in bfloat16 take an all_to_all, which between nodes goes through single
-// cards.
+// Half the bytes, on one node by an all-to-all and between nodes that have eight shards each by a ring.
 TEST(Predictor, ReducedInBFloat16) {
   const auto step_ms = [](const char* reduce, int64_t gpus) {
     const Config config = load({.config = "llama3_8b_8gpu.yaml",
@@ -184,7 +183,7 @@ TEST(Predictor, ReducedInBFloat16) {
     return predict(config, gpus).step_s * 1e3;
   };
   EXPECT_NEAR(step_ms("bfloat16", 8) / step_ms("float32", 8), 1, 0.05);
-  EXPECT_GT(step_ms("bfloat16", 64), step_ms("bfloat16", 8));
+  EXPECT_LT(step_ms("bfloat16", 64), 1.01 * step_ms("float32", 64));
 }
 
 TEST(Predictor, ChecksAddUp) {

@@ -116,8 +116,9 @@ inline void draw_lm_head(Dice& dice, int64_t tensor_ranks, MeshDraw& draw) {
   const auto round_up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   c.model.vocab_size = round_up(c.model.vocab_size, unit * tensor_ranks);
   c.model.hidden_size = round_up(c.model.hidden_size, unit);
-  if (c.training.micro_batch_size * c.data.seq_len % unit != 0)
-    c.data.seq_len = round_up(c.data.seq_len, std::lcm(unit, tensor_ranks));
+  const int64_t context_ranks = c.parallel.context_parallel;
+  if (c.training.micro_batch_size * c.data.seq_len / context_ranks % unit != 0)
+    c.data.seq_len = round_up(c.data.seq_len, std::lcm(unit, tensor_ranks) * context_ranks);
   draw.one_rank_micro_batch_size = c.training.micro_batch_size;
 }
 
