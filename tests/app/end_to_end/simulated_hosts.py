@@ -48,6 +48,8 @@ class SimulatedHosts:
     def __init__(self, count, link=None):
         """`link`: the queueing discipline of tc on each host's link, "tbf rate 100mbit burst 256kb latency 50ms"."""
         self.names = [f"host{i}" for i in range(count)]
+        # Ranks that wait for slow links leave their cores to those of other hosts.
+        self.more_options = ["--mca", "mpi_yield_when_idle", "1"] if link else []
         self.prefix = f"octavo{os.getpid()}"
         self.dir = Path(tempfile.mkdtemp(prefix="octavo_hosts_"))
         self.memory = Path(tempfile.mkdtemp(prefix="octavo_hosts_", dir="/dev/shm"))
@@ -94,7 +96,7 @@ class SimulatedHosts:
 
     def mpirun_options(self):
         return ["--mca", "plm_rsh_agent", str(self.dir / "agent"), "--mca", "oob_tcp_if_include", f"{SUBNET}.0/24",
-                "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24"]
+                "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", *self.more_options]
 
     def mpirun(self, ranks, names=None):
         """With `ranks` ranks on each host; a list has those of each."""

@@ -131,6 +131,7 @@ TEST(ManyRanks, WriteAndReadAManifest) {
       "memory {:.0f} MB\n",
       ranks, gathered, written - gathered, read - written, seconds() - read, static_cast<double>(bytes) / 1e6,
       static_cast<double>(peak_bytes() - before) / 1e6);
+  if (std::getenv("ASAN_OPTIONS") != nullptr) return;  // keeps what is freed
   EXPECT_LT(peak_bytes() - before, 4 * bytes + (int64_t{64} << 20)) << "4096 ranks need less than 2 GiB";
 }
 
