@@ -79,7 +79,7 @@ class ResumeTest(Resuming):
         for ranks, replicate in ((2, 1), (4, 2), (8, 1)):
             where = (f"logging.dir=on{ranks}", f"checkpoint.dir=on{ranks}_checkpoints")
             self.train(config, *where, f"parallel.data_parallel_replicate={replicate}", ranks=ranks)
-            self.assert_close(self.losses(f"on{ranks}"), reference, 1e-5)
+            self.assert_close(self.losses(f"on{ranks}"), reference, 3e-4)
 
     def test_moments_of_another_type(self):
         """Are converted, and go on: from nothing they would be far off."""
