@@ -13,16 +13,13 @@ class ContextParallelTest(Meshes):
         return super().run_mesh(*overrides, **({"model": self.MODEL, "data": {"seq_len": 48}} | sections))
 
     def test_every_mesh_equals_one_rank(self):
-        one = self.run_mesh()
-        for mesh, (ranks, overrides) in {
+        self.assert_meshes_equal_one_rank({
             "two ranks": (2, [CONTEXT_2]),
             "three": (3, ["parallel.context_parallel=3"]),
             "four": (4, ["parallel.context_parallel=4"]),
             "two copies": (4, [CONTEXT_2, "parallel.data_parallel_replicate=2"]),
             "that divide the layers": (4, [CONTEXT_2, "parallel.tensor_parallel=2"]),
-        }.items():
-            with self.subTest(mesh=mesh):
-                self.assert_same_run(self.run_mesh(*overrides, ranks=ranks), one)
+        })
 
     def test_with_shards(self):
         one = self.run_mesh()

@@ -34,6 +34,13 @@ class Meshes(Corpus):
         losses = [{step: values[:1] for step, values in run.items()} for run in (actual, expected)]
         self.assert_close(*losses, 1e-6)
 
+    def assert_meshes_equal_one_rank(self, meshes):
+        """`meshes`: name -> (ranks, overrides)."""
+        one = self.run_mesh()
+        for mesh, (ranks, overrides) in meshes.items():
+            with self.subTest(mesh=mesh):
+                self.assert_same_run(self.run_mesh(*overrides, ranks=ranks), one)
+
     def assert_meshes_resume_each_other(self, config, meshes):
         """Eight steps on each mesh; the last four again on each, from the checkpoint of the next one."""
         for i, (ranks, overrides) in enumerate(meshes):
