@@ -21,4 +21,11 @@ void append_documents(std::span<const int32_t> document_start, int64_t seq_len, 
   });
 }
 
+void write_pairs(std::span<const Document> documents, int32_t* pairs) {
+  for (const Document& document : documents) {
+    *pairs++ = document.begin;
+    *pairs++ = document.length;
+  }
+}
+
 }  // namespace octavo

@@ -31,4 +31,7 @@ struct Documents {
 void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,
                       const ContextRank& context = {});
 
+// Writes begin and length of each document, as Documents::device has them: 2 * documents.size() numbers.
+void write_pairs(std::span<const Document> documents, int32_t* pairs);
+
 }  // namespace octavo

@@ -77,11 +77,7 @@ void BatchBuffers::list_documents(const Batch& batch, const Tensor& documents) {
   const auto tokens = static_cast<size_t>(shape_.tokens());
   for (size_t token = 0; token < batch.document_start.size(); token += tokens) {
     append_documents(std::span(batch.document_start).subspan(token, tokens), shape_.seq_len, list, shape_.context);
-    int32_t* uploaded = documents.data<int32_t>() + 2 * token;
-    for (size_t i = begin.back(); i < list.size(); ++i) {
-      *uploaded++ = list[i].begin;
-      *uploaded++ = list[i].length;
-    }
+    write_pairs(std::span(list).subspan(begin.back()), documents.data<int32_t>() + 2 * token);
     begin.push_back(list.size());
   }
 }
