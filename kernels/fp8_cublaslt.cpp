@@ -14,15 +14,9 @@ namespace {
 
 // What decides which algorithms can run and how fast they are.
 struct Fp8Problem {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  DType a_dtype = DType::kFloat8E4M3;
-  DType b_dtype = DType::kFloat8E4M3;
-  DType result_dtype = DType::kFloat32;
+  ProductShape shape;
   Scaling a_scaling = Scaling::kTensor;
   Scaling b_scaling = Scaling::kTensor;
-  bool accumulate = false;
   bool fast_accumulation = false;
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
@@ -66,16 +60,15 @@ void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
 }
 
 ProductPlan make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
-  ProductPlan plan({p.a_dtype, p.m, p.k}, {p.b_dtype, p.n, p.k}, {p.result_dtype, p.m, p.n}, p.accumulate);
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  ProductPlan plan(p.shape);
   plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(scale_mode(p.b_scaling)));
   plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(scale_mode(p.a_scaling)));
   plan.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
   set_scales(plan, args);  // the timing runs read the real scales
-  const std::string description = fmt::format(
-      "a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}", p.m, p.n, p.k, dtype_name(p.a_dtype),
-      scaling_name(p.a_scaling), dtype_name(p.b_dtype), scaling_name(p.b_scaling), dtype_name(p.result_dtype));
+  const std::string description =
+      fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
+                  p.shape.k, dtype_name(p.shape.a_dtype), scaling_name(p.a_scaling), dtype_name(p.shape.b_dtype),
+                  scaling_name(p.b_scaling), dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
   choose_algorithm(plan, {p.alignment, p.workspace_bytes}, description, stream);
   return plan;
 }
@@ -90,21 +83,22 @@ struct Fp8MatmulPlans {
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   const ProductPointers pointers{args.d.raw(), args.a.data.raw(), args.b.data.raw()};
   const bool blockwise = args.a.scaling == Scaling::kBlock1x128;
-  const Fp8Problem problem{.m = args.d.dim(0),
-                           .n = args.d.dim(1),
-                           .k = args.a.data.dim(1),
-                           .a_dtype = args.a.data.dtype(),
-                           .b_dtype = args.b.data.dtype(),
-                           .result_dtype = args.d.dtype(),
+  const Fp8Problem problem{.shape = {.m = args.d.dim(0),
+                                     .n = args.d.dim(1),
+                                     .k = args.a.data.dim(1),
+                                     .transpose_b = true,
+                                     .accumulate = args.accumulate,
+                                     .a_dtype = args.a.data.dtype(),
+                                     .b_dtype = args.b.data.dtype(),
+                                     .d_dtype = args.d.dtype()},
                            .a_scaling = args.a.scaling,
                            .b_scaling = args.b.scaling,
-                           .accumulate = args.accumulate,
                            .fast_accumulation = args.fast_accumulation && !blockwise,
                            .alignment = common_alignment(pointers),
                            .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
                            .deterministic = stream.deterministic(),
                            .multiprocessors = stream.product_multiprocessors()};
-  if (problem.m == 0 || problem.n == 0) return;
+  if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);
   if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, args, stream)).first;

@@ -13,14 +13,7 @@ namespace {
 
 // What decides which algorithms can run and how fast they are.
 struct Problem {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  bool transpose_a = false;
-  bool transpose_b = false;
-  bool accumulate = false;
-  DType operand_dtype = DType::kFloat32;
-  DType result_dtype = DType::kFloat32;
+  ProductShape shape;
   uint32_t alignment = 0;
   int64_t workspace_bytes = 0;
   bool deterministic = false;
@@ -28,17 +21,10 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-ProductMatrix matrix(DType dtype, int64_t rows, int64_t columns, bool transposed) {
-  return transposed ? ProductMatrix{dtype, columns, rows} : ProductMatrix{dtype, rows, columns};
-}
-
 ProductPlan make_plan(const Problem& p, Stream& stream) {
-  ProductPlan plan(matrix(p.operand_dtype, p.m, p.k, p.transpose_a), matrix(p.operand_dtype, p.k, p.n, p.transpose_b),
-                   matrix(p.result_dtype, p.m, p.n, false), p.accumulate);
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  plan.set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  const std::string description = fmt::format("a {} x {} x {} product of {} into {}", p.m, p.n, p.k,
-                                              dtype_name(p.operand_dtype), dtype_name(p.result_dtype));
+  ProductPlan plan(p.shape);
+  const std::string description = fmt::format("a {} x {} x {} product of {} into {}", p.shape.m, p.shape.n, p.shape.k,
+                                              dtype_name(p.shape.a_dtype), dtype_name(p.shape.d_dtype));
   choose_algorithm(plan, {p.alignment, p.workspace_bytes}, description, stream);
   return plan;
 }
@@ -52,19 +38,20 @@ struct MatmulPlans {
 
 void matmul(const Matmul& args, Stream& stream) {
   const ProductPointers pointers{args.d.raw(), args.a.raw(), args.b.raw()};
-  const Problem problem{.m = args.d.dim(0),
-                        .n = args.d.dim(1),
-                        .k = args.transpose_a ? args.a.dim(0) : args.a.dim(1),
-                        .transpose_a = args.transpose_a,
-                        .transpose_b = args.transpose_b,
-                        .accumulate = args.accumulate,
-                        .operand_dtype = args.a.dtype(),
-                        .result_dtype = args.d.dtype(),
+  const Problem problem{.shape = {.m = args.d.dim(0),
+                                  .n = args.d.dim(1),
+                                  .k = args.transpose_a ? args.a.dim(0) : args.a.dim(1),
+                                  .transpose_a = args.transpose_a,
+                                  .transpose_b = args.transpose_b,
+                                  .accumulate = args.accumulate,
+                                  .a_dtype = args.a.dtype(),
+                                  .b_dtype = args.b.dtype(),
+                                  .d_dtype = args.d.dtype()},
                         .alignment = common_alignment(pointers),
                         .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
                         .deterministic = stream.deterministic(),
                         .multiprocessors = stream.product_multiprocessors()};
-  if (problem.m == 0 || problem.n == 0) return;
+  if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<MatmulPlans>().plans;
   auto found = plans.find(problem);
   if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, stream)).first;

@@ -47,16 +47,29 @@ struct ProductPointers {
 // The largest power of two, up to 256, that divides all three addresses.
 uint32_t common_alignment(const ProductPointers& pointers);
 
-struct ProductMatrix {
-  DType dtype = DType::kFloat32;
-  int64_t rows = 0;
-  int64_t columns = 0;
+// d = op(a) op(b), or d += of it. op(a) is [m, k] and op(b) [k, n]; a transposed operand is stored the other way round.
+struct ProductShape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool accumulate = false;
+  DType a_dtype = DType::kFloat32;
+  DType b_dtype = DType::kFloat32;
+  DType d_dtype = DType::kFloat32;
+  auto operator<=>(const ProductShape&) const = default;
 };
 
-// A product d = op(a) op(b), or d += of it. `descriptor` says which operands are transposed and scaled; it and the
-// algorithm are the caller's to set.
+// The layouts of a product's three matrices, as cuBLASLt takes them.
+struct ProductLayouts {
+  explicit ProductLayouts(const ProductShape& shape);
+  OwnedLayout a, b, d;
+};
+
+// `descriptor` says which operands are transposed; how they are scaled, and the algorithm, are the caller's to set.
 struct ProductPlan {
-  ProductPlan(ProductMatrix a, ProductMatrix b, ProductMatrix d, bool accumulate);
+  explicit ProductPlan(const ProductShape& shape);
 
   template <typename Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
@@ -64,14 +77,9 @@ struct ProductPlan {
           "cublasLtMatmulDescSetAttribute");
   }
 
-  ProductMatrix a;
-  ProductMatrix b;
-  ProductMatrix d;
-  bool accumulate;
+  ProductShape shape;
   OwnedDescriptor descriptor;
-  OwnedLayout a_layout;
-  OwnedLayout b_layout;
-  OwnedLayout d_layout;
+  ProductLayouts layouts;
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace_bytes = 0;
 };
@@ -82,9 +90,12 @@ struct ProductLimits {
   int64_t workspace_bytes = 0;
 };
 
-// Sets the plan's algorithm and workspace: the fastest of the library's first candidates on random operands of the real
-// size, or on a deterministic stream the first without split-K. Waits for the GPU and allocates for the time it takes.
-// Throws, with `description`, when the library has no algorithm.
+// Sets the plan's algorithm and workspace: what the stream's TunedAlgorithms have for it, or else the fastest of the
+// library's candidates on random operands of the real size, which those then have; on a deterministic stream the first
+// candidate without split-K. Operands that do not fit are cut to a part of their rows; where there is no room even for
+// that, the first candidate is taken and TunedAlgorithms told. Waits for the GPU and allocates for the time it takes.
+// `description`: all that decides how fast the algorithms are, but for what plan.shape and limits say. Throws, with it,
+// when the library has no algorithm.
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream);
 
 // Queues the product.

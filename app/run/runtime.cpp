@@ -17,6 +17,8 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "kernels/matmul.h"
+#include "kernels/sdpa.h"
 #include "parallel/start_checks.h"
 
 namespace octavo {
@@ -105,6 +107,8 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
   if (stream_.is_cuda()) {
     const GpuInfo gpu = gpu_info(gpu_);
     check_own_gpu(group, gpu.uuid, fmt::format("GPU {} ({})", gpu.pci_bus_id, gpu.name));
+    const std::string on = fmt::format("{}, cuBLASLt {}, cuDNN {}", gpu.name, cublaslt_version(), cudnn_version());
+    tuning_ = std::make_unique<TuningFile>(stream_, group, on, tuning_path(on));
   }
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
@@ -130,6 +134,10 @@ TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfi
   return {.ranks = &ranks,
           .chunks = config.tensor_parallel_chunks,
           .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
+}
+
+void Runtime::keep_tuning() {
+  if (tuning_) tuning_->keep();
 }
 
 double Runtime::sum_over_tokens(double value) {

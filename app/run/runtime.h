@@ -8,6 +8,7 @@
 
 #include "app/config/config.h"
 #include "app/run/startup_timer.h"
+#include "app/run/tuning_file.h"
 #include "core/stream.h"
 #include "model/tensor_parallel.h"
 #include "parallel/fsdp.h"
@@ -54,6 +55,10 @@ class Runtime {
   // collective; the runtime must outlive the memory.
   RunMemory allocate(const std::function<int64_t()>& planned);
 
+  // On a GPU: keeps the algorithms that were timed so far for the next run (app/run/tuning_file.h); the end of the
+  // runtime does too.
+  void keep_tuning();
+
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
   // The kind of processor: ranks on the same one compute the same bits.
@@ -71,6 +76,7 @@ class Runtime {
   ParallelConfig parallel_;
   int gpu_ = 0;
   Stream stream_;
+  std::unique_ptr<TuningFile> tuning_;  // on a GPU
   std::unique_ptr<Mesh> mesh_;
   std::string description_;
 };

@@ -206,6 +206,7 @@ void TrainingRun::warm_up() {
     restore_kept(start_.step);
   }
   warm_up();
+  runtime_.keep_tuning();
   timer_.mark("plans and tuning");
 }
 

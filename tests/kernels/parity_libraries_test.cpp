@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "kernels/matmul.h"
 #include "kernels/sdpa.h"
+#include "kernels/tuned_algorithms.h"
 #include "tests/kernels/exact_sdpa.h"
 #include "tests/kernels/parity.h"
 
@@ -64,6 +65,32 @@ TEST_P(MatmulParity, FastestCandidate) {
   }
 }
 
+// A stream that has the choices of another times none of its own, and gives the same bits.
+TEST_P(MatmulParity, TakesAlgorithmsChosenBefore) {
+  const ProductSize size{512, 768, 1024};
+  reserve_for(size);
+  Twin a(dtype(), {size.m, size.k});
+  Twin b(dtype(), {size.k, size.n});
+  Twin d(dtype(), {size.m, size.n});
+  fill(a);
+  fill(b);
+  const auto product = [&](Stream& s) {
+    matmul({.d = d.gpu(), .a = a.gpu(), .b = b.gpu()}, s);
+    s.synchronize();
+    return gpu_bytes(d);
+  };
+  const auto first = product(gpu());
+  const auto& chosen = gpu().state<TunedAlgorithms>();
+  EXPECT_EQ(chosen.num_timed(), 1);
+  Stream second = Stream::cuda(0);
+  second.set_workspace(Tensor(gpu().workspace(gpu().workspace_bytes()), DType::kUInt8, {gpu().workspace_bytes()}));
+  auto& taken = second.state<TunedAlgorithms>();
+  taken.add(chosen.text("a GPU"), "a GPU");
+  poison(d);
+  EXPECT_EQ(product(second), first);
+  EXPECT_EQ(taken.num_timed(), 0);
+}
+
 TEST_P(MatmulParity, Deterministic) {
   gpu().set_deterministic(true);
   const ProductSize size{64, 72, 8192};  // long sums into few results, what split-K is for
@@ -112,7 +139,7 @@ class SdpaParity : public ParityTest {
       }
       append_documents(start, shape.seq_len, list_);
       twin_.emplace(DType::kInt32, std::vector<int64_t>{static_cast<int64_t>(list_.size()), 2});
-      std::memcpy(twin_->cpu().raw(), list_.data(), static_cast<size_t>(twin_->cpu().bytes()));
+      write_pairs(list_, twin_->cpu().data<int32_t>());
     }
     Documents on(const Stream& s) const { return {.list = list_, .device = twin_ ? twin_->on(s) : Tensor()}; }
     const std::optional<Twin>& twin() const { return twin_; }
