@@ -68,12 +68,17 @@ void row_amaxes(const RowAmaxes& args, Stream& stream);
 
 // The operands that an op can write in place of its result [m, n], which then need not be written and read again. They
 // have the bits that quantize would give them. Only where a scale is known before the result is, or is local: kTensor
-// with an amax from elsewhere, as in delayed scaling, and kBlock1x128.
+// with an amax from elsewhere, as in delayed scaling, and kBlock1x128. Some ops also take kTensor with the amax that
+// they themselves are given to measure the result with: they make it twice, once to measure it and once to cast it.
 struct Fp8Cast {
   Fp8Operand rows;     // optional = [m, n]
   Fp8Operand columns;  // optional = [n, m]; of the same format and scaling as rows
   Tensor amax;         // kTensor: [1] float32, what the scale is made of
   bool defined() const { return rows.defined() || columns.defined(); }
+  // Whether the scale is that of the result itself, whose amax the op leaves in `measured`.
+  bool is_of(const Tensor& measured) const {
+    return defined() && scaling() == Scaling::kTensor && measured.defined() && amax.raw() == measured.raw();
+  }
   Scaling scaling() const { return rows.defined() ? rows.scaling : columns.scaling; }
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }
 };

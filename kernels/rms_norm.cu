@@ -15,7 +15,7 @@ constexpr int kRowThreads = 256;  // of the kernels for any shape
 
 template <typename T>
 struct ForwardArguments {
-  T* out;  // null when it is to be cast
+  T* out;  // null when it is to be cast; with kAmax it is measured all the same
   float* rstd;
   T* residual_out;
   const T* x;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
-  if (args.out == nullptr) return;
+  if (!kAmax && args.out == nullptr) return;
   Magnitude<T> largest;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArgum
 #pragma unroll
     for (int j = 0; j < N; ++j) a[j] = a[j] * rstd * w[j];
     const auto out = Vec<T>::narrow(a);
-    out.store(args.out + row + i * N);
+    if (args.out != nullptr) out.store(args.out + row + i * N);
     largest.add(out);
   }
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
@@ -133,11 +133,11 @@ __global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardA
   squares = block_reduce(squares, 0.0f, Add{}, scratch);
   const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
   if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
-  if (args.out == nullptr) return;
+  if (!kAmax && args.out == nullptr) return;
   Magnitude<T> largest;
   for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
     const Vec<T, 1> out{from_float<T>(to_float(h[i]) * rstd * to_float(args.weight[i]))};
-    out.store(args.out + row + i);
+    if (args.out != nullptr) out.store(args.out + row + i);
     largest.add(out);
   }
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
@@ -376,7 +376,7 @@ void cast_forward(const RmsNormForward& args, Stream& stream) {
                             pointer<const float>(args.rstd), pointer<const T>(args.weight)};
   const bool source_aligned = rows_are_aligned<T>(hidden, {source.h, source.weight});
   make_and_cast<CastOf::kActivation>("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden,
-                                     args.amax, stream);
+                                     args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
 }
 
 // Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
@@ -413,7 +413,8 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
 
 void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   if (args.cast.defined()) {
-    forward<__nv_bfloat16, false>(args, stream);
+    args.cast.is_of(args.amax) ? forward<__nv_bfloat16, true>(args, stream)
+                               : forward<__nv_bfloat16, false>(args, stream);
     return cast_forward(args, stream);
   }
   with_element(args.x.dtype(), [&]<typename T>() {

@@ -26,7 +26,7 @@ struct RmsNormForward {
   Tensor weight;        // [hidden], compute dtype
   float eps = 1e-5f;
   Tensor amax = {};   // optional [1] float32: = max(itself, max |out|)
-  Fp8Cast cast = {};  // optional, in place of out
+  Fp8Cast cast = {};  // optional, in place of out; may be of `amax`
 };
 void rms_norm_forward(const RmsNormForward& args, Stream& stream);
 

@@ -22,7 +22,8 @@ namespace {
 double bytes_moved(const Rope& args) {
   const int64_t head_dim = args.table.dim(1);
   const auto read = static_cast<double>(args.qkv.bytes());
-  if (args.cast.defined()) return read + result_bytes(args.cast, args.qkv);
+  const int passes = args.cast.is_of(args.amax) ? 2 : 1;
+  if (args.cast.defined()) return passes * read + result_bytes(args.cast, args.qkv);
   const int64_t value_bytes = args.qkv.dim(0) * args.num_kv_heads * head_dim * dtype_bytes(args.qkv.dtype());
   return 2 * read - (args.amax.defined() ? 1 : 2) * static_cast<double>(value_bytes);
 }

@@ -27,8 +27,8 @@ __device__ float rotated(float x, float other, float cosine, float sine) {
 }
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
-// amax it looks at the value heads as well.
-template <typename T, int N, bool kAmax>
+// amax it looks at the value heads as well. kStore: else the result is only measured.
+template <typename T, int N, bool kAmax, bool kStore>
 __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
   constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // loads in flight
   Magnitude<T> largest;
@@ -83,11 +83,13 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
           a[j] = rotated(x, -b[j], cosine[j], sine[j]);
           b[j] = rotated(b[j], x, cosine[j], sine[j]);
         }
-        T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
+        [[maybe_unused]] T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
         const auto rotated_low = Vec<T, N>::narrow(a);
         const auto rotated_high = Vec<T, N>::narrow(b);
-        rotated_low.store(p);
-        rotated_high.store(p + half);
+        if constexpr (kStore) {
+          rotated_low.store(p);
+          rotated_high.store(p + half);
+        }
         largest.add(rotated_low);
         largest.add(rotated_high);
       }
@@ -96,10 +98,10 @@ __device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& size
   return largest;
 }
 
-template <typename T, int N, bool kAmax>
+template <typename T, int N, bool kAmax, bool kStore = true>
 __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
     rope_kernel(T* qkv, const float* table, float* amax, const RopeSizes sizes) {
-  const Magnitude<T> largest = rotate<T, N, kAmax>(qkv, table, sizes);
+  const Magnitude<T> largest = rotate<T, N, kAmax, kStore>(qkv, table, sizes);
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
 struct RotatedSource {
   using Element = __nv_bfloat16;
   static constexpr int kParts = 1;
-  static constexpr int kMinBlocks = 2;
+  static constexpr int kMinBlocks = 3;
   const Element* qkv;
   const float* table;
   RopeSizes sizes;
@@ -131,42 +133,63 @@ struct RotatedSource {
   template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     if constexpr (kAligned) {
-      make_patch(parts[0], m, n, at);
+      if (kTile % sizes.head_dim == 0) {
+        make_patch<true>(parts[0], m, n, at);
+      } else {
+        make_patch<false>(parts[0], m, n, at);
+      }
     } else {
       make_elements(parts[0], m, n, at);
     }
   }
 
+  // kHeadsInTile: no head lies in two tiles, so that the other half of a pair is in the patch of a neighbour in the
+  // warp; else it is loaded.
+  template <bool kHeadsInTile>
   __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t column = at.column + at.patch_column * kPatch;
     patch = load_patch<true>(qkv, m, n, n, at);
-    if (!is_rotated(column)) return;
+    const bool rotates = is_rotated(column);
+    if (!kHeadsInTile && !rotates) return;
     const Pair pair = pair_of(column);
-    Place other_at = at;
-    other_at.column += pair.other;
-    const Patch<Element> others = load_patch<true>(qkv, m, n, n, other_at);
+    const int neighbour = sizes.head_dim / 2 / kPatch;
     const int64_t row = at.row + at.patch_row * kPatch;
 #pragma unroll
     for (int r = 0; r < kPatch; ++r) {
-      if (row + r >= m) break;
+      Vec<Element> others[Patch<Element>::kVectors];
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        const int64_t i = (row + r) * n + column + pair.other + v * kVector<Element>;
+        others[v] = kHeadsInTile ? of_neighbour(patch.rows[r][v], neighbour) : load_some<true>(qkv + i, m - row - r);
+      }
+      if (!rotates || row + r >= m) continue;
       const float* cosines = cosines_of(row + r) + pair.angle;
       float x[kPatch];
-      float other[kPatch];
       patch.widen(r, x);
-      others.widen(r, other);
 #pragma unroll
-      for (int i = 0; i < kPatch; i += kVector<float>) {
-        float cosine[kVector<float>];
-        float sine[kVector<float>];
-        Vec<float>::load(cosines + i).widen(cosine);
-        Vec<float>::load(cosines + sizes.head_dim / 2 + i).widen(sine);
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        float other[kVector<Element>];
+        others[v].widen(other);
 #pragma unroll
-        for (int j = 0; j < kVector<float>; ++j) {
-          x[i + j] = rotated(x[i + j], other[i + j], cosine[j], sine[j] * pair.direction);
+        for (int i = 0; i < kVector<Element>; i += kVector<float>) {
+          const int first = v * kVector<Element> + i;
+          float cosine[kVector<float>];
+          float sine[kVector<float>];
+          Vec<float>::load(cosines + first).widen(cosine);
+          Vec<float>::load(cosines + sizes.head_dim / 2 + first).widen(sine);
+#pragma unroll
+          for (int j = 0; j < kVector<float>; ++j) {
+            x[first + j] = rotated(x[first + j], other[i + j], cosine[j], sine[j] * pair.direction);
+          }
         }
       }
       patch.narrow(r, x);
     }
+  }
+
+  __device__ static Vec<Element> of_neighbour(const Vec<Element>& x, int lanes) {
+    return {make_uint4(__shfl_xor_sync(0xffffffffu, x.bits.x, lanes), __shfl_xor_sync(0xffffffffu, x.bits.y, lanes),
+                       __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
   }
 
   // Any head size and alignment.
@@ -205,13 +228,20 @@ void rope(const Rope& args, Stream& stream) {
                         .head_dim = static_cast<int>(head_dim),
                         .direction = args.inverse ? -1.0f : 1.0f};
   const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
+  if (args.cast.is_of(args.amax)) {
+    const bool aligned = rows_are_aligned<__nv_bfloat16>(head_dim / 2, {args.qkv.raw()});
+    auto* measure = aligned ? rope_kernel<__nv_bfloat16, kVector<__nv_bfloat16>, true, false>
+                            : rope_kernel<__nv_bfloat16, 1, true, false>;
+    launch("rope", measure, shape, stream, pointer<__nv_bfloat16>(args.qkv), pointer<const float>(args.table),
+           pointer<float>(args.amax), sizes);
+  }
   if (args.cast.defined()) {
     const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
     const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
                                 rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
                                 rows_are_aligned<float>(head_dim, {source.table});
     return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
-                                            args.amax, stream);
+                                            args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
   }
   with_element(args.qkv.dtype(), [&]<typename T>() {
     // Half a head is what must be aligned; a row is a whole number of heads.

@@ -40,7 +40,7 @@ struct Rope {
   int64_t num_kv_heads = 0;
   bool inverse = false;
   Tensor amax = {};   // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
-  Fp8Cast cast = {};  // optional, in place of writing qkv
+  Fp8Cast cast = {};  // optional, in place of writing qkv; may be of `amax`
 };
 void rope(const Rope& args, Stream& stream);
 

@@ -106,7 +106,8 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   CHECK(!args.cast.defined() || args.cast.scaling() != Scaling::kBlock1x128 || width % 128 == 0,
         "swiglu_backward cast: a scale would be of both halves, as {} is no multiple of 128", width);
   check_backward_out(args, stream);
-  const double read_bytes = static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
+  const int passes = args.cast.is_of(args.amax) ? 2 : 1;
+  const double read_bytes = passes * static_cast<double>(args.gate_up.bytes() + args.d_out.bytes());
   const double out_bytes = args.out.defined() ? result_bytes(args.out_cast, args.out) : 0;
   const OpTimer timer(stream, {.name = "swiglu_backward",
                                .bytes = read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up),

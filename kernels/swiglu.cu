@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // d_gate_up may alias gate_up, and out d_out: a thread reads its elements before it writes them. `out` may be null.
-template <typename T, int N>
+// kStore: else the gradient is only measured.
+template <typename T, int N, bool kStore>
 __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, const T* gate_up, int64_t tokens,
                                       int64_t intermediate) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
@@ -100,9 +101,11 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, cons
   for (int r = 0; r < kRows; ++r) {
     if (row + r >= tokens) break;
     backward_vector(gate[r], up[r], d[r]);
-    T* p = d_gate_up + (row + r) * 2 * intermediate + column;
-    gate[r].store(p);
-    up[r].store(p + intermediate);
+    if constexpr (kStore) {
+      T* p = d_gate_up + (row + r) * 2 * intermediate + column;
+      gate[r].store(p);
+      up[r].store(p + intermediate);
+    }
     if (out != nullptr) d[r].store(out + (row + r) * intermediate + column);
     largest.add(gate[r]);
     largest.add(up[r]);
@@ -110,11 +113,11 @@ __device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, cons
   return largest;
 }
 
-template <typename T, int N, bool kAmax>
+template <typename T, int N, bool kAmax, bool kStore = true>
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(T* d_gate_up, T* out, const T* d_out, const T* gate_up, float* amax, int64_t tokens,
                            int64_t intermediate) {
-  const Magnitude<T> largest = backward_rows<T, N>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
+  const Magnitude<T> largest = backward_rows<T, N, kStore>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
   if constexpr (kAmax) update_amax(amax, largest.float_bits());
 }
 
@@ -140,8 +143,8 @@ struct ForwardSource {
   }
 };
 
-// Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way.
-template <Scaling kOutScaling>
+// Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way. For
+// scales of blocks, which are of whole tiles.
 struct BackwardSource {
   using Element = __nv_bfloat16;
   static constexpr int kParts = 2;
@@ -162,66 +165,123 @@ struct BackwardSource {
         backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
     }
     if (out.columns == nullptr) return;
-    cast_tile<kAligned, kOutScaling, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
+    cast_tile<kAligned, Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
     __syncthreads();  // until all have read what that left in shared memory
   }
 };
 
-// The gradient as it is, beside a cast of the result of forward with the scale of out.amax. Half a patch at a time:
-// whole ones of all three inputs leave no registers for a third block on a multiprocessor.
-template <bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, 3)
-    swiglu_backward_tile_kernel(__nv_bfloat16* d_gate_up, const __nv_bfloat16* d_out, const __nv_bfloat16* gate_up,
-                                float* amax, const CastArguments out) {
+// Scales of whole tensors are known before the tile is, so a few rows of a patch are cast at a time: whole patches of
+// all three inputs would leave no registers for a third block on a multiprocessor.
+
+enum class GradientTo { kMemory, kE4M3, kE5M2 };
+
+struct BackwardTile {
+  const __nv_bfloat16* d_out;    // [m, n]
+  const __nv_bfloat16* gate_up;  // [m, 2 n]
+  __nv_bfloat16* d_gate_up;      // kMemory
+  float* amax;                   // of the gradient; may be null
+  CastArguments gradient;        // of parts [m, n]; with kMemory m and n alone
+  CastArguments out;             // columns alone
+};
+
+// The scale of a cast to which all tiles have the same.
+template <Format kFormat>
+__device__ float scale_of_all(const CastArguments& cast) {
+  const float scale = scale_of<kFormat>(*cast.amax);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (cast.rows_scale_inv != nullptr) *cast.rows_scale_inv = inverse_of(scale);
+    if (cast.columns_scale_inv != nullptr) *cast.columns_scale_inv = inverse_of(scale);
+  }
+  return scale;
+}
+
+template <Format kFormat>
+__device__ uint2 cast_vectors(const Vec<__nv_bfloat16> (&row)[Patch<__nv_bfloat16>::kVectors], float scale) {
+  constexpr int kWidth = kVector<__nv_bfloat16>;
+  float x[kPatch];
+#pragma unroll
+  for (int v = 0; v < Patch<__nv_bfloat16>::kVectors; ++v) {
+    float part[kWidth];
+    row[v].widen(part);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[v * kWidth + i] = part[i];
+  }
+  return cast_row<kFormat>(x, [&](int) { return scale; });
+}
+
+template <bool kAligned, GradientTo kTo, bool kOut>
+__global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(const BackwardTile a) {
   using T = __nv_bfloat16;
-  constexpr int kHalf = kPatch / 2;
+  constexpr int kRowsAtOnce = kTo == GradientTo::kMemory ? 4 : 2;
   constexpr int kVectors = Patch<T>::kVectors;
-  const Place at = place_of_thread(out.n);
-  const float scale = scale_of<__NV_E4M3>(*out.amax);
-  if (blockIdx.x == 0 && threadIdx.x == 0) *out.columns_scale_inv = inverse_of(scale);
-  BytePatch bytes;
+  constexpr Format kFormat = kTo == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3;
+  const int64_t m = a.gradient.m;
+  const int64_t n = a.gradient.n;
+  const Place at = place_of_thread(n);
+  float scale = 0;
+  float out_scale = 0;
+  if constexpr (kTo != GradientTo::kMemory) scale = scale_of_all<kFormat>(a.gradient);
+  if constexpr (kOut) out_scale = scale_of_all<__NV_E4M3>(a.out);
+  BytePatch gate_bytes;
+  BytePatch up_bytes;
+  BytePatch out_bytes;
   Magnitude<T> largest;
 #pragma unroll
-  for (int half = 0; half < kPatch; half += kHalf) {
-    Vec<T> gate[kHalf][kVectors];
-    Vec<T> up[kHalf][kVectors];
-    Vec<T> d[kHalf][kVectors];
-    const int64_t row = at.row + at.patch_row * kPatch + half;
+  for (int begin = 0; begin < kPatch; begin += kRowsAtOnce) {
+    Vec<T> gate[kRowsAtOnce][kVectors];
+    Vec<T> up[kRowsAtOnce][kVectors];
+    Vec<T> d[kRowsAtOnce][kVectors];
+    const int64_t row = at.row + at.patch_row * kPatch + begin;
     const int64_t column = at.column + at.patch_column * kPatch;
-    const auto count = [&](int r, int v) { return row + r < out.m ? out.n - column - v * kVector<T> : 0; };
+    const auto count = [&](int r, int v) { return row + r < m ? n - column - v * kVector<T> : 0; };
 #pragma unroll
-    for (int r = 0; r < kHalf; ++r) {
+    for (int r = 0; r < kRowsAtOnce; ++r) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const int64_t i = (row + r) * out.n + column + v * kVector<T>;
-        const T* p = gate_up + i + (row + r) * out.n;
+        const int64_t i = (row + r) * n + column + v * kVector<T>;
+        const T* p = a.gate_up + i + (row + r) * n;
         gate[r][v] = load_some<kAligned>(p, count(r, v));
-        up[r][v] = load_some<kAligned>(p + out.n, count(r, v));
-        d[r][v] = load_some<kAligned>(d_out + i, count(r, v));
+        up[r][v] = load_some<kAligned>(p + n, count(r, v));
+        d[r][v] = load_some<kAligned>(a.d_out + i, count(r, v));
       }
     }
 #pragma unroll
-    for (int r = 0; r < kHalf; ++r) {
-      float result[kPatch];
+    for (int r = 0; r < kRowsAtOnce; ++r) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         backward_vector(gate[r][v], up[r][v], d[r][v]);
-        T* p = d_gate_up + (row + r) * 2 * out.n + column + v * kVector<T>;
-        store_some<kAligned>(p, gate[r][v], count(r, v));
-        store_some<kAligned>(p + out.n, up[r][v], count(r, v));
         largest.add(gate[r][v]);
         largest.add(up[r][v]);
-        float part[kVector<T>];
-        d[r][v].widen(part);
-#pragma unroll
-        for (int i = 0; i < kVector<T>; ++i) result[v * kVector<T> + i] = part[i];
+        if constexpr (kTo == GradientTo::kMemory) {
+          T* p = a.d_gate_up + (row + r) * 2 * n + column + v * kVector<T>;
+          store_some<kAligned>(p, gate[r][v], count(r, v));
+          store_some<kAligned>(p + n, up[r][v], count(r, v));
+        }
       }
-      bytes.rows[half + r] = cast_row<__NV_E4M3>(result, [&](int) { return scale; });
+      if constexpr (kTo != GradientTo::kMemory) {
+        gate_bytes.rows[begin + r] = cast_vectors<kFormat>(gate[r], scale);
+        up_bytes.rows[begin + r] = cast_vectors<kFormat>(up[r], scale);
+      }
+      if constexpr (kOut) out_bytes.rows[begin + r] = cast_vectors<__NV_E4M3>(d[r], out_scale);
     }
   }
-  if (amax != nullptr) update_amax(amax, largest.float_bits());
+  if (a.amax != nullptr) update_amax(a.amax, largest.float_bits());
   __shared__ TransposedTile tile;
-  store_columns<kAligned>(out.columns, bytes, at, out.m, out.n, tile);
+  if constexpr (kTo != GradientTo::kMemory) {
+    Place at_up = at;
+    at_up.column += n;
+    if (a.gradient.rows != nullptr) {
+      store_rows<kAligned>(a.gradient.rows, gate_bytes, at, m, n, 2 * n);
+      store_rows<kAligned>(a.gradient.rows, up_bytes, at_up, m, 2 * n, 2 * n);
+    }
+    if (a.gradient.columns != nullptr) {
+      store_columns<kAligned>(a.gradient.columns, gate_bytes, at, m, n, tile);
+      __syncthreads();
+      store_columns<kAligned>(a.gradient.columns, up_bytes, at_up, m, 2 * n, tile);
+      if (kOut) __syncthreads();
+    }
+  }
+  if constexpr (kOut) store_columns<kAligned>(a.out.columns, out_bytes, at, m, n, tile);
 }
 
 // ---- Host
@@ -253,6 +313,21 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
 
 namespace {
 
+// Whether the gradient's scale is to be its own.
+bool measures_first(const SwigluBackward& args) { return args.cast.is_of(args.amax); }
+
+// The gradient's amax, of which nothing is stored.
+void measure_backward(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t n = args.d_out.dim(1);
+  const bool aligned = rows_are_aligned<T>(n, {args.d_out.raw(), args.gate_up.raw()});
+  auto* kernel =
+      aligned ? swiglu_backward_kernel<T, kVector<T>, true, false> : swiglu_backward_kernel<T, 1, true, false>;
+  launch("swiglu_backward", kernel, row_tiles(args.d_out.dim(0), aligned ? n / kVector<T> : n), stream,
+         static_cast<T*>(nullptr), static_cast<T*>(nullptr), pointer<const T>(args.d_out),
+         pointer<const T>(args.gate_up), pointer<float>(args.amax), args.d_out.dim(0), n);
+}
+
 template <typename T>
 void backward_by_rows(const SwigluBackward& args, Stream& stream) {
   const int64_t tokens = args.d_out.dim(0);
@@ -267,34 +342,51 @@ void backward_by_rows(const SwigluBackward& args, Stream& stream) {
          pointer<float>(args.amax), tokens, intermediate);
 }
 
-// The gradient is not cast, out is.
-void backward_with_cast_out(const SwigluBackward& args, Stream& stream) {
-  using T = __nv_bfloat16;
-  if (args.out_cast.scaling() != Scaling::kTensor) {
-    backward_by_rows<T>(args, stream);
-    return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
-  }
-  const CastArguments out = cast_arguments(args.out_cast, args.d_out.dim(0), args.d_out.dim(1), {});
-  const bool aligned = rows_are_aligned<T>(out.n, {args.d_gate_up.raw(), args.d_out.raw(), args.gate_up.raw()}) &&
-                       rows_are_aligned<uint8_t>(out.m, {out.columns});
-  auto* kernel = aligned ? swiglu_backward_tile_kernel<true> : swiglu_backward_tile_kernel<false>;
-  launch("swiglu_backward", kernel, tiles(out.m, out.n), stream, pointer<T>(args.d_gate_up),
-         pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), out);
+template <GradientTo kTo, bool kOut>
+void launch_backward_tiles(const BackwardTile& tile, bool aligned, Stream& stream) {
+  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, kTo, kOut> : swiglu_backward_tile_kernel<false, kTo, kOut>;
+  launch("swiglu_backward", kernel, tiles(tile.gradient.m, tile.gradient.n), stream, tile);
 }
 
-// The gradient is cast, and out where it is wanted.
-template <Scaling kScaling>
-void backward_with_cast(const SwigluBackward& args, Stream& stream) {
+// With scales of whole tensors: the gradient is cast, or out is, or both are.
+void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
   using T = __nv_bfloat16;
   const int64_t m = args.d_out.dim(0);
   const int64_t n = args.d_out.dim(1);
-  const BackwardSource<kScaling> source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-                                        cast_arguments(args.out_cast, m, n, {})};
+  const BackwardTile tile{.d_out = pointer<const T>(args.d_out),
+                          .gate_up = pointer<const T>(args.gate_up),
+                          .d_gate_up = pointer<T>(args.d_gate_up),
+                          .amax = pointer<float>(measures_first(args) ? Tensor() : args.amax),
+                          .gradient = cast_arguments(args.cast, m, n, {}),
+                          .out = cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
+                       (!args.cast.defined() || rows_are_aligned<uint8_t>(n, {tile.gradient.rows})) &&
+                       rows_are_aligned<uint8_t>(m, {tile.gradient.columns, tile.out.columns});
+  const auto launch_to = [&]<GradientTo kTo>() {
+    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, aligned, stream);
+    if constexpr (kTo != GradientTo::kMemory) launch_backward_tiles<kTo, false>(tile, aligned, stream);
+  };
+  if (!args.cast.defined()) return launch_to.template operator()<GradientTo::kMemory>();
+  if (args.cast.format() == DType::kFloat8E4M3) return launch_to.template operator()<GradientTo::kE4M3>();
+  launch_to.template operator()<GradientTo::kE5M2>();
+}
+
+// With scales of blocks, the gradient's and, where it is wanted, out's.
+void backward_by_blocks(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  if (!args.cast.defined()) {
+    backward_by_rows<T>(args, stream);
+    return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
+  }
+  const BackwardSource source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                              cast_arguments(args.out_cast, m, n, {})};
   const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
                        (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
   with_format(args.cast.format(), [&]<Format kFormat>() {
-    launch_cast<kScaling, kFormat>("swiglu_backward", source, aligned, cast_arguments(args.cast, m, n, args.amax),
-                                   stream);
+    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, aligned,
+                                               cast_arguments(args.cast, m, n, args.amax), stream);
   });
 }
 
@@ -304,9 +396,10 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
   if (!args.cast.defined() && !args.out_cast.defined()) {
     return with_element(args.d_out.dtype(), [&]<typename T>() { backward_by_rows<T>(args, stream); });
   }
-  if (!args.cast.defined()) return backward_with_cast_out(args, stream);
-  if (args.cast.scaling() == Scaling::kTensor) return backward_with_cast<Scaling::kTensor>(args, stream);
-  backward_with_cast<Scaling::kBlock1x128>(args, stream);
+  const Fp8Cast& either = args.cast.defined() ? args.cast : args.out_cast;
+  if (either.scaling() != Scaling::kTensor) return backward_by_blocks(args, stream);
+  if (measures_first(args)) measure_backward(args, stream);
+  backward_by_tiles(args, stream);
 }
 
 }  // namespace octavo::cuda

@@ -29,7 +29,7 @@ struct SwigluBackward {
   Tensor d_out;      // [tokens, intermediate]
   Tensor gate_up;    // [tokens, 2 * intermediate]
   Tensor amax = {};  // optional [1] float32: = max(itself, max |d_gate_up|)
-  // Optional, in place of d_gate_up; with kBlock1x128 intermediate must be a multiple of 128.
+  // Optional, in place of d_gate_up; may be of `amax`. With kBlock1x128 intermediate must be a multiple of 128.
   Fp8Cast cast = {};
   // Optional: = the result of forward, bit by bit, [tokens, intermediate]; may alias d_out.
   Tensor out = {};

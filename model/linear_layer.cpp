@@ -125,12 +125,19 @@ bool LinearLayer::is_share(Kind kind) const {
   return divides(kind == AmaxTable::kInput ? Divided::kOutputs : Divided::kInputs);
 }
 
-// Whether the scales of an operand are known when its kernel has the values. Blocks of 128 tokens may be in no one's
+// Whether the kernel that makes an operand measures it first and casts it then: those of norms and of gradients, which
+// so move fewer bytes, where no other rank has a part of the tensor.
+bool LinearLayer::is_measured_first(Kind kind) const {
+  const bool can = kind == AmaxTable::kOutputGradient || options_.input == InputSource::kNorm;
+  return can && alone() && !shares_sequences();
+}
+
+// Whether that kernel can cast it: scales are known by then, or it finds them. Blocks of 128 tokens may be in no one's
 // share. Statistics are taken of casts whose tensor is there as well.
 bool LinearLayer::casts_early(Kind kind, ForwardPass pass) const {
   const bool again = pass != ForwardPass::kFirst;
   if (!again && options_.stats != nullptr && options_.stats->measuring()) return false;
-  if (needs_amax(options_.recipe)) return again || options_.amaxes->uses_history();
+  if (needs_amax(options_.recipe)) return again || options_.amaxes->uses_history() || is_measured_first(kind);
   return traits(options_.recipe).scales_locally && !is_share(kind);
 }
 

@@ -108,6 +108,7 @@ struct LinearOptions {
   // The ranks that share the sequences; borrowed, null: this one alone. Where there are several, scales of activations
   // are of all their tokens.
   const ContextGroup* context = nullptr;
+  InputSource input = InputSource::kNorm;
   // The pass that makes what backward needs of x; the others do not.
   ForwardPass input_pass = ForwardPass::kFirst;
   // Memory for it that linears of several blocks share, made by the first of them; null: memory of its own.
@@ -132,8 +133,9 @@ class LinearLayer {
   // The weight's; undefined in inference.
   const Tensor& gradient() const { return options_.gradient; }
   Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
-  // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then. The memory is shared by
-  // all linears: between that kernel and the call that uses its operands there must be no other linear.
+  // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then, or the kernel finds them.
+  // The memory is shared by all linears: between that kernel and the call that uses its operands there must be no other
+  // linear.
   Fp8Cast input_cast(ForwardPass pass = ForwardPass::kFirst) const;
   Fp8Cast gradient_cast() const;
 
@@ -170,6 +172,7 @@ class LinearLayer {
   Fp8Cast input_operands(ForwardPass pass) const;
   Fp8Cast gradient_operands() const;
   bool is_share(Kind kind) const;
+  bool is_measured_first(Kind kind) const;
   bool casts_early(Kind kind, ForwardPass pass) const;
   Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;

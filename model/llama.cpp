@@ -171,6 +171,7 @@ LinearLayer Llama::make_linear(int64_t layer, size_t i, Arena& arena) {
            .scratch = linear_scratch_.get(),
            .tensor = &tensor_,
            .context = &sequences_,
+           .input = linear.input,
            .input_pass = input_pass(block, linear.input),
            .shared_input = keeps_input ? nullptr : &shared},
           arena};

@@ -72,6 +72,32 @@ class Fp8CastTest : public OpTest {
       EXPECT_EQ(amax_out.bits(), amax.bits());
     }
   }
+
+  // The same where the scale is that of the result itself.
+  void expect_bits_of_own_scale(int64_t m, int64_t n, CastOf what, const Op& op) {
+    for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;
+      SCOPED_TRACE(fmt::format("[{}, {}], {}, scale of its own", m, n, dtype_name(format)));
+      const OwnedCast expected(format, Scaling::kTensor, m, n);
+      const OwnedCast cast(format, Scaling::kTensor, m, n);
+      Array amax(DType::kFloat32, {1});
+      Fp8Cast wanted = expected.view();
+      Fp8Cast made = cast.view();
+      wanted.amax = Tensor(amax);
+      amax.fill(0);
+      const Array result = op({}, amax);
+      quantize({.rows = wanted.rows, .columns = wanted.columns, .x = result, .amax = wanted.amax, .amax_out = {}},
+               stream_);
+      Array own(DType::kFloat32, {1});
+      own.fill(0);
+      made.amax = Tensor(own);
+      op(made, own);
+      EXPECT_EQ(own.bits(), amax.bits());
+      EXPECT_EQ(cast.rows.bits(), expected.rows.bits());
+      EXPECT_EQ(cast.columns.bits(), expected.columns.bits());
+      EXPECT_EQ(cast.columns_scale_inv.bits(), expected.columns_scale_inv.bits());
+    }
+  }
 };
 INSTANTIATE_COMPUTE_DTYPES(Fp8CastTest);
 
@@ -96,6 +122,7 @@ TEST_P(Fp8CastTest, Swiglu) {
         expect_bits_of_quantize(tokens, 2 * width, CastOf::kGradient, scaling, backward);
       }
     }
+    expect_bits_of_own_scale(tokens, 2 * width, CastOf::kGradient, backward);
   }
 }
 
@@ -149,6 +176,7 @@ TEST_P(Fp8CastTest, RmsNorm) {
     for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
       expect_bits_of_quantize(tokens, hidden, CastOf::kActivation, scaling, forward);
     }
+    expect_bits_of_own_scale(tokens, hidden, CastOf::kActivation, forward);
   }
 }
 
@@ -173,6 +201,7 @@ TEST_P(Fp8CastTest, Rope) {
     for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
       expect_bits_of_quantize(74, width, CastOf::kGradient, scaling, backward);
     }
+    expect_bits_of_own_scale(74, width, CastOf::kGradient, backward);
   }
 }
 

@@ -57,7 +57,17 @@ class Fp8CastParity : public ComputeDtypeParity {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;
       for (const auto& [with_rows, with_columns] : {std::pair{true, true}, {true, false}, {false, true}}) {
-        compare(result, TwinCastKind{format, scaling, with_rows, with_columns, offset}, op);
+        compare(result, TwinCastKind{format, scaling, with_rows, with_columns, false, offset}, op);
+      }
+    }
+  }
+
+  // The same where the scale is that of the result itself.
+  void expect_bits_of_own_scale(const Twin& result, CastOf what, const Op& op, int64_t offset = 0) {
+    for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;
+      for (const auto& [with_rows, with_columns] : {std::pair{true, true}, {true, false}, {false, true}}) {
+        compare(result, TwinCastKind{format, Scaling::kTensor, with_rows, with_columns, true, offset}, op);
       }
     }
   }
@@ -67,15 +77,17 @@ class Fp8CastParity : public ComputeDtypeParity {
     DType format;
     Scaling scaling;
     bool with_rows, with_columns;
+    bool own_scale;
     int64_t offset;
   };
 
   void compare(const Twin& result, const TwinCastKind& kind, const Op& op) {
-    const auto& [format, scaling, with_rows, with_columns, offset] = kind;
+    const auto& [format, scaling, with_rows, with_columns, own_scale, offset] = kind;
     const int64_t m = result.cpu().dim(0);
     const int64_t n = result.cpu().dim(1);
-    SCOPED_TRACE(fmt::format("[{}, {}] to {}, scaling {}, rows {}, columns {}, offset {}", m, n, dtype_name(format),
-                             static_cast<int>(scaling), with_rows, with_columns, offset));
+    SCOPED_TRACE(fmt::format("[{}, {}] to {}, scaling {}{}, rows {}, columns {}, offset {}", m, n, dtype_name(format),
+                             static_cast<int>(scaling), own_scale ? " of its own" : "", with_rows, with_columns,
+                             offset));
     Twin amax(DType::kFloat32, {1});
     amax.set(0, 2.5f);
     upload(amax);
@@ -86,10 +98,10 @@ class Fp8CastParity : public ComputeDtypeParity {
     }
     poison(result);
     op({}, expected.amax_out.gpu());
-    const Fp8Cast wanted = expected.gpu(with_rows, with_columns, amax);
+    const Fp8Cast wanted = expected.gpu(with_rows, with_columns, own_scale ? expected.amax_out : amax);
     quantize({.rows = wanted.rows, .columns = wanted.columns, .x = result.gpu(), .amax = wanted.amax, .amax_out = {}},
              gpu());
-    op(cast.gpu(with_rows, with_columns, amax), cast.amax_out.gpu());
+    op(cast.gpu(with_rows, with_columns, own_scale ? cast.amax_out : amax), cast.amax_out.gpu());
     EXPECT_TRUE(gpu_bytes(cast.rows) == gpu_bytes(expected.rows)) << "rows";
     EXPECT_TRUE(gpu_bytes(cast.rows_scale_inv) == gpu_bytes(expected.rows_scale_inv)) << "scales of rows";
     EXPECT_TRUE(gpu_bytes(cast.columns) == gpu_bytes(expected.columns)) << "columns";
@@ -137,6 +149,10 @@ TEST_P(Fp8CastParity, Swiglu) {
         if (scaling == Scaling::kBlock1x128 && width % 128 != 0) continue;
         expect_bits_of_quantize(twins.d_gate_up, CastOf::kGradient, scaling, backward, offset);
       }
+      expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
+      fill(twins.gate_up);  // finite, so that the amax is
+      fill(twins.d_out);
+      expect_bits_of_own_scale(twins.d_gate_up, CastOf::kGradient, backward, offset);
     }
   }
 }
@@ -212,6 +228,10 @@ TEST_P(Fp8CastParity, RmsNorm) {
       for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
         expect_bits_of_quantize(out, CastOf::kActivation, scaling, forward);
       }
+      expect_bits_of_own_scale(out, CastOf::kActivation, forward);
+      fill(x);  // finite, so that the amax is
+      fill(residual);
+      expect_bits_of_own_scale(out, CastOf::kActivation, forward);
     }
   }
 }
@@ -242,6 +262,9 @@ TEST_P(Fp8CastParity, Rope) {
         for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
           expect_bits_of_quantize(qkv, CastOf::kGradient, scaling, op, offset);
         }
+        expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
+        fill(input);  // finite, so that the amax is
+        expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
       }
     }
   }
