@@ -56,8 +56,7 @@ constexpr int kAmaxThreads = 1024;
 constexpr int kAmaxBlocksPerMultiprocessor = 2;
 
 // The blocks all run at once and a thread's vectors lie a whole grid apart, so that all threads have the same work to
-// within one vector and end together. They go backwards: what an op before this one wrote last is still in the L2
-// cache, and what is read last here is what a cast after it reads first.
+// within one vector and end together. What is read last here is what a cast after it reads first (fp8_tile.cuh).
 template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
     amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
@@ -65,18 +64,18 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
   constexpr int kAtOnce = 4;  // loads in flight
   const int64_t vectors = (n - head) / N;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kAmaxThreads;
-  int64_t i = vectors - 1 - static_cast<int64_t>(blockIdx.x) * kAmaxThreads - threadIdx.x;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kAmaxThreads + threadIdx.x;
   Vec<T> v[kAtOnce];
   Magnitude<T> largest;
-  for (; i - (kAtOnce - 1) * stride >= 0; i -= kAtOnce * stride) {
+  for (; i + (kAtOnce - 1) * stride < vectors; i += kAtOnce * stride) {
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) v[u] = Vec<T>::load(x + head + (i - u * stride) * N);
+    for (int u = 0; u < kAtOnce; ++u) v[u] = Vec<T>::load(x + head + (i + u * stride) * N);
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) largest.add(v[u]);
   }
 #pragma unroll
   for (int u = 0; u < kAtOnce - 1; ++u) {
-    v[u] = i - u * stride >= 0 ? Vec<T>::load(x + head + (i - u * stride) * N) : Vec<T>{};
+    v[u] = i + u * stride < vectors ? Vec<T>::load(x + head + (i + u * stride) * N) : Vec<T>{};
   }
 #pragma unroll
   for (int u = 0; u < kAtOnce - 1; ++u) largest.add(v[u]);

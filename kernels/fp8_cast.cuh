@@ -103,15 +103,21 @@ constexpr bool has_one_scale(Scaling scaling) {
   return scaling == Scaling::kTensor || scaling == Scaling::kBlock128x128;
 }
 
+// kTensor: known before the tile is.
+template <Format kFormat>
+__device__ float find_tensor_scale(const CastArguments& args) {
+  const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (args.rows_scale_inv != nullptr) *args.rows_scale_inv = inverse_of(scale);
+    if (args.columns_scale_inv != nullptr) *args.columns_scale_inv = inverse_of(scale);
+  }
+  return scale;
+}
+
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
   if constexpr (kScaling == Scaling::kTensor) {
-    const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      if (args.rows_scale_inv != nullptr) *args.rows_scale_inv = inverse_of(scale);
-      if (args.columns_scale_inv != nullptr) *args.columns_scale_inv = inverse_of(scale);
-    }
-    return scale;
+    return find_tensor_scale<kFormat>(args);
   } else {
     __shared__ uint32_t warp_amaxes[kTileWarps];
     const float scale = scale_of<kFormat>(tile_amax(patch, warp_amaxes));

@@ -184,17 +184,6 @@ struct BackwardTile {
   CastArguments out;             // columns alone
 };
 
-// The scale of a cast to which all tiles have the same.
-template <Format kFormat>
-__device__ float scale_of_all(const CastArguments& cast) {
-  const float scale = scale_of<kFormat>(*cast.amax);
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    if (cast.rows_scale_inv != nullptr) *cast.rows_scale_inv = inverse_of(scale);
-    if (cast.columns_scale_inv != nullptr) *cast.columns_scale_inv = inverse_of(scale);
-  }
-  return scale;
-}
-
 template <Format kFormat>
 __device__ uint2 cast_vectors(const Vec<__nv_bfloat16> (&row)[Patch<__nv_bfloat16>::kVectors], float scale) {
   constexpr int kWidth = kVector<__nv_bfloat16>;
@@ -220,8 +209,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
   const Place at = place_of_thread(n);
   float scale = 0;
   float out_scale = 0;
-  if constexpr (kTo != GradientTo::kMemory) scale = scale_of_all<kFormat>(a.gradient);
-  if constexpr (kOut) out_scale = scale_of_all<__NV_E4M3>(a.out);
+  if constexpr (kTo != GradientTo::kMemory) scale = find_tensor_scale<kFormat>(a.gradient);
+  if constexpr (kOut) out_scale = find_tensor_scale<__NV_E4M3>(a.out);
   BytePatch gate_bytes;
   BytePatch up_bytes;
   BytePatch out_bytes;
