@@ -21,7 +21,7 @@ namespace octavo::cuda {
 namespace {
 
 constexpr int kCandidates = 32;
-constexpr int kRounds = 5;
+constexpr int kRounds = 3;
 constexpr double kClearlyFaster = 0.99;    // of the first candidate's time; less of a gain is noise
 constexpr double kNotWorthABurst = 2;      // times the fastest one's time, each run alone
 constexpr double kOutOfTheRunning = 1.15;  // times the fastest one's time, each in a burst
