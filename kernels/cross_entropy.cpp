@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/profiler.h"
 #include "kernels/cross_entropy_cpu.h"
+#include "kernels/fp8_cast.h"
 
 namespace octavo {
 
@@ -48,8 +49,15 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
   expect_tensor(args.targets, "cross_entropy targets", DType::kInt32, {tokens});
   if (args.d_logits.defined()) expect_tensor(args.d_logits, "cross_entropy d_logits", compute, {tokens, vocab});
   if (args.z_losses.defined()) expect_tensor(args.z_losses, "cross_entropy z_losses", DType::kFloat32, {tokens});
-  const double passes = args.d_logits.defined() ? 2 : 1;
-  const OpTimer timer(stream, "cross_entropy", 0, passes * static_cast<double>(args.logits.bytes()));
+  if (args.cast.defined()) {
+    expect_tensor(args.d_logits, "cross_entropy d_logits", compute, {tokens, vocab});
+    check_cast(args.cast, CastOf::kGradient, "cross_entropy", args.d_logits, stream);
+    CHECK(!args.cast.columns.defined() && args.cast.bound, "cross_entropy cast: expected rows alone, of a bound");
+  }
+  const double written = args.d_logits.defined() ? result_bytes(args.cast, args.d_logits) : 0;
+  const OpTimer timer(stream, {.name = "cross_entropy",
+                               .bytes = static_cast<double>(args.logits.bytes()) + written,
+                               .casts = args.cast.defined()});
   if (timer.planned()) return;
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::cross_entropy(args, stream);
@@ -58,6 +66,7 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t);
   });
+  cpu::cast_result(args.cast, args.d_logits);
 }
 
 }  // namespace octavo

@@ -5,6 +5,7 @@
 
 #include "kernels/cross_entropy.cuh"
 #include "kernels/cross_entropy.h"
+#include "kernels/fp8_cast.cuh"
 
 namespace octavo::cuda {
 
@@ -25,11 +26,20 @@ struct Arguments {
   T* d_logits;      // may be null, may be `logits`
   const T* logits;
   const int32_t* targets;
+  CastArguments cast;  // in place of d_logits
   int64_t tokens;
   int64_t vocab;
   float scale;
   float z_loss;
 };
+
+// A vector of gradients as bytes, rounded to T before.
+template <GradientTo kTo, typename T>
+__device__ uint2 cast_vector(const Vec<T>& vector, float cast_scale) {
+  float x[kPatch];
+  vector.widen(x);
+  return cast_row<format_of(kTo)>(x, [&](int) { return cast_scale; });
+}
 
 // How the warps of a cluster tell each other their parts of a row's softmax. Each warp sends its part to every block,
 // where an mbarrier counts the bytes that have come. So a warp waits for parts and nothing else: a barrier would also
@@ -136,9 +146,9 @@ __device__ SoftmaxPart softmax_of(const HeldRow<T>& held, const Columns& columns
 }
 
 // The gradients of what the thread holds and, by the thread that holds the target's logit, the loss.
-template <typename T>
+template <GradientTo kTo, typename T>
 __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T>& held, SoftmaxPart total,
-                          const Columns& columns) {
+                          const Columns& columns, float cast_scale) {
   constexpr int N = kVector<T>;
   const float inverse = gradient_scale(total, args.scale, args.z_loss);
   bool holds_target = false;
@@ -162,29 +172,41 @@ __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T
 #pragma unroll
       for (int j = 0; j < N; ++j) x[j] -= j == target ? args.scale : 0.0f;
     }
-    Vec<T>::narrow(x).store(args.d_logits + row * args.vocab + columns.at(k));
+    const Vec<T> gradients = Vec<T>::narrow(x);
+    const int64_t i = row * args.vocab + columns.at(k);
+    if constexpr (kTo == GradientTo::kMemory) {
+      gradients.store(args.d_logits + i);
+    } else {
+      *reinterpret_cast<uint2*>(args.cast.rows + i) = cast_vector<kTo>(gradients, cast_scale);
+    }
   }
   if (!holds_target) return;
   args.losses[row] = loss_of(total, target_logit);
   if (args.z_losses != nullptr) args.z_losses[row] = z_loss_of(total, args.z_loss);
 }
 
-template <typename T>
+template <GradientTo kTo, typename T>
 __device__ void store_ignored_row(const Arguments<T>& args, int64_t row, const Columns& columns) {
   if (columns.first == 0) args.losses[row] = 0;
   if (columns.first == 0 && args.z_losses != nullptr) args.z_losses[row] = 0;
   const Vec<T> zero{make_uint4(0, 0, 0, 0)};
   for (int i = columns.first; args.d_logits != nullptr && i < columns.vocab; i += columns.stride) {
-    zero.store(args.d_logits + row * args.vocab + i);
+    if constexpr (kTo == GradientTo::kMemory) {
+      zero.store(args.d_logits + row * args.vocab + i);
+    } else {
+      *reinterpret_cast<uint2*>(args.cast.rows + row * args.vocab + i) = make_uint2(0, 0);
+    }
   }
 }
 
 // A few rows by one cluster of blocks, each read once: a thread keeps kVectorsPerThread vectors of a row in registers
 // and makes the gradient from them. While it works on one row, the next is on its way into other registers: 64 KiB of
 // loads in flight a multiprocessor at all times. 64 registers hold that.
-template <typename T, int kThreads>
+template <typename T, GradientTo kTo, int kThreads>
 __global__ void __launch_bounds__(kThreads, kThreadsAtOnce / kThreads)
     cross_entropy_cluster_kernel(const Arguments<T> args, int rows_per_cluster) {
+  float cast_scale = 0;
+  if constexpr (kTo != GradientTo::kMemory) cast_scale = find_tensor_scale<format_of(kTo)>(args.cast);
   __shared__ Exchange<kThreads> exchange;
   const cg::cluster_group cluster = cg::this_cluster();
   const Columns columns{.first = static_cast<int>(cluster.block_rank() * kThreads + threadIdx.x) * kVector<T>,
@@ -198,29 +220,37 @@ __global__ void __launch_bounds__(kThreads, kThreadsAtOnce / kThreads)
   for (int64_t row = begin; row < end; ++row) {
     const HeldRow<T> next = row + 1 < end ? load_row(args, row + 1, columns) : held;
     if (held.target < 0) {
-      store_ignored_row(args, row, columns);
+      store_ignored_row<kTo>(args, row, columns);
     } else {
       const SoftmaxPart total = combine_all(exchange, cluster, softmax_of(held, columns), turn++);
-      store_row(args, row, held, total, columns);
+      store_row<kTo>(args, row, held, total, columns, cast_scale);
     }
     held = next;
   }
 }
 
 // Any vocabulary and alignment: one block a row, which it reads three times (from the cache after the first).
-template <typename T>
+template <typename T, GradientTo kTo>
 __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments<T> args) {
   __shared__ float scratch[2][32];
+  float cast_scale = 0;
+  if constexpr (kTo != GradientTo::kMemory) cast_scale = find_tensor_scale<format_of(kTo)>(args.cast);
   const int64_t row = blockIdx.x;
   const int32_t target = args.targets[row];
   const T* logits = args.logits + row * args.vocab;
-  T* d_logits = args.d_logits == nullptr ? nullptr : args.d_logits + row * args.vocab;
+  const auto store = [&](int64_t i, float gradient) {
+    if constexpr (kTo == GradientTo::kMemory) {
+      args.d_logits[row * args.vocab + i] = from_float<T>(gradient);
+    } else {
+      const float x = to_float(from_float<T>(gradient));
+      args.cast.rows[row * args.vocab + i] =
+          static_cast<uint8_t>(cast_pair<format_of(kTo)>(x, cast_scale, 0.0f, cast_scale));
+    }
+  };
   if (target < 0) {
     if (threadIdx.x == 0) args.losses[row] = 0;
     if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = 0;
-    for (int64_t i = threadIdx.x; d_logits != nullptr && i < args.vocab; i += blockDim.x) {
-      d_logits[i] = from_float<T>(0.0f);
-    }
+    for (int64_t i = threadIdx.x; args.d_logits != nullptr && i < args.vocab; i += blockDim.x) store(i, 0.0f);
     return;
   }
   const float target_logit = to_float(logits[target]);
@@ -234,9 +264,9 @@ __global__ void __launch_bounds__(1024) cross_entropy_row_kernel(const Arguments
   if (threadIdx.x == 0) args.losses[row] = loss_of(total, target_logit);
   if (threadIdx.x == 0 && args.z_losses != nullptr) args.z_losses[row] = z_loss_of(total, args.z_loss);
   const float inverse = gradient_scale(total, args.scale, args.z_loss);
-  for (int64_t i = threadIdx.x; d_logits != nullptr && i < args.vocab; i += blockDim.x) {
+  for (int64_t i = threadIdx.x; args.d_logits != nullptr && i < args.vocab; i += blockDim.x) {
     const float one_hot = i == target ? args.scale : 0.0f;
-    d_logits[i] = from_float<T>(power(to_float(logits[i]), m) * inverse - one_hot);
+    store(i, power(to_float(logits[i]), m) * inverse - one_hot);
   }
 }
 
@@ -249,7 +279,7 @@ unsigned cluster_size_for(int64_t vocab, int threads) {
   return 0;
 }
 
-template <typename T>
+template <typename T, GradientTo kTo>
 void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
   const int64_t tokens = args.logits.dim(0);
   const Arguments<T> arguments{.losses = pointer<float>(args.losses),
@@ -257,6 +287,7 @@ void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
                                .d_logits = pointer<T>(args.d_logits),
                                .logits = pointer<const T>(args.logits),
                                .targets = pointer<const int32_t>(args.targets),
+                               .cast = cast_arguments(args.cast, tokens, args.logits.dim(1), {}),
                                .tokens = tokens,
                                .vocab = args.logits.dim(1),
                                .scale = args.scale,
@@ -270,22 +301,31 @@ void cross_entropy_rows(const CrossEntropy& args, Stream& stream) {
     const LaunchShape shape{grid_dim(ceil_div(tokens, rows) * size), dim3(static_cast<unsigned>(threads)), 0, size};
     launch("cross_entropy", kernel, shape, stream, arguments, static_cast<int>(rows));
   };
-  const bool aligned = rows_are_aligned<T>(arguments.vocab, {arguments.logits, arguments.d_logits});
+  const bool aligned =
+      rows_are_aligned<T>(arguments.vocab, {arguments.logits, arguments.d_logits}) &&
+      (kTo == GradientTo::kMemory || rows_are_aligned<uint8_t>(arguments.vocab, {arguments.cast.rows}));
   if (aligned && cluster_size_for<T>(arguments.vocab, 128) == 1) {
-    launch_clusters(cross_entropy_cluster_kernel<T, 128>, 128);
+    launch_clusters(cross_entropy_cluster_kernel<T, kTo, 128>, 128);
   } else if (aligned && cluster_size_for<T>(arguments.vocab, 512) > 0) {
-    launch_clusters(cross_entropy_cluster_kernel<T, 512>, 512);
+    launch_clusters(cross_entropy_cluster_kernel<T, kTo, 512>, 512);
   } else if (aligned && cluster_size_for<T>(arguments.vocab, 1024) > 0) {
-    launch_clusters(cross_entropy_cluster_kernel<T, 1024>, 1024);
+    launch_clusters(cross_entropy_cluster_kernel<T, kTo, 1024>, 1024);
   } else {
-    launch("cross_entropy", cross_entropy_row_kernel<T>, {grid_dim(tokens), 1024}, stream, arguments);
+    launch("cross_entropy", cross_entropy_row_kernel<T, kTo>, {grid_dim(tokens), 1024}, stream, arguments);
   }
 }
 
 }  // namespace
 
 void cross_entropy(const CrossEntropy& args, Stream& stream) {
-  with_element(args.logits.dtype(), [&]<typename T>() { cross_entropy_rows<T>(args, stream); });
+  if (!args.cast.defined()) {
+    return with_element(args.logits.dtype(),
+                        [&]<typename T>() { cross_entropy_rows<T, GradientTo::kMemory>(args, stream); });
+  }
+  if (args.cast.format() == DType::kFloat8E4M3) {
+    return cross_entropy_rows<__nv_bfloat16, GradientTo::kE4M3>(args, stream);
+  }
+  cross_entropy_rows<__nv_bfloat16, GradientTo::kE5M2>(args, stream);
 }
 
 }  // namespace octavo::cuda

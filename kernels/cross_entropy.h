@@ -10,7 +10,7 @@
 // loss. Queued on `stream`; deterministic.
 #pragma once
 
-#include "core/stream.h"
+#include "kernels/fp8.h"
 
 namespace octavo {
 
@@ -22,6 +22,9 @@ struct CrossEntropy {
   float scale = 1;  // usually 1 / tokens of the global batch
   float z_loss = 0;
   Tensor z_losses = {};  // optional = [tokens] float32
+  // Optional, in place of d_logits, which then holds nothing: rows alone, of a bound. They have the bits that quantize
+  // would make of it.
+  Fp8Cast cast = {};
 };
 void cross_entropy(const CrossEntropy& args, Stream& stream);
 

@@ -71,13 +71,14 @@ void row_amaxes(const RowAmaxes& args, Stream& stream);
 // with an amax from elsewhere, as in delayed scaling, and kBlock1x128. Some ops also take kTensor with the amax that
 // they themselves are given to measure the result with: they make it twice, once to measure it and once to cast it.
 struct Fp8Cast {
-  Fp8Operand rows;     // optional = [m, n]
-  Fp8Operand columns;  // optional = [n, m]; of the same format and scaling as rows
-  Tensor amax;         // kTensor: [1] float32, what the scale is made of
+  Fp8Operand rows;                  // optional = [m, n]
+  Fp8Operand columns;               // optional = [n, m]; of the same format and scaling as rows
+  Tensor amax;                      // kTensor: [1] float32, what the scale is made of
+  std::optional<float> bound = {};  // kTensor, in place of an amax, as in Quantize
   bool defined() const { return rows.defined() || columns.defined(); }
   // Whether the scale is that of the result itself, whose amax the op leaves in `measured`.
   bool is_of(const Tensor& measured) const {
-    return defined() && scaling() == Scaling::kTensor && measured.defined() && amax.raw() == measured.raw();
+    return defined() && scaling() == Scaling::kTensor && measured.defined() && !bound && amax.raw() == measured.raw();
   }
   Scaling scaling() const { return rows.defined() ? rows.scaling : columns.scaling; }
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }

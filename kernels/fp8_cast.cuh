@@ -28,6 +28,10 @@ struct CastArguments {
   float bound = 0;
 };
 
+// Where a gradient goes: as it is, or cast.
+enum class GradientTo { kMemory, kE4M3, kE5M2 };
+constexpr Format format_of(GradientTo to) { return to == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3; }
+
 // Where in the whole result a tile lies.
 struct PartPlace : Place {
   int64_t end;    // of the columns of the tile's part
@@ -223,7 +227,8 @@ inline CastArguments cast_arguments(const Fp8Cast& cast, int64_t m, int64_t n, c
           .columns = pointer<uint8_t>(cast.columns.data),
           .columns_scale_inv = pointer<float>(cast.columns.scale_inv),
           .amax = pointer<const float>(cast.amax),
-          .amax_out = pointer<float>(amax_out)};
+          .amax_out = pointer<float>(amax_out),
+          .bound = cast.bound.value_or(0)};
 }
 
 // source_aligned: the source can make patches with kAligned when n is a multiple of 16.

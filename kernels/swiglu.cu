@@ -173,8 +173,6 @@ struct BackwardSource {
 // Scales of whole tensors are known before the tile is, so a few rows of a patch are cast at a time: whole patches of
 // all three inputs would leave no registers for a third block on a multiprocessor.
 
-enum class GradientTo { kMemory, kE4M3, kE5M2 };
-
 struct BackwardTile {
   const __nv_bfloat16* d_out;    // [m, n]
   const __nv_bfloat16* gate_up;  // [m, 2 n]
@@ -203,7 +201,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
   using T = __nv_bfloat16;
   constexpr int kRowsAtOnce = kTo == GradientTo::kMemory ? 4 : 2;
   constexpr int kVectors = Patch<T>::kVectors;
-  constexpr Format kFormat = kTo == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3;
+  constexpr Format kFormat = format_of(kTo);
   const int64_t m = a.gradient.m;
   const int64_t n = a.gradient.n;
   const Place at = place_of_thread(n);

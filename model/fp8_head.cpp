@@ -1,5 +1,6 @@
 #include "model/fp8_head.h"
 
+#include "kernels/fp8_shard.h"
 #include "model/linear_layer.h"
 
 namespace octavo {
@@ -76,12 +77,22 @@ void Fp8Head::forward(const Tensor& logits, Stream& stream) {
              stream);
 }
 
+Fp8Cast Fp8Head::gradient_cast(float bound) const {
+  return {
+      .rows = resized(gradient_rows_, tokens_, gradient_rows_.data.dim(1)), .columns = {}, .amax = {}, .bound = bound};
+}
+
 void Fp8Head::backward(const Backward& args, Stream& stream) {
-  const int64_t vocab = args.d_logits.dim(1);
+  const int64_t vocab = gradient_rows_.data.dim(1);
   const Fp8Operand rows = resized(gradient_rows_, tokens_, vocab);
-  const Fp8Operand columns = resized(gradient_columns_, vocab, tokens_);
-  quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
-           stream);
+  Fp8Operand columns = resized(gradient_columns_, vocab, tokens_);
+  if (args.d_logits.defined()) {
+    quantize({.rows = rows, .columns = columns, .x = args.d_logits, .amax = {}, .amax_out = {}, .bound = args.bound},
+             stream);
+  } else {
+    fp8_transpose({.out = columns.data, .x = rows.data}, stream);
+    columns.scale_inv = rows.scale_inv;
+  }
   fp8_matmul({.d = args.d_weight,
               .a = columns,
               .b = resized(input_columns_, input_columns_.data.dim(0), tokens_),

@@ -54,12 +54,15 @@ class Fp8Head {
   void cast_input(const Tensor& x, bool backward, Stream& stream);
   // logits [tokens, vocab] =, compute dtype.
   void forward(const Tensor& logits, Stream& stream);
+  // Of the gradients of the chunk's logits, for the kernel that makes them, which do not exceed `bound`
+  // (cross_entropy_gradient_bound).
+  Fp8Cast gradient_cast(float bound) const;
 
   struct Backward {
     Tensor d_weight;  // [vocab, hidden] float32, = or (accumulate) +=
     Tensor d_x;       // [tokens, hidden] compute dtype, =
-    Tensor d_logits;  // [tokens, vocab] compute dtype
-    float bound = 0;  // cross_entropy_gradient_bound
+    Tensor d_logits;  // [tokens, vocab] compute dtype; undefined: gradient_cast() was made of them
+    float bound = 0;  // of d_logits
     bool accumulate = false;
   };
   void backward(const Backward& args, Stream& stream);

@@ -74,6 +74,8 @@ struct ChunkLoss {
   const HeadBackward* backward = nullptr;
 };
 
+float gradient_bound(const HeadBackward& args) { return cross_entropy_gradient_bound(args.scale, args.z_loss); }
+
 void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss& chunk) {
   const Tensor losses = a.losses.rows(chunk.begin, chunk.end);
   const Tensor targets = chunk.targets.rows(chunk.begin, chunk.end);
@@ -84,14 +86,16 @@ void chunk_loss(const BlockContext& c, const HeadActivations& a, const ChunkLoss
   const Tensor z_losses =
       backward && chunk.backward->z_losses.defined() ? chunk.backward->z_losses.rows(chunk.begin, chunk.end) : Tensor();
   if (c.tensor.alone()) {
-    return cross_entropy({.losses = losses,
-                          .d_logits = d_logits,
-                          .logits = chunk.logits,
-                          .targets = targets,
-                          .scale = scale,
-                          .z_loss = z_loss,
-                          .z_losses = z_losses},
-                         c.stream);
+    return cross_entropy(
+        {.losses = losses,
+         .d_logits = d_logits,
+         .logits = chunk.logits,
+         .targets = targets,
+         .scale = scale,
+         .z_loss = z_loss,
+         .z_losses = z_losses,
+         .cast = backward && a.fp8 ? a.fp8->gradient_cast(gradient_bound(*chunk.backward)) : Fp8Cast()},
+        c.stream);
   }
   const int64_t tokens = chunk.end - chunk.begin;
   const int64_t ranks = c.tensor.size();
@@ -165,8 +169,8 @@ void lm_head_backward(const BlockContext& c, const HeadBackward& args, int64_t b
   if (args.activations.fp8) {
     return args.activations.fp8->backward({.d_weight = args.gradients.lm_head,
                                            .d_x = norm,
-                                           .d_logits = d_logits,
-                                           .bound = cross_entropy_gradient_bound(args.scale, args.z_loss),
+                                           .d_logits = c.tensor.alone() ? Tensor() : d_logits,
+                                           .bound = gradient_bound(args),
                                            .accumulate = accumulate},
                                           c.stream);
   }

@@ -65,6 +65,53 @@ TEST_P(CrossEntropyTest, LossAndGradient) {
   }
 }
 
+TEST_P(CrossEntropyTest, CastsItsGradient) {
+  for (const auto& [tokens, vocab] : kSizes) {
+    const Array logits = random({tokens, vocab}, 3.0);
+    const Array targets = random_integers({tokens}, 0, static_cast<int32_t>(vocab));
+    const Array losses(DType::kFloat32, {tokens});
+    const Array d_logits(dtype(), {tokens, vocab});
+    cross_entropy({.losses = losses, .d_logits = d_logits, .logits = logits, .targets = targets, .scale = kScale},
+                  stream_);
+    for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      const Array expected(format, {tokens, vocab});
+      const Array made(format, {tokens, vocab});
+      const Array expected_scale(DType::kFloat32, {1});
+      const Array made_scale(DType::kFloat32, {1});
+      quantize({.rows = {expected, expected_scale},
+                .columns = {},
+                .x = d_logits,
+                .amax = {},
+                .amax_out = {},
+                .bound = kScale},
+               stream_);
+      const Array losses_beside(DType::kFloat32, {tokens});
+      const Array in_place = logits;
+      cross_entropy({.losses = losses_beside,
+                     .d_logits = in_place,
+                     .logits = in_place,
+                     .targets = targets,
+                     .scale = kScale,
+                     .cast = {.rows = {made, made_scale}, .columns = {}, .amax = {}, .bound = kScale}},
+                    stream_);
+      EXPECT_EQ(made.bits(), expected.bits());
+      EXPECT_EQ(made_scale.bits(), expected_scale.bits());
+      EXPECT_EQ(losses_beside.bits(), losses.bits());
+    }
+  }
+  const Array logits = random({3, 16});
+  const Array rows(DType::kFloat8E4M3, {3, 16});
+  const Array columns(DType::kFloat8E4M3, {16, 3});
+  const Array scale(DType::kFloat32, {1});
+  const Array targets(DType::kInt32, {3});
+  const Array losses(DType::kFloat32, {3});
+  const auto with_cast = [&](const Fp8Cast& cast) {
+    cross_entropy({.losses = losses, .d_logits = logits, .logits = logits, .targets = targets, .cast = cast}, stream_);
+  };
+  EXPECT_THROW(with_cast({.rows = {rows, scale}, .columns = {columns, scale}, .amax = {}, .bound = kScale}), Error);
+  EXPECT_THROW(with_cast({.rows = {rows, scale}, .columns = {}, .amax = scale}), Error);
+}
+
 TEST_P(CrossEntropyTest, ZLoss) {
   constexpr float kZLoss = 0.05f;
   for (const auto& [tokens, vocab] : kSizes) {

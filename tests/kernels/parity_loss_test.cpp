@@ -84,6 +84,54 @@ TEST_P(ComputeDtypeParity, ZLoss) {
   }
 }
 
+// The cast of the gradient has the bits that quantize makes of the gradient, in each kernel.
+TEST_F(ParityTest, CrossEntropyCastsItsGradient) {
+  constexpr DType kDtype = DType::kBFloat16;
+  constexpr float kScale = 0.125f;
+  for (const auto& [tokens, vocab] :
+       {RowSize{33, 17}, {130, 272}, {6403, 4112}, {37, 32000}, {9, 128256}, {3, 128257}}) {
+    Twin losses(DType::kFloat32, {tokens});
+    Twin logits(kDtype, {tokens, vocab});
+    const Twin d_logits(kDtype, {tokens, vocab});
+    Twin targets(DType::kInt32, {tokens});
+    fill(logits, 3.0f);
+    fill_integers(targets, 0, static_cast<int32_t>(vocab));
+    targets.set(tokens / 2, -1);
+    upload(targets);
+    const auto run = [&](const Fp8Cast& cast) {
+      cross_entropy({.losses = losses.gpu(),
+                     .d_logits = d_logits.gpu(),
+                     .logits = logits.gpu(),
+                     .targets = targets.gpu(),
+                     .scale = kScale,
+                     .cast = cast},
+                    gpu());
+      return gpu_bytes(losses);
+    };
+    const auto plain_losses = run({});
+    for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      const Twin expected(format, {tokens, vocab});
+      const Twin made(format, {tokens, vocab});
+      const Twin expected_scale(DType::kFloat32, {1});
+      const Twin made_scale(DType::kFloat32, {1});
+      for (const Twin* twin : {&expected, &made, &expected_scale, &made_scale}) poison(*twin);
+      run({});
+      quantize({.rows = {expected.gpu(), expected_scale.gpu()},
+                .columns = {},
+                .x = d_logits.gpu(),
+                .amax = {},
+                .amax_out = {},
+                .bound = kScale},
+               gpu());
+      const auto losses_beside =
+          run({.rows = {made.gpu(), made_scale.gpu()}, .columns = {}, .amax = {}, .bound = kScale});
+      EXPECT_TRUE(gpu_bytes(made) == gpu_bytes(expected)) << tokens << " x " << vocab << " " << dtype_name(format);
+      EXPECT_EQ(gpu_bytes(made_scale), gpu_bytes(expected_scale));
+      EXPECT_EQ(losses_beside, plain_losses);
+    }
+  }
+}
+
 // So many rows that a block takes several one after the other, some of them ignored.
 TEST_P(ComputeDtypeParity, CrossEntropyOfManyRows) {
   for (const auto& [tokens, vocab] : {RowSize{17001, 272}, {6403, 4112}, {1603, 16392}}) {
