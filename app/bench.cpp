@@ -1,6 +1,7 @@
 #include "app/measure/bench.h"
 
 #include <iostream>
+#include <memory>
 #include <optional>
 
 #include "app/commands.h"
@@ -18,12 +19,18 @@ namespace octavo {
 
 namespace {
 
+std::string describe_energy(const nlohmann::ordered_json& r) {
+  if (!r.contains("watts")) return "";
+  return fmt::format("  {:.0f} MHz  {:.0f} W  {:.4g} J/token", r["sm_mhz"].get<double>(), r["watts"].get<double>(),
+                     r["joules_per_token"].get<double>());
+}
+
 std::string describe_throughput(const nlohmann::ordered_json& r) {
-  return fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB",
+  return fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB{}",
                      r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
                      with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
                      r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
-                     r["tflops"].get<double>(), r["memory_gib"].get<double>());
+                     r["tflops"].get<double>(), r["memory_gib"].get<double>(), describe_energy(r));
 }
 
 void print_throughput(const nlohmann::ordered_json& r) {
@@ -47,6 +54,29 @@ std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) 
   one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
   if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
   return one;
+}
+
+// Steps of `config`, timed; with counters also what the GPUs draw.
+nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, GpuCounters* counters,
+                                     const BenchArguments& arguments) {
+  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
+  nlohmann::ordered_json result = throughput_json(config, runtime, times);
+  if (counters == nullptr) return result;
+  add_energy(result, bench.measure_use(*counters, result["step_ms"]), runtime.group().size(),
+             config.training.global_batch_size * config.data.seq_len);
+  return result;
+}
+
+// Null unless --energy asks for them.
+std::unique_ptr<GpuCounters> counters_of(const BenchArguments& arguments, Runtime& runtime) {
+  std::unique_ptr<GpuCounters> counters;
+  if (!arguments.energy) return counters;
+  runtime.group().agree([&] {
+    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
+                runtime.describe());
+    counters = open_gpu_counters(gpu_info(runtime.gpu()).pci_bus_id);
+  });
+  return counters;
 }
 
 // Of one rank; the others would do the same.
@@ -82,18 +112,18 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
       OutputFile(arguments.trace);  // a place that is none, before all else
   });
   Runtime runtime(config, group);
+  const std::unique_ptr<GpuCounters> counters = counters_of(arguments, runtime);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
   nlohmann::ordered_json one_micro_batch;
   if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
     Bench bench(*one, runtime);
-    one_micro_batch = throughput_json(*one, runtime, bench.time_steps(arguments.warmup, arguments.steps));
+    one_micro_batch = measure_steps(bench, *one, runtime, counters.get(), arguments);
   }
   Bench bench(config, runtime);
-  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
-  result.update(throughput_json(config, runtime, times));
+  result.update(measure_steps(bench, config, runtime, counters.get(), arguments));
   if (!one_micro_batch.is_null()) result["one_micro_batch"] = one_micro_batch;
   result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;
@@ -103,6 +133,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   if (group.size() > 1) add_exposed_communication(result, totals);
   if (arguments.ops) add_floors(result, totals, rates, forward_backward_times);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
+  if (arguments.ops && counters) add_op_energy(result, bench.measure_use_by_op(*counters));
 
   if (!group.is_root()) return kExitDone;
   if (arguments.json) {

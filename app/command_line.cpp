@@ -62,13 +62,19 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));
   bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::Range(1, kMaxSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
+  auto* energy =
+      bench->add_flag("--energy", line.bench.energy,
+                      "on GPUs: joules a token, clock and power, over 2 s of steps more; with --ops of every op "
+                      "as well, repeated by itself for 0.6 s, as the driver counts energy every 0.1 s or so");
   auto* trace =
       bench->add_option("--trace", line.bench.trace, "FILE.json: every rank's ops over one step, for Perfetto");
   bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
       ->excludes(ops)
+      ->excludes(energy)
       ->excludes(trace);
   bench->add_flag("--data", line.bench.data, "the loader alone, on the config's data, without a model")
       ->excludes(ops)
+      ->excludes(energy)
       ->excludes(trace);
   bench->add_flag("--json", line.bench.json, "print JSON");
   bench->callback([&] { line.command = [&](ProcessGroup& group) { return bench_command(line.bench, group); }; });

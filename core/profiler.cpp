@@ -1,6 +1,7 @@
 #include "core/profiler.h"
 
 #include <chrono>
+#include <memory>
 
 #include "build_config.h"
 #include "core/cuda_backend.h"
@@ -17,6 +18,9 @@ void push_range(const char* name) {
 void pop_range() {
   if constexpr (kHasCuda) cuda::pop_range();
 }
+
+// What begin_repeated() answers.
+enum : size_t { kQueued, kCaptured };
 
 }  // namespace
 
@@ -54,6 +58,7 @@ std::vector<Profiler::Span> Profiler::spans(const Event& origin) const {
 }
 
 size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char* what) {
+  if (repeat_) return begin_repeated(stream, op);
   const size_t index = used_++;
   if (index == records_.size()) records_.push_back({Event(device_, true), Event(device_, true), {}});
   Record& record = records_[index];
@@ -64,9 +69,37 @@ size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char
 }
 
 void Profiler::end(const Stream& stream, size_t index) {
+  if (repeat_) return index == kCaptured ? end_repeated(stream) : void();
   Record& record = records_[index];
   if (record.span.kind != Kind::kHostRange) record.end.record(stream);
   if (detail_ == Detail::kTimeline) record.span.host_end_ms = host_clock_ms();
+}
+
+// kCaptured where the op is captured, to be repeated at its end.
+size_t Profiler::begin_repeated(const Stream& stream, const Op& op) {
+  const bool captures = being_captured_ == nullptr && failure_ == nullptr && op.bound != OpBound::kCommunication;
+  if (!captures || !repeated_.insert(op.name).second) return kQueued;
+  being_captured_ = op.name;
+  if constexpr (kHasCuda) cuda::begin_capture(stream.native());
+  return kCaptured;
+}
+
+void Profiler::end_repeated(const Stream& stream) {
+  try {
+    if constexpr (kHasCuda) {
+      const std::unique_ptr<void, void (*)(void*) noexcept> captured(cuda::end_capture(stream.native()),
+                                                                     cuda::destroy_captured);
+      repeat_(being_captured_, [&] { cuda::queue_captured(captured.get(), stream.native()); });
+      cuda::synchronize_stream(stream.native());  // what is captured ends here
+    }
+  } catch (...) {
+    failure_ = std::current_exception();  // out of a destructor nothing is thrown
+  }
+  being_captured_ = nullptr;
+}
+
+void Profiler::rethrow_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_(stream), profiler_(stream.profiler()) {

@@ -11,8 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/op_record.h"
@@ -48,6 +52,14 @@ class Profiler {
   enum class Detail : uint8_t { kOps, kTimeline };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
+  // Of GPUs alone: times nothing, but calls `repeat` in place of the first op of each name, with the name and a
+  // function that queues the op; collectives, and what is in `repeat`, are queued as ever. After a failure nothing is
+  // repeated.
+  using Repeat = std::function<void(const char* name, const std::function<void()>& queue)>;
+  Profiler(Device device, Repeat repeat) : device_(device), detail_(Detail::kOps), repeat_(std::move(repeat)) {}
+  // Throws what capturing or `repeat` threw.
+  void rethrow_failure() const;
+
   // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize().
   std::map<std::string, Total> totals() const;
   // Of a timeline: all of it in the order of its beginnings, those of one stream nested in each other. Names are those
@@ -66,11 +78,17 @@ class Profiler {
 
   size_t begin(const Stream& stream, Kind kind, const Op& op, const char* what);
   void end(const Stream& stream, size_t index);
+  size_t begin_repeated(const Stream& stream, const Op& op);
+  void end_repeated(const Stream& stream);
 
   Device device_;
   Detail detail_;
   std::vector<Record> records_;  // events are reused after clear()
   size_t used_ = 0;
+  Repeat repeat_;                         // null: times
+  std::set<std::string> repeated_;        // ops by name
+  const char* being_captured_ = nullptr;  // an op
+  std::exception_ptr failure_;            // of repeating
 };
 
 // The clock of a timeline's host times, in milliseconds; also that of a CPU's streams.

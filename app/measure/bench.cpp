@@ -17,6 +17,9 @@ namespace {
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
 
+constexpr double kStepsMs = 2000;  // that steps draw power for, to be measured
+constexpr double kOpMs = 600;      // and an op
+
 constexpr double kMeanDocument = 1024;  // tokens
 
 // Random tokens: real work for the embedding and the loss, no data files. With a document mask in documents whose
@@ -123,6 +126,48 @@ std::map<std::string, Profiler::Total> Bench::profile_step() {
     total.bytes /= kProfiledSteps;
   }
   return totals;
+}
+
+GpuUse Bench::measure_use(GpuCounters& counters, double step_ms) {
+  const auto steps = static_cast<int64_t>((kStepsMs + GpuSampler::kSettleMs) / step_ms) + 1;
+  runtime_.group().barrier();
+  GpuSampler sampler(counters);
+  for (int64_t i = 0; i < steps; ++i) step();
+  runtime_.stream().synchronize();
+  std::optional<GpuUse> use;
+  runtime_.group().agree([&] {
+    use = gpu_use(sampler.stop());
+    CHECK(use, "the GPU's counter of energy did not move in {:.0f} ms", static_cast<double>(steps) * step_ms);
+  });
+  const auto ranks = static_cast<double>(runtime_.group().size());
+  return {.watts = runtime_.group().all_reduce_sum(use->watts) / ranks,
+          .sm_mhz = runtime_.group().all_reduce_sum(use->sm_mhz) / ranks};
+}
+
+std::map<std::string, std::optional<GpuUse>> Bench::measure_use_by_op(GpuCounters& counters) {
+  constexpr int64_t kTimedRuns = 10;
+  Stream& stream = runtime_.stream();
+  std::map<std::string, std::optional<GpuUse>> uses;
+  Profiler profiler(stream.device(), [&](const char* name, const std::function<void()>& queue) {
+    Event begin(stream.device(), true);
+    Event end(stream.device(), true);
+    begin.record(stream);
+    for (int64_t i = 0; i < kTimedRuns; ++i) queue();
+    end.record(stream);
+    stream.synchronize();
+    const double ms = end.milliseconds_since(begin) / kTimedRuns;
+    const auto runs = static_cast<int64_t>((kOpMs + GpuSampler::kSettleMs) / std::max(ms, 1e-3)) + 1;
+    GpuSampler sampler(counters);
+    for (int64_t i = 0; i < runs; ++i) queue();
+    stream.synchronize();
+    uses[name] = gpu_use(sampler.stop());
+  });
+  stream.set_profiler(&profiler);
+  step();
+  stream.synchronize();
+  stream.set_profiler(nullptr);
+  profiler.rethrow_failure();
+  return uses;
 }
 
 void Bench::trace_step(const std::string& path) {

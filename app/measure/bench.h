@@ -3,10 +3,12 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/measure/gpu_energy.h"
 #include "app/memory/plan_memory.h"
 #include "app/memory/training_model.h"
 #include "app/run/runtime.h"
@@ -28,6 +30,11 @@ class Bench {
   std::vector<double> time_forward_backward(int64_t steps);
   // Sums by op over one step, the mean of a few. A collective.
   std::map<std::string, Profiler::Total> profile_step();
+  // What the GPUs draw over as many more steps, of `step_ms`, as it takes to tell; the mean of all ranks. A collective.
+  GpuUse measure_use(GpuCounters& counters, double step_ms);
+  // What this rank's GPU draws while one op, the first of its name in a step, runs over and over: by name, none where
+  // the counters do not tell. Collectives are left out. The gradients are worth nothing afterwards. A collective.
+  std::map<std::string, std::optional<GpuUse>> measure_use_by_op(GpuCounters& counters);
   // A trace of one step (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 

@@ -3,10 +3,12 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/measure/bench_rates.h"
+#include "app/measure/gpu_energy.h"
 
 namespace octavo {
 
@@ -18,6 +20,10 @@ nlohmann::ordered_json ops_json(const std::map<std::string, Profiler::Total>& to
 // products_and_attention_ms, products_and_attention_floor_ms and forward_backward_ratio (to that floor).
 void add_floors(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals,
                 const DeviceRates& rates, const std::vector<double>& forward_backward_times);
+
+// What --ops and --energy together add to the ops of a result: sm_mhz, watts and joules (of a step), null of those that
+// `uses` do not know.
+void add_op_energy(nlohmann::ordered_json& result, const std::map<std::string, std::optional<GpuUse>>& uses);
 
 // Adds exposed_communication_ms: the step without its ops other than collectives, so with the gaps between ops.
 void add_exposed_communication(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals);

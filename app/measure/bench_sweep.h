@@ -16,6 +16,7 @@ struct BenchArguments {
   int64_t warmup = 3;      // steps before the clock starts
   int64_t steps = 10;      // timed steps; the median counts
   bool ops = false;        // every op beside its floor
+  bool energy = false;     // power, clock and joules a token; with ops of each
   std::string trace = {};  // file for a trace of one step more; empty: none
   // KEY=V1,V2,...: runs every combination. KEY is micro_batch_size, seq_len, linear or a config key section.key.
   std::vector<std::string> sweep;

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
+import unittest
 
-from support import DONE, Scratch, environment
+from support import BAD_INPUT, DONE, Scratch, environment
 
 
 class BenchTest(Scratch):
@@ -23,6 +25,16 @@ class BenchTest(Scratch):
         result = json.loads(self.bench("--json").out)
         self.assertEqual((result["linear"], result["compute"]), ("float32", "float32"))
         self.assertNotIn("mfu", result)
+
+    @unittest.skipIf(shutil.which("nvidia-smi"), "this machine may have a GPU")
+    def test_energy_is_refused_without_a_gpu(self):
+        config = self.config("nowhere")
+        for ranks in (1, 2):
+            said = self.refused("bench", config, "--energy", "--steps", 1, "--warmup", 0, ranks=ranks, mentions=("--energy: this run is ",))
+            self.assertRegex(said, r"this run is \d ranks? on cpu.*, expected GPUs, whose driver counts energy")
+        for other in (("--data",), ("--sweep", "linear=bfloat16")):
+            result = self.run_octavo("bench", config, "--energy", *other, code=BAD_INPUT)
+            self.assertRegex(result.err, "--energy excludes|excludes --energy")
 
     def test_both_regimes(self):
         """The config's own batch, and the smallest that the same ranks can make a step of."""
