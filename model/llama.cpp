@@ -59,7 +59,9 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) {
-    d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
+    if (!fsdp_->takes_tokens(ParameterLayout::kEmbedding)) {
+      d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
+    }
     head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
     if (has_kv_copies(config, tensor_.size())) {
       kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
@@ -363,10 +365,17 @@ void Llama::finish_block(size_t layer, bool last) {
 void Llama::backward_embedding(const MicroBatch& batch) {
   const ProfilerRange range(*stream_, "embedding");
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
+  const bool takes_tokens = fsdp_->takes_tokens(kUnit);
   // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
-  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit)) stream_->zero(d_embedding_);
+  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit) && !takes_tokens) {
+    stream_->zero(d_embedding_);
+  }
   const Tensor d_out = tensor_.alone() ? delta_ : all_tokens();
   if (!tensor_.alone()) tensor_.gather(d_out, delta_, "embedding");
+  if (takes_tokens) {
+    return fsdp_->reduce_tokens(
+        kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()});
+  }
   embedding_backward({.d_table = d_embedding_,
                       .d_out = d_out,
                       .ids = batch.inputs,

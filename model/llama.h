@@ -119,7 +119,7 @@ class Llama {
   ContextGroup sequences_;
   ModelConfig local_;  // this rank's part of the model
   Tensor embedding_;
-  Tensor d_embedding_;
+  Tensor d_embedding_;  // undefined where the gradients of tokens are exchanged
   HeadParameters head_weights_;
   HeadParameters head_gradients_;
   // Blocks and head take turns in one stretch of memory.

@@ -1,6 +1,7 @@
 #include "model/sharded_parameters.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 #include "kernels/cast.h"
@@ -21,6 +22,12 @@ size_t pool_of(const ParameterUnit& unit) {
 int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
   const int64_t step = ranks * kParameterAlignment;
   return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
+}
+
+// Rows of a table in a shard: all of them whole, and as many elements as those of other units are a multiple of.
+int64_t shard_rows(int64_t rows, int64_t columns, int64_t ranks) {
+  const int64_t multiple = kParameterAlignment / std::gcd(kParameterAlignment, columns);
+  return ((rows + ranks - 1) / ranks + multiple - 1) / multiple * multiple;
 }
 
 // What lies between the parameters of a unit and behind them, up to its `elements`.
@@ -44,16 +51,32 @@ std::vector<ElementRange> padding_of(const ParameterLayout& layout, size_t unit,
 
 }  // namespace
 
+std::optional<TableSpec> exchanged_table(const EmbeddingSharding& e) {
+  if (e.tied || e.ranks == 1 || e.tokens == 0) return std::nullopt;
+  const TableSpec table{.rows = e.vocab_size,
+                        .columns = e.hidden_size,
+                        .slice_rows = shard_rows(e.vocab_size, e.hidden_size, e.ranks),
+                        .tokens = e.tokens,
+                        .dtype = e.compute,
+                        .ranks = static_cast<int>(e.ranks)};
+  return table.is_better(e.all_to_all_load) ? std::optional(table) : std::nullopt;
+}
+
 ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
                                      const ShardingOptions& sharding, LlamaMode mode, const DataParallelGroups& groups,
                                      Arena& arena, Stream& stream)
     : layout_(&layout), precision_(precision) {
+  const std::optional<TableSpec> table =
+      mode == LlamaMode::kTraining ? find_table(sharding, groups) : std::optional<TableSpec>();
   shard_begin_ = {0};
-  for (const ParameterUnit& unit : layout.units()) {
-    shard_begin_.push_back(shard_begin_.back() + shard_elements(unit, groups.size()));
-    num_layers_ = std::max(num_layers_, unit.layer + 1);
+  for (size_t u = 0; u < layout.units().size(); ++u) {
+    const bool is_table = table && u == ParameterLayout::kEmbedding;
+    const int64_t elements =
+        is_table ? table->slice_rows * table->columns : shard_elements(layout.units()[u], groups.size());
+    shard_begin_.push_back(shard_begin_.back() + elements);
+    num_layers_ = std::max(num_layers_, layout.units()[u].layer + 1);
   }
-  find_pieces(groups.rank(), groups.size());
+  find_pieces(groups.rank());
   master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
 
   // Two blocks and one table at a time are enough to bring the next while one is used; all of them where they stay.
@@ -82,11 +105,12 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
     const DType dtype = traveling_dtype(unit);
     options.units.push_back(
         {.name = unit.name,
-         .shard_elements = shard_elements(unit, groups.size()),
+         .shard_elements = shard_begin_[u + 1] - shard_begin_[u],
          .weight_dtype = dtype,
          .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
          .gradient_dtype = unit.layer >= 0 ? precision.reduce : DType::kFloat32,
-         .padding = padding_of(layout, u, shard_elements(unit, groups.size()) * groups.size()),
+         .padding = padding_of(layout, u, (shard_begin_[u + 1] - shard_begin_[u]) * groups.size()),
+         .table = u == ParameterLayout::kEmbedding ? table : std::nullopt,
          .pool = pool_of(unit)});
   }
   fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);
@@ -103,10 +127,22 @@ bool ShardedParameters::travels_in_fp8(size_t unit) const {
   return traveling_dtype(layout_->units()[unit]) == DType::kFloat8E4M3;
 }
 
-void ShardedParameters::find_pieces(int rank, int size) {
+std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sharding,
+                                                       const DataParallelGroups& groups) const {
+  const ParameterSpec& embedding = layout_->find("model.embed_tokens.weight");
+  return exchanged_table({.vocab_size = embedding.shape[0],
+                          .hidden_size = embedding.shape[1],
+                          .tied = layout_->head_unit() == ParameterLayout::kEmbedding,
+                          .compute = precision_.compute,
+                          .tokens = sharding.tokens,
+                          .ranks = groups.size(),
+                          .all_to_all_load = groups.all_to_all_load});
+}
+
+void ShardedParameters::find_pieces(int rank) {
   for (const ParameterSpec& spec : layout_->specs()) {
     const int64_t unit_begin = layout_->units()[spec.unit].begin;
-    const int64_t elements = shard_elements(layout_->units()[spec.unit], size);
+    const int64_t elements = shard_begin_[spec.unit + 1] - shard_begin_[spec.unit];
     const int64_t first = unit_begin + rank * elements;  // of the shard, in the flat order
     const int64_t begin = std::max(spec.offset, first);
     const int64_t end = std::min(spec.offset + spec.numel(), first + elements);

@@ -5,6 +5,7 @@
 // is the whole flat order, and ParameterSpec::offset is the place of a parameter in it.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/amax_table.h"
@@ -21,7 +22,21 @@ enum class LlamaMode : uint8_t { kTraining, kInference };  // inference has no g
 struct ShardingOptions {
   bool reshard_after_forward = false;  // full weights live in rotating buffers, else all of them stay
   bool accumulate_unsharded = false;   // gradient accumulation: full gradients stay and are reduced once a step
+  int64_t tokens = 0;                  // of a rank and micro-batch, in training; 0: not known
 };
+
+// An embedding table, or a rank's part of its rows, that ranks shard.
+struct EmbeddingSharding {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  bool tied = false;  // lm_head's gradient, which has every row, is in the table's
+  DType compute = DType::kBFloat16;
+  int64_t tokens = 0;
+  int64_t ranks = 1;
+  int64_t all_to_all_load = 1;  // MeshShape::all_to_all_load()
+};
+// The table whose gradient is exchanged as that of the tokens; none where reducing it whole is as good or has to be.
+std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 
 // The ranks that together hold one copy of the parameters; null: one.
 struct ParameterRanks {
@@ -95,7 +110,8 @@ class ShardedParameters {
   }
   Tensor full(const Tensor& unit, const ParameterSpec& spec) const;
   DType traveling_dtype(const ParameterUnit& unit) const;
-  void find_pieces(int rank, int size);
+  std::optional<TableSpec> find_table(const ShardingOptions& sharding, const DataParallelGroups& groups) const;
+  void find_pieces(int rank);
   void cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const;
 
   const ParameterLayout* layout_;

@@ -16,11 +16,12 @@ struct MeshShape {
   int64_t shards() const;  // ranks that share one copy of the parameters
   int64_t ranks() const;
 
-  // Whether a sum over the shards by an all-to-all goes through no link more often than by a ring: where one machine
-  // holds them all, or each one of them. Between machines with several a ring leaves each machine once, an all-to-all
-  // once a rank.
-  bool all_to_all_is_even(int64_t ranks_per_machine) const {
-    return shards() * tensor <= ranks_per_machine || tensor >= ranks_per_machine;
+  // How many times as often as by a ring a tensor goes through the links by an all-to-all over the shards: once where
+  // one machine holds them all, or each one of them. Between machines with several a ring leaves each machine once, an
+  // all-to-all once a rank.
+  int64_t all_to_all_load(int64_t ranks_per_machine) const {
+    if (shards() * tensor <= ranks_per_machine || tensor >= ranks_per_machine) return 1;
+    return ranks_per_machine / tensor;
   }
 };
 

@@ -55,7 +55,7 @@ void Fsdp::assign_slots(size_t pool) {
     s.weight_slot = first_weight + i % (weight_slots_.size() - first_weight);
     s.gradient_slot = first_gradient + i % (gradient_slots_.size() - first_gradient);
     weight_slots_[s.weight_slot].enlarge(elements * dtype_bytes(unit.weight_dtype));
-    gradient_slots_[s.gradient_slot].enlarge(elements * dtype_bytes(full_gradient_dtype(units[i])));
+    gradient_slots_[s.gradient_slot].enlarge(full_gradient_bytes(units[i]));
   }
 }
 
@@ -68,6 +68,13 @@ size_t Fsdp::add_slots(std::vector<Slot>& slots, int64_t count) const {
 // Of kept gradients, to which micro-batches add, in float32.
 DType Fsdp::full_gradient_dtype(size_t unit) const {
   return states_[unit].keeps_gradient ? DType::kFloat32 : options_.units[unit].gradient_dtype;
+}
+
+// In a slot.
+int64_t Fsdp::full_gradient_bytes(size_t unit) const {
+  const FsdpUnit& u = options_.units[unit];
+  if (u.table) return u.table->memory_bytes();
+  return u.shard_elements * options_.groups.size() * dtype_bytes(full_gradient_dtype(unit));
 }
 
 std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
@@ -149,14 +156,19 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     const DType dtype = full_gradient_dtype(u);
     State& s = states_[u];
     s.gradient_shard = gradient_shards_.rows(offset, offset + elements);
-    s.gradient = alone() ? s.gradient_shard
-                         : as(gradient_slots_[s.gradient_slot].memory, dtype, elements * options_.groups.size());
+    const Tensor memory = gradient_slots_[s.gradient_slot].memory;
+    offset += elements;
+    if (!alone() && options_.units[u].table) {
+      s.table.emplace(*options_.units[u].table, memory);
+      s.gradient = s.table->cut_tokens();
+      continue;
+    }
+    s.gradient = alone() ? s.gradient_shard : as(memory, dtype, elements * options_.groups.size());
     if (brings_terms(u)) {
       arrived_bytes = std::max(arrived_bytes, terms_at_once(elements) * options_.groups.size() * dtype_bytes(dtype));
     } else if (!s.keeps_gradient) {
       arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
     }
-    offset += elements;
   }
   if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes}, Lifetime::kBlock);
 }
@@ -201,8 +213,14 @@ void Fsdp::begin_micro_batch(bool first, bool last) {
 bool Fsdp::begin_gradient(size_t unit) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
-  if (!states_[unit].overwrites.empty()) clear_padding(unit);
+  if (!states_[unit].overwrites.empty() || behind_table(unit)) clear_padding(unit);
   return states_[unit].keeps_gradient && !first_;
+}
+
+// Whether the unit's gradient lies where the tokens of a table do.
+bool Fsdp::behind_table(size_t unit) const {
+  const auto shares_slot = [&](const State& s) { return s.table && s.gradient_slot == states_[unit].gradient_slot; };
+  return !states_[unit].table && std::any_of(states_.begin(), states_.end(), shares_slot);
 }
 
 void Fsdp::clear_padding(size_t unit) {
@@ -213,26 +231,30 @@ void Fsdp::clear_padding(size_t unit) {
 
 void Fsdp::reduce(size_t unit) {
   if (observer_) observer_(unit);
-  const State& s = states_[unit];
+  State& s = states_[unit];
   const DataParallelGroups& groups = options_.groups;
   const bool scatters = !alone() && (last_ || !s.keeps_gradient);
   const bool replicates = groups.replicated() && last_;
-  if (!scatters && !replicates) return;
+  if (!scatters && !replicates && !s.table) return;
   written_.record(*compute_);
   written_.wait(transfers_);
-  if (scatters) {
-    scatter(unit, !s.keeps_gradient && !first_);
-    gradient_slots_[s.gradient_slot].filled.record(transfers_);
-  }
+  if (s.table) s.table->add_tokens(first_ || !s.keeps_gradient, *groups.shard, transfers_, name(unit));
+  if (scatters) scatter(unit, !s.keeps_gradient && !first_);
+  if (!alone()) gradient_slots_[s.gradient_slot].filled.record(transfers_);
   if (!replicates) return;
   scattered_.record(transfers_);
   scattered_.wait(replica_transfers_);
   groups.replicate->all_reduce_sum(s.gradient_shard, replica_transfers_, name(unit));
 }
 
+void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens) {
+  states_[unit].table->cut(tokens, *compute_);
+  reduce(unit);
+}
+
 // Whether the unit's gradient is brought together from all ranks and summed by this one.
 bool Fsdp::brings_terms(size_t unit) const {
-  return options_.groups.brings_terms && full_gradient_dtype(unit) == DType::kBFloat16;
+  return options_.groups.all_to_all_load == 1 && full_gradient_dtype(unit) == DType::kBFloat16;
 }
 
 // The sum over ranks goes to the shard, or is added to it: by the group's algorithm, or of terms that are brought
@@ -242,6 +264,7 @@ void Fsdp::scatter(size_t unit, bool adds) {
   Communicator& ranks = *options_.groups.shard;
   const Tensor& shard = s.gradient_shard;
   const int64_t elements = shard.numel();
+  if (s.table) return states_[unit].table->finish(shard, adds, ranks, transfers_, name(unit));
   if (!brings_terms(unit)) {
     const bool direct = !adds && s.gradient.dtype() == DType::kFloat32;
     const Tensor arrived = direct ? shard : as(arrived_, s.gradient.dtype(), elements);

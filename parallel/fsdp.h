@@ -4,6 +4,7 @@
 //
 //   forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
 //   backward of unit u                 begin_gradient(u); the ops that write gradient(u); reduce(u)
+//     of a table that reads tokens     begin_gradient(u); reduce_tokens(u, the gradients of the tokens)
 //   before the optimizer               finish_reductions()
 //   after it                           weights_changed()
 //
@@ -31,6 +32,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
+#include "parallel/table_gradient.h"
 
 namespace octavo {
 
@@ -38,7 +40,7 @@ namespace octavo {
 struct DataParallelGroups {
   Communicator* shard = nullptr;      // ranks that hold the slices of one copy
   Communicator* replicate = nullptr;  // ranks that hold the same slice
-  bool brings_terms = true;           // gradients in bfloat16 are summed in float32 (MeshShape::all_to_all_is_even)
+  int64_t all_to_all_load = 1;        // MeshShape::all_to_all_load()
   int rank() const { return shard != nullptr ? shard->rank() : 0; }
   int size() const { return shard != nullptr ? shard->size() : 1; }
   bool replicated() const { return replicate != nullptr && replicate->size() > 1; }
@@ -57,6 +59,8 @@ struct FsdpUnit {
   DType gradient_dtype = DType::kFloat32;  // as the gradient travels, float32 or bfloat16; it is summed in float32
   // Of the full unit: what holds no parameter, so that no op writes its gradient. It is zero in gradient_shard().
   std::vector<ElementRange> padding;
+  // A table whose gradient is made and moved as that of the tokens that read it; shards are whole rows of it.
+  std::optional<TableSpec> table = {};
   size_t pool = 0;
 };
 
@@ -87,7 +91,8 @@ class Fsdp {
   Fsdp& operator=(const Fsdp&) = delete;
 
   // The full unit: weights [size * shard_elements] in weight_dtype, valid between use() and release(); the gradient of
-  // the same shape, float32 or gradient_dtype, for the ops to write between begin_gradient() and reduce().
+  // the same shape, float32 or gradient_dtype, for the ops to write between begin_gradient() and reduce(); of a unit
+  // that takes_tokens() what reduce_tokens() made of them.
   const Tensor& weight(size_t unit) const { return states_[unit].weight; }
   const Tensor& gradient(size_t unit) const { return states_[unit].gradient; }
   // This rank's slices. Gradients are float32, of all units one after the other: gradient_shards().
@@ -99,6 +104,9 @@ class Fsdp {
   // micro-batch, in which case ops add to them).
   bool keeps_weight(size_t unit) const { return states_[unit].keeps_weight; }
   bool keeps_gradient(size_t unit) const { return states_[unit].keeps_gradient; }
+  // Whether reduce_tokens() is called in place of reduce(), and nothing is written to gradient(): of a table, among
+  // several ranks.
+  bool takes_tokens(size_t unit) const { return states_[unit].table.has_value(); }
   const char* name(size_t unit) const { return options_.units[unit].name.c_str(); }
   // On which the collectives run.
   Stream& transfers() { return transfers_; }
@@ -121,6 +129,9 @@ class Fsdp {
   bool begin_gradient(size_t unit);
   // The compute stream has queued the last writer: reduces into gradient_shard(), and over replicas.
   void reduce(size_t unit);
+  // The same of a table, where takes_tokens(): of the gradients of this rank's tokens, which are copied on the compute
+  // stream.
+  void reduce_tokens(size_t unit, const TokenRows& tokens);
   // From now on reduce() calls `observer` first, when what the gradient gets from this rank and micro-batch is queued
   // on the compute stream and nothing has been reduced; null: no longer. It may queue what reads the gradient there.
   void observe_gradients(std::function<void(size_t unit)> observer) { observer_ = std::move(observer); }
@@ -132,6 +143,7 @@ class Fsdp {
  private:
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
+    std::optional<TableGradient> table;
     bool keeps_weight = true;
     bool keeps_gradient = true;
     size_t weight_slot = 0;          // of all pools
@@ -153,11 +165,13 @@ class Fsdp {
   void assign_slots(size_t pool);
   size_t add_slots(std::vector<Slot>& slots, int64_t count) const;  // the first of the new ones
   DType full_gradient_dtype(size_t unit) const;
+  int64_t full_gradient_bytes(size_t unit) const;
   std::vector<size_t> slots_of(size_t pool, size_t State::*slot) const;
   std::optional<size_t> weights_over(size_t pool) const;
   void allocate_slots(Arena& arena);
   void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);
+  bool behind_table(size_t unit) const;
   void clear_padding(size_t unit);
   void scatter(size_t unit, bool adds);
   bool brings_terms(size_t unit) const;

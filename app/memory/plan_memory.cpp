@@ -102,7 +102,7 @@ MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank,
 
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
   Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
-  PlannedRank planned(config, mesh, mesh.all_to_all_is_even(device.gpus_per_node), std::move(stream), group.watchdog());
+  PlannedRank planned(config, mesh, mesh.all_to_all_load(device.gpus_per_node), std::move(stream), group.watchdog());
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
   const MemoryRoom room = memory_room(config, mesh, device);

@@ -12,9 +12,9 @@ std::unique_ptr<Communicator> axis(Watchdog& watchdog, const char* name, int64_t
 
 }  // namespace
 
-PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, bool brings_terms, Stream stream,
+PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, int64_t all_to_all_load, Stream stream,
                          Watchdog& watchdog)
-    : brings_terms_(brings_terms),
+    : all_to_all_load_(all_to_all_load),
       stream_(std::move(stream)),
       shard_(axis(watchdog, "shard", mesh.shards())),
       replicate_(axis(watchdog, "replicate", mesh.replicate)),
@@ -28,7 +28,7 @@ PlannedRank::PlannedRank(const Config& config, const MeshShape& mesh, bool bring
 
 TrainingRank PlannedRank::rank() {
   return {.stream = stream_,
-          .data_parallel = {shard_.get(), replicate_.get(), brings_terms_},
+          .data_parallel = {shard_.get(), replicate_.get(), all_to_all_load_},
           .tensor = *tensor_,
           .context = *context_,
           .micro_batch = *micro_batch_,

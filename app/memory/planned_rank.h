@@ -11,15 +11,15 @@ namespace octavo {
 
 class PlannedRank {
  public:
-  // `stream`, planned or a CPU's, is this rank's; `watchdog` must outlive it. `brings_terms`: DataParallelGroups.
-  PlannedRank(const Config& config, const MeshShape& mesh, bool brings_terms, Stream stream, Watchdog& watchdog);
+  // `stream`, planned or a CPU's, is this rank's; `watchdog` must outlive it. `all_to_all_load`: DataParallelGroups.
+  PlannedRank(const Config& config, const MeshShape& mesh, int64_t all_to_all_load, Stream stream, Watchdog& watchdog);
   PlannedRank(const PlannedRank&) = delete;
   PlannedRank& operator=(const PlannedRank&) = delete;
 
   TrainingRank rank();
 
  private:
-  bool brings_terms_;
+  int64_t all_to_all_load_;
   Stream stream_;
   std::unique_ptr<Communicator> shard_, replicate_, tensor_, context_, micro_batch_, tokens_, world_;
 };

@@ -60,9 +60,9 @@ const StepClock& Predictor::clock(const PredictedRun& run) {
   const bool only_copies = mesh.shards() == 1 && mesh.replicate > 1;
   const Key key{mesh.tensor,
                 mesh.context,
-                config.optimizer.type == OptimizerType::kMuon ? mesh.shards() : std::min<int64_t>(mesh.shards(), 2),
+                depends_on_shards(run, cluster_.gpus_per_node) ? mesh.shards() : std::min<int64_t>(mesh.shards(), 2),
                 only_copies,
-                mesh.all_to_all_is_even(cluster_.gpus_per_node),
+                mesh.all_to_all_load(cluster_.gpus_per_node),
                 config.training.micro_batch_size,
                 std::min(micro_batches_of(run), kFirstMiddleLast),
                 sharding.reshard_after_forward,

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "app/memory/planned_rank.h"
+#include "app/run/batch_buffers.h"
+#include "model/sharded_parameters.h"
 
 namespace octavo {
 
@@ -47,15 +49,15 @@ class Appending {
   std::vector<size_t> known_;  // by op of the record, stream and share
 };
 
-MeshShape recorded_mesh(const Config& config, const MeshShape& mesh) {
+MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
+  const MeshShape& mesh = run.mesh;
   MeshShape recorded = mesh;
   if (mesh.shards() == 1) {
     recorded.replicate = std::min<int64_t>(mesh.replicate, 2);
     return recorded;
   }
   recorded.replicate = 2;
-  // Who has which matrix to orthogonalize depends on the number of ranks.
-  if (config.optimizer.type != OptimizerType::kMuon) {
+  if (!depends_on_shards(run, gpus_per_node)) {
     recorded.shard = std::max<int64_t>(kRecordedShards / mesh.context, 1);
   }
   return recorded;
@@ -68,8 +70,21 @@ int64_t micro_batches_of(const PredictedRun& run) {
   return training.global_batch_size / run.mesh.data() / training.micro_batch_size;
 }
 
+bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
+  if (run.config.optimizer.type == OptimizerType::kMuon) return true;
+  const ModelConfig& model = run.config.model;
+  return exchanged_table({.vocab_size = model.vocab_size / run.mesh.tensor,
+                          .hidden_size = model.hidden_size,
+                          .tied = model.tie_word_embeddings,
+                          .compute = run.config.precision.compute,
+                          .tokens = batch_shape(run.config, {.rank = 0, .size = run.mesh.context}).tokens(),
+                          .ranks = run.mesh.shards(),
+                          .all_to_all_load = run.mesh.all_to_all_load(gpus_per_node)})
+      .has_value();
+}
+
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node) {
-  const MeshShape mesh = recorded_mesh(run.config, run.mesh);
+  const MeshShape mesh = recorded_mesh(run, gpus_per_node);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
   ActivationCheckpointing checkpointing = run.checkpointing;
@@ -78,7 +93,7 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   }
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
-  PlannedRank planned(run.config, mesh, run.mesh.all_to_all_is_even(gpus_per_node),
+  PlannedRank planned(run.config, mesh, run.mesh.all_to_all_load(gpus_per_node),
                       Stream::planned(multiprocessors, &record, device), watchdog);
   const TrainingRank rank = planned.rank();
   const ParameterLayout layout(run.config.model, {.rank = 0, .size = mesh.tensor});

@@ -35,9 +35,13 @@ inline constexpr int64_t kFirstMiddleLast = 3;
 // The micro-batches of a rank in a step.
 int64_t micro_batches_of(const PredictedRun& run);
 
+// Whether what a step queues depends on the number of shards in other ways than by the size of a rank's share: which
+// rank has which matrix to orthogonalize, and the tokens' gradients of an embedding, which come from all of them.
+bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
+
 // A step behind others: weights have yet to be gathered, and delayed scales come from a history. Several shards are
 // recorded as those of one node, with a copy beside them: what another number changes is told by `of_shard`, and
-// collectives of one rank take no time. With Muon, whose matrices are shared out among the ranks, as they are.
+// collectives of one rank take no time. Where it depends_on_shards(), as they are.
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node);
 
 }  // namespace octavo

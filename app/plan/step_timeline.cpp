@@ -39,8 +39,9 @@ MicroBatchTimes times_of(const std::vector<StepClock::TimedOp>& ops, size_t bloc
 bool begins_micro_batch(std::string_view name) {
   return name == "embedding_forward" || name == "embedding_part_forward";
 }
-bool ends_micro_batch(std::string_view name) {
-  return name == "embedding_backward" || name == "embedding_part_backward";
+// The embedding's backward behind those of all norms: where the gradients of tokens are exchanged, the copies of them.
+bool ends_micro_batch(std::string_view name, size_t norms_left) {
+  return norms_left == 0 && (name == "embedding_backward" || name == "embedding_part_backward" || name == "copy");
 }
 
 }  // namespace
@@ -50,10 +51,14 @@ StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine,
                         cluster);
   StepTimeline timeline;
   std::vector<StepClock::TimedOp> of_micro_batch;
+  const auto blocks = static_cast<size_t>(run.config.model.num_layers);
+  size_t norms_left = 0;  // of the backward
   for (const StepClock::TimedOp& op : clock.timeline(run.mesh)) {
+    if (of_micro_batch.empty() && begins_micro_batch(op.name)) norms_left = kNormsOfBlock * blocks + 1;
     if (!of_micro_batch.empty() || begins_micro_batch(op.name)) of_micro_batch.push_back(op);
-    if (ends_micro_batch(op.name)) {
-      timeline.micro_batches.push_back(times_of(of_micro_batch, static_cast<size_t>(run.config.model.num_layers)));
+    if (std::string_view(op.name) == "rms_norm_backward" && norms_left > 0) --norms_left;
+    if (!of_micro_batch.empty() && ends_micro_batch(op.name, norms_left)) {
+      timeline.micro_batches.push_back(times_of(of_micro_batch, blocks));
       of_micro_batch.clear();
     }
     timeline.end_s = std::max(timeline.end_s, op.end_s);

@@ -43,7 +43,7 @@ class Runtime {
   const Mesh& mesh() const { return *mesh_; }
   // The groups that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() {
-    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_is_even(group_.local_size())};
+    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_load(group_.local_size())};
   }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }

@@ -27,8 +27,18 @@ TrainingRank training_rank(Stream& stream, Mesh& mesh) {
           .world = mesh.world()};
 }
 
+namespace {
+
+ShardingOptions sharding_of(const TrainingOptions& o, const TrainingRank& rank) {
+  ShardingOptions sharding = o.sharding;
+  sharding.tokens = batch_shape(o.config, rank.context_rank()).tokens();
+  return sharding;
+}
+
+}  // namespace
+
 TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
-    : parameters(o.layout, o.config.precision, o.sharding, LlamaMode::kTraining, rank.data_parallel, arena,
+    : parameters(o.layout, o.config.precision, sharding_of(o, rank), LlamaMode::kTraining, rank.data_parallel, arena,
                  rank.stream),
       model({.config = o.config.model,
              .shape = batch_shape(o.config, rank.context_rank()),

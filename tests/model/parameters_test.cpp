@@ -1,10 +1,13 @@
 #include "model/parameters.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "model/block.h"
+#include "model/sharded_parameters.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {
@@ -242,6 +245,40 @@ TEST(InitializeParameter, NormsAreOnesAndOutputsOfTheResidualAreSmaller) {
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.q_proj.weight").init_std, 0.02);
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.self_attn.o_proj.weight").init_std, 0.02 / 4);  // sqrt(2 * 8)
   EXPECT_DOUBLE_EQ(layout.find("model.layers.0.mlp.down_proj.weight").init_std, 0.02 / 4);
+}
+
+TEST(ExchangedTable, IsOfWholeRows) {
+  const EmbeddingSharding embedding{.vocab_size = 128256, .hidden_size = 4096, .tokens = 16384, .ranks = 8};
+  const std::optional<TableSpec> table = exchanged_table(embedding);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(table->slice_rows, 16032);
+  for (const int64_t ranks : {2, 3, 5, 8}) {
+    for (const int64_t hidden : {48, 61, 64, 4096}) {
+      EmbeddingSharding small = embedding;
+      small.vocab_size = 20'011, small.hidden_size = hidden, small.tokens = 50, small.ranks = ranks;
+      const std::optional<TableSpec> found = exchanged_table(small);
+      ASSERT_TRUE(found) << hidden << " on " << ranks;
+      EXPECT_EQ(found->slice_rows * hidden % kParameterAlignment, 0);
+      EXPECT_GE(found->padded_rows(), small.vocab_size);
+      EXPECT_LT(found->padded_rows(), small.vocab_size + ranks * kParameterAlignment);
+    }
+  }
+}
+
+TEST(ExchangedTable, IsNoneWhereTheWholeIsAsGood) {
+  const EmbeddingSharding embedding{.vocab_size = 128256, .hidden_size = 4096, .tokens = 16384, .ranks = 8};
+  const auto none = [&](const std::function<void(EmbeddingSharding&)>& change) {
+    EmbeddingSharding other = embedding;
+    change(other);
+    return !exchanged_table(other);
+  };
+  EXPECT_FALSE(none([](EmbeddingSharding&) {}));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.tied = true; }));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.ranks = 1; }));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.tokens = 0; }));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.tokens = 1'000'000; }));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.vocab_size = 272; }));
+  EXPECT_TRUE(none([](EmbeddingSharding& e) { e.all_to_all_load = 8; }));
 }
 
 }  // namespace

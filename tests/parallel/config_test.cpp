@@ -52,5 +52,14 @@ TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
   expect_invalid({-1, 1, -1}, "parallel.tensor_parallel is -1");
 }
 
+TEST(MeshShape, LoadOfAnAllToAll) {
+  EXPECT_EQ((MeshShape{.shard = 8}.all_to_all_load(8)), 1);                // one machine
+  EXPECT_EQ((MeshShape{.shard = 16}.all_to_all_load(8)), 8);               // eight shards a machine
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 2}.all_to_all_load(8)), 4);  // four
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 8}.all_to_all_load(8)), 1);  // one
+  EXPECT_EQ((MeshShape{.replicate = 4, .shard = 2, .tensor = 4}.all_to_all_load(8)), 1);
+  EXPECT_EQ((MeshShape{.shard = 4, .context = 4}.all_to_all_load(8)), 8);
+}
+
 }  // namespace
 }  // namespace octavo

@@ -116,7 +116,32 @@ TEST(RecordedStep, MovesTokensAndWeights) {
   const double block = 4096.0 * (6144 + 4096 + 3 * 14336) / 4;
   const double table = 4096.0 * 128256 / 4;
   EXPECT_NEAR(sum_of(step, &Op::bytes, "all_gather", "shard") / (2 * (4 * block + 2 * table)), 1, 1e-3);
-  EXPECT_NEAR(sum_of(step, &Op::bytes, "reduce_scatter", "shard") / (4 * (4 * block + 2 * table)), 1, 1e-3);
+  EXPECT_NEAR(sum_of(step, &Op::bytes, "reduce_scatter", "shard") / (4 * (4 * block + table)), 1, 1e-3);
+  // The embedding's gradient: that of the tokens, then a slice of the table.
+  EXPECT_EQ(sum_of(step, &Op::bytes, "all_to_all", "shard"), tokens + 4 * table / 2);
+}
+
+// What comes from all shards, as the tokens' gradients of the embedding do, is recorded of as many as there are.
+TEST(Predictor, ExchangesTheTokensOfAllShards) {
+  const MachineRates machine = find_machine("h200");
+  Predictor predictor(machine, {});
+  for (const int64_t gpus : {2, 4, 8}) {
+    const Config config = load_four_layers(gpus, {fmt::format("training.global_batch_size={}", gpus)});
+    const PredictedRun run{config, config.parallel.mesh_shape(gpus), {}, kKeepAll};
+    EXPECT_TRUE(depends_on_shards(run, 8));
+    const StepPrediction p = predictor.predict(run);
+    const auto found = std::find_if(p.costs.begin(), p.costs.end(),
+                                    [](const StepCost& cost) { return cost.name == "all_to_all, shard axis"; });
+    ASSERT_NE(found, p.costs.end());
+    EXPECT_EQ(found->bytes, 8192.0 * 4096 * 2 + 4 * 4096.0 * 128256 / static_cast<double>(gpus)) << gpus;
+    EXPECT_EQ(p.step_s, predict_step(run, machine, {}).step_s);
+  }
+  // Between machines of eight that hold all of it, the whole table moves less.
+  Config config = load_four_layers(16, {"training.global_batch_size=32"});
+  config.training.micro_batch_size = 2;
+  const PredictedRun run{config, config.parallel.mesh_shape(16), {}, kKeepAll};
+  EXPECT_FALSE(depends_on_shards(run, 8));
+  EXPECT_TRUE(depends_on_shards(run, 16));
 }
 
 // The compute stream waits for what travels beside it.

@@ -132,6 +132,7 @@ class Training {
     return trace;
   }
 
+  bool takes_tokens() const { return state_.parameters.fsdp().takes_tokens(ParameterLayout::kEmbedding); }
   const std::vector<ParameterPiece>& pieces() const { return state_.parameters.pieces(); }
   std::vector<float> gradients() const { return read(state_.parameters.gradients()); }  // in the order of shard buffers
   std::vector<float> weights() const { return read(state_.parameters.master()); }
@@ -195,7 +196,8 @@ class MeshDraws : public DeviceRanksTest {
     return trace;
   }
 
-  void expect_equal_to_one_rank(const MeshDraw& draw, const Tolerance& tolerance) {
+  // Whether the gradients of the embedding's tokens were exchanged.
+  bool expect_equal_to_one_rank(const MeshDraw& draw, const Tolerance& tolerance) {
     SCOPED_TRACE(draw.describe());
     std::string packed;
     if (group_.is_root()) packed = train_alone(draw).pack();
@@ -215,6 +217,7 @@ class MeshDraws : public DeviceRanksTest {
     }
     expect_near({training, training.weights(), whole, one.weights}, tolerance.weight, "weight");
     EXPECT_TRUE(padding_is_zero(training, training.weights())) << "padding of the weights";
+    return training.takes_tokens();
   }
 
   struct Compared {
@@ -324,6 +327,42 @@ TEST_P(MeshDraws, UnitsThatTheRanksDoNotDivide) {
   draw.reshard_after_forward = true;
   draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
   expect_equal_to_one_rank(draw, tolerance_of(draw));
+}
+
+// Vocabularies of which the tokens touch little, so that their gradients are exchanged in place of the table's, on
+// every mesh that has several shards: whether the ranks divide the vocabulary and the width or not, in one slot with
+// lm_head's gradient or kept over the micro-batches.
+TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
+  for (int64_t tensor = 1; tensor <= size_; ++tensor) {
+    for (int64_t context = 1; context <= size_ / tensor; ++context) {
+      for (int64_t replicate = 1; replicate <= size_ / tensor / context; ++replicate) {
+        if (size_ % (tensor * context * replicate) != 0) continue;
+        MeshDraw draw = MeshDraw::of(static_cast<uint64_t>(100 * tensor + 10 * context + replicate), size_, GetParam());
+        Config& c = draw.config;
+        c.parallel.tensor_parallel = tensor;
+        c.parallel.context_parallel = context;
+        c.parallel.data_parallel_replicate = replicate;
+        c.precision.linear = LinearPrecision::kBFloat16;
+        c.precision.lm_head = LmHeadPrecision::kBFloat16;
+        c.model = {.hidden_size = 40 + 7 * context,
+                   .intermediate_size = 24 * tensor,
+                   .num_layers = 2,
+                   .num_heads = tensor,
+                   .num_kv_heads = tensor,
+                   .head_dim = 32,
+                   .vocab_size = tensor * (991 + replicate),
+                   .rope_scaling = std::nullopt};
+        c.data.document_mask = false;
+        c.data.seq_len = tensor * 2 * context * (is_cuda() && context > 1 ? kContextPieceUnit : 2);
+        c.training.micro_batch_size = 2;
+        const int64_t data_ranks = size_ / tensor / context;
+        c.training.global_batch_size = 2 * data_ranks * 3;
+        draw.one_rank_micro_batch_size = 2;
+        const bool shards = size_ / tensor / replicate > 1;
+        EXPECT_EQ(expect_equal_to_one_rank(draw, tolerance_of(draw)), shards) << draw.describe();
+      }
+    }
+  }
 }
 
 INSTANTIATE_ON_DEVICES(MeshDraws);

@@ -1,0 +1,219 @@
+// The gradient of an embedding table from the gradients of tokens: by itself, and as a unit of FSDP, against the sum
+// that a rank works out by itself.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "core/error.h"
+#include "parallel/fsdp.h"
+#include "parallel/table_gradient.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+struct Sizes {
+  int64_t vocab, columns, tokens;
+};
+
+class TableGradients : public DeviceRanksTest {
+ protected:
+  void SetUp() override {
+    DeviceRanksTest::SetUp();
+    if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
+  }
+
+  TableSpec spec(const Sizes& sizes, DType dtype) const {
+    return {.rows = sizes.vocab,
+            .columns = sizes.columns,
+            .slice_rows = (sizes.vocab + size_ - 1) / size_,
+            .tokens = sizes.tokens,
+            .dtype = dtype,
+            .ranks = size_};
+  }
+
+  // Of `rank` and a micro-batch; few rows are read, and some beyond both ends of the table, where another rank has
+  // more.
+  struct Tokens {
+    std::vector<int32_t> ids, order;
+    std::vector<float> values;  // as the dtype rounds them
+  };
+  static Tokens tokens_of(int rank, int64_t micro_batch, const Sizes& sizes, DType dtype) {
+    std::mt19937 generator(static_cast<unsigned>(1000 * micro_batch + rank));
+    std::uniform_int_distribution<int64_t> id(kFirstRow - 2, kFirstRow + std::min<int64_t>(sizes.vocab, 9) + 1);
+    std::normal_distribution<float> normal;
+    Tokens tokens;
+    for (int64_t t = 0; t < sizes.tokens; ++t) tokens.ids.push_back(static_cast<int32_t>(id(generator)));
+    tokens.ids.back() = static_cast<int32_t>(kFirstRow + sizes.vocab - 1);
+    tokens.order.resize(tokens.ids.size());
+    std::iota(tokens.order.begin(), tokens.order.end(), 0);
+    std::stable_sort(tokens.order.begin(), tokens.order.end(), [&](int32_t a, int32_t b) {
+      return tokens.ids[static_cast<size_t>(a)] < tokens.ids[static_cast<size_t>(b)];
+    });
+    for (int64_t i = 0; i < sizes.tokens * sizes.columns; ++i) {
+      const float x = normal(generator);
+      tokens.values.push_back(dtype == DType::kFloat32 ? x : static_cast<float>(BFloat16(x)));
+    }
+    return tokens;
+  }
+
+  // On the stream's device, while it lives.
+  struct DeviceTokens {
+    DeviceTokens(Stream& stream, const Tokens& tokens, const Sizes& sizes, DType dtype)
+        : ids(stream, DType::kInt32, sizes.tokens),
+          order(stream, DType::kInt32, sizes.tokens),
+          values(stream, dtype, sizes.tokens * sizes.columns),
+          rows{.gradients = values.tensor().view({sizes.tokens, sizes.columns}),
+               .ids = ids.tensor(),
+               .order = order.tensor(),
+               .first_row = kFirstRow} {
+      ids.write(bytes_of(tokens.ids));
+      order.write(bytes_of(tokens.order));
+      const std::vector<BFloat16> rounded(tokens.values.begin(), tokens.values.end());
+      values.write(dtype == DType::kFloat32 ? bytes_of(tokens.values) : bytes_of(rounded));
+    }
+    DeviceArray ids, order, values;
+    TokenRows rows;
+  };
+
+  template <typename T>
+  static Bytes bytes_of(const std::vector<T>& values) {
+    const char* begin = reinterpret_cast<const char*>(values.data());
+    return {begin, begin + values.size() * sizeof(T)};
+  }
+
+  // The whole table's gradient over all ranks and micro-batches [begin, end), in double.
+  std::vector<double> expected(int64_t begin, int64_t end, const Sizes& sizes, DType dtype) const {
+    std::vector<double> table(static_cast<size_t>(spec(sizes, dtype).padded_rows() * sizes.columns));
+    for (int64_t micro_batch = begin; micro_batch < end; ++micro_batch) {
+      for (int rank = 0; rank < size_; ++rank) {
+        const Tokens tokens = tokens_of(rank, micro_batch, sizes, dtype);
+        for (size_t t = 0; t < tokens.ids.size(); ++t) {
+          const int64_t row = tokens.ids[t] - kFirstRow;
+          if (row < 0 || row >= sizes.vocab) continue;
+          for (int64_t c = 0; c < sizes.columns; ++c) {
+            table[static_cast<size_t>(row * sizes.columns + c)] +=
+                static_cast<double>(tokens.values[t * static_cast<size_t>(sizes.columns) + static_cast<size_t>(c)]);
+          }
+        }
+      }
+    }
+    return table;
+  }
+
+  // `slice` is this rank's of the table.
+  void expect_slice(const DeviceArray& slice, const std::vector<double>& table) const {
+    const Bytes bytes = slice.read();
+    const auto count = bytes.size() / sizeof(float);
+    EXPECT_EQ(count * static_cast<size_t>(size_), table.size());
+    for (size_t i = 0; i < std::min(count, table.size() / static_cast<size_t>(size_)); ++i) {
+      float found = 0;
+      std::memcpy(&found, bytes.data() + i * sizeof(float), sizeof(float));
+      const double wanted = table[static_cast<size_t>(rank_) * count + i];
+      EXPECT_NEAR(static_cast<double>(found), wanted, 1e-5) << "element " << i;
+    }
+  }
+
+  static constexpr int64_t kFirstRow = 7;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+// Rows and columns that the ranks divide, and odd and prime numbers of them that they do not; fewer columns than ranks
+// have stretches for.
+constexpr Sizes kSizes[] = {{96, 192, 6}, {97, 61, 5}, {13, 9, 1}, {5, 3, 11}, {211, 131, 17}};
+
+TEST_P(TableGradients, SumTheTokensOfAllRanks) {
+  for (const Sizes& sizes : kSizes) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      SCOPED_TRACE(
+          fmt::format("{} rows of {}, {} tokens, {}", sizes.vocab, sizes.columns, sizes.tokens, dtype_name(dtype)));
+      const TableSpec table = spec(sizes, dtype);
+      DeviceArray memory(stream_, DType::kUInt8, table.memory_bytes());
+      DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
+      memory.write(Bytes(static_cast<size_t>(table.memory_bytes()), '\xff'));  // NaN
+      slice.write(Bytes(static_cast<size_t>(slice.tensor().bytes()), '\xff'));
+      TableGradient gradient(table, memory.tensor());
+      // The sums of two micro-batches, then those of a third beside them.
+      for (const int64_t micro_batch : {0, 1}) {
+        const DeviceTokens tokens(stream_, tokens_of(rank_, micro_batch, sizes, dtype), sizes, dtype);
+        gradient.cut(tokens.rows, stream_);
+        gradient.add_tokens(micro_batch == 0, *communicator_, stream_, "a table");
+        stream_.synchronize();
+      }
+      gradient.finish(slice.tensor(), false, *communicator_, stream_, "a table");
+      expect_slice(slice, expected(0, 2, sizes, dtype));
+      const DeviceTokens tokens(stream_, tokens_of(rank_, 2, sizes, dtype), sizes, dtype);
+      gradient.cut(tokens.rows, stream_);
+      gradient.add_tokens(true, *communicator_, stream_, "a table");
+      gradient.finish(slice.tensor(), true, *communicator_, stream_, "a table");
+      expect_slice(slice, expected(0, 3, sizes, dtype));
+    }
+  }
+}
+
+TEST_P(TableGradients, SumInOneOrder) {
+  const Sizes sizes{97, 61, 50};
+  const TableSpec table = spec(sizes, DType::kFloat32);
+  std::vector<Bytes> slices;
+  for (int run = 0; run < 3; ++run) {
+    const DeviceArray memory(stream_, DType::kUInt8, table.memory_bytes());
+    const DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
+    TableGradient gradient(table, memory.tensor());
+    const DeviceTokens tokens(stream_, tokens_of(rank_, 0, sizes, DType::kFloat32), sizes, DType::kFloat32);
+    gradient.cut(tokens.rows, stream_);
+    gradient.add_tokens(true, *communicator_, stream_, "a table");
+    gradient.finish(slice.tensor(), false, *communicator_, stream_, "a table");
+    slices.push_back(slice.read());
+  }
+  EXPECT_EQ(slices[1], slices[0]);
+  EXPECT_EQ(slices[2], slices[0]);
+}
+
+// Two tables in turn in one slot, or each in its own, as the embedding and lm_head are; over steps of several
+// micro-batches.
+TEST_P(TableGradients, AreUnitsOfFsdp) {
+  const Sizes sizes{97, 61, 5};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int64_t slots : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} slots, {}", slots, dtype_name(dtype)));
+      const TableSpec table = spec(sizes, dtype);
+      const int64_t slice_elements = table.slice_rows * sizes.columns;
+      FsdpOptions options{.units = {}, .pools = {{.name = "tables"}}, .groups = {.shard = communicator_.get()}};
+      options.pools[0].weight_slots = options.pools[0].gradient_slots = slots;
+      options.units.resize(2);
+      options.units[0].name = "table";
+      options.units[0].shard_elements = slice_elements;
+      options.units[0].table = table;
+      options.units[1].name = "whole";
+      options.units[1].shard_elements = 5;
+      Arena plan(stream_.device());
+      { const Fsdp planned(options, plan, stream_); }
+      Arena arena(stream_.device(), plan.used());
+      Fsdp fsdp(options, arena, stream_);
+      EXPECT_EQ(fsdp.takes_tokens(0), size_ > 1);
+      EXPECT_FALSE(fsdp.takes_tokens(1));
+      if (size_ == 1) return;
+      for (int64_t step = 0; step < 2; ++step) {
+        constexpr int64_t kMicroBatches = 3;
+        for (int64_t i = 0; i < kMicroBatches; ++i) {
+          const DeviceTokens tokens(stream_, tokens_of(rank_, kMicroBatches * step + i, sizes, dtype), sizes, dtype);
+          fsdp.begin_micro_batch(i == 0, i + 1 == kMicroBatches);
+          if (!fsdp.begin_gradient(1)) stream_.zero(fsdp.gradient(1));
+          fsdp.reduce(1);
+          fsdp.begin_gradient(0);
+          fsdp.reduce_tokens(0, tokens.rows);
+          stream_.synchronize();  // the tokens end here
+        }
+        fsdp.finish_reductions();
+        DeviceArray slice(stream_, DType::kFloat32, slice_elements);
+        stream_.copy(slice.tensor(), fsdp.gradient_shard(0));
+        expect_slice(slice, expected(kMicroBatches * step, kMicroBatches * (step + 1), sizes, dtype));
+      }
+    }
+  }
+}
+
+INSTANTIATE_ON_DEVICES(TableGradients);
+
+}  // namespace
+}  // namespace octavo
