@@ -295,7 +295,7 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options) {
   CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
         "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
-  CheckpointWeights source{fs::path(checkpoint)};
+  CheckpointWeights source{Checkpoint(checkpoint)};
   (void)source.checkpoint().prefix(options.weights);  // before anything is written
   const fs::path dir = hf_dir;
   CHECK_INPUT(!path_exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",

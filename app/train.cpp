@@ -13,6 +13,7 @@
 #include "app/train/signals.h"
 #include "app/train/start_screen.h"
 #include "app/train/trainer.h"
+#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -91,8 +92,12 @@ size_t likely_stage(const Config& config, ProcessGroup& group) {
   int64_t step = 0;
   try {
     if (group.is_root()) {
-      const auto path = resume == "auto" ? Checkpoint::newest(config.checkpoint.dir) : Checkpoint::resolve(resume);
-      if (path) step = Checkpoint(*path).step();
+      if (resume == "auto") {
+        const std::vector<FoundCheckpoint> found = find_checkpoints(config.checkpoint.dir);
+        step = found.empty() ? 0 : found.back().step;
+      } else {
+        step = Checkpoint(resume).step();
+      }
     }
   } catch (const Error&) {
     step = 0;

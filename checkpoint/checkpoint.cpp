@@ -19,12 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-CheckpointManifest read_manifest(const fs::path& dir) {
-  const std::string path = (dir / kManifestName).string();
-  const std::string text = read_input_file(path);
-  return manifest_from_text(text, path);
-}
-
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
 
 // By all threads of the rank: one copies slower than good disks read.
@@ -68,9 +62,14 @@ SafetensorsFile open_shard(const std::string& path) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader)
-    : path_(resolve(path)), reader_(reader), manifest_(read_manifest(path_)) {
+Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader) : Checkpoint(read_manifest(resolve(path)), reader) {}
+
+Checkpoint::Checkpoint(const ManifestFile& manifest, ReaderRank reader)
+    : path_(manifest.checkpoint),
+      reader_(reader),
+      manifest_(manifest_from_text(manifest.text, (path_ / kManifestName).string())) {
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
+  for (size_t i = 0; i < manifest_.shards.size(); ++i) shard_index_.emplace(manifest_.shards[i].file, i);
 }
 
 std::optional<fs::path> Checkpoint::newest(const fs::path& dir) {
@@ -153,23 +152,23 @@ void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const Checkpoint
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
-  const auto listed = std::find_if(manifest_.shards.begin(), manifest_.shards.end(),
-                                   [&](const CheckpointShard& candidate) { return candidate.file == name; });
-  CHECK_INPUT(listed != manifest_.shards.end(), "{}: names the shard {}, which it does not list",
+  const size_t number = shard_number(name);
+  CHECK_INPUT(number < manifest_.shards.size(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
+  const CheckpointShard& listed = manifest_.shards[number];
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
   CHECK_AS(DamagedCheckpoint, error != std::errc::no_such_file_or_directory || fs::is_symlink(fs::symlink_status(path)),
            "{}: a shard of the checkpoint is missing", path.string());
   CHECK_INPUT(!error, "{}: a shard of the checkpoint cannot be read: {}", path.string(), error.message());
-  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed->bytes,
-           "{}: is {} bytes long, its manifest says {}", path.string(), bytes, listed->bytes);
+  CHECK_AS(DamagedCheckpoint, static_cast<int64_t>(bytes) == listed.bytes, "{}: is {} bytes long, its manifest says {}",
+           path.string(), bytes, listed.bytes);
   SafetensorsFile file = open_shard(path.string());
   const std::string checksum = checksum_hex(file.header().data(), static_cast<int64_t>(file.header().size()));
-  CHECK_AS(DamagedCheckpoint, checksum == listed->header_checksum,
+  CHECK_AS(DamagedCheckpoint, checksum == listed.header_checksum,
            "{}: its header is damaged: checksum {}, its manifest says {}", path.string(), checksum,
-           listed->header_checksum);
+           listed.header_checksum);
   return shards_.emplace(name, std::move(file)).first->second;
 }
 
@@ -210,15 +209,18 @@ std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   return content;
 }
 
+size_t Checkpoint::shard_number(const std::string& file) const {
+  const auto listed = shard_index_.find(file);
+  return listed == shard_index_.end() ? manifest_.shards.size() : listed->second;
+}
+
 // With fewer shards than readers some readers share one, piece by piece. `turns`: of each shard the pieces so far.
-bool Checkpoint::is_mine(const CheckpointPiece& piece, std::map<std::string, int64_t>& turns) const {
-  const auto& shards = manifest_.shards;
-  const auto listed = std::find_if(shards.begin(), shards.end(),
-                                   [&](const CheckpointShard& candidate) { return candidate.file == piece.file; });
-  const int64_t shard = listed - shards.begin(), count = std::ssize(shards) + (listed == shards.end() ? 1 : 0);
+bool Checkpoint::is_mine(const CheckpointPiece& piece, std::vector<int64_t>& turns) const {
+  const auto shard = static_cast<int64_t>(shard_number(piece.file));
+  const int64_t count = std::max(std::ssize(manifest_.shards), shard + 1);
   const int64_t first = shard * reader_.count / count;
   const int64_t sharing = std::max<int64_t>(1, (shard + 1) * reader_.count / count - first);
-  return reader_.index == first + turns[piece.file]++ % sharing;
+  return reader_.index == first + turns[static_cast<size_t>(shard)]++ % sharing;
 }
 
 void Checkpoint::verify_pieces(std::span<const std::string> tensor_names,
@@ -245,7 +247,7 @@ std::vector<std::string> Checkpoint::tensor_names() const {
 }
 
 void Checkpoint::verify(std::span<const std::string> tensor_names) {
-  std::map<std::string, int64_t> turns;
+  std::vector<int64_t> turns(manifest_.shards.size() + 1);
   verify_pieces(tensor_names, [&](const CheckpointPiece& piece) { return is_mine(piece, turns); });
   for (const std::string& name : tensor_names) {
     const CheckpointTensorInfo* tensor = find(name);

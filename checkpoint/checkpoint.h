@@ -12,8 +12,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
@@ -37,6 +40,8 @@ class Checkpoint {
  public:
   // `path`: a checkpoint, or a directory of them, of which the newest complete one is taken.
   explicit Checkpoint(const std::filesystem::path& path, ReaderRank reader = {});
+  // One whose manifest is at hand: nothing is read.
+  explicit Checkpoint(const ManifestFile& manifest, ReaderRank reader = {});
 
   // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
   static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
@@ -104,14 +109,17 @@ class Checkpoint {
                      const std::function<bool(const CheckpointPiece&)>& is_wanted);
   std::vector<std::string> tensor_names() const;
   void check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const;
-  bool is_mine(const CheckpointPiece& piece, std::map<std::string, int64_t>& turns) const;
+  bool is_mine(const CheckpointPiece& piece, std::vector<int64_t>& turns) const;
+  // The number of a shard in shards(), or how many there are for one that is not listed.
+  size_t shard_number(const std::string& file) const;
 
   std::filesystem::path path_;
   ReaderRank reader_;
   CheckpointManifest manifest_;
-  std::map<std::string, size_t, std::less<>> index_;  // of manifest_.tensors by name
+  std::map<std::string, size_t, std::less<>> index_;     // of manifest_.tensors by name
+  std::unordered_map<std::string, size_t> shard_index_;  // of manifest_.shards by file
   std::map<std::string, SafetensorsFile> shards_;
-  std::set<const CheckpointPiece*> verified_;  // by this reader, or by another one in a verify() of all
+  std::unordered_set<const CheckpointPiece*> verified_;  // by this reader, or by another one in a verify() of all
 };
 
 }  // namespace octavo

@@ -16,12 +16,19 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 
 namespace octavo {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kMarkBytes = 64;  // of a manifest's end, which is its checksum in 16 digits
+
+std::string mark_of(int64_t bytes, std::string_view end) {
+  return fmt::format("{} {}", bytes, checksum_hex(end.data(), std::ssize(end)));
+}
 
 // The step of a directory called `prefix`step_N; nothing for other names.
 std::optional<int64_t> step_of(std::string_view name, std::string_view prefix) {
@@ -136,6 +143,24 @@ CarriedFileInfo write_carried_file(const fs::path& dir, const CarriedFile& file)
   write_output_file((dir / file.name).string(), file.content);
   const auto bytes = static_cast<int64_t>(file.content.size());
   return {file.name, bytes, checksum_hex(file.content.data(), bytes)};
+}
+
+ManifestFile read_manifest(const fs::path& checkpoint) {
+  return {checkpoint, read_input_file((checkpoint / kManifestName).string())};
+}
+
+std::string manifest_mark(const fs::path& checkpoint) {
+  const InputFile file((checkpoint / kManifestName).string());
+  const int64_t count = std::min(file.size_bytes(), kMarkBytes);
+  std::string end(static_cast<size_t>(count), '\0');
+  const ssize_t read = ::pread(file.descriptor(), end.data(), end.size(), file.size_bytes() - count);
+  CHECK_AS(UnreadableFile, read == count, "{}: its last {} bytes cannot be read", file.path(), count);
+  return mark_of(file.size_bytes(), end);
+}
+
+std::string manifest_mark(const ManifestFile& manifest) {
+  const int64_t bytes = std::ssize(manifest.text), count = std::min(bytes, kMarkBytes);
+  return mark_of(bytes, std::string_view(manifest.text).substr(static_cast<size_t>(bytes - count)));
 }
 
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {

@@ -54,6 +54,19 @@ void install_directory(const std::filesystem::path& fresh, const std::filesystem
 // Writes a file into `dir` and describes it for the manifest.
 CarriedFileInfo write_carried_file(const std::filesystem::path& dir, const CarriedFile& file);
 
+// The text of a checkpoint's manifest, in the hands of whoever read the file or was sent it.
+struct ManifestFile {
+  std::filesystem::path checkpoint;
+  std::string text;
+};
+// Of the checkpoint at that path. UnreadableFile where it cannot be read.
+ManifestFile read_manifest(const std::filesystem::path& checkpoint);
+// What tells a checkpoint's manifest from another one without reading it: its length and its last bytes, where its
+// checksum of itself stands. UnreadableFile where it cannot be read.
+std::string manifest_mark(const std::filesystem::path& checkpoint);
+// The same of one that is at hand.
+std::string manifest_mark(const ManifestFile& manifest);
+
 // Writes manifest.json into `dir` and syncs both.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
 

@@ -127,17 +127,18 @@ std::vector<MachineMemory::Held> MachineMemory::held_by_machine() {
 }
 
 // As the first machine that has the step has it.
-std::string MachineMemory::manifest_text(const std::vector<Held>& held, int64_t step) {
+ManifestFile MachineMemory::manifest_of(const std::vector<Held>& held, int64_t step) {
   const auto has = std::find_if(held.begin(), held.end(), [&](const Held& one) { return one.files.contains(step); });
   const int from = machines_.first_rank(static_cast<int>(has - held.begin()));
-  std::string text;
+  ManifestFile manifest{dir_ / step_directory_name(step), {}};
   group_.agree_on_files("reading a manifest", [&] {
-    if (group_.rank() == from) text = read_input_file((dir_ / step_directory_name(step) / kManifestName).string());
+    if (group_.rank() == from) manifest = read_manifest(manifest.checkpoint);
   });
-  return group_.broadcast(text, from);
+  manifest.text = group_.broadcast(std::move(manifest.text), from);
+  return manifest;
 }
 
-std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const CheckpointManifest&)>& wanted,
+std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                                         const Needs& needs) {
   const std::vector<Held> held = held_by_machine();
   std::set<int64_t, std::greater<>> steps;
@@ -145,30 +146,27 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     for (const auto& [step, files] : one.files) steps.insert(step);
   }
   for (const int64_t step : steps) {
-    const fs::path directory = dir_ / step_directory_name(step);
-    const std::string text = manifest_text(held, step);
+    const ManifestFile manifest = manifest_of(held, step);
+    const fs::path& directory = manifest.checkpoint;
+    std::optional<Checkpoint> checkpoint;
     bool taken = false;
     group_.agree([&] {
-      const std::string name = (directory / kManifestName).string();
-      const CheckpointManifest manifest = manifest_from_text(text, name);
+      checkpoint.emplace(manifest);
       const auto there = [&](const CheckpointShard& shard) {
         return std::any_of(held.begin(), held.end(),
                            [&](const Held& one) { return one.has(step, shard.file, shard.bytes); });
       };
-      taken = wanted(manifest) && std::all_of(manifest.shards.begin(), manifest.shards.end(), there);
+      const std::vector<CheckpointShard>& shards = checkpoint->shards();
+      taken = wanted(*checkpoint) && std::all_of(shards.begin(), shards.end(), there);
     });
     if (!taken) continue;
     group_.agree_on_files("making a directory in memory", [&] {
       if (!keeps_house() || is_there(directory / kManifestName)) return;
       fs::create_directories(directory);
-      write_output_file((directory / kManifestName).string(), text);
+      write_output_file((directory / kManifestName).string(), manifest.text);
     });
-    std::optional<Checkpoint> checkpoint;
     std::set<std::string> needed;
-    group_.agree_on_files("opening a checkpoint in memory", [&] {
-      checkpoint.emplace(directory);
-      needed = needs(*checkpoint);
-    });
+    group_.agree([&] { needed = needs(*checkpoint); });
     fetch(held, *checkpoint, needed);
     group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify_shards(needed); });
     return checkpoint;
@@ -184,17 +182,25 @@ void MachineMemory::fetch(const std::vector<Held>& held, const Checkpoint& check
   std::map<std::string, int64_t> bytes;
   for (const CheckpointShard& shard : checkpoint.shards()) bytes[shard.file] = shard.bytes;
   for (const CarriedFileInfo& file : checkpoint.files()) bytes[file.name] = file.bytes;
-  const std::vector<std::string> needs = group_.all_gather(nlohmann::json(needed).dump());
+  const auto machine_has = [&](int machine, const std::string& name) {
+    return held[static_cast<size_t>(machine)].has(checkpoint.step(), name, bytes[name]);
+  };
+  std::set<std::string> lacking;
+  for (const std::string& name : needed) {
+    if (!machine_has(machines_.of(group_.rank()), name)) lacking.insert(name);
+  }
+  if (group_.all_reduce_max(std::ssize(lacking)) == 0) return;
+  const std::vector<std::string> lists = group_.all_gather(nlohmann::json(lacking).dump());
   std::vector<Transfer> list;
   std::set<std::pair<int, std::string>> coming;  // machine and file
   for (int rank = 0; rank < group_.size(); ++rank) {
     const int here = machines_.of(rank);
-    for (const auto& name : nlohmann::json::parse(needs[static_cast<size_t>(rank)]).get<std::set<std::string>>()) {
-      const auto has = [&](const Held& one) { return one.has(checkpoint.step(), name, bytes[name]); };
-      if (has(held[static_cast<size_t>(here)]) || !coming.emplace(here, name).second) continue;
-      const auto holder = std::find_if(held.begin(), held.end(), has);
-      if (holder == held.end()) continue;  // reading will say what is missing
-      list.push_back({name, machines_.counterpart(rank, static_cast<int>(holder - held.begin())), rank});
+    for (const auto& name : nlohmann::json::parse(lists[static_cast<size_t>(rank)]).get<std::set<std::string>>()) {
+      if (!coming.emplace(here, name).second) continue;
+      int holder = 0;
+      while (holder < machines_.count() && !machine_has(holder, name)) ++holder;
+      if (holder == machines_.count()) continue;  // reading will say what is missing
+      list.push_back({name, machines_.counterpart(rank, holder), rank});
     }
   }
   const auto path_of = [&](const Transfer& transfer) { return path_inside(checkpoint.path().string(), transfer.file); };

@@ -45,15 +45,14 @@ class MachineMemory {
   // The newest checkpoint that the machines have among them and `wanted` takes (by its manifest alone, the same on
   // every rank); none where there is none. What `needs` asks for and this machine lacks is fetched from others before,
   // and compared with its checksums. A collective; AgreedInputError where it is damaged.
-  std::optional<Checkpoint> bring_together(const std::function<bool(const CheckpointManifest&)>& wanted,
-                                           const Needs& needs);
+  std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted, const Needs& needs);
   // Removes all of them. Called by every rank.
   void clear() const;
 
  private:
   struct Held;
   std::vector<Held> held_by_machine();
-  std::string manifest_text(const std::vector<Held>& held, int64_t step);
+  ManifestFile manifest_of(const std::vector<Held>& held, int64_t step);
   void fetch(const std::vector<Held>& held, const Checkpoint& checkpoint, const std::set<std::string>& needed);
 
   std::filesystem::path dir_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "checkpoint/tensor_slice.h"
 #include "core/checksum.h"
@@ -131,7 +132,7 @@ void HfWeights::check_shape(const std::string& name, const std::vector<int64_t>&
               found->second->path(), name, entry.dtype);
 }
 
-CheckpointWeights::CheckpointWeights(const fs::path& path, ReaderRank reader) : checkpoint_(path, reader) {
+CheckpointWeights::CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {
   const ParameterLayout layout(checkpoint_.model_config());
   for (const ParameterSpec& spec : layout.specs()) {
     const CheckpointTensorInfo* tensor = checkpoint_.find(spec.name);
@@ -154,7 +155,7 @@ void CheckpointWeights::verify() {
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader) {
   CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
-  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(path, reader);
+  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(Checkpoint(path, reader));
   CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
               "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);

@@ -71,10 +71,10 @@ class HfWeights : public WeightSource {
   std::map<std::string, const SafetensorsFile*> tensors_;
 };
 
-// The master weights of a checkpoint, or of the newest in a directory of them.
+// The master weights of a checkpoint.
 class CheckpointWeights : public WeightSource {
  public:
-  explicit CheckpointWeights(const std::filesystem::path& path, ReaderRank reader = {});
+  explicit CheckpointWeights(Checkpoint checkpoint);
 
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
   std::filesystem::path path() const override { return checkpoint_.path(); }

@@ -2,7 +2,8 @@
 // the CPU). Started without a launcher it is a group of one and MPI is not initialised at all.
 //
 // Every method but the accessors is a collective: all ranks call it in the same order, from the main thread. Messages
-// are small; tensors go through a Communicator. All of them are watched, once watchdog() has been given a time limit.
+// are small, but for the text that one rank sends all; tensors go through a Communicator. All of them are watched, once
+// watchdog() has been given a time limit.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +49,12 @@ class ProcessGroup {
   bool is_root() const { return rank_ == 0; }
 
   void barrier();
-  std::string broadcast(const std::string& text, int root = 0);  // root's text on every rank
+  std::string broadcast(std::string text, int root = 0);  // root's text on every rank; of any length
+  // The text of the lowest rank that has one, on every rank; empty where none has. Texts travel only then.
+  std::string broadcast_first(std::string text);
   std::vector<std::string> gather(const std::string& text);      // every rank's text, on rank 0; empty elsewhere
   std::vector<std::string> all_gather(const std::string& text);  // every rank's text, on every rank
+  std::vector<uint64_t> all_gather(uint64_t number);             // every rank's number: 8 bytes of each
   // This rank's text goes to rank `to`; the result is that of rank `from`, whose `to` this rank is.
   std::string send_receive(const std::string& text, int to, int from);
   int64_t all_reduce_max(int64_t value);
@@ -80,7 +84,8 @@ class ProcessGroup {
  private:
   void start_mpi();
   int64_t reduce_max(int64_t value, const char* op);
-  void settle(const std::string& outcome);  // throws the first failure among all ranks' outcomes of some work
+  std::string first_text(std::string text, const char* op);
+  void settle(std::string outcome);  // throws the first failure among all ranks' outcomes of some work
 
   bool initialised_ = false;
   int rank_ = 0;

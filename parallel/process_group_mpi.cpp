@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -94,15 +95,17 @@ class Texts {
   std::string all_;
 };
 
-// How some work ended, as a text: the first character tells the kind, an error's message follows.
-constexpr char kDone = '-';
+constexpr int64_t kBroadcastBytes = int64_t{1} << 26;  // in one call, as MPI counts are ints
+
+// How some work ended, as a text: empty where it did not fail, else a character for the kind of the error and its
+// message.
 constexpr char kBadInput = 'i';
 constexpr char kFailed = 'e';
 
 std::string outcome_of(const std::function<void()>& work) {
   try {
     work();
-    return {kDone};
+    return {};
   } catch (const InputError& error) {
     return kBadInput + std::string(error.what());
   } catch (const std::exception& error) {
@@ -162,15 +165,25 @@ void ProcessGroup::barrier() {
   check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
 }
 
-std::string ProcessGroup::broadcast(const std::string& text, int root) {
+std::string ProcessGroup::broadcast(std::string text, int root) {
   if (size_ == 1) return text;
   const Watchdog::Scope scope(*watchdog_, {"broadcast"});
-  std::string result = text;
-  int bytes = checked_size(text);
-  check(MPI_Bcast(&bytes, 1, MPI_INT, root, MPI_COMM_WORLD), "MPI_Bcast");
-  result.resize(static_cast<size_t>(bytes));
-  check(MPI_Bcast(result.data(), bytes, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
-  return result;
+  int64_t bytes = std::ssize(text);
+  check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, MPI_COMM_WORLD), "MPI_Bcast");
+  text.resize(static_cast<size_t>(bytes));
+  for (int64_t begin = 0; begin < bytes; begin += kBroadcastBytes) {
+    const auto count = static_cast<int>(std::min(kBroadcastBytes, bytes - begin));
+    check(MPI_Bcast(text.data() + begin, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
+  }
+  return text;
+}
+
+std::string ProcessGroup::broadcast_first(std::string text) { return first_text(std::move(text), "broadcast_first"); }
+
+// One number suffices as long as none has one.
+std::string ProcessGroup::first_text(std::string text, const char* op) {
+  const int64_t highest = reduce_max(text.empty() ? 0 : size_ - rank_, op);
+  return highest == 0 ? "" : broadcast(std::move(text), static_cast<int>(size_ - highest));
 }
 
 std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
@@ -183,6 +196,14 @@ std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
   check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, MPI_COMM_WORLD),
         "MPI_Allgatherv");
   return all.split();
+}
+
+std::vector<uint64_t> ProcessGroup::all_gather(uint64_t number) {
+  if (size_ == 1) return {number};
+  const Watchdog::Scope scope(*watchdog_, {"all_gather"});
+  std::vector<uint64_t> all(static_cast<size_t>(size_));
+  check(MPI_Allgather(&number, 1, MPI_UINT64_T, all.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
+  return all;
 }
 
 std::vector<std::string> ProcessGroup::gather(const std::string& text) {
@@ -230,22 +251,19 @@ double ProcessGroup::all_reduce_sum(double value) {
 void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }
 
 void ProcessGroup::agree_on_files(const char* what, const std::function<void()>& work) {
-  const std::string outcome = outcome_of(work);
+  std::string outcome = outcome_of(work);
   if (size_ > 1) {
     const Watchdog::Scope scope(*watchdog_, {.op = what, .waits_for_files = true});
     check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   }
-  settle(outcome);
+  settle(std::move(outcome));
 }
 
-void ProcessGroup::settle(const std::string& outcome) {
-  // One number suffices as long as nothing fails.
-  if (reduce_max(outcome[0] == kDone ? 0 : 1, "agreement") == 0) return;
-  for (const std::string& text : all_gather(outcome)) {
-    if (text[0] == kDone) continue;
-    if (text[0] == kBadInput) throw AgreedInputError(text.substr(1));
-    throw AgreedError(text.substr(1));
-  }
+void ProcessGroup::settle(std::string outcome) {
+  const std::string first = first_text(std::move(outcome), "agreement");
+  if (first.empty()) return;
+  if (first[0] == kBadInput) throw AgreedInputError(first.substr(1));
+  throw AgreedError(first.substr(1));
 }
 
 bool ProcessGroup::shares(const std::exception& error) const {

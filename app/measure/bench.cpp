@@ -5,6 +5,7 @@
 #include <random>
 
 #include "app/memory/training_options.h"
+#include "app/run/same_files.h"
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"
@@ -60,9 +61,9 @@ double median(std::vector<double> values) {
 Bench::Bench(const Config& config, Runtime& runtime)
     : config_(config), runtime_(runtime), model_(config, false, runtime), state_(model_.state()) {
   Stream& stream = runtime.stream();
-  runtime.group().agree_on_files("making the weights", [&] {
-    load_initial_weights(config, state_.parameters, stream, {runtime.group().rank(), runtime.group().size()});
-  });
+  const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
+  runtime.group().agree_on_files("making the weights",
+                                 [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
   publish_weights(state_, training_rank(runtime));
   const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh());
   state_.batch.upload(batch);

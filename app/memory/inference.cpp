@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "app/memory/memory_room.h"
+#include "app/run/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -72,13 +73,14 @@ InferenceModel::InferenceModel(const Config& config, const std::optional<Generat
 }
 
 void InferenceModel::load(const Config& config, Checkpoint* checkpoint, SavedWeights which) {
+  const std::unique_ptr<WeightSource> initial =
+      checkpoint != nullptr ? nullptr : open_same_weights(config.init_from, runtime_.group());
   runtime_.group().agree_on_files("reading the weights", [&] {
     if (checkpoint != nullptr) {
       load_weights(*checkpoint, state_->parameters, runtime_.stream(), which);
       load_amax_history(*checkpoint, state_->model.amaxes(), runtime_.stream());
     } else {
-      load_initial_weights(config, state_->parameters, runtime_.stream(),
-                           {runtime_.group().rank(), runtime_.group().size()});
+      load_initial_weights(config, initial.get(), state_->parameters, runtime_.stream());
     }
   });
   state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());

@@ -20,6 +20,8 @@ namespace octavo {
 
 namespace {
 
+constexpr const char* kCheckpoint = "the checkpoint";  // in messages
+
 // What `look` finds, or what is in its way.
 std::string found_by(const std::function<std::string()>& look) {
   try {
@@ -36,36 +38,42 @@ std::string identities(const std::string& path) {
   return lines;
 }
 
-// What a rank may choose and all open.
-struct Choice {
-  std::string what;                                     // for messages
-  std::function<std::string()> choose;                  // a path, of those this rank sees; empty: none
-  std::function<std::string(const std::string&)> open;  // opens that path and tells what identifies it
-};
-
-// Opens rank 0's choice on every rank; where it is none, it is none on all.
-void open_choice(const Choice& choice, ProcessGroup& group) {
-  std::string path, found;
-  group.agree_on_files("opening what rank 0 chose", [&] {
+// The manifest of the checkpoint that rank 0 chooses, of those that it sees, on every rank: so a shared file system is
+// asked for it once, whatever the ranks. The path is empty where it chooses none.
+ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, ProcessGroup& group) {
+  ManifestFile manifest;
+  group.agree_on_files("reading what rank 0 chose", [&] {
     if (!group.is_root()) return;
-    path = choice.choose();
-    if (!path.empty()) found = choice.open(path);
+    if (const std::string path = choose(); !path.empty()) manifest = read_manifest(path);
   });
-  path = group.broadcast(path);
-  group.agree_on_files("opening what rank 0 chose", [&] {
-    if (group.is_root()) return;
-    found = found_by([&] { return path.empty() ? choice.choose() : choice.open(path); });
-  });
-  check_same_settings(group, fmt::format("{} {}\n", choice.what, found.empty() ? "none" : found));
+  manifest.checkpoint = group.broadcast(manifest.checkpoint.string());
+  if (!manifest.checkpoint.empty()) manifest.text = group.broadcast(std::move(manifest.text));
+  return manifest;
 }
 
-std::optional<Checkpoint> open_checkpoint(const std::function<std::string()>& choose, ProcessGroup& group) {
+ReaderRank reader_of(const ProcessGroup& group) { return {group.rank(), group.size()}; }
+
+// That what the other ranks have under its path is it. Of their manifests they look at no more than tells.
+void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
+                         ProcessGroup& group) {
+  std::string found = checkpoint.identity();
+  group.agree_on_files("looking at what rank 0 chose", [&] {
+    if (group.is_root()) return;
+    found = found_by([&] {
+      if (manifest_mark(manifest.checkpoint) == manifest_mark(manifest)) return checkpoint.identity();
+      return fmt::format("{} of another manifest", manifest.checkpoint.string());
+    });
+  });
+  check_same_settings(group, fmt::format("{} {}\n", what, found));
+}
+
+std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<std::string()>& choose,
+                                          ProcessGroup& group) {
+  const ManifestFile manifest = read_manifest_of_root(choose, group);
+  if (manifest.checkpoint.empty()) return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  const auto open = [&](const std::string& path) {
-    checkpoint.emplace(path, ReaderRank{group.rank(), group.size()});
-    return checkpoint->identity();
-  };
-  open_choice({"the checkpoint", choose, open}, group);
+  group.agree_on_files("opening what rank 0 chose", [&] { checkpoint.emplace(manifest, reader_of(group)); });
+  check_same_manifest(what, manifest, *checkpoint, group);
   return checkpoint;
 }
 
@@ -79,20 +87,7 @@ std::string damage_found(const std::function<void()>& look, ProcessGroup& group)
       damage = error.what();
     }
   });
-  for (const std::string& found : group.all_gather(damage)) {
-    if (!found.empty()) return found;
-  }
-  return {};
-}
-
-// The paths of those in `dir` on rank 0, the newest first.
-std::vector<std::string> list_checkpoints(const std::string& dir, ProcessGroup& group) {
-  nlohmann::json paths = nlohmann::json::array();
-  group.agree_on_files("looking for checkpoints", [&] {
-    if (!group.is_root()) return;
-    for (const FoundCheckpoint& found : find_checkpoints(dir)) paths.insert(paths.begin(), found.path.string());
-  });
-  return nlohmann::json::parse(group.broadcast(paths.dump())).get<std::vector<std::string>>();
+  return group.broadcast_first(damage);
 }
 
 struct DamagedPath {
@@ -111,16 +106,21 @@ void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instea
 
 // The newest checkpoint that every rank sees undamaged; none where there are none at all.
 std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessGroup& group) {
+  std::vector<FoundCheckpoint> left;  // on rank 0, of those that were not opened yet
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (group.is_root()) left = find_checkpoints(dir);
+  });
   std::vector<DamagedPath> damaged;
-  for (const std::string& path : list_checkpoints(dir, group)) {
+  for (;;) {
+    const auto next = [&] { return left.empty() ? "" : left.back().path.string(); };
+    const ManifestFile manifest = read_manifest_of_root(next, group);
+    const std::string path = manifest.checkpoint.string();
+    if (path.empty()) break;
+    if (group.is_root()) left.pop_back();
     std::optional<Checkpoint> found;
-    std::string damage = damage_found(
-        [&] {
-          if (group.is_root()) const Checkpoint manifest(path);
-        },
-        group);
+    std::string damage = damage_found([&] { found.emplace(manifest, reader_of(group)); }, group);
     if (damage.empty()) {
-      found = open_checkpoint([&] { return path; }, group);
+      check_same_manifest(kCheckpoint, manifest, *found, group);
       damage = damage_found([&] { found->verify(); }, group);
     }
     if (!damage.empty()) {
@@ -136,8 +136,7 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessG
     CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
                 damaged.size(), damaged.front().damage);
   });
-  // That other ranks see none either.
-  return open_checkpoint([&] { return Checkpoint::newest(dir).value_or("").string(); }, group);
+  return std::nullopt;
 }
 
 // A file of a name of its own, as long as the object lives.
@@ -167,7 +166,7 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
     if (config.resume != "auto") return Checkpoint::resolve(config.resume).string();
     return Checkpoint::newest(config.dir).value_or("").string();
   };
-  return open_checkpoint(choose, group);
+  return open_checkpoint(kCheckpoint, choose, group);
 }
 
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group) {
@@ -180,17 +179,39 @@ std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& conf
 }
 
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {
-  return *open_checkpoint([&] { return Checkpoint::resolve(path).string(); }, group);
+  return *open_checkpoint(
+      kCheckpoint, [&] { return Checkpoint::resolve(path).string(); }, group);
 }
 
 std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group) {
+  constexpr const char* kWhat = "model.init_from";
+  std::string chosen, found;
+  bool is_checkpoint = false;
   std::unique_ptr<WeightSource> source;
-  const auto choose = [&] { return path.empty() ? "" : open_weights(path)->path().string(); };
-  const auto open = [&](const std::string& chosen) {
-    source = open_weights(chosen, {group.rank(), group.size()});
-    return source->identity();
-  };
-  open_choice({"model.init_from", choose, open}, group);
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (!group.is_root() || path.empty()) return;
+    is_checkpoint = Checkpoint::exists(path);
+    if (is_checkpoint) return;
+    source = open_weights(path);
+    chosen = source->path().string();
+    found = source->identity();
+  });
+  if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
+    std::optional<Checkpoint> checkpoint = open_checkpoint(
+        kWhat, [&] { return Checkpoint::resolve(path).string(); }, group);
+    group.agree([&] { source = std::make_unique<CheckpointWeights>(std::move(*checkpoint)); });
+    return source;
+  }
+  chosen = group.broadcast(chosen);
+  if (chosen.empty()) return nullptr;
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (group.is_root()) return;
+    found = found_by([&] {
+      source = std::make_unique<HfWeights>(chosen);
+      return source->identity();
+    });
+  });
+  check_same_settings(group, fmt::format("{} {}\n", kWhat, found));
   return source;
 }
 

@@ -96,10 +96,9 @@ void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, S
   }
 }
 
-void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
-                          ReaderRank reader) {
-  if (!config.init_from.empty()) {
-    const std::unique_ptr<WeightSource> source = open_weights(config.init_from, reader);
+void load_initial_weights(const Config& config, WeightSource* source, const ShardedParameters& parameters,
+                          Stream& stream) {
+  if (source != nullptr) {
     source->verify();
     const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
       const int64_t offset = spec.column_offset();

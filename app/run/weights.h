@@ -30,9 +30,10 @@ void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, S
 // What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree): they compare
 // checksums in turn.
 
-// The master weights from config.model.init_from, when given; else a random initialization from training.seed.
-void load_initial_weights(const Config& config, const ShardedParameters& parameters, Stream& stream,
-                          ReaderRank reader = {});
+// The master weights from `source`, that of config.model.init_from (open_same_weights), where it is not null; else a
+// random initialization from training.seed.
+void load_initial_weights(const Config& config, WeightSource* source, const ShardedParameters& parameters,
+                          Stream& stream);
 
 // From a checkpoint: the master weights, or what is to take their place.
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream,

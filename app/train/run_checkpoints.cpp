@@ -14,7 +14,6 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "core/input_file.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -106,8 +105,7 @@ std::string RunCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
   std::string mark;
   runtime_.group().agree_on_files("reading a manifest", [&] {
     if (!runtime_.group().is_root() || !checkpoint) return;
-    const std::string manifest = read_input_file((*checkpoint / kManifestName).string());
-    mark = checksum_hex(manifest.data(), std::ssize(manifest));
+    mark = manifest_mark(*checkpoint);
   });
   return runtime_.group().broadcast(mark);
 }
@@ -125,7 +123,7 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
   const std::string mark = mark_of(on_disk);
   try {
     std::optional<Checkpoint> newest = memory_->bring_together(
-        [&](const CheckpointManifest& manifest) { return manifest.meta.value(kOnDisk, "") == mark; },
+        [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, "") == mark; },
         [&](const Checkpoint& checkpoint) { return needed_files(checkpoint); });
     if (!newest) return std::nullopt;
     from_memory_ = true;

@@ -9,6 +9,7 @@
 
 #include "app/config/stages.h"
 #include "app/memory/plan_memory.h"
+#include "app/run/same_files.h"
 #include "app/run/weights.h"
 #include "app/train/config_changes.h"
 #include "core/error.h"
@@ -43,8 +44,9 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
   timer_.mark("reading");
   const size_t stage = stage_of_step(config_, (found ? found->step() : 0) + 1);
   if (config_.stage.number > 0 && config_.stage.number != static_cast<int64_t>(stage) + 1) throw OtherStage(stage);
+  const std::unique_ptr<WeightSource> initial = found ? nullptr : open_same_weights(config_.init_from, runtime.group());
   runtime.group().agree_on_files("reading the weights", [&] {
-    resume_or_initialize(found);
+    resume_or_initialize(found, initial.get());
     data_report_->check_max_epochs();
   });
   publish_weights(state_, training_rank(runtime));
@@ -76,7 +78,7 @@ void TrainingRun::reserve_snapshot() {
   });
 }
 
-void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
+void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial) {
   if (found) {
     check_same_model(found->model_config(), config_.model, found->path().string());
     compare_configs(*found);
@@ -89,8 +91,7 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found) {
   checkpoints_.started_from(nullptr);
   open_data(nullptr);
   timer_.mark("data");
-  load_initial_weights(config_, state_.parameters, runtime_.stream(),
-                       {runtime_.group().rank(), runtime_.group().size()});
+  load_initial_weights(config_, initial, state_.parameters, runtime_.stream());
   state_.optimizer.begin(runtime_.stream());
   if (!config_.init_from.empty()) timer_.mark("reading");
 }

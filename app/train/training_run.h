@@ -24,6 +24,7 @@
 #include "app/train/run_checkpoints.h"
 #include "app/train/step_log.h"
 #include "app/train/step_results.h"
+#include "checkpoint/weight_source.h"
 
 namespace octavo {
 
@@ -109,7 +110,7 @@ class TrainingRun {
  private:
   void prepare_fp8_reports();
   void reserve_snapshot();
-  void resume_or_initialize(std::optional<Checkpoint>& found);
+  void resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
   void resume_data(const nlohmann::json* loader_state);
   bool allows(AllowedChange change) const;

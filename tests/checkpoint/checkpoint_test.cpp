@@ -37,6 +37,42 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
   }
 }
 
+TEST_F(CheckpointTest, OpensAManifestThatIsAtHand) {
+  State state(1);
+  save(5, state);
+  const ManifestFile manifest = read_manifest(step_path(5));
+  fs::remove(step_path(5) / kManifestName);
+  Checkpoint checkpoint(manifest);
+  EXPECT_EQ(checkpoint.path(), step_path(5));
+  expect_holds(checkpoint, state);
+  EXPECT_THROW(Checkpoint{step_path(5)}, InputError);
+  EXPECT_THROW(Checkpoint({step_path(5), manifest.text.substr(0, 100)}), DamagedCheckpoint);
+}
+
+// Of a run with other weights and of one with another length; not of what neither says.
+TEST_F(CheckpointTest, AMarkTellsManifestsApart) {
+  State state(1), other(2);
+  save(5, state);
+  const fs::path path = step_path(5) / kManifestName;
+  const ManifestFile manifest = read_manifest(step_path(5));
+  EXPECT_EQ(manifest_mark(step_path(5)), manifest_mark(manifest));
+  write_file(path, " " + manifest.text);
+  EXPECT_NE(manifest_mark(step_path(5)), manifest_mark(manifest));
+  std::string damaged = manifest.text;
+  damaged[10] ^= 1;
+  write_file(path, damaged);
+  EXPECT_EQ(manifest_mark(step_path(5)), manifest_mark(manifest)) << "its end alone is read";
+  write_file(path, "{}");
+  EXPECT_NE(manifest_mark(step_path(5)), manifest_mark(manifest));
+  write_file(path, "");
+  EXPECT_EQ(manifest_mark(step_path(5)), manifest_mark({step_path(5), ""}));
+  fs::remove(path);
+  EXPECT_THROW(manifest_mark(step_path(5)), InputError);
+  save(5, other);
+  EXPECT_EQ(read_manifest(step_path(5)).text.size(), manifest.text.size());
+  EXPECT_NE(manifest_mark(step_path(5)), manifest_mark(manifest));
+}
+
 TEST_F(CheckpointTest, ConvertsRangesToTheDtypeAskedFor) {
   State state(2);
   save(1, state);

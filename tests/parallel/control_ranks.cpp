@@ -40,6 +40,34 @@ TEST_F(ControlMessages, Texts) {
   }
 }
 
+// As long as a manifest of thousands of ranks: more than goes in one message.
+TEST_F(ControlMessages, LongText) {
+  std::string text;
+  if (rank_ == size_ - 1) {
+    text.assign((size_t{1} << 26) + 5, 'a');
+    text[size_t{1} << 26] = 'b';
+    text.back() = 'c';
+  }
+  const std::string sent = group_.broadcast(std::move(text), size_ - 1);
+  ASSERT_EQ(sent.size(), (size_t{1} << 26) + 5);
+  EXPECT_EQ(sent.substr((size_t{1} << 26) - 2), "aabaaac");
+  EXPECT_EQ(sent.find_first_not_of('a'), size_t{1} << 26);
+}
+
+TEST_F(ControlMessages, TheFirstText) {
+  EXPECT_EQ(group_.broadcast_first(""), "");
+  for (int first = 0; first < size_; ++first) {
+    EXPECT_EQ(group_.broadcast_first(rank_ < first ? "" : fmt::format("of rank {}", rank_)),
+              fmt::format("of rank {}", first));
+  }
+}
+
+TEST_F(ControlMessages, NumbersOfAll) {
+  std::vector<uint64_t> expected;
+  for (int r = 0; r < size_; ++r) expected.push_back(~uint64_t{0} - static_cast<uint64_t>(r));
+  EXPECT_EQ(group_.all_gather(~uint64_t{0} - static_cast<uint64_t>(rank_)), expected);
+}
+
 TEST_F(ControlMessages, Numbers) {
   EXPECT_EQ(group_.all_reduce_max(-10 + rank_), -10 + size_ - 1);
   EXPECT_EQ(group_.all_reduce_max(rank_ == 0 ? int64_t{1} << 40 : 0), int64_t{1} << 40);

@@ -1,11 +1,12 @@
 """Ranks that see different files: refused before anything is computed, whatever it is that differs."""
 
 import os
+import re
 import shutil
 import struct
 import subprocess
 
-from support import BAD_INPUT, DONE, Result, checkpoints, copy_tree, environment, snapshot, text_documents, write_megatron
+from support import BAD_INPUT, DONE, Result, checkpoints, command, copy_tree, environment, snapshot, text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -63,8 +64,31 @@ class SameFilesTest(Corpus):
                                ("evaluate", self.path, "checkpoint.resume=never", f"model.init_from={step}")):
             with self.subTest(command=command, rest=rest):
                 self.refused_apart(command, *rest, mentions=[step, "step 4, manifest"])
-        self.a, self.b = self.b, self.a
-        self.refused_apart("train", self.path, "training.steps=6", mentions=[step, "rank 0 has the checkpoint none"])
+
+    def test_a_checkpoint_that_rank_0_has_not(self):
+        """Nobody else looks for one; that both would write apart is refused all the same."""
+        self.twins()
+        shutil.rmtree(self.a / "checkpoints/step_00000004")
+        before = snapshot(self.a), snapshot(self.b)
+        lines = self.apart("train", self.path, "training.steps=6", code=BAD_INPUT).octavo_lines()
+        self.assertRegex(lines[0], r"checkpoint.dir checkpoints of rank 1 is not that of rank 0")
+        self.assertEqual((snapshot(self.a), snapshot(self.b)), before)
+
+    def test_other_ranks_read_the_end_of_the_manifest_alone(self):
+        """And do not look for checkpoints: what they see of the rest may be anything."""
+        self.twins()
+        alike = self.apart("evaluate", self.path, code=DONE).out
+        (self.b / "checkpoints/step_00000009").symlink_to("step_00000009")
+        manifest = self.b / "checkpoints/step_00000004/manifest.json"
+        content = manifest.read_bytes()
+        manifest.write_bytes(b"?" * (len(content) - 64) + content[-64:])
+        self.assertEqual(self.apart("evaluate", self.path, code=DONE).out, alike)
+        self.apart("evaluate", self.path, "checkpoint.resume=never", "model.init_from=checkpoints", code=DONE)
+        self.apart("generate", "checkpoints", "--prompt", "page", "--max-tokens", 2, code=DONE)
+        for other in (b"?" * 30 + content[30:-40] + b"?" * 10 + content[-30:], content[:-64] + b" " + content[-64:]):
+            manifest.write_bytes(other)
+            for command in (("train", self.path, "training.steps=6"), ("generate", "checkpoints", "--prompt", "page")):
+                self.refused_apart(*command, mentions=["has the checkpoint checkpoints/step_00000004 of another manifest"])
 
     def test_rank_0_decides(self):
         """The newest of rank 0 is what all take, whatever newer one another rank has."""
@@ -129,3 +153,33 @@ class SameFilesTest(Corpus):
         write_megatron(self.b / "corpus", text_documents(50, 300, seed=9))
         self.refused_apart("train", self.path, mentions=["corpus"])
         self.assertEqual(checkpoints(self.a / "checkpoints"), [])
+
+
+class ManifestReadsTest(Corpus):
+    """What ranks ask of a file system for the manifest of the checkpoint that they resume, by the kernel's account."""
+
+    TRACED = "openat,read,pread64,getdents64"
+
+    def trace(self, *line):
+        """The system calls of a run on three ranks, one a line, behind the thread's number."""
+        launch = ["strace", "-ff", "-qq", "-y", "-s", "0", "-o", "trace", "-e", f"trace={self.TRACED}"]
+        result = self.finish(self.start_line(launch + command(line, 3)), timeout=300)
+        if "ptrace" in result.err:
+            self.skipTest(result.err)
+        self.assertEqual(result.code, DONE, result.err[-1500:])
+        return [f"{path.suffix} {line}" for path in self.dir.glob("trace.*") for line in path.read_text(errors="replace").splitlines()]
+
+    def test_one_rank_reads_it_once(self):
+        if shutil.which("strace") is None:
+            self.skipTest("strace is not here")
+        config = self.config(self.corpus, training={"steps": 2, "global_batch_size": 12}, checkpoint={"every": 1, "keep": 0})
+        self.train(config, ranks=3)
+        manifest = self.dir / "checkpoints/step_00000002/manifest.json"
+        lines = [line for line in self.trace("train", config, "training.steps=2") if "checkpoints" in line]
+        opened = [line.split()[0] for line in lines if "openat" in line and "/step_00000002/manifest.json" in line]
+        listed = {line.split()[0] for line in lines if re.search(r"getdents64\(\d+<[^>]*/checkpoints>", line)}
+        read = [int(line.rsplit("= ", 1)[1]) for line in lines if re.search(r"read(64)?\(\d+<[^>]*manifest.json>", line)]
+        self.assertEqual(len(opened), 3, "once a rank")
+        self.assertEqual(len(set(opened)), 3)
+        self.assertEqual(len(listed), 1, "only rank 0 looks for checkpoints")
+        self.assertEqual(sum(read), manifest.stat().st_size + 2 * 64)

@@ -64,7 +64,7 @@ Outcome train(Config config) {
   outcome.bytes = plan_training(options, rank).used();
   Arena arena(stream.device(), outcome.bytes);
   TrainingState state(options, rank, arena);
-  load_initial_weights(config, state.parameters, stream);
+  load_initial_weights(config, nullptr, state.parameters, stream);
   publish_weights(state, rank);
   Batch batch;
   for (int32_t i = 0; i < 4 * 128; ++i) {

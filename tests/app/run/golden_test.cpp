@@ -128,7 +128,7 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   const TrainingOptions options = training_options(config, layout, runtime);
   Arena arena(stream.device(), plan_training(options, training_rank(runtime)).used());
   TrainingState state(options, training_rank(runtime), arena);
-  load_initial_weights(config, state.parameters, stream);
+  load_initial_weights(config, open_weights(config.init_from).get(), state.parameters, stream);
   publish_weights(state, training_rank(runtime));
 
   const SafetensorsFile file((dir / "golden.safetensors").string());

@@ -53,7 +53,7 @@ class SkippedStepTest : public ::testing::TestWithParam<SkipCase> {
 class Steps {
  public:
   explicit Steps(const Config& config) : config_(config), runtime_(config_, group_), model_(config_, false, runtime_) {
-    load_initial_weights(config_, model_.state().parameters, runtime_.stream());
+    load_initial_weights(config_, nullptr, model_.state().parameters, runtime_.stream());
     publish_weights(model_.state(), training_rank(runtime_));
   }
 
