@@ -10,9 +10,9 @@ struct Checksum::State {
   XXH3_state_t xxh3;
 };
 
-std::string checksum_hex(const void* bytes, int64_t count) {
-  return fmt::format("{:016x}", XXH3_64bits(bytes, static_cast<size_t>(count)));
-}
+uint64_t checksum(const void* bytes, int64_t count) { return XXH3_64bits(bytes, static_cast<size_t>(count)); }
+
+std::string checksum_hex(const void* bytes, int64_t count) { return fmt::format("{:016x}", checksum(bytes, count)); }
 
 Checksum::Checksum() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->xxh3); }
 Checksum::~Checksum() = default;

@@ -7,7 +7,9 @@
 
 namespace octavo {
 
-// Of `count` bytes at `bytes`, as 16 hex digits.
+// Of `count` bytes at `bytes`.
+uint64_t checksum(const void* bytes, int64_t count);
+// The same as 16 hex digits.
 std::string checksum_hex(const void* bytes, int64_t count);
 
 // The same of bytes that come piece by piece, however they are divided.

@@ -22,6 +22,9 @@ class SingleCommunicator final : public Communicator {
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override {}
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
+  std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
+    throw Error(fmt::format("a {} axis of {} ranks, in a group of one", ranks.name, ranks.size));
+  }
 };
 
 class PlannedCommunicator final : public Communicator {
@@ -38,6 +41,7 @@ class PlannedCommunicator final : public Communicator {
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
+  std::unique_ptr<Communicator> do_split(const RankGroup&) override { refuse(); }
 };
 
 // "all_gather of block 3 (shard axis)", for messages.
@@ -124,15 +128,19 @@ void Communicator::all_reduce_max(const Tensor& tensor, Stream& stream, const ch
   run("all_reduce", what, tensor, stream, [&] { do_all_reduce_max(tensor, stream); });
 }
 
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
-                                                const ParallelConfig& config) {
-  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), ranks.name);
+std::unique_ptr<Communicator> Communicator::split(const RankGroup& ranks) {
+  if (ranks.size == 1) return std::make_unique<SingleCommunicator>(watchdog_, ranks.name);
+  return do_split(ranks);
+}
+
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream, const ParallelConfig& config) {
+  if (group.size() == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), kWorld);
   if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return make_nccl_communicator(group, ranks, config);
+    if (stream.is_cuda()) return make_nccl_communicator(group, config);
   }
   static_cast<void>(stream);
   static_cast<void>(config);
-  return make_mpi_communicator(group, ranks);
+  return make_mpi_communicator(group);
 }
 
 std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, const RankGroup& ranks) {
@@ -142,10 +150,6 @@ std::unique_ptr<Communicator> make_planned_communicator(Watchdog& watchdog, cons
 Buffer allocate_for_collectives(int64_t bytes) {
   if constexpr (kHasCuda) return allocate_nccl_memory(bytes);
   throw Error(fmt::format("{} bytes for NCCL in a build without CUDA", bytes));
-}
-
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
-  return make_communicator(group, {"world", 0, group.rank(), group.size()}, stream);
 }
 
 std::string nccl_version() {

@@ -33,6 +33,14 @@ class Registration {
   virtual ~Registration() = default;
 };
 
+// Some of the ranks, seen from one of them: all with the same `color` form a group, in which this one is `rank`.
+struct RankGroup {
+  std::string name;
+  int color = 0;
+  int rank = 0;
+  int size = 1;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -60,6 +68,10 @@ class Communicator {
   // is nothing to register with.
   [[nodiscard]] virtual std::unique_ptr<Registration> register_memory(const Buffer&) { return nullptr; }
 
+  // The communicator of some of this one's ranks, with the same settings. A collective of all of its ranks, while none
+  // of its other collectives is under way.
+  [[nodiscard]] std::unique_ptr<Communicator> split(const RankGroup& ranks);
+
  protected:
   Communicator(Watchdog& watchdog, std::string name, int rank, int size)
       : watchdog_(watchdog), name_(std::move(name)), rank_(rank), size_(size) {}
@@ -77,7 +89,9 @@ class Communicator {
   virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
-  // Called after each of these: the collective is on the stream, not done.
+  // Of several ranks.
+  virtual std::unique_ptr<Communicator> do_split(const RankGroup& ranks) = 0;
+  // Called after each of the collectives: it is on the stream, not done.
   virtual void after_queueing(const Collective&, Stream&) {}
 
   Watchdog& watchdog_;
@@ -86,20 +100,9 @@ class Communicator {
   int size_;
 };
 
-// Some of the ranks, seen from one of them: all with the same `color` form a group, in which this one is `rank`.
-struct RankGroup {
-  std::string name;
-  int color = 0;
-  int rank = 0;
-  int size = 1;
-};
-
-// The communicator of `ranks` for tensors on `stream`'s device. A collective of all ranks of `group`, which must
+// The communicator of all ranks for tensors on `stream`'s device. A collective of all ranks of `group`, which must
 // outlive it. `config` has the settings for NCCL.
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, const RankGroup& ranks, Stream& stream,
-                                                const ParallelConfig& config = {});
-// The communicator of all ranks.
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream, const ParallelConfig& config = {});
 
 // For planning: a communicator that says whose rank it is among how many. On a planned stream its collectives are
 // recorded, on any other they throw.

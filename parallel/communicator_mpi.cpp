@@ -30,12 +30,22 @@ void sum_in_rank_order(T* out, const T* terms, int64_t count, int n) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(ProcessGroup& group, const RankGroup& ranks)
-      : Communicator(group.watchdog(), ranks.name, ranks.rank, ranks.size),
-        comm_(mpi::Comm::split_world(ranks.color, ranks.rank)),
+  // `parent`: of which `ranks` are some. A collective of all of its ranks.
+  MpiCommunicator(Watchdog& watchdog, const RankGroup& ranks, MPI_Comm parent)
+      : Communicator(watchdog, ranks.name, ranks.rank, ranks.size),
+        comm_(split_watched(watchdog, ranks, parent)),
         scratch_(static_cast<size_t>(kScratchBytes)) {}
 
  private:
+  static mpi::Comm split_watched(Watchdog& watchdog, const RankGroup& ranks, MPI_Comm parent) {
+    const Watchdog::Scope scope(watchdog, {"MPI_Comm_split", "", ranks.name.c_str()});
+    return mpi::Comm::split(parent, ranks.color, ranks.rank);
+  }
+
+  std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
+    return std::make_unique<MpiCommunicator>(watchdog(), ranks, comm_.get());
+  }
+
   void do_all_gather(const Tensor& out, const Tensor& shard, Stream&) override {
     char* whole = static_cast<char*>(out.raw());
     char* mine = static_cast<char*>(shard.raw());
@@ -154,9 +164,9 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group, const RankGroup& ranks) {
-  const Watchdog::Scope scope(group.watchdog(), {"MPI_Comm_split", "", ranks.name.c_str()});
-  return std::make_unique<MpiCommunicator>(group, ranks);
+std::unique_ptr<Communicator> make_mpi_communicator(ProcessGroup& group) {
+  const RankGroup all{.name = kWorld, .rank = group.rank(), .size = group.size()};
+  return std::make_unique<MpiCommunicator>(group.watchdog(), all, MPI_COMM_WORLD);
 }
 
 }  // namespace octavo

@@ -102,13 +102,17 @@ class NcclRegistration final : public Registration {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(ProcessGroup& group, const RankGroup& ranks, const ncclUniqueId& id, ncclConfig_t config)
-      : Communicator(group.watchdog(), ranks.name, ranks.rank, ranks.size) {
-    const Watchdog::Scope scope(watchdog(), {"ncclCommInitRankConfig", "", name().c_str()});
-    config.commName = name().c_str();
-    check(ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config), "ncclCommInitRankConfig");
-    queue_.emplace(comm_);
-    watchdog().add(&*queue_);
+  // All ranks of `group`. `ids`: the same on each of them.
+  NcclCommunicator(ProcessGroup& group, std::vector<ncclUniqueId> ids, const ncclConfig_t& config)
+      : Communicator(group.watchdog(), kWorld, group.rank(), group.size()), config_(config) {
+    connect("ncclCommInitRankScalable", [&] {
+      return ncclCommInitRankScalable(&comm_, size(), rank(), static_cast<int>(ids.size()), ids.data(), &config_);
+    });
+  }
+  // Some of the ranks of `parent`, all of which call this.
+  NcclCommunicator(const NcclCommunicator& parent, const RankGroup& ranks)
+      : Communicator(parent.watchdog(), ranks.name, ranks.rank, ranks.size), config_(parent.config_) {
+    connect("ncclCommSplit", [&] { return ncclCommSplit(parent.comm_, ranks.color, ranks.rank, &comm_, &config_); });
   }
   // An error on its way out may have left the other ranks in a collective, which ncclCommDestroy would wait for.
   ~NcclCommunicator() override {
@@ -134,6 +138,26 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  template <typename Connecting>
+  void connect(const char* call, Connecting connecting) {
+    const Watchdog::Scope scope(watchdog(), {call, "", name().c_str()});
+    config_.commName = name().c_str();
+    check(connecting(), call);
+    int count = 0, place = 0;
+    check(ncclCommCount(comm_, &count), "ncclCommCount");
+    check(ncclCommUserRank(comm_, &place), "ncclCommUserRank");
+    CHECK(count == size() && place == rank(),
+          "NCCL: {} made the {} axis of {} ranks with this one in place {}, expected "
+          "{} and {}",
+          call, name(), count, place, size(), rank());
+    queue_.emplace(comm_);
+    watchdog().add(&*queue_);
+  }
+
+  std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
+    return std::make_unique<NcclCommunicator>(*this, ranks);
+  }
+
   void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) override {
     check(ncclAllGather(shard.raw(), out.raw(), static_cast<size_t>(shard.bytes()), ncclUint8, comm_, native(stream)),
           "ncclAllGather");
@@ -175,27 +199,29 @@ class NcclCommunicator final : public Communicator {
           "ncclAllReduce");
   }
 
+  ncclConfig_t config_;  // which its parts have too
   ncclComm_t comm_ = nullptr;
   std::optional<NcclQueue> queue_;
 };
 
-// What each rank tells all others of itself when communicators are made. The group's rank 0 makes its unique id.
-struct Introduction {
-  int color;
-  int rank;
-  ncclUniqueId id;
-};
+// Whoever makes an id takes in a share of the ranks, one after the other, before they know each other: several do so at
+// the same time.
+constexpr int kRanksPerId = 128;
 
-std::vector<Introduction> introduce(ProcessGroup& group, const RankGroup& ranks) {
-  Introduction mine{ranks.color, ranks.rank, {}};
-  if (ranks.rank == 0) check(ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
-  std::vector<Introduction> members;
-  for (const std::string& text : group.all_gather({reinterpret_cast<const char*>(&mine), sizeof(mine)})) {
-    Introduction one{};
-    std::memcpy(&one, text.data(), sizeof(one));
-    if (one.color == ranks.color) members.push_back(one);
+// The same on every rank; made by ranks that lie apart.
+std::vector<ncclUniqueId> unique_ids(ProcessGroup& group) {
+  const int count = (group.size() + kRanksPerId - 1) / kRanksPerId;
+  std::vector<ncclUniqueId> ids(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    ncclUniqueId& id = ids[static_cast<size_t>(i)];
+    const int maker = i * kRanksPerId;
+    group.agree([&] {
+      if (group.rank() == maker) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    });
+    const std::string bytes = group.broadcast({reinterpret_cast<const char*>(&id), sizeof(id)}, maker);
+    std::memcpy(&id, bytes.data(), sizeof(id));
   }
-  return members;
+  return ids;
 }
 
 // NCCL's own environment variables win over what is set here.
@@ -225,14 +251,9 @@ Buffer allocate_nccl_memory(int64_t bytes) {
   return buffer;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const RankGroup& ranks,
-                                                     const ParallelConfig& config) {
+std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const ParallelConfig& config) {
   keep_launch_order();
-  const std::vector<Introduction> members = introduce(group, ranks);
-  const auto first = std::find_if(members.begin(), members.end(), [](const auto& one) { return one.rank == 0; });
-  CHECK(first != members.end() && members.size() == static_cast<size_t>(ranks.size),
-        "the {} axis has {} ranks, expected {} with a first one", ranks.name, members.size(), ranks.size);
-  return std::make_unique<NcclCommunicator>(group, ranks, first->id, nccl_config(config));
+  return std::make_unique<NcclCommunicator>(group, unique_ids(group), nccl_config(config));
 }
 
 std::string loaded_nccl_version() {

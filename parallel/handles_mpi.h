@@ -17,10 +17,10 @@ inline void check(int status, const char* what) {
 // A communicator of some of the ranks. Move-only.
 class Comm {
  public:
-  // A collective of all ranks: those with the same color share one, in the order of their keys.
-  static Comm split_world(int color, int key) {
+  // A collective of all ranks of `parent`: those with the same color share one, in the order of their keys.
+  static Comm split(MPI_Comm parent, int color, int key) {
     Comm comm;
-    check(MPI_Comm_split(MPI_COMM_WORLD, color, key, &comm.handle_), "MPI_Comm_split");
+    check(MPI_Comm_split(parent, color, key, &comm.handle_), "MPI_Comm_split");
     return comm;
   }
   // The ranks of this machine, in the order of their keys.

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <map>
-#include <string>
 
 namespace octavo {
 
 namespace {
 
 std::vector<int> machine_by_rank(ProcessGroup& group) {
-  std::vector<int> machines;
-  for (const std::string& text : group.all_gather(std::to_string(group.machine()))) machines.push_back(std::stoi(text));
-  return machines;
+  const std::vector<uint64_t> machines = group.all_gather(static_cast<uint64_t>(group.machine()));
+  return {machines.begin(), machines.end()};
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig
   std::unique_ptr<Communicator>& communicator = communicators_[axes];
   if (!communicator) {
     const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
-    communicator = make_communicator(group, ranks, stream, config);
+    communicator = world_ == nullptr ? make_communicator(group, stream, config) : world_->split(ranks);
   }
   return communicator.get();
 }

@@ -65,7 +65,8 @@ class Mesh {
   MeshShape shape_;
   std::array<int64_t, kAxes> places_ = {};
   std::map<AxisSet, std::unique_ptr<Communicator>> communicators_;  // by the axes of more than one rank
-  Communicator *replicate_, *shard_, *context_, *tensor_, *tokens_, *micro_batch_, *world_;
+  Communicator* world_ = nullptr;                                   // of which the others are parts
+  Communicator *replicate_, *shard_, *context_, *tensor_, *tokens_, *micro_batch_;
 };
 
 }  // namespace octavo

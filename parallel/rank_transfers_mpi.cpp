@@ -27,7 +27,7 @@ RankTransfers::RankTransfers(ProcessGroup& group) {
     CHECK_INPUT(group.has_threads(), "{} was built for one thread a process, expected MPI_THREAD_MULTIPLE",
                 mpi_version());
   });
-  channel_ = std::make_unique<Channel>(Channel{group.rank(), mpi::Comm::split_world(0, group.rank())});
+  channel_ = std::make_unique<Channel>(Channel{group.rank(), mpi::Comm::split(MPI_COMM_WORLD, 0, group.rank())});
 }
 
 RankTransfers::~RankTransfers() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/checksum.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -18,9 +19,10 @@ std::string line_at(const std::string& text, size_t at) {
 }  // namespace
 
 void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::string& description) {
-  const std::vector<std::string> uuids = group.all_gather(uuid);
+  const uint64_t mine = checksum(uuid.data(), std::ssize(uuid));
+  const std::vector<uint64_t> all = group.all_gather(mine);
   group.agree([&] {
-    const auto first = std::find(uuids.begin(), uuids.end(), uuid) - uuids.begin();
+    const auto first = std::find(all.begin(), all.end(), mine) - all.begin();
     CHECK_INPUT(first == group.rank(),
                 "ranks {} and {} both use {}; start one rank a GPU (this machine has {} ranks), or use device: cpu",
                 first, group.rank(), description, group.local_size());

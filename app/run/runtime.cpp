@@ -14,6 +14,7 @@
 
 #include "app/config/config_check.h"
 #include "app/run/cores.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -78,8 +79,9 @@ int choose_threads(ProcessGroup& group) {
              wider->from_cores, wider->machine_cores, wider->to_cores);
   }
   int cores = 1;
-  const std::string mine = core_set(cores);
-  const std::vector<std::string> all = group.all_gather(mine);
+  const std::string set = core_set(cores);
+  const uint64_t mine = checksum(set.data(), std::ssize(set));
+  const std::vector<uint64_t> all = group.all_gather(mine);
   const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
   return std::max(1, cores / sharing);

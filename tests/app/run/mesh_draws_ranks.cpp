@@ -84,8 +84,7 @@ Batch make_batch(const MeshDraw& draw, int64_t step, int64_t begin, int64_t end)
 class Ranks {
  public:
   Ranks(ProcessGroup& group, Stream& stream)
-      : stream_(stream),
-        alone_(make_communicator(group, {.name = "alone", .color = 0, .rank = 0, .size = 1}, stream)) {}
+      : stream_(stream), alone_(make_communicator(group, stream)->split({.name = "alone"})) {}
   Ranks(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
       : stream_(stream), mesh_(std::make_unique<Mesh>(config, group, stream)) {}
 
