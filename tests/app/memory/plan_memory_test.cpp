@@ -97,6 +97,24 @@ TEST_F(PlanMemory, ThousandsOfRanks) {
   EXPECT_NEAR(static_cast<double>(bytes_of(p, "master weights")), 405.85e9 * 4 / 16384, 1e6);
 }
 
+// Activations of more than 2^31 elements: 16 times the tokens take 16 times the memory at most, and no item less.
+TEST_F(PlanMemory, SequencesOfAMillionTokens) {
+  constexpr int64_t kTokens = int64_t{1} << 20;
+  const auto of = [&](int64_t tokens) {
+    return plan("llama3_8b_8gpu.yaml",
+                {fmt::format("data.seq_len={}", tokens), "training.micro_batch_size=1", "training.global_batch_size=8",
+                 "activation_checkpointing.mode=full", "parallel.reshard_after_forward=true"},
+                8);
+  };
+  const MemoryPlan large = of(kTokens);
+  EXPECT_EQ(bytes_of(large, "activations h0"), 32 * kTokens * 4096 * 2);
+  for (const MemoryItem& item : of(kTokens / 16).items) {
+    if (item.bytes < kMiB) continue;  // paddings
+    EXPECT_GE(bytes_of(large, item.name), item.bytes) << item.name;
+    EXPECT_LE(bytes_of(large, item.name), 16 * item.bytes) << item.name;
+  }
+}
+
 TEST(PlannedStream, NeedsNoGpuAndRefusesWork) {
   Stream stream = Stream::planned(132);
   EXPECT_TRUE(stream.is_cuda());
