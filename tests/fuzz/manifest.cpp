@@ -96,7 +96,7 @@ void check_tensors(Checkpoint& checkpoint) {
 
 // Of the shape that it says it has.
 void check_weights(const std::string& path) {
-  CheckpointWeights weights(path);
+  CheckpointWeights weights{Checkpoint(path)};
   const ParameterLayout layout(weights.model_config());
   for (const ParameterSpec& spec : layout.specs()) {
     const int64_t count = std::min(spec.numel(), kReadElements);
