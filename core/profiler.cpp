@@ -108,6 +108,7 @@ OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_
     return;
   }
   push_range(op.name);
+  if (profiler_ != nullptr && !profiler_->records(op)) profiler_ = nullptr;
   if (profiler_ != nullptr) index_ = profiler_->begin(stream, Profiler::Kind::kOp, op, what);
 }
 
@@ -119,7 +120,7 @@ OpTimer::~OpTimer() {
 
 ProfilerRange::ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind)
     : stream_(stream), profiler_(stream.profiler()) {
-  if (profiler_ != nullptr && profiler_->detail_ == Profiler::Detail::kOps) profiler_ = nullptr;
+  if (profiler_ != nullptr && profiler_->detail_ != Profiler::Detail::kTimeline) profiler_ = nullptr;
   if (stream.is_planned()) return;
   push_range(name);
   if (profiler_ != nullptr) index_ = profiler_->begin(stream, kind, Op{.name = name}, "");

@@ -48,8 +48,8 @@ class Profiler {
     double host_end_ms = 0;
   };
 
-  // kOps: for totals() alone.
-  enum class Detail : uint8_t { kOps, kTimeline };
+  // kOps: for totals() alone. kCollectives: nothing but the collectives.
+  enum class Detail : uint8_t { kOps, kTimeline, kCollectives };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
   // Of GPUs alone: times nothing, but calls `repeat` in place of the first op of each name, with the name and a
@@ -62,7 +62,7 @@ class Profiler {
 
   // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize().
   std::map<std::string, Total> totals() const;
-  // Of a timeline: all of it in the order of its beginnings, those of one stream nested in each other. Names are those
+  // All of it in the order of its beginnings, those of one stream nested in each other. Names are those
   // that ops and ranges gave, and valid as long. `origin`: recorded before, with timing, on a stream of the device.
   std::vector<Span> spans(const Event& origin) const;
   void clear() { used_ = 0; }
@@ -76,6 +76,7 @@ class Profiler {
     Span span;
   };
 
+  bool records(const Op& op) const { return detail_ != Detail::kCollectives || op.bound == OpBound::kCommunication; }
   size_t begin(const Stream& stream, Kind kind, const Op& op, const char* what);
   void end(const Stream& stream, size_t index);
   size_t begin_repeated(const Stream& stream, const Op& op);

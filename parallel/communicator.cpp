@@ -20,6 +20,7 @@ class SingleCommunicator final : public Communicator {
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override {}
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override {}
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override {}
+  void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override {}
   void do_all_reduce_sum(const Tensor&, Stream&) override {}
   void do_all_reduce_max(const Tensor&, Stream&) override {}
   std::unique_ptr<Communicator> do_split(const RankGroup& ranks) override {
@@ -39,6 +40,7 @@ class PlannedCommunicator final : public Communicator {
   void do_all_gather(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_reduce_scatter_sum(const Tensor&, const Tensor&, Stream&) override { refuse(); }
   void do_all_to_all(const Tensor&, const Tensor&, int64_t, Stream&) override { refuse(); }
+  void do_send_receive(const Tensor&, int, const Tensor&, int, Stream&) override { refuse(); }
   void do_all_reduce_sum(const Tensor&, Stream&) override { refuse(); }
   void do_all_reduce_max(const Tensor&, Stream&) override { refuse(); }
   std::unique_ptr<Communicator> do_split(const RankGroup&) override { refuse(); }
@@ -113,6 +115,23 @@ void Communicator::all_to_all(const Tensor& out, const Tensor& in, int64_t begin
         call_name(*this, "all_to_all", what));
   if (size_ == 1) return stream.copy(out, in.rows(begin, begin + count));
   run("all_to_all", what, out, stream, [&] { do_all_to_all(out, in, begin, stream); });
+}
+
+void Communicator::send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream,
+                                const char* what) {
+  const auto is_peer = [this](int rank) { return rank == kNobody || (rank >= 0 && rank < size_); };
+  CHECK(out.dtype() == in.dtype() && out.numel() == in.numel() && is_peer(from) && is_peer(to),
+        "{}: {} from rank {} and {} to rank {} of {}", call_name(*this, "send_receive", what), out.describe(), from,
+        in.describe(), to, size_);
+  const char* from_begin = static_cast<const char*>(in.raw());
+  const char* to_begin = static_cast<const char*>(out.raw());
+  CHECK(to_begin + out.bytes() <= from_begin || from_begin + in.bytes() <= to_begin, "{}: the two tensors overlap",
+        call_name(*this, "send_receive", what));
+  if (size_ == 1) {
+    if (to == rank_) stream.copy(out, in);
+    return;
+  }
+  run("send_receive", what, out, stream, [&] { do_send_receive(out, from, in, to, stream); });
 }
 
 void Communicator::all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what) {

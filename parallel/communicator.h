@@ -7,7 +7,7 @@
 // that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/watchdog.h).
 //
 // Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
-// all_to_all (n-1)/n of what it puts together, all_reduce 2 (n-1)/n of the tensor.
+// all_to_all (n-1)/n of what it puts together, all_reduce 2 (n-1)/n of the tensor, send_receive all of it.
 //
 // Sums: on the CPU the ranks' terms are added one by one in rank order in float32, a bfloat16 sum is rounded once at
 // the end; so an all-reduce is bit for bit a reduce-scatter and an all-gather. On a GPU the order is that of NCCL's
@@ -58,6 +58,10 @@ class Communicator {
   // out [n * count] = elements [begin, begin + count) of this rank's slice of every rank's `in` [n * k], in rank order;
   // any dtype, the same for both. The two lie apart.
   void all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream, const char* what = "");
+  // out = `in` of rank `from`, while this rank's `in` goes to rank `to`, whose `from` it is; either may be kNobody. Any
+  // dtype and number of elements, the same on all ranks. The two lie apart.
+  static constexpr int kNobody = -1;
+  void send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream, const char* what = "");
   // tensor = the sum over ranks, in place; float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
   // tensor = the largest of each element over ranks, in place; float32.
@@ -87,6 +91,7 @@ class Communicator {
   virtual void do_all_gather(const Tensor& out, const Tensor& shard, Stream& stream) = 0;
   virtual void do_reduce_scatter_sum(const Tensor& out, const Tensor& in, Stream& stream) = 0;
   virtual void do_all_to_all(const Tensor& out, const Tensor& in, int64_t begin, Stream& stream) = 0;
+  virtual void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) = 0;
   virtual void do_all_reduce_sum(const Tensor& tensor, Stream& stream) = 0;
   virtual void do_all_reduce_max(const Tensor& tensor, Stream& stream) = 0;
   // Of several ranks.

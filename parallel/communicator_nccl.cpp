@@ -183,6 +183,14 @@ class NcclCommunicator final : public Communicator {
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
 
+  void do_send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream) override {
+    const auto count = static_cast<size_t>(in.bytes());
+    check(ncclGroupStart(), "ncclGroupStart");
+    if (to != kNobody) check(ncclSend(in.raw(), count, ncclUint8, to, comm_, native(stream)), "ncclSend");
+    if (from != kNobody) check(ncclRecv(out.raw(), count, ncclUint8, from, comm_, native(stream)), "ncclRecv");
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
   void do_all_reduce_sum(const Tensor& tensor, Stream& stream) override {
     all_reduce(tensor, sum_dtype(tensor), ncclSum, stream);
   }

@@ -4,14 +4,9 @@
 
 namespace octavo {
 
-Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
+Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) : machines_(group) {
   group.agree([&] { shape_ = config.mesh_shape(group.size()); });
-  int64_t rest = group.rank();
-  for (size_t i = kAxes; i-- > 0;) {
-    const int64_t size = shape_.*kMeshAxes[i].size;
-    places_[i] = rest % size;
-    rest /= size;
-  }
+  places_ = places_of(group.rank());
   const auto connect_where = [&](const char* name, const auto& wanted) {
     AxisSet axes;
     for (size_t i = 0; i < kAxes; ++i) axes[i] = wanted(kMeshAxes[i]);
@@ -30,6 +25,30 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) {
   replicate_ = along(Axis::kReplicate);
 }
 
+std::array<int64_t, Mesh::kAxes> Mesh::places_of(int64_t rank) const {
+  std::array<int64_t, kAxes> places = {};
+  for (size_t i = kAxes; i-- > 0;) {
+    const int64_t size = shape_.*kMeshAxes[i].size;
+    places[i] = rank % size;
+    rank /= size;
+  }
+  return places;
+}
+
+// By the first rank of each group that differs in the places on `axes` alone.
+bool Mesh::leaves_machine(AxisSet axes) const {
+  std::map<int64_t, int> machines;  // of the groups
+  for (int rank = 0; rank < shape_.ranks(); ++rank) {
+    const std::array<int64_t, kAxes> places = places_of(rank);
+    int64_t group = 0;
+    for (size_t i = 0; i < kAxes; ++i) {
+      if (!axes[i]) group = group * shape_.*kMeshAxes[i].size + places[i];
+    }
+    if (machines.emplace(group, machines_.of(rank)).first->second != machines_.of(rank)) return true;
+  }
+  return false;
+}
+
 Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
                             Stream& stream) {
   int64_t color = 0;  // of the groups of this name: the places on the other axes
@@ -46,6 +65,7 @@ Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig
   if (!communicator) {
     const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
     communicator = world_ == nullptr ? make_communicator(group, stream, config) : world_->split(ranks);
+    if (leaves_machine(axes)) leaving_.insert(name);
   }
   return communicator.get();
 }

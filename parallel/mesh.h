@@ -13,14 +13,19 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/sequence_pieces.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/config.h"
+#include "parallel/machines.h"
 #include "parallel/process_group.h"
 
 namespace octavo {
@@ -50,6 +55,11 @@ class Mesh {
   Communicator& micro_batch() { return *micro_batch_; }  // they work on the same samples
   Communicator& world() { return *world_; }              // all ranks
 
+  // Which ranks run on which machine.
+  const Machines& machines() const { return machines_; }
+  // Whether the communicators of this name have ranks of several machines in some group.
+  bool leaves_machine(std::string_view communicator) const { return leaving_.contains(communicator); }
+
   // Registers memory, from allocate_for_collectives(), with the axes that `how` says. A collective; the registrations
   // must end before the memory.
   std::vector<std::unique_ptr<Registration>> register_memory(const Buffer& memory, NcclMemory how);
@@ -58,12 +68,18 @@ class Mesh {
   static constexpr size_t kAxes = std::size(kMeshAxes);
   using AxisSet = std::array<bool, kAxes>;
 
+  // The places of a rank on the axes.
+  std::array<int64_t, kAxes> places_of(int64_t rank) const;
   // Of the ranks that differ from this one in their places on `axes` alone.
   Communicator* connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
                         Stream& stream);
 
+  bool leaves_machine(AxisSet axes) const;
+
+  Machines machines_;
   MeshShape shape_;
   std::array<int64_t, kAxes> places_ = {};
+  std::set<std::string, std::less<>> leaving_;                      // names of communicators
   std::map<AxisSet, std::unique_ptr<Communicator>> communicators_;  // by the axes of more than one rank
   Communicator* world_ = nullptr;                                   // of which the others are parts
   Communicator *replicate_, *shard_, *context_, *tensor_, *tokens_, *micro_batch_;

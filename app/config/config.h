@@ -87,6 +87,7 @@ struct LoggingConfig {
   bool tensorboard = true;
   std::string prometheus = {};  // a file; empty: none
   int64_t fp8_stats_every = 0;
+  int64_t links_every = 10;
   LogColor color = LogColor::kAuto;
 };
 

@@ -86,14 +86,10 @@ double clock_offset_ms(ProcessGroup& group) {
 
 StepTrace::StepTrace(TrainingState& state, const TrainingRank& rank, ProcessGroup& group)
     : group_(group), origin_(rank.stream.device(), true) {
-  const auto add = [this](const char* name, Stream& stream) {
-    tracks_.push_back({name, &stream, Profiler(stream.device(), Profiler::Detail::kTimeline)});
-  };
   tracks_.reserve(4);  // streams point to their profilers
-  add("compute", rank.stream);
-  add("sharding communication", state.parameters.fsdp().transfers());
-  add("replica communication", state.parameters.fsdp().replica_transfers());
-  add("tensor-parallel communication", state.model.token_transfers());
+  for (const TrainingStream& one : training_streams(state, rank)) {
+    tracks_.push_back({one.name, one.stream, Profiler(one.stream->device(), Profiler::Detail::kTimeline)});
+  }
   for (Track& track : tracks_) track.stream->synchronize();
   const double clock_offset = clock_offset_ms(group);
   const double before = host_clock_ms();

@@ -63,6 +63,14 @@ TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank,
                 rank.tensor.size(), arena, rank.stream);
 }
 
+std::vector<TrainingStream> training_streams(TrainingState& state, const TrainingRank& rank) {
+  Fsdp& fsdp = state.parameters.fsdp();
+  return {{"compute", "", "", &rank.stream},
+          {"sharding communication", "weights", "gradients", &fsdp.transfers()},
+          {"replica communication", "gradients", "gradients", &fsdp.replica_transfers()},
+          {"tensor-parallel communication", "tokens", "tokens", &state.model.token_transfers()}};
+}
+
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
   Arena plan(rank.stream.device());
   const TrainingState state(options, rank, plan);

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "app/run/batch_buffers.h"
 #include "app/run/check_buffers.h"
@@ -56,6 +57,16 @@ class TrainingState {
   Tensor skip;    // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
   std::optional<CheckBuffers> check;  // where training.check_every asks for it
 };
+
+// A stream of a step, and what the collectives on it gather and reduce, in words; empty where that differs.
+struct TrainingStream {
+  const char* name;
+  const char* gathered;
+  const char* reduced;
+  Stream* stream;
+};
+// The first is that on which the model computes.
+std::vector<TrainingStream> training_streams(TrainingState& state, const TrainingRank& rank);
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
 Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);

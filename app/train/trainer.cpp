@@ -62,6 +62,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
            }),
       guard_(config.training),
       precision_guard_(config.precision_guard),
+      links_(config_.logging, runtime),
       goodput_(std::move(goodput)),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
@@ -119,7 +120,10 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const std::unique_ptr<StepTrace> trace = step == config_.trace.step ? run_.trace() : nullptr;
     run_.next_batch();
     signals.at_step(step);
+    const bool first = step == run_.start().step + 1;
+    links_.begin_step(run_.state(), step, first);
     run_.queue_step(step, guard_.loss_limit(step));
+    links_.end_step();
 
     Request request = agreed_request(signals);
     if (!precision_guard_.comparing() && request != kUseBFloat16) run_.forget_batches();
@@ -129,10 +133,10 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool due = last || save_postponed || checkpoints.due(step);
     const bool comparing = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !last;
     const bool in_memory = !due && checkpoints.due_in_memory(step);
-    const bool waiting = validating || due || in_memory || comparing || trace || request != kGoOn;
+    const bool waiting =
+        validating || due || in_memory || comparing || trace || links_.wants_probe() || request != kGoOn;
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
     // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
-    const bool first = step == run_.start().step + 1;
     const int64_t in_flight = stream.is_cuda() && !waiting && !first ? 1 : 0;
     while (results.pending() > in_flight) {
       const FinishedStep finished = pop_step();
@@ -140,6 +144,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
       if (current && trace) write_trace(*trace, step);
       finish_step(finished, current && (last || request == kStop), current && validating, signals);
     }
+    if (links_.wants_probe() && results.pending() == 0) probe_links();
     // A signal, or what was just seen of a step.
     if (validating || due || in_memory || comparing) request = std::max(request, agreed_request(signals));
     if (goes_back(request)) {
@@ -197,6 +202,7 @@ FinishedStep Trainer::pop_step() {
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
+  links_.finish_step(result);
   judge(step);
   log_->count(step, run_.tokens_seen(step.step()), guard_.marks());
   return step;
@@ -253,6 +259,14 @@ void Trainer::write_trace(StepTrace& trace, int64_t step) {
     if (!runtime_.group().shares(error)) throw;
     if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
   }
+  goodput_->add(Goodput::kChecks, seconds_since(begin));
+  run_.results().start_anew(runtime_.stream());
+}
+
+// Gradients are of no use between steps.
+void Trainer::probe_links() {
+  const auto begin = std::chrono::steady_clock::now();
+  links_.probe(run_.state().parameters.fsdp().gradient_shards());
   goodput_->add(Goodput::kChecks, seconds_since(begin));
   run_.results().start_anew(runtime_.stream());
 }

@@ -16,6 +16,7 @@
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/goodput.h"
+#include "app/train/link_watch.h"
 #include "app/train/signals.h"
 #include "app/train/step_log.h"
 #include "app/train/training_run.h"
@@ -68,6 +69,7 @@ class Trainer {
   void finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals);
   // Of the step that was just waited for.
   void write_trace(StepTrace& trace, int64_t step);
+  void probe_links();
   void give_up(int64_t step);
   void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
   bool goes_back(Request request);
@@ -88,6 +90,7 @@ class Trainer {
   TrainingRun run_;
   StepGuard guard_;
   PrecisionGuard precision_guard_;
+  LinkWatch links_;
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
   const bool first_of_process_;

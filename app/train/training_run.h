@@ -50,6 +50,7 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   Llama& model() { return state_.model; }
+  TrainingState& state() { return state_; }
   const TrainingModel& training_model() const { return model_; }
   RunCheckpoints& checkpoints() { return checkpoints_; }
   const RunCheckpoints& checkpoints() const { return checkpoints_; }

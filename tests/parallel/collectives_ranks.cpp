@@ -146,6 +146,27 @@ TEST_P(Collectives, AllToAll) {
   }
 }
 
+// In a circle, and from the first to the last alone.
+TEST_P(Collectives, SendReceive) {
+  constexpr int kNobody = Communicator::kNobody;
+  const int last = size_ - 1;
+  struct Case {
+    int from, to;
+  };
+  for (const auto& [from, to] : {Case{(rank_ + last) % size_, (rank_ + 1) % size_},
+                                 {rank_ == last ? 0 : kNobody, rank_ == 0 ? last : kNobody}}) {
+    for (const int64_t bytes : {int64_t{1}, int64_t{1001}, (int64_t{1} << 24) + 3}) {
+      DeviceArray in(stream_, DType::kUInt8, bytes);
+      DeviceArray out(stream_, DType::kUInt8, bytes);
+      const Bytes before(static_cast<size_t>(bytes), 'x');
+      in.write(random_bytes(rank_, bytes));
+      out.write(before);
+      communicator_->send_receive(out.tensor(), from, in.tensor(), to, stream_, "values");
+      EXPECT_TRUE(out.read() == (from == kNobody ? before : random_bytes(from, bytes))) << bytes;
+    }
+  }
+}
+
 // More than one message can carry, in pieces that do not come out even.
 TEST_P(Collectives, AllGatherOfManyBytes) {
   const int64_t k = (int64_t{1} << 24) + 3;
@@ -227,6 +248,10 @@ TEST_P(Collectives, TensorsThatDoNotFit) {
   expect_refused([&] { communicator_->all_gather(floats.tensor(), floats.part(0, 3), stream_); }, "slices like");
   expect_refused([&] { communicator_->reduce_scatter_sum(floats.part(1, 5), floats.tensor(), stream_); },
                  "overlaps another rank's part");
+  expect_refused([&] { communicator_->send_receive(floats.part(0, 2), 0, floats.part(1, 3), 0, stream_); },
+                 "send_receive (world axis): the two tensors overlap");
+  expect_refused([&] { communicator_->send_receive(floats.part(0, 1), size_, floats.part(1, 2), 0, stream_); },
+                 fmt::format("from rank {}", size_));
   DeviceArray integers(stream_, DType::kInt32, 4);
   expect_refused([&] { communicator_->all_reduce_sum(integers.tensor(), stream_, "counts"); },
                  "all_reduce of counts (world axis): the dtype is int32");

@@ -66,7 +66,7 @@ activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
              resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, color: never, trace: {step: 9}}
+logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, links_every: 7, color: never, trace: {step: 9}}
 validation: {every: 14, batches: 15}
 device: cpu
 stages: [{steps: 3, data: {seq_len: 64}}, {steps: 4, optimizer: {lr: 1.0e-3}}]
@@ -164,6 +164,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.logging.dir, "logs");
   EXPECT_FALSE(config.logging.tensorboard);
   EXPECT_EQ(config.logging.fp8_stats_every, 26);
+  EXPECT_EQ(config.logging.links_every, 7);
   EXPECT_EQ(config.logging.color, LogColor::kNever);
   EXPECT_EQ(config.trace.step, 9);
   EXPECT_EQ(config.validation.every, 14);
@@ -346,6 +347,7 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
                                           "precision.bf16_first_layers=-1",
                                           "logging.every=0",
                                           "logging.fp8_stats_every=-1",
+                                          "logging.links_every=-1",
                                           "logging.trace.step=-1",
                                           "activation_checkpointing.ratio=2",
                                           "parallel.data_parallel_shard=0",

@@ -12,16 +12,19 @@ from training_test import Corpus
 LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
 
 
-def rank_pid(rank):
-    """The process of that rank, among those that this one's children started."""
+def rank_pid(rank, directory=None):
+    """The process of that rank and where it runs, among those that this one's children started; in that directory, if one is given."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environment = (path / "environ").read_bytes().split(b"\0")
             command = (path / "cmdline").read_bytes().split(b"\0")
+            where = (path / "cwd").resolve()
         except OSError:
             continue
+        if directory and where != Path(directory).resolve():
+            continue
         if f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment and command[0] == os.environ["OCTAVO"].encode():
-            return int(path.name), (path / "cwd").resolve()
+            return int(path.name), where
     return None, None
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 from corruption_test import copies_of, flip_bits, rank_pid
 from resume_test import Resuming
@@ -139,6 +140,96 @@ class SeveralHostsTest(LaunchedHosts):
         self.assertEqual(re.findall(r"(\w+) does not answer", result.err), ["host1"], result.err[-2000:])
         steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
         self.assertEqual(sorted(set(steps)), list(range(1, max(steps) + 1)), "no step is missing")
+
+
+class SlowLinkTest(Hosts):
+    """Every host sends 100 Mbit/s, and one of them less."""
+
+    EVEN = "tbf rate 100mbit burst 64kb latency 100ms"
+    SLOW = "tbf rate 20mbit burst 64kb latency 100ms"
+    # (host, its ranks, whom it sends to where there are two hosts, the collective, milliseconds, the step's)
+    WARNING = re.compile(r"slow link: (\w+) \(ranks? ([\d to]+)\) sends [\d.]+ MB/s(?: to (\w+))?, the other links carry [\d.]+ MB/s; "
+                         r"ranks wait for it in (.+): (\d+) ms of a step of (\d+) ms, (.*)")
+
+    def long(self, **changes):
+        sections = {"model": {"hidden_size": 128, "intermediate_size": 384, "num_heads": 4, "num_kv_heads": 2},
+                    "training": {"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
+                    "optimizer": {"schedule": "constant"}, "logging": {"links_every": 1},
+                    "parallel": {"data_parallel_replicate": 1}} | changes
+        return self.ten_steps(**sections)
+
+    def log(self):
+        path = self.dir / "log/log.txt"
+        return path.read_text() if path.exists() else ""
+
+    def warnings(self):
+        return self.WARNING.findall(self.log())
+
+    def stop(self, process):
+        process.send_signal(signal.SIGTERM)
+        return self.finish(process)
+
+    def run_until_named(self, ranks, config, *overrides, slow_from_start=None, slow_later=None):
+        if slow_from_start:
+            self.hosts.set_link(slow_from_start, self.SLOW)
+        process = self.start_on(ranks, "train", config, *overrides)
+        if slow_later:
+            self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 12, process, seconds=120)
+            self.assertEqual(self.warnings(), [])
+            self.hosts.set_link(slow_later, self.SLOW)
+        self.wait_for(lambda: self.warnings(), process, seconds=240)
+        lines = metrics_lines(self.dir / "log/metrics.jsonl")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + 5, process, seconds=120)
+        self.stop(process)
+        self.assertEqual(len(self.warnings()), 1, "it is said once")
+        return self.warnings()[0]
+
+    def test_a_host_that_sends_slowly_from_the_start_is_named(self):
+        self.start_hosts(3, self.EVEN)
+        host, ranks, _, collective, ms, step_ms, beside = self.run_until_named(2, self.long(), slow_from_start="host1")
+        self.assertEqual((host, ranks), ("host1", "2 to 3"))
+        self.assertRegex(collective, r"\A(all_gather of weights|reduce_scatter of gradients) \(world axis\)\Z")
+        self.assertLess(int(ms), int(step_ms))
+        self.assertRegex(beside, r"\A\d+ ms at the rate of the others\Z")
+
+    def test_a_host_that_comes_to_send_slowly_is_named(self):
+        self.start_hosts(3, self.EVEN)
+        host, ranks, _, collective, ms, step_ms, beside = self.run_until_named(1, self.long(), slow_later="host2")
+        self.assertEqual((host, ranks), ("host2", "2"))
+        self.assertRegex(collective, r"\A(all_gather of weights|reduce_scatter of gradients) \(world axis\)\Z")
+        before = re.fullmatch(r"beside (\d+) ms before", beside)
+        self.assertTrue(before, beside)
+        self.assertGreater(int(ms), int(before[1]))
+
+    def test_copies_on_two_hosts_wait_in_their_sum(self):
+        self.start_hosts(2, self.EVEN)
+        config = self.long(parallel={"data_parallel_replicate": 2})
+        host, ranks, whom, collective, *_ = self.run_until_named(2, config, slow_from_start="host1")
+        self.assertEqual((host, ranks, whom), ("host1", "2 to 3", "host0"))
+        self.assertEqual(collective, "all_reduce of gradients (replicate axis)")
+
+    def test_even_links_are_not_named(self):
+        self.start_hosts(3, self.EVEN)
+        self.finish(self.start_on(2, "train", self.long(), "training.steps=40"), timeout=300)
+        self.assertIn("step 40/40", self.log())
+        self.assertEqual(self.warnings(), [])
+
+    def test_a_slow_rank_is_not_a_slow_link(self):
+        """One that stands still for a third of the time."""
+        self.start_hosts(3, self.EVEN)
+        process = self.start_on(1, "train", self.long())
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 12, process, seconds=120)
+        pid, directory = rank_pid(2, self.dir)
+        self.assertEqual(directory, self.dir.resolve())
+        last = metrics_lines(self.dir / "log/metrics.jsonl") + 25
+        while metrics_lines(self.dir / "log/metrics.jsonl") < last:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.1)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.2)
+            self.assertIsNone(process.poll())
+        self.stop(process)
+        self.assertEqual(self.warnings(), [])
 
 
 class ExcludedHostsTest(LaunchedHosts):

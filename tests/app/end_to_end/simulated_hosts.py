@@ -82,6 +82,10 @@ class SimulatedHosts:
             run(f"{agent} {name} true")
         run(" ".join(f"'{word}'" for word in self.enter()) + " true")
 
+    def set_link(self, name, link):
+        """Another queueing discipline for what a host sends, from now on."""
+        run(f"ip netns exec {self.prefix}{name} tc qdisc replace dev eth0 root {link}")
+
     def add_namespace(self, name):
         space = self.prefix + name
         run(f"ip netns add {space}")

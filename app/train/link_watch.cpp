@@ -1,0 +1,86 @@
+#include "app/train/link_watch.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/log.h"
+
+namespace octavo {
+
+namespace {
+
+bool same_places(const std::vector<SlowLinks>& a, const std::vector<SlowLinks>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const SlowLinks& one, const SlowLinks& other) { return one.same_place(other); });
+}
+
+}  // namespace
+
+std::string describe(const SlowLinks& links, const TransferTime& time, const Machines& machines,
+                     std::span<const std::string> hosts) {
+  const double at_others = time.ms * links.bytes_per_s / links.others;
+  const std::string beside = time.before_ms ? fmt::format("beside {:.0f} ms before", *time.before_ms)
+                                            : fmt::format("{:.0f} ms at the rate of the others", at_others);
+  return fmt::format("slow link: {}; ranks wait for it in {}: {:.0f} ms of a step of {:.0f} ms, {}",
+                     describe(links, machines, hosts), time.kind, time.ms, time.step_ms, beside);
+}
+
+LinkWatch::LinkWatch(const LoggingConfig& config, Runtime& runtime) : runtime_(runtime) {
+  const Machines& machines = runtime.mesh().machines();
+  if (machines.count() == 1 || config.links_every == 0) return;
+  every_ = config.links_every;
+  const std::vector<std::string> of_ranks = runtime.group().gather(host_name());
+  for (int machine = 0; machine < machines.count() && runtime.group().is_root(); ++machine) {
+    hosts_.push_back(of_ranks[static_cast<size_t>(machines.first_rank(machine))]);
+  }
+}
+
+void LinkWatch::begin_step(TrainingState& state, int64_t step, bool first) {
+  if (every_ == 0 || first || step % every_ != 0 || measured_) return;
+  if (times_.start(state, training_rank(runtime_))) measured_ = step;
+}
+
+void LinkWatch::finish_step(const StepResult& result) {
+  if (measured_ != result.step) return;
+  measured_.reset();
+  const Mesh& mesh = runtime_.mesh();
+  const nlohmann::json times = times_.take([&](const char* name) { return mesh.leaves_machine(name); });
+  const std::vector<std::string> of_ranks = runtime_.group().gather(times.dump());
+  const bool wants = runtime_.group().is_root() && judge(result, of_ranks);
+  wants_probe_ = runtime_.group().all_reduce_max(wants || wants_probe_ ? 1 : 0) == 1;
+}
+
+// Of each kind the time that all ranks are in it.
+bool LinkWatch::judge(const StepResult& result, const std::vector<std::string>& of_ranks) {
+  using Times = std::map<std::string, double>;
+  Times least;
+  for (const std::string& text : of_ranks) {
+    for (const auto& [kind, ms] : nlohmann::json::parse(text).get<Times>()) {
+      const auto [found, is_new] = least.emplace(kind, ms);
+      if (!is_new) found->second = std::min(found->second, ms);
+    }
+  }
+  const bool grown = growth_.judge(result.step_ms, least);
+  if (grown) time_ = growth_.time();
+  return grown || !suspected_.empty();
+}
+
+void LinkWatch::probe(const Tensor& scratch) {
+  wants_probe_ = false;
+  const Machines& machines = runtime_.mesh().machines();
+  const std::vector<Link> links =
+      measure_links(runtime_.mesh().world(), runtime_.group(), machines, scratch, runtime_.stream());
+  if (runtime_.group().is_root()) judge(find_slow_links(links, machines));
+}
+
+void LinkWatch::judge(const std::vector<SlowLinks>& found) {
+  const bool confirmed = !found.empty() && same_places(found, suspected_);
+  suspected_ = confirmed ? std::vector<SlowLinks>() : found;
+  if (!confirmed || same_places(found, named_)) return;
+  named_ = found;
+  growth_.forget();
+  for (const SlowLinks& links : found) log_warning("{}", describe(links, time_, runtime_.mesh().machines(), hosts_));
+}
+
+}  // namespace octavo
