@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/cast.h"
 #include "kernels/sum_terms.h"
 
 namespace octavo {
@@ -171,6 +172,15 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     }
   }
   if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes}, Lifetime::kBlock);
+  int64_t replica_elements = 0;
+  for (size_t u = 0; u < states_.size(); ++u) {
+    if (!rounds_over_replicas(u)) continue;
+    replica_elements = std::max(replica_elements, replica_terms_at_once(options_.units[u].shard_elements));
+  }
+  if (replica_elements == 0) return;
+  for (Tensor* tensor : {&replica_terms_, &replica_sums_}) {
+    *tensor = arena.allocate("gradients between replicas", DType::kBFloat16, {replica_elements}, Lifetime::kBlock);
+  }
 }
 
 void Fsdp::gather(size_t unit) {
@@ -244,7 +254,7 @@ void Fsdp::reduce(size_t unit) {
   if (!replicates) return;
   scattered_.record(transfers_);
   scattered_.wait(replica_transfers_);
-  groups.replicate->all_reduce_sum(s.gradient_shard, replica_transfers_, name(unit));
+  sum_over_replicas(unit);
 }
 
 void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens) {
@@ -287,6 +297,43 @@ int64_t Fsdp::terms_at_once(int64_t shard_elements) const {
   constexpr int64_t kMultiple = 1 << 10;  // so that all terms are aligned alike
   const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / options_.groups.size();
   return std::min(shard_elements, std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
+}
+
+bool Fsdp::rounds_over_replicas(size_t unit) const {
+  return options_.groups.replicated() && options_.units[unit].gradient_dtype == DType::kBFloat16;
+}
+
+// Of a stretch of the shard, as much at once as there is room for: every replica gets the terms of its part of it, and
+// then all parts' sums.
+void Fsdp::sum_over_replicas(size_t unit) {
+  Communicator& replicas = *options_.groups.replicate;
+  Stream& stream = replica_transfers_;
+  const Tensor& shard = states_[unit].gradient_shard;
+  if (!rounds_over_replicas(unit)) return replicas.all_reduce_sum(shard, stream, name(unit));
+  const int64_t elements = shard.numel();
+  const int64_t step = replica_terms_at_once(elements);
+  for (int64_t begin = 0; begin < elements; begin += step) {
+    const Tensor stretch = shard.rows(begin, std::min(begin + step, elements));
+    const Tensor sums = replica_sums_.rows(0, step);
+    const Tensor terms = replica_terms_.rows(0, step);
+    const Tensor values = sums.rows(0, stretch.numel());  // what lies behind them is sent and forgotten
+    const int64_t part = step / replicas.size();
+    const Tensor mine = sums.rows(replicas.rank() * part, (replicas.rank() + 1) * part);
+    cast({.out = values, .x = stretch}, stream);
+    replicas.all_to_all(terms, sums, 0, stream, name(unit));
+    sum_terms({.out = mine, .terms = terms}, stream);
+    replicas.all_gather(sums, mine, stream, name(unit));
+    cast({.out = stretch, .x = values}, stream);
+  }
+}
+
+// Elements of a shard that are summed over the replicas at a time: as many parts of equal size.
+int64_t Fsdp::replica_terms_at_once(int64_t shard_elements) const {
+  constexpr int64_t kMostElements = int64_t{1} << 26;
+  constexpr int64_t kMultiple = 1 << 10;  // of a part, so that all are aligned alike
+  const int64_t parts = options_.groups.replicate->size();
+  const int64_t part = (std::min(shard_elements, kMostElements) + parts - 1) / parts;
+  return (part + kMultiple - 1) / kMultiple * kMultiple * parts;
 }
 
 void Fsdp::finish_reductions() {

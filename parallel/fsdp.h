@@ -17,8 +17,11 @@
 // Collectives run on a stream of their own, beside the compute stream that is given; those over replicas, which may be
 // on slower links, on another, so that gathers do not wait for them. Events order the streams. All methods but the
 // accessors are collectives of the group in the sense of Communicator: the same calls in the same order on every rank.
-// Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient, and twice the
-// shard's gradient when there are replicas.
+// Bytes received per rank, n ranks: gather (n-1)/n of the unit's weights, reduce (n-1)/n of its gradient, and over n
+// replicas 2 (n-1)/n of the shard's.
+//
+// Over replicas a gradient that travels in bfloat16 is rounded twice, however many they are: every replica's term, of
+// which each replica brings together a part and sums it in float32 in rank order, and the sum. All have the same bits.
 #pragma once
 
 #include <algorithm>
@@ -174,6 +177,9 @@ class Fsdp {
   bool behind_table(size_t unit) const;
   void clear_padding(size_t unit);
   void scatter(size_t unit, bool adds);
+  void sum_over_replicas(size_t unit);
+  bool rounds_over_replicas(size_t unit) const;
+  int64_t replica_terms_at_once(int64_t shard_elements) const;
   bool brings_terms(size_t unit) const;
   int64_t terms_at_once(int64_t shard_elements) const;
   bool alone() const { return options_.groups.size() == 1; }
@@ -186,7 +192,8 @@ class Fsdp {
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
-  Tensor arrived_;  // a reduced gradient, or the terms of one, on the way into the shard
+  Tensor arrived_;                       // a reduced gradient, or the terms of one, on the way into the shard
+  Tensor replica_terms_, replica_sums_;  // of a gradient in bfloat16, on the way to the replicas and back
   Event shards_ready_;
   Event written_;    // the gradient to reduce is complete
   Event scattered_;  // and so is the shard's sum over the shard group

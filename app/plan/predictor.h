@@ -81,8 +81,8 @@ class Predictor {
   StepPrediction predict(const PredictedRun& run);
 
  private:
-  // What a recorded step depends on besides the config: the tensor-parallel ranks, whether there are shards or copies
-  // alone, how gradients in bfloat16 are summed, the size and number of micro-batches, the options of sharding, the
+  // What a recorded step depends on besides the config: the tensor-parallel ranks, whether there are shards, and
+  // copies, how gradients in bfloat16 are summed, the size and number of micro-batches, the options of sharding, the
   // checkpointing.
   using Key = std::tuple<int64_t, int64_t, int64_t, bool, int64_t, int64_t, int64_t, bool, bool,
                          ActivationCheckpointing::Mode, double>;

@@ -12,7 +12,9 @@ namespace octavo {
 namespace {
 
 constexpr int64_t kRecordedShards = 8;
-constexpr int kFsdpStream = 1;
+// Of Fsdp, in the order in which it makes them.
+constexpr int kShardStream = 1;
+constexpr int kReplicaStream = 2;
 
 // Appends what a record has, whose ops lie apart by where they are queued.
 class Appending {
@@ -32,7 +34,8 @@ class Appending {
  private:
   size_t index_of(const OpRecord::Entry& entry, bool of_end) {
     const Op& op = record_.ops()[entry.index];
-    const bool of_shard = of_end || (entry.stream == kFsdpStream && std::string_view(op.axis) != "shard");
+    const bool of_shard = of_end || entry.stream == kReplicaStream ||
+                          (entry.stream == kShardStream && std::string_view(op.axis) != "shard");
     const size_t place = (entry.index * 2 + (entry.stream == 0 ? 1 : 0)) * 2 + (of_shard ? 1 : 0);
     if (place >= known_.size()) known_.resize(4 * record_.ops().size(), kNone);
     if (known_[place] == kNone) {
@@ -52,11 +55,8 @@ class Appending {
 MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
   const MeshShape& mesh = run.mesh;
   MeshShape recorded = mesh;
-  if (mesh.shards() == 1) {
-    recorded.replicate = std::min<int64_t>(mesh.replicate, 2);
-    return recorded;
-  }
-  recorded.replicate = 2;
+  recorded.replicate = records_copies(run.config, mesh) ? 2 : 1;
+  if (mesh.shards() == 1) return recorded;
   if (!depends_on_shards(run, gpus_per_node)) {
     recorded.shard = std::max<int64_t>(kRecordedShards / mesh.context, 1);
   }
@@ -64,6 +64,11 @@ MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
 }
 
 }  // namespace
+
+bool records_copies(const Config& config, const MeshShape& mesh) {
+  if (mesh.shards() > 1 && config.precision.reduce == DType::kFloat32) return true;
+  return mesh.replicate > 1;
+}
 
 int64_t micro_batches_of(const PredictedRun& run) {
   const TrainingConfig& training = run.config.training;

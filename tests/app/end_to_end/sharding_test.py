@@ -92,6 +92,19 @@ class ShardingTest(Meshes):
                 self.assertNotEqual(reduced, one)
                 self.assert_close(reduced, one, 2e-3)
 
+    def test_gradients_summed_over_copies_in_bfloat16_are_close(self):
+        """And the copies stay equal to the bit, which check_every compares."""
+        one = self.run_mesh()
+        for ranks, copies in ((2, 2), (3, 3), (4, 2), (8, 4)):
+            keys = [f"parallel.data_parallel_replicate={copies}", "training.global_batch_size=12" if ranks == 3 else "training.global_batch_size=8"]
+            expected = self.run_mesh(keys[1]) if ranks == 3 else one
+            with self.subTest(ranks=ranks, copies=copies):
+                reduced = self.run_mesh("precision.reduce=bfloat16", "training.check_every=2", *keys, ranks=ranks)
+                self.assertNotEqual(reduced, expected)
+                self.assert_close(reduced, expected, 2e-3)
+                again = self.run_mesh("precision.reduce=bfloat16", "training.check_every=2", *keys, ranks=ranks)
+                self.assertEqual(again, reduced, "it does not depend on who comes first")
+
     def test_a_checkpoint_of_one_mesh_resumes_on_another(self):
         config = self.config(self.corpus, training={"steps": 8, "micro_batch_size": 1}, checkpoint={"every": 4})
         meshes = [(4, ["parallel.data_parallel_replicate=2"]), (2, []), (1, []), (4, [])]

@@ -1,0 +1,102 @@
+// Sums of gradients over copies of the state (parallel/fsdp.h).
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "parallel/fsdp.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo {
+namespace {
+
+class FsdpRanks : public DeviceRanksTest {
+ protected:
+  // Of `rank`: of very different sizes, so that each order of summing rounds differently.
+  static std::vector<float> terms_of(int rank, int64_t elements) {
+    std::mt19937 generator(static_cast<unsigned>(31 + rank));
+    std::normal_distribution<float> normal;
+    std::vector<float> terms(static_cast<size_t>(elements));
+    for (size_t i = 0; i < terms.size(); ++i) {
+      terms[i] = normal(generator) * std::exp2(static_cast<float>(i % 7) - 3);
+    }
+    return terms;
+  }
+
+  // Every rank has a copy of the whole; a unit of each dtype. The gradients of this rank after their sum.
+  std::vector<std::vector<float>> sums(const std::vector<int64_t>& elements, DType dtype) {
+    const std::unique_ptr<Communicator> world = make_communicator(group_, stream_);
+    FsdpOptions options{.units = {}, .pools = {{.name = "units"}}, .groups = {.replicate = world.get()}};
+    options.units.reserve(elements.size());
+    for (const int64_t count : elements) {
+      FsdpUnit& unit = options.units.emplace_back();
+      unit.name = "unit";
+      unit.shard_elements = count;
+      unit.gradient_dtype = dtype;
+    }
+    Arena plan(stream_.device());
+    { const Fsdp planned(options, plan, stream_); }
+    Arena arena(stream_.device(), plan.used());
+    Fsdp fsdp(options, arena, stream_);
+    fsdp.begin_micro_batch(true, true);
+    for (size_t u = 0; u < elements.size(); ++u) {
+      const std::vector<float> terms = terms_of(rank_, elements[u]);
+      fsdp.begin_gradient(u);
+      stream_.copy(fsdp.gradient(u).raw(), terms.data(), fsdp.gradient(u).bytes());
+      stream_.synchronize();
+      fsdp.reduce(u);
+    }
+    fsdp.finish_reductions();
+    std::vector<std::vector<float>> found;
+    for (size_t u = 0; u < elements.size(); ++u) {
+      found.emplace_back(static_cast<size_t>(elements[u]));
+      stream_.copy(found.back().data(), fsdp.gradient_shard(u).raw(), fsdp.gradient_shard(u).bytes());
+    }
+    stream_.synchronize();
+    return found;
+  }
+
+  std::string bytes_of(const std::vector<float>& values) const {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+  }
+};
+
+// Every term is rounded, their sum in float32 and in rank order, and then the sum: the same bits on every rank, and on
+// every device.
+TEST_P(FsdpRanks, CopiesSumBFloat16WithTwoRoundings) {
+  const std::vector<int64_t> elements = {1, 1000, 5000, 70001};
+  const std::vector<std::vector<float>> found = sums(elements, DType::kBFloat16);
+  for (size_t u = 0; u < elements.size(); ++u) {
+    std::vector<float> expected(static_cast<size_t>(elements[u]));
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::vector<float> terms = terms_of(rank, elements[u]);
+      for (size_t i = 0; i < terms.size(); ++i) {
+        const float term = size_ > 1 ? static_cast<float>(BFloat16(terms[i])) : terms[i];
+        expected[i] = rank == 0 ? term : expected[i] + term;
+      }
+    }
+    if (size_ > 1) {
+      for (float& value : expected) value = static_cast<float>(BFloat16(value));
+    }
+    EXPECT_EQ(bytes_of(found[u]), bytes_of(expected)) << elements[u] << " elements";
+    for (const std::string& other : group_.all_gather(bytes_of(found[u]))) EXPECT_TRUE(other == bytes_of(found[u]));
+  }
+}
+
+TEST_P(FsdpRanks, CopiesSumFloat32Exactly) {
+  const std::vector<std::vector<float>> found = sums({1000}, DType::kFloat32);
+  std::vector<double> expected(1000);
+  std::vector<double> magnitude(1000);
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::vector<float> terms = terms_of(rank, 1000);
+    for (size_t i = 0; i < terms.size(); ++i) expected[i] += static_cast<double>(terms[i]);
+    for (size_t i = 0; i < terms.size(); ++i) magnitude[i] += std::abs(static_cast<double>(terms[i]));
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(static_cast<double>(found[0][i]), expected[i], 1e-6 * magnitude[i]);
+  }
+}
+
+INSTANTIATE_ON_DEVICES(FsdpRanks);
+
+}  // namespace
+}  // namespace octavo
