@@ -10,6 +10,7 @@
 #include "app/measure/bench_ops.h"
 #include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
+#include "app/memory/mesh_choice.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/json_input.h"
@@ -111,7 +112,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
     if (group.is_root() && !arguments.trace.empty())
       OutputFile(arguments.trace);  // a place that is none, before all else
   });
-  Runtime runtime(config, group);
+  Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
   const std::unique_ptr<GpuCounters> counters = counters_of(arguments, runtime);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());

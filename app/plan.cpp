@@ -9,6 +9,7 @@
 #include "app/commands.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
+#include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
@@ -183,7 +184,11 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
     }
     return kExitDone;
   }
-  PlanReport report{.plan = largest_plan(load_planned_config(arguments.config, target), target, group),
+  Config config = load_planned_config(arguments.config, target);
+  const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
+  if (config.parallel.leaves_copies()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
+  PlanReport report{.plan = largest_plan(config, target, group),
+                    .mesh_reason = mesh.reason,
                     .advice = {},
                     .advice_wps = 0,
                     .found = {},

@@ -6,6 +6,7 @@
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_room.h"
+#include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
 #include "app/plan/predictor.h"
 #include "app/run/same_files.h"
@@ -70,6 +71,7 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   StartFacts facts{.config = config,
                    .runs_on = runtime.describe(),
                    .mesh = runtime.mesh().shape(),
+                   .mesh_reason = runtime.mesh_reason(),
                    .options = options,
                    .planned_bytes = run.training_model().bytes(),
                    .room = room,
@@ -159,7 +161,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   console.use_color(config.logging.color);
   timer.mark("config");
-  Runtime runtime(config, group, &timer);
+  Runtime runtime(config, group, &timer, copies_that_fit(config, group));
   RunFolder folder(config, runtime);
   if (group.is_root()) log_info("{}", start_title(arguments.path));
   const Trainer::Outcome outcome = [&] {

@@ -1,5 +1,7 @@
 #include "parallel/config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "core/error.h"
@@ -35,33 +37,39 @@ int64_t MeshShape::ranks() const {
   return ranks_along(*this, [](const MeshAxis&) { return true; });
 }
 
+const MeshAxis* filling_axis(const ParallelConfig& config) {
+  for (const Axis axis : kFillingAxes) {
+    const MeshAxis& one = kMeshAxes[static_cast<size_t>(axis)];
+    if (config.*one.configured == -1) return &one;
+  }
+  return nullptr;
+}
+
 MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
-  const MeshAxis& filling = kMeshAxes[static_cast<size_t>(kFillingAxis)];
+  const MeshAxis* filling = filling_axis(*this);
   MeshShape shape;
   int64_t fixed = 1;
-  std::string others;     // "parallel.tensor_parallel 2 times ..."
+  std::string given;      // "parallel.tensor_parallel 2 times ..."
   std::string all_sizes;  // of the sentence about all of them
   for (const MeshAxis& axis : kMeshAxes) {
     const int64_t size = this->*axis.configured;
-    if (&axis == &filling) {
-      CHECK_INPUT(size == -1 || size >= 1, "parallel.{} is {}, expected a positive number or -1 for all that is left",
-                  axis.key, size);
-      continue;
-    }
-    CHECK_INPUT(size >= 1, "parallel.{} is {}, expected a positive number", axis.key, size);
+    const bool may_fill = std::any_of(std::begin(kFillingAxes), std::end(kFillingAxes),
+                                      [&](Axis some) { return &kMeshAxes[static_cast<size_t>(some)] == &axis; });
+    CHECK_INPUT(size >= 1 || (may_fill && size == -1), "parallel.{} is {}, expected a positive number{}", axis.key,
+                size, may_fill ? " or -1 for all that is left" : "");
+    if (size == -1) continue;
     shape.*axis.size = size;
     fixed *= size;
-    others += fmt::format("{}parallel.{} {}", others.empty() ? "" : " times ", axis.key, size);
-    all_sizes += fmt::format(" times {} {}", axis.key, size);
+    given += fmt::format("{}parallel.{} {}", given.empty() ? "" : " times ", axis.key, size);
+    all_sizes += fmt::format("{}{} {}", all_sizes.empty() ? "parallel." : " times ", axis.key, size);
   }
-  int64_t& filled = shape.*filling.size;
-  filled = this->*filling.configured;
-  CHECK_INPUT(filled != -1 || ranks % fixed == 0,
-              "{} is {}, which does not divide the {} ranks of this run; the nearest number that it divides is {}",
-              others, fixed, ranks, nearest_multiple(ranks, fixed));
-  if (filled == -1) filled = ranks / fixed;
-  CHECK_INPUT(shape.ranks() == ranks, "parallel.{} {}{} is {}, but this run has {} ranks", filling.key, filled,
-              all_sizes, shape.ranks(), ranks);
+  if (filling != nullptr) {
+    CHECK_INPUT(ranks % fixed == 0,
+                "{} is {}, which does not divide the {} ranks of this run; the nearest number that it divides is {}",
+                given, fixed, ranks, nearest_multiple(ranks, fixed));
+    shape.*filling->size = ranks / fixed;
+  }
+  CHECK_INPUT(shape.ranks() == ranks, "{} is {}, but this run has {} ranks", all_sizes, shape.ranks(), ranks);
   return shape;
 }
 

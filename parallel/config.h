@@ -41,8 +41,8 @@ enum class NcclMemory : uint8_t {
 };
 
 struct ParallelConfig {
-  int64_t data_parallel_shard = -1;  // -1: all that the other axes leave
-  int64_t data_parallel_replicate = 1;
+  int64_t data_parallel_shard = -1;      // -1: all that the other axes leave
+  int64_t data_parallel_replicate = -1;  // -1: the same beside a given data_parallel_shard; else to be chosen, or 1
   int64_t tensor_parallel = 1;
   int64_t context_parallel = 1;
   int64_t tensor_parallel_chunks = 1;
@@ -53,8 +53,11 @@ struct ParallelConfig {
   int64_t cover_multiprocessors = 0;  // 0: all
   double timeout_s = 600;             // 0: never
 
-  // The mesh of a run on `ranks` ranks. Throws InputError unless the sizes multiply to `ranks`.
+  // The mesh of a run on `ranks` ranks, of one copy where the number of copies is to be chosen. Throws InputError
+  // unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
+  // Whether it is left to the run how many copies there are (app/memory/mesh_choice.h).
+  bool leaves_copies() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
   // Whether a run on GPUs registers its memory with NCCL.
   bool registers_memory(const MeshShape& mesh, bool one_machine) const;
   // Ranks of it that work on different samples.
@@ -83,7 +86,9 @@ inline constexpr MeshAxis kMeshAxes[] = {
     {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false},
     {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, true},
 };
-// The one whose configured size may be -1: all ranks that the others leave.
-inline constexpr Axis kFillingAxis = Axis::kShard;
+// Those whose configured size may be -1: the first that is has all ranks that the others leave.
+inline constexpr Axis kFillingAxes[] = {Axis::kShard, Axis::kReplicate};
+// The axis that does; null where all sizes are given.
+const MeshAxis* filling_axis(const ParallelConfig& config);
 
 }  // namespace octavo

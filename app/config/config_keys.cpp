@@ -267,7 +267,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   using Parallel = ParallelConfig;
   SectionKeys<Parallel> parallel(keys, "parallel", &Config::parallel);
   parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one copy of the parameters and optimizer state (FSDP); -1 for all that the other axes leave.");
-  parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, Integers{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP).");
+  parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, RanksOrRest{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP); -1 for all that a given data_parallel_shard leaves, or, where that is -1 too, for a copy on each of several nodes if memory allows, else one.");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that split each layer, with sequence parallelism.");
   parallel.add("context_parallel", &Parallel::context_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that share each sequence, each with an early and a late piece of it; they share the state with those of data_parallel_shard.");
   parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Stretches of the tokens that the collectives and products of tensor parallelism are split into, to overlap.");

@@ -7,6 +7,7 @@
 
 #include "app/config/config_check.h"
 #include "app/measure/bench.h"
+#include "app/memory/mesh_choice.h"
 #include "app/run/exit_codes.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -80,7 +81,7 @@ Config combination_config(const BenchArguments& arguments, std::vector<std::stri
 OrderedJson run_combination(const BenchArguments& arguments, const std::vector<std::string>& overrides,
                             ProcessGroup& group, std::string& device) {
   Config config = combination_config(arguments, overrides, group);
-  Runtime runtime(config, group);
+  Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
   device = runtime.describe();
   const MemoryPlan plan = planned_memory(config, runtime);
   if (group.all_reduce_max(plan.fits() ? 0 : 1) != 0) {

@@ -20,6 +20,8 @@ struct OutsideArena {
   int64_t bytes() const { return early + later; }
 };
 
+constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};  // of one GPU
+
 // Of the ranks of the first axis. NCCL's own buffers depend on how it connects the GPUs: on two of them 1.4 GiB were
 // measured, on four 0.9; with registered memory 0.4 to 0.9, and 2.3.
 OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
@@ -29,7 +31,6 @@ OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
 
 // The sums are measured, what of them is early is assumed.
 OutsideArena outside_arena(const MeshShape& mesh, bool registered) {
-  constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};       // of one GPU
   constexpr OutsideArena kCommunicator = {500 * kMiB, 500 * kMiB};  // of each axis but the first
   OutsideArena sum = kContext;
   const auto add = [&](const OutsideArena& more) { sum = {sum.early + more.early, sum.later + more.later}; };
@@ -49,6 +50,14 @@ PlannedDevice own_device(const Runtime& runtime) {
           .memory_bytes = stream.is_cuda() ? gpu_info(runtime.gpu()).total_bytes : 0,
           .free_bytes = runtime.available_bytes(),
           .gpus_per_node = runtime.group().local_size()};
+}
+
+PlannedDevice unused_device(const Runtime& runtime) {
+  PlannedDevice device = own_device(runtime);
+  const int64_t free = device.free_bytes.value_or(0);
+  device.memory_bytes = device.device == Device::kCpu ? free : std::min(free + kContext.bytes(), device.memory_bytes);
+  device.free_bytes.reset();
+  return device;
 }
 
 MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device) {

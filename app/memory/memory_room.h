@@ -33,6 +33,9 @@ struct PlannedDevice {
 // This rank's in a run, with what is free now.
 PlannedDevice own_device(const Runtime& runtime);
 
+// The same before there are communicators, as a plan has it: what others hold is not the run's.
+PlannedDevice unused_device(const Runtime& runtime);
+
 struct MemoryRoom {
   int64_t available = 0;  // 0: unknown, then everything fits
   int64_t outside = 0;

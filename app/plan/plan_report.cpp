@@ -181,6 +181,7 @@ void print_set_up(const OrderedJson& r) {
       "{} parameters, {} linears{}, micro-batch {} x {} tokens, {} sequences a step\n", thousands(r["parameters"]),
       r["linear"].get<std::string>(), lm_head == traits(LmHeadPrecision::kBFloat16).name ? "" : ", lm_head " + lm_head,
       r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
+  if (r.contains("mesh_reason")) std::cout << r["mesh_reason"].get<std::string>() << "\n";
   std::cout << fmt::format("{}; {}, activation checkpointing {}{}\n\n", mesh_text(r["mesh"]),
                            anew ? "full weights gathered anew in backward" : "full weights kept", mode,
                            ratio_text(mode, checkpointing["ratio"]));
@@ -323,6 +324,7 @@ OrderedJson plan_json(const PlanReport& report, const PlanTarget& target) {
                    {"steps", num_steps(config)},
                    {"tokens", num_tokens(config)},
                    {"flops_per_token", config.model.flops_per_token(config.data.seq_len)}};
+  if (!report.mesh_reason.empty()) json["mesh_reason"] = report.mesh_reason;
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     json["flops_by_part"][part.part] = part.flops;
   }

@@ -12,6 +12,7 @@ namespace octavo {
 
 struct PlanReport {
   Plan plan;
+  std::string mesh_reason;        // why its mesh is that one, where the config leaves it
   std::string advice;             // overrides of the config that are faster, or that make it fit; or empty
   double advice_wps = 0;          // with them, where they are faster
   std::vector<Plan> found;        // of --search

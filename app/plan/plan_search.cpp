@@ -263,7 +263,7 @@ std::string differences(const Plan& plan, const Plan& found) {
   const Config& a = plan.config;
   const Config& b = found.config;
   for (const MeshAxis& axis : kMeshAxes) {
-    if (a.parallel.*axis.configured == -1) continue;  // what the other axes leave
+    if (&axis == filling_axis(a.parallel)) continue;  // what the other axes leave
     add(fmt::format("parallel.{}", axis.key), plan.mesh.*axis.size, found.mesh.*axis.size);
   }
   // auto keeps all where it fits.

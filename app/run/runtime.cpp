@@ -94,7 +94,7 @@ int choose_gpu(const ProcessGroup& group) {
   return group.local_rank() % gpus;
 }
 
-Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
+Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const ChooseCopies& choose_copies)
     : group_(group), parallel_(config.parallel), stream_(Stream::cpu()) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
@@ -116,7 +116,12 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer)
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);
   if (timer != nullptr) timer->mark("device");
-  mesh_ = std::make_unique<Mesh>(config.parallel, group, stream_);
+  if (choose_copies && parallel_.leaves_copies()) {
+    const Copies copies = choose_copies(*this);
+    parallel_.data_parallel_replicate = copies.count;
+    mesh_reason_ = copies.reason;
+  }
+  mesh_ = std::make_unique<Mesh>(parallel_, group, stream_);
   if (timer != nullptr) timer->mark(stream_.is_cuda() ? "NCCL" : "MPI");
 
   const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");

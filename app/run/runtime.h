@@ -32,13 +32,21 @@ class Runtime {
   // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
   // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
   // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
+  // `choose_copies`, a collective, is asked for the number of copies where the config leaves it (leaves_copies()), once
+  // the device is known; without it there is one.
   // `timer`: has the time that finding the device and connecting the ranks take, where it is given.
-  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr);
+  struct Copies {
+    int64_t count = 1;
+    std::string reason;  // why so many; empty where there was nothing to choose
+  };
+  using ChooseCopies = std::function<Copies(const Runtime&)>;
+  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr, const ChooseCopies& choose_copies = {});
 
   ProcessGroup& group() { return group_; }
   const ProcessGroup& group() const { return group_; }
   Stream& stream() { return stream_; }
   const Stream& stream() const { return stream_; }
+  const std::string& mesh_reason() const { return mesh_reason_; }
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
   // The groups that parameters are sharded and replicated over.
@@ -78,6 +86,7 @@ class Runtime {
   Stream stream_;
   std::unique_ptr<TuningFile> tuning_;  // on a GPU
   std::unique_ptr<Mesh> mesh_;
+  std::string mesh_reason_;
   std::string description_;
 };
 

@@ -111,15 +111,18 @@ std::string schedule_text(const Config& config) {
                      optimizer.grad_clip > 0 ? fmt::format("clip {:g}", optimizer.grad_clip) : "no clipping");
 }
 
-std::string mesh_text(const StartFacts& facts) {
+std::vector<std::string> mesh_texts(const StartFacts& facts) {
   std::string axes;
   for (const MeshAxis& axis : kMeshAxes) {
     if (!axis.always_named && facts.mesh.*axis.size == 1) continue;
     axes += fmt::format("{}{} {}", axes.empty() ? "" : " x ", axis.name, facts.mesh.*axis.size);
   }
   const TrainingConfig& training = facts.config.training;
-  return fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, axes,
-                     facts.options.local_batch / training.micro_batch_size, training.micro_batch_size);
+  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, axes,
+                                                facts.options.local_batch / training.micro_batch_size,
+                                                training.micro_batch_size)};
+  if (!facts.mesh_reason.empty()) texts.push_back(facts.mesh_reason);
+  return texts;
 }
 
 std::string recipe_text(const PrecisionConfig& precision) {
@@ -191,7 +194,7 @@ std::vector<std::string> start_screen(const StartFacts& facts) {
                                  {"validation", {validation_text(facts)}},
                                  {"steps", {steps_text(facts)}},
                                  {"schedule", {schedule_text(config)}},
-                                 {"mesh", {mesh_text(facts)}},
+                                 {"mesh", mesh_texts(facts)},
                                  {"recipe", {recipe_text(config.precision)}},
                                  {"memory", {memory_text(facts)}},
                                  {"time", {facts.time}},

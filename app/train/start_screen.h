@@ -18,6 +18,7 @@ struct StartFacts {
   const Config& config;
   std::string runs_on;  // Runtime::describe()
   MeshShape mesh;
+  std::string mesh_reason = {};  // why it is that one, where the config leaves it
   // Of one rank: what is kept and made again, what is allocated, and the room that there was for it.
   const TrainingOptions& options;
   int64_t planned_bytes = 0;

@@ -32,6 +32,20 @@ TEST(ParallelConfig, MeshShapeWithContext) {
   EXPECT_EQ(shape.ranks(), 48);
 }
 
+// Copies are all that is left beside a given number of shards; else it is for the run to choose, from one on.
+TEST(ParallelConfig, CopiesThatAreNotGiven) {
+  EXPECT_TRUE(ParallelConfig{}.leaves_copies());
+  EXPECT_EQ(ParallelConfig{}.mesh_shape(16).replicate, 1);
+  EXPECT_EQ(ParallelConfig{}.mesh_shape(16).shard, 16);
+  const ParallelConfig given{.data_parallel_shard = 4, .tensor_parallel = 2};
+  EXPECT_FALSE(given.leaves_copies());
+  EXPECT_EQ(given.mesh_shape(16).replicate, 2);
+  EXPECT_FALSE((ParallelConfig{.data_parallel_replicate = 1}).leaves_copies());
+  expect_error<InputError>([&] { given.mesh_shape(20); },
+                           "parallel.data_parallel_shard 4 times parallel.context_parallel 1 times "
+                           "parallel.tensor_parallel 2 is 8, which does not divide the 20 ranks");
+}
+
 TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
   const auto expect_invalid = [](const ParallelConfig& config, const std::string& message) {
     expect_error<InputError>([&] { config.data_parallel_ranks(8); }, message);

@@ -25,7 +25,7 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"model.num_heads=3", "model.head_dim=64"}, "expected a multiple of model.num_heads 3");
   expect_invalid({"model.head_dim=48"}, "model.head_dim is 48, expected 32, 64 or 128");
   expect_invalid({"model.intermediate_size="}, "model.intermediate_size is empty");
-  expect_invalid({"parallel.data_parallel_shard=2"}, "this run has 1 ranks");
+  expect_invalid({"parallel.data_parallel_shard=2"}, "which does not divide the 1 ranks of this run");
 }
 
 TEST_F(ConfigTest, ModelIsNeededUnlessTheWeightsBringIt) {
@@ -77,7 +77,8 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
   expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30", 3);
   expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "36", 3);
   expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6", 3);
-  expect_invalid(keys("36"), "parallel.data_parallel_replicate 1 times parallel.context_parallel 3", 4);
+  expect_invalid(keys("36"), "parallel.context_parallel 3 times parallel.tensor_parallel 1 is 3, which does not divide",
+                 4);
   expect_invalid(keys("54", {"parallel.tensor_parallel=4"}),
                  "which does not divide the 18 tokens of a micro-batch (training.micro_batch_size 1 times data.seq_len "
                  "54, shared by parallel.context_parallel 3)",

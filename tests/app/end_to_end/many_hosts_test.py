@@ -119,9 +119,17 @@ class SeveralHostsTest(LaunchedHosts):
     def test_the_result_is_that_of_one_host(self):
         self.start_hosts(3, self.LINK)
         config = self.ten_steps(training={"steps": 10, "global_batch_size": 12, "micro_batch_size": 2})
-        reference = self.reference(config, ranks=6)
-        self.train_on(2, config)
-        self.assert_same_run(reference)
+        for copies in (1, 3):
+            with self.subTest(copies=copies):
+                for name in ("checkpoints", "log", "whole", "whole_checkpoints"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                key = f"parallel.data_parallel_replicate={copies}"
+                reference = self.reference(config, key, ranks=6)
+                # Three is what memory allows.
+                result = self.train_on(2, config, *([key] if copies == 1 else []))
+                self.assertIn(f"replicate {copies} x shard {6 // copies} x tensor 1", result.out)
+                self.assertEqual("a copy on each of 3 nodes, as it fits: gathers stay within nodes" in result.out, copies == 3)
+                self.assert_same_run(reference)
 
     def test_goes_on_on_the_hosts_that_are_left(self):
         self.start_hosts(3, self.LINK)

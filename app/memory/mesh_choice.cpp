@@ -1,0 +1,104 @@
+#include "app/memory/mesh_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "app/config/stages.h"
+#include "app/memory/memory_choice.h"
+#include "app/memory/plan_memory.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+// More is recomputed by the larger.
+std::pair<int, double> recomputed(const ActivationCheckpointing& checkpointing) {
+  switch (checkpointing.mode) {
+    case ActivationCheckpointing::Mode::kSelective:
+      return {1, 0};
+    case ActivationCheckpointing::Mode::kBlock:
+      return {2, checkpointing.ratio};
+    case ActivationCheckpointing::Mode::kFull:
+      return {3, 0};
+    case ActivationCheckpointing::Mode::kNone:
+    case ActivationCheckpointing::Mode::kAuto:
+      break;
+  }
+  return {0, 0};
+}
+
+// Why copies on `nodes` nodes cannot be; nothing where they can.
+std::optional<std::string> hindrance(const Config& config, const MeshShape& sharded, const MeshShape& copies,
+                                     const PlannedDevice& device, ProcessGroup& group) {
+  for (const Config& stage : stage_configs(config)) {
+    const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
+    if (!with_copies.fits()) {
+      return fmt::format("a copy on each of {} nodes does not fit, {:.2f} of {:.2f} GiB a rank", copies.replicate,
+                         gib(with_copies.room.needed(with_copies.arena_bytes)), gib(with_copies.room.available));
+    }
+    const MemoryPlan plan = plan_memory(stage, sharded, device, group);
+    if (recomputed(with_copies.checkpointing) > recomputed(plan.checkpointing)) {
+      return fmt::format(
+          "with a copy on each of {} nodes more would be recomputed (activation checkpointing {}; else {})",
+          copies.replicate, name_of(config_names::kMode, with_copies.checkpointing.mode),
+          name_of(config_names::kMode, plan.checkpointing.mode));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
+                       ProcessGroup& group) {
+  const MeshShape sharded = config.parallel.mesh_shape(ranks);
+  if (!config.parallel.leaves_copies() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
+  const std::string all_shard = "all ranks shard one copy: ";
+  const int64_t of_samples = sharded.tensor * sharded.context;  // ranks that work on the same ones
+  if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {
+    return {sharded, all_shard + "the nodes have other numbers of ranks, or ranks in another order"};
+  }
+  if (ranks_per_node % of_samples != 0 || ranks_per_node == sharded.tensor) {
+    return {sharded, all_shard + "the ranks of a node have no copy to shard among them"};
+  }
+  MeshShape copies = sharded;
+  copies.replicate = ranks / ranks_per_node;
+  copies.shard = ranks_per_node / of_samples;
+  if (const std::optional<std::string> why = hindrance(config, sharded, copies, device, group)) {
+    return {sharded, all_shard + *why};
+  }
+  return {copies, fmt::format("a copy on each of {} nodes, as it fits: gathers stay within nodes", copies.replicate)};
+}
+
+Runtime::ChooseCopies copies_that_fit(const Config& config, ProcessGroup& group) {
+  return [&](const Runtime& runtime) -> Runtime::Copies {
+    const Machines machines(group);
+    if (machines.count() == 1) return {};
+    MeshChoice choice;
+    group.agree(
+        [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
+    // Where ranks choose differently, some have less memory.
+    const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
+    const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
+    if (other != reasons.end()) return {1, *other};
+    return {choice.mesh.replicate, choice.reason};
+  };
+}
+
+int64_t ranks_per_node(const Machines& machines) {
+  const auto count = std::ssize(machines.ranks(0));
+  for (int machine = 0; machine < machines.count(); ++machine) {
+    const std::vector<int>& ranks = machines.ranks(machine);
+    const bool in_order = std::ssize(ranks) == count && ranks.front() == machine * count &&
+                          ranks.back() == ranks.front() + static_cast<int>(count) - 1;
+    if (!in_order) return 0;
+  }
+  return count;
+}
+
+}  // namespace octavo

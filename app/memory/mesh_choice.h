@@ -1,0 +1,32 @@
+// The mesh where the config leaves it (ParallelConfig::leaves_copies): on several nodes a copy of the state on each of
+// them, sharded over its ranks, where that fits and no more has to be recomputed for it than if all ranks shard one
+// copy; else that. Gathers then stay within nodes, and only sums of gradients go between them, once a step.
+#pragma once
+
+#include <string>
+
+#include "app/config/config.h"
+#include "app/memory/memory_room.h"
+#include "app/run/runtime.h"
+#include "parallel/machines.h"
+#include "parallel/process_group.h"
+
+namespace octavo {
+
+struct MeshChoice {
+  MeshShape mesh;
+  std::string reason;  // a sentence without its subject; empty where there was nothing to choose
+};
+
+// Of a run of `config`, all its stages, on `ranks` ranks, `ranks_per_node` of them on each node in their order; 0:
+// nodes with other numbers of them, or in another order. `group` is used for planning alone.
+MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
+                       ProcessGroup& group);
+// For a Runtime of a run that trains. What it returns is a collective, by which all ranks choose alike; both must
+// outlive it.
+Runtime::ChooseCopies copies_that_fit(const Config& config, ProcessGroup& group);
+
+// Of machines that have as many ranks each, in their order; else 0.
+int64_t ranks_per_node(const Machines& machines);
+
+}  // namespace octavo

@@ -1,0 +1,83 @@
+#include "app/memory/mesh_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "app/config/config_check.h"
+#include "core/format.h"
+
+namespace octavo {
+namespace {
+
+class MeshChoiceTest : public testing::Test {
+ protected:
+  MeshChoice choose(std::vector<std::string> overrides, int64_t gpus, int64_t gpus_per_node,
+                    int64_t memory_bytes = 80 * kGiB, const std::string& name = "llama3_8b_8gpu.yaml") {
+    overrides.insert(overrides.end(), {"device=cuda", fmt::format("training.global_batch_size={}", 2 * gpus)});
+    Config config = load_config(std::string(OCTAVO_SOURCE_DIR) + "/configs/" + name, overrides);
+    validate(config, gpus, Purpose::kSynthetic);
+    resolve_device(config, Device::kCuda);
+    return choose_mesh(config, gpus, gpus_per_node, {.memory_bytes = memory_bytes, .gpus_per_node = gpus_per_node},
+                       group_);
+  }
+  static void expect_mesh(const MeshChoice& found, int64_t replicate, int64_t shard, const std::string& reason) {
+    EXPECT_EQ(found.mesh.replicate, replicate);
+    EXPECT_EQ(found.mesh.shard, shard);
+    EXPECT_EQ(found.reason.substr(0, reason.size()), reason);
+    EXPECT_EQ(found.reason.empty(), reason.empty());
+  }
+
+  ProcessGroup group_;
+};
+
+TEST_F(MeshChoiceTest, ACopyOnEachNodeWhereItFits) {
+  expect_mesh(choose({}, 32, 8), 4, 8, "a copy on each of 4 nodes, as it fits: gathers stay within nodes");
+  expect_mesh(choose({}, 16, 4, 140 * kGiB), 4, 4, "a copy on each of 4 nodes");
+  expect_mesh(choose({"parallel.tensor_parallel=2"}, 32, 8), 4, 4, "a copy on each of 4 nodes");
+  expect_mesh(choose({"parallel.tensor_parallel=2", "parallel.context_parallel=4"}, 32, 8), 4, 1,
+              "a copy on each of 4 nodes");
+}
+
+TEST_F(MeshChoiceTest, OneCopyWhereMemoryDoesNotAllowMore) {
+  expect_mesh(choose({}, 32, 8, 24 * kGiB), 1, 32,
+              "all ranks shard one copy: a copy on each of 4 nodes does not fit, ");
+  expect_mesh(choose({}, 64, 8, 80 * kGiB, "llama3_70b_8gpu.yaml"), 1, 64,
+              "all ranks shard one copy: a copy on each of 8 nodes does not fit, ");
+}
+
+// Found where the two meshes' plans differ in what they recompute.
+TEST_F(MeshChoiceTest, OneCopyWhereMoreWouldBeRecomputed) {
+  bool found = false;
+  for (int64_t gib = 24; gib < 80 && !found; gib += 4) {
+    const MeshChoice choice = choose({}, 64, 4, gib * kGiB);
+    if (choice.mesh.replicate > 1) break;
+    found = choice.reason.starts_with(
+        "all ranks shard one copy: with a copy on each of 16 nodes more would be recomputed (activation "
+        "checkpointing ");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(MeshChoiceTest, WhatTheConfigGivesIsTaken) {
+  expect_mesh(choose({"parallel.data_parallel_replicate=1"}, 32, 8), 1, 32, "");
+  expect_mesh(choose({"parallel.data_parallel_replicate=2"}, 32, 8), 2, 16, "");
+  expect_mesh(choose({"parallel.data_parallel_shard=16"}, 32, 8), 2, 16, "");
+  expect_mesh(choose({}, 8, 8), 1, 8, "");
+}
+
+TEST_F(MeshChoiceTest, NodesThatHoldNoCopy) {
+  const std::string none = "all ranks shard one copy: the ranks of a node have no copy to shard among them";
+  expect_mesh(choose({}, 4, 1, 140 * kGiB), 1, 4, none);
+  expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 8), 1, 4, none);
+  expect_mesh(choose({"parallel.tensor_parallel=8"}, 32, 12), 1, 4, "all ranks shard one copy: the nodes have other");
+  expect_mesh(choose({}, 12, 0, 140 * kGiB), 1, 12, "all ranks shard one copy: the nodes have other numbers of ranks");
+}
+
+TEST(RanksPerNodeTest, AreAsManyInTheirOrderOrUnknown) {
+  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 0, 2, 2})), 2);
+  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 1, 2})), 1);
+  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 0, 2})), 0);
+  EXPECT_EQ(ranks_per_node(Machines(std::vector<int>{0, 1, 0, 1})), 0);
+}
+
+}  // namespace
+}  // namespace octavo
