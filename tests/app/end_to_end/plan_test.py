@@ -29,6 +29,7 @@ class PlanTest(Scratch):
         self.check_allocates(2, "parallel.tensor_parallel=2", "model.num_kv_heads=2")
         self.check_allocates(2, "parallel.context_parallel=2", "data.document_mask=true")
         self.check_allocates(2, "parallel.data_parallel_replicate=2", "parallel.accumulate_unsharded=true")
+        self.check_allocates(2, "parallel.data_parallel_replicate=2", "precision.reduce=bfloat16")
 
     def test_validation_counts(self):
         config = self.config("none")
@@ -95,6 +96,20 @@ class PlanTest(Scratch):
         self.assertRegex(text, r"^with failures, one in .*, goodput \d\d\.\d%: restarts of .* every 1000 steps; every \d+ steps")
         never = self.run_octavo("plan", *arguments, "--failures-per-gpu-day", 100, "checkpoint.every=0").out.splitlines()[-1]
         self.assertIn("it does not end: checkpoints are too far apart", never)
+
+    def test_the_mesh_that_a_run_on_several_nodes_takes(self):
+        arguments = (MODEL_8B, "--gpus", 64, "training.global_batch_size=128")
+        plan = self.plan(*arguments)
+        self.assertEqual(plan["mesh"], {"replicate": 8, "shard": 8, "context": 1, "tensor": 1})
+        self.assertEqual(plan["mesh_reason"], "a copy on each of 8 nodes, as it fits: gathers stay within nodes")
+        self.assertIn(plan["mesh_reason"] + "\nreplicate 8 x shard 8 x tensor 1;", self.run_octavo("plan", *arguments).out)
+        short = self.plan(*arguments, "--gpu-memory", "24GiB")
+        self.assertEqual(short["mesh"], {"replicate": 1, "shard": 64, "context": 1, "tensor": 1})
+        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one copy: a copy on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB a rank\Z")
+        given = self.plan(*arguments, "parallel.data_parallel_shard=16")
+        self.assertEqual(given["mesh"], {"replicate": 4, "shard": 16, "context": 1, "tensor": 1})
+        self.assertNotIn("mesh_reason", given)
+        self.assertEqual(self.plan(*arguments, "--gpus-per-node", 64)["mesh"]["shard"], 64)
 
     def test_network(self):
         arguments = (MODEL_8B, "--gpus", 1024, "training.global_batch_size=2048", "parallel.data_parallel_replicate=4",
