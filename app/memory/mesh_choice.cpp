@@ -45,8 +45,8 @@ std::optional<std::string> hindrance(const Config& config, const MeshShape& shar
     if (recomputed(with_copies.checkpointing) > recomputed(plan.checkpointing)) {
       return fmt::format(
           "with a copy on each of {} nodes more would be recomputed (activation checkpointing {}; else {})",
-          copies.replicate, name_of(config_names::kMode, with_copies.checkpointing.mode),
-          name_of(config_names::kMode, plan.checkpointing.mode));
+          copies.replicate, describe(MemoryChoice{with_copies.checkpointing}, stage.model.num_layers),
+          describe(MemoryChoice{plan.checkpointing}, stage.model.num_layers));
     }
   }
   return std::nullopt;

@@ -6,8 +6,8 @@
 // shared machines. On one machine nothing is done.
 #pragma once
 
-#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
