@@ -42,7 +42,7 @@ std::string describe_time(const Config& config, const Runtime& runtime, const Tr
   const std::optional<MachineRates> machine = find_machine_of(gpu);
   if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
   const MeshShape& mesh = runtime.mesh().shape();
-  const Cluster cluster{.gpus_per_node = runtime.group().local_size()};
+  const Cluster cluster{.gpus_per_node = runtime.ranks_per_machine()};
   try {
     const StepPrediction step = predict_step(
         {.config = config, .mesh = mesh, .sharding = options.sharding, .checkpointing = options.checkpointing},

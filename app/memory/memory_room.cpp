@@ -49,7 +49,7 @@ PlannedDevice own_device(const Runtime& runtime) {
           .multiprocessors = stream.multiprocessors(),
           .memory_bytes = stream.is_cuda() ? gpu_info(runtime.gpu()).total_bytes : 0,
           .free_bytes = runtime.available_bytes(),
-          .gpus_per_node = runtime.group().local_size()};
+          .gpus_per_node = runtime.ranks_per_machine()};
 }
 
 PlannedDevice unused_device(const Runtime& runtime) {

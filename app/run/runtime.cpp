@@ -112,6 +112,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
     const std::string on = fmt::format("{}, cuBLASLt {}, cuDNN {}", gpu.name, cublaslt_version(), cudnn_version());
     tuning_ = std::make_unique<TuningFile>(stream_, group, on, tuning_path(on));
   }
+  ranks_per_machine_ = group.all_reduce_max(group.local_size());
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
   stream_.set_deterministic(config.training.deterministic);

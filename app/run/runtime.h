@@ -51,8 +51,10 @@ class Runtime {
   const Mesh& mesh() const { return *mesh_; }
   // The groups that parameters are sharded and replicated over.
   DataParallelGroups data_parallel() {
-    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_load(group_.local_size())};
+    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_load(ranks_per_machine_)};
   }
+  // The most that a machine has: the same on every rank, as what is decided by it must be.
+  int64_t ranks_per_machine() const { return ranks_per_machine_; }
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
@@ -83,6 +85,7 @@ class Runtime {
   ProcessGroup& group_;
   ParallelConfig parallel_;
   int gpu_ = 0;
+  int64_t ranks_per_machine_ = 1;
   Stream stream_;
   std::unique_ptr<TuningFile> tuning_;  // on a GPU
   std::unique_ptr<Mesh> mesh_;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/format.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -66,8 +67,21 @@ bool LinkWatch::judge(const StepResult& result, const std::vector<std::string>& 
   return grown || !suspected_.empty();
 }
 
+// NCCL takes memory for the first message between two ranks, and a run must not end for want of it.
+bool LinkWatch::has_room() {
+  constexpr int64_t kBytes = kGiB;
+  const bool lacks = runtime_.stream().is_cuda() && runtime_.available_bytes() < kBytes;
+  if (runtime_.group().all_reduce_max(lacks ? 1 : 0) == 0) return true;
+  if (runtime_.group().is_root() && !said_no_room_) {
+    log_warning("links between machines are not measured, as a GPU has less than {:.0f} GiB free", gib(kBytes));
+  }
+  said_no_room_ = true;
+  return false;
+}
+
 void LinkWatch::probe(const Tensor& scratch) {
   wants_probe_ = false;
+  if (!has_room()) return;
   const Machines& machines = runtime_.mesh().machines();
   const std::vector<Link> links =
       measure_links(runtime_.mesh().world(), runtime_.group(), machines, scratch, runtime_.stream());

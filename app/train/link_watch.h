@@ -41,6 +41,7 @@ class LinkWatch {
   void probe(const Tensor& scratch);
 
  private:
+  bool has_room();
   bool judge(const StepResult& result, const std::vector<std::string>& of_ranks);
   void judge(const std::vector<SlowLinks>& found);
 
@@ -49,6 +50,7 @@ class LinkWatch {
   CollectiveTimes times_;
   std::optional<int64_t> measured_;  // the step whose times are recorded
   bool wants_probe_ = false;
+  bool said_no_room_ = false;
   // Of rank 0.
   std::vector<std::string> hosts_;  // by machine
   TransferGrowth growth_;
