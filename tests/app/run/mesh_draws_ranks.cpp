@@ -83,6 +83,7 @@ Batch make_batch(const MeshDraw& draw, int64_t step, int64_t begin, int64_t end)
 // The ranks of a mesh, or this one alone.
 class Ranks {
  public:
+  // Both are collectives.
   Ranks(ProcessGroup& group, Stream& stream)
       : stream_(stream), alone_(make_communicator(group, stream)->split({.name = "alone"})) {}
   Ranks(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
@@ -186,8 +187,7 @@ class MeshDraws : public DeviceRanksTest {
     draw.config.parallel = {};
     draw.reshard_after_forward = false;
     draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
-    const Ranks alone(group_, stream_);
-    Training training(draw, alone);
+    Training training(draw, *alone_);
     std::vector<float> gradients;
     Trace trace = training.run([&] { gradients = training.gradients(); });
     trace.gradients = std::move(gradients);
@@ -199,6 +199,7 @@ class MeshDraws : public DeviceRanksTest {
   bool expect_equal_to_one_rank(const MeshDraw& draw, const Tolerance& tolerance) {
     SCOPED_TRACE(draw.describe());
     std::string packed;
+    if (!alone_) alone_ = std::make_unique<Ranks>(group_, stream_);
     if (group_.is_root()) packed = train_alone(draw).pack();
     const Trace one = Trace::unpack(group_.broadcast(packed, 0));
     const ParameterLayout whole(draw.config.model);
@@ -260,6 +261,9 @@ class MeshDraws : public DeviceRanksTest {
     if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6};
     return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 1e-6};
   }
+
+ private:
+  std::unique_ptr<Ranks> alone_;  // of the reference
 };
 
 int64_t number_of_draws() {
