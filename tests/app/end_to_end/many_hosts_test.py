@@ -129,7 +129,10 @@ class SeveralHostsTest(LaunchedHosts):
                 result = self.train_on(2, config, *([key] if copies == 1 else []))
                 self.assertIn(f"replicate {copies} x shard {6 // copies} x tensor 1", result.out)
                 self.assertEqual("a copy on each of 3 nodes, as it fits: gathers stay within nodes" in result.out, copies == 3)
-                self.assert_same_run(reference)
+                if copies == 3:
+                    self.assert_same_run(reference)
+                else:  # between machines the embedding's gradient is summed in another order
+                    self.assert_close(self.losses(), reference[0], 1e-6)
 
     def test_goes_on_on_the_hosts_that_are_left(self):
         self.start_hosts(3, self.LINK)
