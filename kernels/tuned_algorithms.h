@@ -1,5 +1,5 @@
-// What timing has chosen, so that it is timed once: of each problem (a product, or a pass of attention, with all that
-// decides how fast its algorithms are) the algorithm of the library that was fastest, both as text. A stream's state:
+// What timing has chosen, so that it is timed once: of each problem (a product, with all that decides how fast its
+// algorithms are) the algorithm of the library that was fastest, both as text. A stream's state:
 // stream.state<TunedAlgorithms>().
 //
 // As text it is {"on": "NVIDIA H200, cuBLASLt 13.1.0, cuDNN 9.14.0", "algorithms": {problem: algorithm, ...}}. What a

@@ -21,7 +21,6 @@ class CollectiveTimes {
   // What is queued on the streams of `state` is recorded, from here to stop(); not where something else records it.
   bool start(TrainingState& state, const TrainingRank& rank);
   void stop();
-  bool has_recorded() const { return !tracks_.empty() && !recording_; }
 
   // Of what is recorded, once all of it is reached: the milliseconds, by "all_gather of weights (shard axis)", of the
   // communicators that `counts` wants, which are asked for by their names. Forgets them.

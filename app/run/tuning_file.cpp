@@ -73,7 +73,7 @@ void TuningFile::keep() noexcept {
     if (path_.empty()) return;
     fs::create_directories(fs::path(path_).parent_path());
     write_output_file(path_, tuned.text(on_));
-    log_info("timed {} kinds of products and of attention; {} has the algorithms of {}", timed, path_, tuned.size());
+    log_info("timed {} kinds of products; {} has the algorithms of {}", timed, path_, tuned.size());
   } catch (const std::exception& error) {
     log_warning("the algorithms that were timed are not kept: {}", error.what());
   }
