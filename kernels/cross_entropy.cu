@@ -33,14 +33,6 @@ struct Arguments {
   float z_loss;
 };
 
-// A vector of gradients as bytes, rounded to T before.
-template <GradientTo kTo, typename T>
-__device__ uint2 cast_vector(const Vec<T>& vector, float cast_scale) {
-  float x[kPatch];
-  vector.widen(x);
-  return cast_row<format_of(kTo)>(x, [&](int) { return cast_scale; });
-}
-
 // How the warps of a cluster tell each other their parts of a row's softmax. Each warp sends its part to every block,
 // where an mbarrier counts the bytes that have come. So a warp waits for parts and nothing else: a barrier would also
 // wait for the loads of the next row and the stores of the last to end.
@@ -172,12 +164,12 @@ __device__ void store_row(const Arguments<T>& args, int64_t row, const HeldRow<T
 #pragma unroll
       for (int j = 0; j < N; ++j) x[j] -= j == target ? args.scale : 0.0f;
     }
-    const Vec<T> gradients = Vec<T>::narrow(x);
+    const Vec<T> gradients[] = {Vec<T>::narrow(x)};
     const int64_t i = row * args.vocab + columns.at(k);
     if constexpr (kTo == GradientTo::kMemory) {
-      gradients.store(args.d_logits + i);
+      gradients[0].store(args.d_logits + i);
     } else {
-      *reinterpret_cast<uint2*>(args.cast.rows + i) = cast_vector<kTo>(gradients, cast_scale);
+      *reinterpret_cast<uint2*>(args.cast.rows + i) = cast_row<format_of(kTo)>(gradients, cast_scale);
     }
   }
   if (!holds_target) return;

@@ -71,20 +71,24 @@ __device__ inline Place place_of_thread(int64_t n) {
           .patch_column = static_cast<int>(threadIdx.x) % kPatchesAcross};
 }
 
+// The numbers of a row of a patch.
+template <typename T>
+__device__ void widen_row(const Vec<T> (&row)[kPatch / kVector<T>], float (&x)[kPatch]) {
+#pragma unroll
+  for (int v = 0; v < kPatch / kVector<T>; ++v) {
+    float part[kVector<T>];
+    row[v].widen(part);
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) x[v * kVector<T> + i] = part[i];
+  }
+}
+
 template <typename T>
 struct Patch {
   static constexpr int kVectors = kPatch / kVector<T>;
   Vec<T> rows[kPatch][kVectors];  // zeros outside x
 
-  __device__ void widen(int row, float (&x)[kPatch]) const {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      float part[kVector<T>];
-      rows[row][v].widen(part);
-#pragma unroll
-      for (int i = 0; i < kVector<T>; ++i) x[v * kVector<T> + i] = part[i];
-    }
-  }
+  __device__ void widen(int row, float (&x)[kPatch]) const { widen_row(rows[row], x); }
 
   __device__ void narrow(int row, const float (&x)[kPatch]) {
 #pragma unroll
@@ -236,6 +240,14 @@ __device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
 #pragma unroll
   for (int c = 0; c < kPatch; c += 2) pairs[c / 2] = cast_pair<kFormat>(x[c], scale(c), x[c + 1], scale(c + 1));
   return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+}
+
+// All with one scale.
+template <Format kFormat, typename T>
+__device__ uint2 cast_row(const Vec<T> (&row)[kPatch / kVector<T>], float scale) {
+  float x[kPatch];
+  widen_row(row, x);
+  return cast_row<kFormat>(x, [&](int) { return scale; });
 }
 
 // scale(r, c): of element (r, c) of the patch.

@@ -182,20 +182,6 @@ struct BackwardTile {
   CastArguments out;             // columns alone
 };
 
-template <Format kFormat>
-__device__ uint2 cast_vectors(const Vec<__nv_bfloat16> (&row)[Patch<__nv_bfloat16>::kVectors], float scale) {
-  constexpr int kWidth = kVector<__nv_bfloat16>;
-  float x[kPatch];
-#pragma unroll
-  for (int v = 0; v < Patch<__nv_bfloat16>::kVectors; ++v) {
-    float part[kWidth];
-    row[v].widen(part);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) x[v * kWidth + i] = part[i];
-  }
-  return cast_row<kFormat>(x, [&](int) { return scale; });
-}
-
 template <bool kAligned, GradientTo kTo, bool kOut>
 __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(const BackwardTile a) {
   using T = __nv_bfloat16;
@@ -246,10 +232,10 @@ __global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(c
         }
       }
       if constexpr (kTo != GradientTo::kMemory) {
-        gate_bytes.rows[begin + r] = cast_vectors<kFormat>(gate[r], scale);
-        up_bytes.rows[begin + r] = cast_vectors<kFormat>(up[r], scale);
+        gate_bytes.rows[begin + r] = cast_row<kFormat>(gate[r], scale);
+        up_bytes.rows[begin + r] = cast_row<kFormat>(up[r], scale);
       }
-      if constexpr (kOut) out_bytes.rows[begin + r] = cast_vectors<__NV_E4M3>(d[r], out_scale);
+      if constexpr (kOut) out_bytes.rows[begin + r] = cast_row<__NV_E4M3>(d[r], out_scale);
     }
   }
   if (a.amax != nullptr) update_amax(a.amax, largest.float_bits());
