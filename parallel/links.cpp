@@ -31,22 +31,24 @@ class LinkClock {
     char* begin = static_cast<char*>(scratch.raw());
     received_ = Tensor(begin, DType::kUInt8, {bytes_});
     sent_ = Tensor(begin + bytes_, DType::kUInt8, {bytes_});
+    const int64_t answer_bytes = std::min(bytes_, kAlignment);
+    answer_received_ = Tensor(begin, DType::kUInt8, {answer_bytes});
+    answer_sent_ = Tensor(begin + bytes_, DType::kUInt8, {answer_bytes});
   }
 
-  // Bytes a second from rank `from`, on the rank that receives.
+  // Bytes a second to rank `to`, on the rank that sends.
   double rate(int from, int to) {
-    int64_t messages = 1;
-    double mine = seconds(messages, from, to);
-    while (messages * bytes_ < kMostBytes) {
-      const double slowest = slowest_of_all(mine);
-      if (slowest >= kRoundSeconds) break;
+    for (int64_t messages = 1;;) {
+      double least = seconds(messages, from, to);
+      for (int round = 1; round < kRounds; ++round) least = std::min(least, seconds(messages, from, to));
+      const double slowest = slowest_of_all(least);
+      if (slowest >= kRoundSeconds || messages * bytes_ >= kMostBytes) {
+        return static_cast<double>(messages * bytes_) / least;
+      }
       constexpr double kMostGrowth = 8;
       messages = static_cast<int64_t>(
           std::ceil(static_cast<double>(messages) * std::clamp(1.2 * kRoundSeconds / slowest, 2.0, kMostGrowth)));
-      mine = seconds(messages, from, to);
     }
-    for (int round = 1; round < kRounds; ++round) mine = std::min(mine, seconds(messages, from, to));
-    return static_cast<double>(messages * bytes_) / mine;
   }
 
  private:
@@ -56,6 +58,9 @@ class LinkClock {
     group_.barrier();
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < messages; ++i) world_.send_receive(received_, from, sent_, to, stream_, "a probe of links");
+    // By the sender's clock and until the receiver has all of it, a rank that comes late makes it longer, never
+    // shorter.
+    world_.send_receive(answer_received_, to, answer_sent_, from, stream_, "an answer to a probe of links");
     stream_.synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
@@ -70,6 +75,7 @@ class LinkClock {
   Stream& stream_;
   int64_t bytes_ = 0;
   Tensor received_, sent_;
+  Tensor answer_received_, answer_sent_;
 };
 
 double median(std::vector<double> values) {
@@ -146,7 +152,7 @@ std::vector<Link> measure_links(Communicator& world, ProcessGroup& group, const 
       const int from = receives ? machines.counterpart(rank, before) : Communicator::kNobody;
       const int to = sends ? machines.counterpart(rank, next) : Communicator::kNobody;
       const double rate = clock.rate(from, to);
-      if (receives) found += fmt::format("{} {} {:.0f}\n", from, rank, rate);
+      if (sends) found += fmt::format("{} {} {:.0f}\n", rank, to, rate);
     }
   }
   std::vector<Link> links;

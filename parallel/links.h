@@ -2,8 +2,8 @@
 //
 // A link is from a rank to the rank in the same place on the next machine, and to that on the machine before. They are
 // measured by messages of their own, as a collective says only that one of its links is slow: in turns, so that a
-// machine sends or receives and does not do both, the best of several rounds, as other work on the machines takes
-// time too.
+// machine sends or receives and does not do both, by the sender's clock until the receiver answers, the best of several
+// rounds, as other work on the machines takes time too.
 #pragma once
 
 #include <optional>

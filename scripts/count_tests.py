@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Adds up the JUnit reports of ctest: the failed tests, why tests were skipped, and one last line with the counts.
+"""Adds up the JUnit reports of ctest: the failed tests with the last lines they printed, why tests were skipped, and one
+last line with the counts.
 
     count_tests.py REPORT.xml...     exit code 1 when a test failed or none ran
 """
@@ -11,6 +12,14 @@ import xml.etree.ElementTree
 
 # The reason a GoogleTest gives to GTEST_SKIP() follows the file and line; other tests print "skipped: reason".
 REASON = re.compile(r"Skipped\n(.+)|^skipped: (.+)$", re.MULTILINE)
+
+TAIL = 40  # lines that are shown of a failed test, of
+COLUMNS = 400  # at most
+
+
+def tail(case):
+    lines = (case.findtext("system-out") or "").rstrip().splitlines()[-TAIL:]
+    return "".join(f"\n    {line[:COLUMNS]}" for line in lines)
 
 
 def skip_reason(case):
@@ -34,9 +43,9 @@ def main(reports):
             elif is_skipped(case):
                 reasons[skip_reason(case)] += 1
             else:
-                failed.append(f"{report}: {case.get('name')}")
-    for name in failed:
-        print(f"FAILED {name}")
+                failed.append(f"{report}: {case.get('name')}{tail(case)}")
+    for test in failed:
+        print(f"FAILED {test}")
     for reason, count in reasons.most_common():
         print(f"skipped {count}: {reason}")
     print(f"{passed} passed, {len(failed)} failed, {sum(reasons.values())} skipped")

@@ -36,7 +36,7 @@ bool TransferGrowth::judge(double step_ms, const std::map<std::string, double>& 
   const std::optional<TransferTime> grown = most_grown(step_ms, times);
   const bool looks_at_long_ones = at_long_ones_.due(measured_, sum > 0 && sum >= kLongShare * step_ms);
   const bool looks_at_growth = at_growth_.due(measured_, grown.has_value());
-  if (looks_at_long_ones || looks_at_growth) time_ = grown ? *grown : longest(step_ms, times);
+  time_ = grown ? *grown : longest(step_ms, times);
   if (grown) return looks_at_long_ones || looks_at_growth;
   for (const auto& [kind, ms] : times) {
     std::deque<double>& values = earlier_[kind];
@@ -47,9 +47,10 @@ bool TransferGrowth::judge(double step_ms, const std::map<std::string, double>& 
 }
 
 TransferTime TransferGrowth::longest(double step_ms, const std::map<std::string, double>& times) const {
-  const auto& [kind, ms] =
-      *std::max_element(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return {.kind = kind, .ms = ms, .step_ms = step_ms};
+  const auto found =
+      std::max_element(times.begin(), times.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (found == times.end()) return {.step_ms = step_ms};
+  return {.kind = found->first, .ms = found->second, .step_ms = step_ms};
 }
 
 std::optional<TransferTime> TransferGrowth::most_grown(double step_ms,

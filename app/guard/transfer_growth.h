@@ -15,7 +15,7 @@ namespace octavo {
 
 // A kind of collective that stands out.
 struct TransferTime {
-  std::string kind;
+  std::string kind = {};
   double ms = 0;  // a step
   double step_ms = 0;
   std::optional<double> before_ms = {};  // the median of earlier steps, where it was much less
@@ -26,7 +26,7 @@ class TransferGrowth {
   // Of each measured step once, milliseconds by kind. True where the links should be looked at: again and again while
   // that lasts, each time after twice as many steps.
   bool judge(double step_ms, const std::map<std::string, double>& times);
-  // Of the last one where they should.
+  // Of the last of them, the kind that has grown most, or else takes longest.
   const TransferTime& time() const { return time_; }
   // The cause is known: from here on that is what it takes.
   void forget() { earlier_.clear(); }

@@ -2,21 +2,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/format.h"
 #include "core/log.h"
 
 namespace octavo {
-
-namespace {
-
-bool same_places(const std::vector<SlowLinks>& a, const std::vector<SlowLinks>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const SlowLinks& one, const SlowLinks& other) { return one.same_place(other); });
-}
-
-}  // namespace
 
 std::string describe(const SlowLinks& links, const TransferTime& time, const Machines& machines,
                      std::span<const std::string> hosts) {
@@ -62,9 +52,7 @@ bool LinkWatch::judge(const StepResult& result, const std::vector<std::string>& 
       if (!is_new) found->second = std::min(found->second, ms);
     }
   }
-  const bool grown = growth_.judge(result.step_ms, least);
-  if (grown) time_ = growth_.time();
-  return grown || !suspected_.empty();
+  return growth_.judge(result.step_ms, least) || suspects_.wants_look();
 }
 
 // NCCL takes memory for the first message between two ranks, and a run must not end for want of it.
@@ -85,16 +73,11 @@ void LinkWatch::probe(const Tensor& scratch) {
   const Machines& machines = runtime_.mesh().machines();
   const std::vector<Link> links =
       measure_links(runtime_.mesh().world(), runtime_.group(), machines, scratch, runtime_.stream());
-  if (runtime_.group().is_root()) judge(find_slow_links(links, machines));
-}
-
-void LinkWatch::judge(const std::vector<SlowLinks>& found) {
-  const bool confirmed = !found.empty() && same_places(found, suspected_);
-  suspected_ = confirmed ? std::vector<SlowLinks>() : found;
-  if (!confirmed || same_places(found, named_)) return;
-  named_ = found;
-  growth_.forget();
-  for (const SlowLinks& links : found) log_warning("{}", describe(links, time_, runtime_.mesh().machines(), hosts_));
+  if (!runtime_.group().is_root()) return;
+  for (const SlowLinks& slow : suspects_.judge(find_slow_links(links, machines))) {
+    log_warning("{}", describe(slow, growth_.time(), machines, hosts_));
+    growth_.forget();
+  }
 }
 
 }  // namespace octavo

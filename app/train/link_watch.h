@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/guard/link_suspects.h"
 #include "app/guard/transfer_growth.h"
 #include "app/run/collective_times.h"
 #include "app/run/runtime.h"
@@ -43,7 +44,6 @@ class LinkWatch {
  private:
   bool has_room();
   bool judge(const StepResult& result, const std::vector<std::string>& of_ranks);
-  void judge(const std::vector<SlowLinks>& found);
 
   Runtime& runtime_;
   int64_t every_ = 0;  // 0: never
@@ -54,9 +54,7 @@ class LinkWatch {
   // Of rank 0.
   std::vector<std::string> hosts_;  // by machine
   TransferGrowth growth_;
-  TransferTime time_;                 // for which the links are looked at
-  std::vector<SlowLinks> suspected_;  // by the last look
-  std::vector<SlowLinks> named_;
+  LinkSuspects suspects_;
 };
 
 }  // namespace octavo

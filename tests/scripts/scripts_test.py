@@ -55,6 +55,7 @@ needs a GPU
         self.assertEqual(lines[-1], "1 passed, 2 failed, 2 skipped")
         self.assertIn("skipped 1: needs a GPU", lines)
         self.assertIn("skipped 1: no tool", lines)
+        self.assertEqual(lines[1], "    wrong", "what a failed test printed follows it")
 
     def test_all_passed(self):
         code, lines = self.run_main('<testsuite><testcase name="a" status="run"/></testsuite>')

@@ -156,15 +156,15 @@ class SeveralHostsTest(LaunchedHosts):
 class SlowLinkTest(Hosts):
     """Every host sends 100 Mbit/s, and one of them less."""
 
-    EVEN = "tbf rate 100mbit burst 64kb latency 100ms"
-    SLOW = "tbf rate 20mbit burst 64kb latency 100ms"
+    EVEN = "tbf rate 100mbit burst 256kb latency 100ms"  # bursts are longer than a busy machine is late
+    SLOW = "tbf rate 10mbit burst 64kb latency 100ms"
     # (host, its ranks, whom it sends to where there are two hosts, the collective, milliseconds, the step's)
     WARNING = re.compile(r"slow link: (\w+) \(ranks? ([\d to]+)\) sends [\d.]+ MB/s(?: to (\w+))?, the other links carry [\d.]+ MB/s; "
                          r"ranks wait for it in (.+): (\d+) ms of a step of (\d+) ms, (.*)")
 
     def long(self, **changes):
-        sections = {"model": {"hidden_size": 128, "intermediate_size": 384, "num_heads": 4, "num_kv_heads": 2},
-                    "training": {"steps": 1_000_000, "global_batch_size": 12, "micro_batch_size": 1},
+        sections = {"model": {"hidden_size": 64, "intermediate_size": 192, "num_heads": 4, "num_kv_heads": 2},
+                    "training": {"steps": 1_000_000, "global_batch_size": 6, "micro_batch_size": 1},
                     "optimizer": {"schedule": "constant"}, "logging": {"links_every": 1},
                     "parallel": {"data_parallel_replicate": 1}} | changes
         return self.ten_steps(**sections)
@@ -188,7 +188,10 @@ class SlowLinkTest(Hosts):
             self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 12, process, seconds=120)
             self.assertEqual(self.warnings(), [])
             self.hosts.set_link(slow_later, self.SLOW)
-        self.wait_for(lambda: self.warnings(), process, seconds=240)
+        try:
+            self.wait_for(lambda: self.warnings(), process, seconds=400)
+        except AssertionError as error:
+            raise AssertionError(self.log()[-4000:]) from error
         lines = metrics_lines(self.dir / "log/metrics.jsonl")
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines + 5, process, seconds=120)
         self.stop(process)
@@ -201,7 +204,7 @@ class SlowLinkTest(Hosts):
         self.assertEqual((host, ranks), ("host1", "2 to 3"))
         self.assertRegex(collective, r"\A(all_gather of weights|reduce_scatter of gradients) \(world axis\)\Z")
         self.assertLess(int(ms), int(step_ms))
-        self.assertRegex(beside, r"\A\d+ ms at the rate of the others\Z")
+        self.assertRegex(beside, r"\A(\d+ ms at the rate of the others|beside \d+ ms before)\Z")  # the latter in noise
 
     def test_a_host_that_comes_to_send_slowly_is_named(self):
         self.start_hosts(3, self.EVEN)
@@ -214,7 +217,8 @@ class SlowLinkTest(Hosts):
 
     def test_copies_on_two_hosts_wait_in_their_sum(self):
         self.start_hosts(2, self.EVEN)
-        config = self.long(parallel={"data_parallel_replicate": 2})
+        config = self.long(parallel={"data_parallel_replicate": 2},
+                           training={"steps": 1_000_000, "global_batch_size": 4, "micro_batch_size": 1})
         host, ranks, whom, collective, *_ = self.run_until_named(2, config, slow_from_start="host1")
         self.assertEqual((host, ranks, whom), ("host1", "2 to 3", "host0"))
         self.assertEqual(collective, "all_reduce of gradients (replicate axis)")
