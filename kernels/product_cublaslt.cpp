@@ -14,6 +14,7 @@
 
 #include "core/cuda_check.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "kernels/tuned_algorithms.h"
 
 namespace octavo::cuda {
@@ -253,14 +254,10 @@ size_t fastest_candidate(const Run& r, const Candidates& candidates, Stream& str
     const double fastest = first_time(*std::ranges::min_element(running, {}, first_time));
     std::erase_if(running, [&](size_t i) { return first_time(i) > kOutOfTheRunning * fastest; });
   }
-  const auto median = [&](size_t i) {
-    std::nth_element(times[i].begin(), times[i].begin() + kRounds / 2, times[i].end());
-    return times[i][kRounds / 2];
-  };
   size_t best = running.front();
-  double best_ms = median(best) * (best == 0 ? kClearlyFaster : 1);
+  double best_ms = median(times[best]) * (best == 0 ? kClearlyFaster : 1);
   for (const size_t i : running) {
-    if (const double ms = median(i); ms < best_ms) {
+    if (const double ms = median(times[i]); ms < best_ms) {
       best_ms = ms;
       best = i;
     }

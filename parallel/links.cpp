@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/median.h"
+
 namespace octavo {
 
 namespace {
@@ -77,12 +79,6 @@ class LinkClock {
   Tensor received_, sent_;
   Tensor answer_received_, answer_sent_;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double median_rate(std::span<const Link> links) {
   std::vector<double> rates;

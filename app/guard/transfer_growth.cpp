@@ -1,7 +1,8 @@
 #include "app/guard/transfer_growth.h"
 
 #include <algorithm>
-#include <vector>
+
+#include "core/median.h"
 
 namespace octavo {
 
@@ -12,12 +13,6 @@ constexpr size_t kWindow = 20;        // of earlier values
 constexpr size_t kLeastValues = 3;    // that a median is of
 constexpr double kGrowth = 1.5;       // beyond their median
 constexpr double kGrowthShare = 0.1;  // of the step, at least
-
-double median(const std::deque<double>& values) {
-  std::vector<double> sorted(values.begin(), values.end());
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[sorted.size() / 2];
-}
 
 }  // namespace
 
@@ -60,7 +55,7 @@ std::optional<TransferTime> TransferGrowth::most_grown(double step_ms,
   for (const auto& [kind, ms] : times) {
     const auto values = earlier_.find(kind);
     if (values == earlier_.end() || values->second.size() < kLeastValues) continue;
-    const double before = median(values->second);
+    const double before = median({values->second.begin(), values->second.end()});
     if (ms < kGrowth * before || ms - before < most) continue;
     most = ms - before;
     found = {.kind = kind, .ms = ms, .step_ms = step_ms, .before_ms = before};

@@ -9,6 +9,7 @@
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "data/sample_batch.h"
 
 namespace octavo {
@@ -51,12 +52,6 @@ Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 Bench::Bench(const Config& config, Runtime& runtime)
     : config_(config), runtime_(runtime), model_(config, false, runtime), state_(model_.state()) {

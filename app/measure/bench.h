@@ -50,8 +50,6 @@ class Bench {
   int64_t targets_ = 0;  // of a step, all ranks'
 };
 
-double median(std::vector<double> values);
-
 // Throughput of a run whose steps took `step_times`, in milliseconds: parameters, compute (the dtype), seq_len,
 // micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
 // GPUs mfu.

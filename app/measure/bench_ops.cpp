@@ -5,6 +5,7 @@
 
 #include "app/measure/bench.h"
 #include "core/error.h"
+#include "core/median.h"
 
 namespace octavo {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <random>
 
-#include "app/measure/bench.h"
 #include "core/arena.h"
+#include "core/median.h"
 #include "kernels/matmul.h"
 #include "kernels/multiply_adds.h"
 

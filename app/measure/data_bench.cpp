@@ -3,7 +3,7 @@
 #include <chrono>
 #include <vector>
 
-#include "app/measure/bench.h"
+#include "core/median.h"
 #include "data/loader.h"
 
 namespace octavo {

@@ -14,8 +14,8 @@
 #include "app/config/config.h"
 #include "app/guard/link_suspects.h"
 #include "app/guard/transfer_growth.h"
-#include "app/run/collective_times.h"
 #include "app/run/runtime.h"
+#include "app/train/collective_times.h"
 #include "app/train/step_results.h"
 #include "parallel/links.h"
 

@@ -1,4 +1,4 @@
-#include "app/run/collective_times.h"
+#include "app/train/collective_times.h"
 
 #include <cstring>
 
