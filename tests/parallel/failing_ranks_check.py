@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 TIMEOUT_S = 1.5
 RANKS = 3
@@ -36,6 +37,12 @@ def start(failure, collective, options=()):
     return result.returncode, lines, codes, time.monotonic() - begin
 
 
+def start_each(cases):
+    """Of each case the arguments of start() and what it returns. Two at a time, as they wait for time limits."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from zip(cases, pool.map(lambda case: start(*case), cases))
+
+
 class FailingRanks(unittest.TestCase):
     def check_message(self, lines, where, missing):
         self.assertEqual(len(lines), 1, lines)
@@ -55,36 +62,36 @@ class FailingRanks(unittest.TestCase):
                                    r"rank 2 has not come to it$")
 
     def test_a_rank_that_ends_while_it_is_waited_for(self):
-        for failure in ("exits", "killed"):
+        cases = [(failure, "files", LOOK_ON) for failure in ("exits", "killed")]
+        for (failure, *_), (_, lines, codes, seconds) in start_each(cases):
             with self.subTest(failure=failure):
-                _, lines, codes, seconds = start(failure, "files", LOOK_ON)
                 self.assertEqual(len(lines), 1, lines)
                 self.assertRegex(lines[0], r"octavo: rank [01]: reading the checkpoint failed: rank 2 is gone$")
                 self.assertEqual({codes[rank] for rank in (0, 1) if rank in codes}, {1})
                 self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
 
     def test_a_rank_that_hangs(self):
-        for failure in ("sleeps", "stopped"):
-            for collective, where in (("all_reduce", "all_reduce of gradients (world axis)"), ("barrier", "barrier"),
-                                      ("agreement", "agreement"), ("finalize", "MPI_Finalize")):
-                with self.subTest(failure=failure, collective=collective):
-                    code, lines, _, seconds = start(failure, collective)
-                    self.check_message(lines, where, "rank 2 has not come to it")
-                    self.assertEqual(code, 1)
-                    self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
+        places = {"all_reduce": "all_reduce of gradients (world axis)", "barrier": "barrier", "agreement": "agreement",
+                  "finalize": "MPI_Finalize"}
+        cases = [(failure, collective) for failure in ("sleeps", "stopped") for collective in places]
+        for (failure, collective), (code, lines, _, seconds) in start_each(cases):
+            with self.subTest(failure=failure, collective=collective):
+                self.check_message(lines, places[collective], "rank 2 has not come to it")
+                self.assertEqual(code, 1)
+                self.assertLess(seconds, TIMEOUT_S * 4 + SLACK_S)
 
     def test_a_rank_that_ends_unseen_by_mpirun(self):
-        for failure in ("exits", "fails", "killed"):
+        cases = [(failure, "all_reduce", LOOK_ON) for failure in ("exits", "fails", "killed")]
+        for (failure, *_), (_, lines, codes, _) in start_each(cases):
             with self.subTest(failure=failure):
-                _, lines, codes, _ = start(failure, "all_reduce", LOOK_ON)
                 self.check_message(lines, "all_reduce of gradients (world axis)", "rank 2 (is gone|has not come to it)")
                 # The one that reports exits with 1; MPI kills the other and the shell that would print its exit code.
                 self.assertEqual({codes[rank] for rank in (0, 1) if rank in codes}, {1})
 
     def test_a_rank_that_ends_seen_by_mpirun(self):
-        for failure in ("exits", "fails", "killed"):
+        for (failure, _), (code, *_) in start_each([(failure, "all_reduce") for failure in ("exits", "fails", "killed")]):
             with self.subTest(failure=failure):
-                self.assertNotEqual(start(failure, "all_reduce")[0], 0)
+                self.assertNotEqual(code, 0)
 
 
 if __name__ == "__main__":
