@@ -44,9 +44,10 @@ class BenchTest(Scratch):
                 result = json.loads(self.bench("--json", *sizes, ranks=ranks, warmup=2, steps=5).out)
                 self.assertEqual(result["global_batch_size"], batch)
                 self.assertEqual(result.get("one_micro_batch", {}).get("global_batch_size"), smallest)
-                if smallest:
-                    self.assertGreater(result["one_micro_batch"]["wps"], 0)
-                    self.assertLess(result["one_micro_batch"]["step_ms"], result["step_ms"])
+                for regime, sequences in ((result, batch), (result.get("one_micro_batch"), smallest)):
+                    if regime:
+                        tokens_a_step = regime["wps"] * ranks * regime["step_ms"] / 1000
+                        self.assertAlmostEqual(tokens_a_step / (sequences * result["seq_len"]), 1, delta=1e-3)
                 said = "with one micro-batch a step: step " in self.bench(*sizes, ranks=ranks).out
                 self.assertEqual(said, smallest is not None)
 
