@@ -27,7 +27,7 @@ struct AdamwStep {
   AdamwOptions options;
   AdamwScales scales;
   uint64_t random_key;
-  uint64_t first_index;
+  MatrixStretch stretch;
 };
 
 // M neighbours, moved at once; they are aligned to as many bytes.
@@ -75,9 +75,11 @@ __device__ void adamw_update(const AdamwStep<uint8_t, uint16_t>& step, float cli
   Packed<uint16_t, M> exp_avg_sq(step.exp_avg_sq + i);
   load_floats(step.grad + i, grad);
   load_floats(step.master + i, master);
+  uint64_t index[M];
+  step.stretch.indices(i, index);
 #pragma unroll
   for (int j = 0; j < M; ++j) {
-    const uint32_t random = moment_bits(step.random_key, step.first_index + i + j);
+    const uint32_t random = moment_bits(step.random_key, index[j]);
     adamw_with_codes<RoundedMath>(step.options, step.scales, RoundedMath::multiply(clip, grad[j]), random, master[j],
                                   exp_avg.values[j], exp_avg_sq.values[j]);
     largest.add_word(__float_as_uint(master[j]));
@@ -124,7 +126,7 @@ void adamw_moments(const Adamw& args, Stream& stream) {
                                       .options = args.options,
                                       .scales = AdamwScales(args.options),
                                       .random_key = args.random_key,
-                                      .first_index = static_cast<uint64_t>(args.first_index)};
+                                      .stretch = args.stretch};
   const FlatShape shape =
       flat_shape<kPerThread>(step.n, step.master, step.exp_avg, step.exp_avg_sq, step.grad, step.weight);
   auto* kernel = shape.aligned ? adamw_kernel<kPerThread, First, Second> : adamw_kernel<1, First, Second>;

@@ -16,6 +16,7 @@
 #include <cmath>
 
 #include "core/stream.h"
+#include "kernels/matrix_stretch.h"
 
 namespace octavo {
 
@@ -50,9 +51,9 @@ struct Adamw {
   Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
   Tensor skip = {};            // optional [1] float32: nothing is updated where it is not 0 (kernels/skip_update.h)
   AdamwOptions options;
-  // With codes: the key of the step's random bits, and the index of the first element, which has them wherever it lies.
+  // With codes: the key of the step's random bits, and the elements' indices, which have them wherever they lie.
   uint64_t random_key = 0;
-  int64_t first_index = 0;
+  MatrixStretch stretch = {};
 };
 void adamw(const Adamw& args, Stream& stream);
 

@@ -1,5 +1,7 @@
 #include "kernels/adamw_float8.h"
 
+#include <algorithm>
+
 #include "core/dtype.h"
 #include "core/error.h"
 #include "kernels/cpu_optimizer.h"
@@ -15,15 +17,21 @@ void adamw_float8(const Adamw& args) {
   const float clip = clip_factor(o.grad_clip, args.grad_sum_of_squares);
   const AdamwScales scales(o);
   if (skips(args.skip)) return update_amax<float>(args.amax, args.master);
-  const auto first = static_cast<uint64_t>(args.first_index);
   float* master = args.master.data<float>();
   const float* grad = args.grad.data<float>();
   auto* exp_avg = static_cast<uint8_t*>(args.exp_avg.raw());
   auto* exp_avg_sq = static_cast<uint16_t*>(args.exp_avg_sq.raw());
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t random = moment_bits(args.random_key, first + static_cast<uint64_t>(i));
-    adamw_with_codes<RoundedMath>(o, scales, clip * grad[i], random, master[i], exp_avg[i], exp_avg_sq[i]);
+  constexpr int64_t kBlock = 4096;
+#pragma omp parallel for
+  for (int64_t block = 0; block < n; block += kBlock) {
+    const auto update_row = [&](int64_t from, int64_t to, uint64_t index) {
+#pragma omp simd
+      for (int64_t i = from; i < to; ++i) {
+        const uint32_t random = moment_bits(args.random_key, index + static_cast<uint64_t>(i - from));
+        adamw_with_codes<RoundedMath>(o, scales, clip * grad[i], random, master[i], exp_avg[i], exp_avg_sq[i]);
+      }
+    };
+    for_each_row(args.stretch, block, std::min(block + kBlock, n), update_row);
   }
   publish(args.master, args.amax, args.weight);
 }

@@ -18,8 +18,7 @@ void random_normal(const RandomNormal& args, Stream& stream);
 namespace cpu {
 
 // The elements of one row.
-void fill_row(const RandomNormal& args, float* out, int64_t count, int64_t first_index) {
-  const auto first = static_cast<uint64_t>(first_index);
+void fill_row(const RandomNormal& args, float* out, int64_t count, uint64_t first) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t bits = random_bits(args.key, first + static_cast<uint64_t>(i));
@@ -30,17 +29,12 @@ void fill_row(const RandomNormal& args, float* out, int64_t count, int64_t first
 void random_normal(const RandomNormal& args) {
   constexpr int64_t kBlock = 4096;
   const int64_t n = args.out.numel();
-  const bool one_row = args.columns == args.row_stride;
   float* out = args.out.data<float>();
 #pragma omp parallel for
   for (int64_t block = 0; block < n; block += kBlock) {
     const int64_t end = std::min(block + kBlock, n);
-    for (int64_t i = block, next; i < end; i = next) {
-      const int64_t place = args.begin + i;
-      const int64_t row = place / args.columns;
-      next = one_row ? end : std::min(end, (row + 1) * args.columns - args.begin);
-      fill_row(args, out + i, next - i, args.first_index + row * args.row_stride + place % args.columns);
-    }
+    for_each_row(args.stretch, block, end,
+                 [&](int64_t i, int64_t next, uint64_t first) { fill_row(args, out + i, next - i, first); });
   }
 }
 
@@ -48,9 +42,7 @@ void random_normal(const RandomNormal& args) {
 
 void random_normal(const RandomNormal& args, Stream& stream) {
   expect_tensor(args.out, "random_normal out", DType::kFloat32, {args.out.numel()});
-  CHECK(args.begin >= 0 && args.first_index >= 0 && 1 <= args.columns && args.columns <= args.row_stride,
-        "random_normal: elements from {} of rows of {} that lie {} apart, from index {}", args.begin, args.columns,
-        args.row_stride, args.first_index);
+  expect_stretch(args.stretch, "random_normal");
   const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
   if (timer.planned()) return;
   if constexpr (kHasCuda) {

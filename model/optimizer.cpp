@@ -75,6 +75,9 @@ void Optimizer::begin(Stream& stream) const {
 
 // Padding after a piece needs no update: its gradients are zero and so it stays zero.
 void Optimizer::find_segments() {
+  const bool codes = config_.state_dtype == DType::kFloat8E4M3;
+  // Random bits are of the place in the whole model, the same on every mesh and of every copy.
+  const ParameterLayout whole = parameters_->layout().whole();
   for (const ParameterPiece& piece : parameters_->pieces()) {
     const size_t unit = piece.spec->unit;
     const OptimizerState& exp_avg = state(kFirstMomentState);
@@ -86,16 +89,19 @@ void Optimizer::find_segments() {
                             : Tensor();
     const Tensor weight = fp8 ? Tensor() : parameters_->weight(piece);
     const int64_t end = piece.offset + piece.end - piece.begin;
-    const int64_t first = piece.spec->offset + piece.begin;
+    MatrixStretch stretch = piece.spec->stretch(piece.begin);
+    stretch.first_index += whole.find(piece.spec->name).offset;
     Segment* last = segments_.empty() ? nullptr : &segments_.back();
     const auto follows = [&](const Tensor& before) {
       if (before.defined() != weight.defined()) return false;
       return !weight.defined() || static_cast<char*>(before.raw()) + before.bytes() == weight.raw();
     };
-    const bool joins =
-        last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
-        last->amax.raw() == amax.raw() && follows(last->weight) &&
-        (config_.state_dtype != DType::kFloat8E4M3 || last->first + end - last->begin == first + end - piece.offset);
+    const auto continues = [&](const MatrixStretch& before) {
+      return before.is_one_row() && stretch.is_one_row() &&
+             before.index(piece.offset - last->begin) == stretch.index(0);
+    };
+    const bool joins = last != nullptr && last->decayed == piece.spec->decayed() && last->end == piece.offset &&
+                       last->amax.raw() == amax.raw() && follows(last->weight) && (!codes || continues(last->stretch));
     if (!joins) {
       segments_.push_back({.begin = piece.offset,
                            .end = end,
@@ -104,7 +110,7 @@ void Optimizer::find_segments() {
                            .exp_avg_sq = exp_avg_sq.of(piece),
                            .weight = weight,
                            .amax = amax,
-                           .first = first});
+                           .stretch = stretch});
       continue;
     }
     last->end = end;
@@ -160,7 +166,7 @@ void Optimizer::update_with_adamw(int64_t step, double lr, const Tensor& skip, S
                        .grad_clip = static_cast<float>(config_.grad_clip),
                        .step = step},
            .random_key = mix_bits(static_cast<uint64_t>(step)),
-           .first_index = segment.first},
+           .stretch = segment.stretch},
           stream);
   }
 }

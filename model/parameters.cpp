@@ -32,6 +32,11 @@ int64_t ParameterSpec::whole_index(int64_t i) const {
   return (row_begin + i / shape[1]) * whole_shape[1] + column_begin + i % shape[1];
 }
 
+MatrixStretch ParameterSpec::stretch(int64_t begin) const {
+  if (shape.size() < 2) return {.begin = begin};
+  return {.first_index = whole_index(0), .begin = begin, .columns = shape[1], .row_stride = whole_shape[1]};
+}
+
 ColumnRange ParameterSpec::columns() const {
   if (shape.size() < 2 || shape[1] == whole_shape[1]) return {};
   return {column_begin, column_begin + shape[1]};
@@ -179,16 +184,11 @@ Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, c
 }
 
 void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream) {
-  RandomNormal values{.out = out,
-                      .key = hash_name(seed, spec.name),
-                      .mean = spec.init_std == 0 ? 1.0f : 0.0f,
-                      .deviation = static_cast<float>(spec.init_std),
-                      .begin = begin};
-  if (spec.shape.size() == 2) {
-    values.first_index = spec.whole_index(0);
-    values.columns = spec.shape[1];
-    values.row_stride = spec.whole_shape[1];
-  }
+  const RandomNormal values{.out = out,
+                            .key = hash_name(seed, spec.name),
+                            .mean = spec.init_std == 0 ? 1.0f : 0.0f,
+                            .deviation = static_cast<float>(spec.init_std),
+                            .stretch = spec.stretch(begin)};
   random_normal(values, stream);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "kernels/matrix_stretch.h"
 #include "model/column_range.h"
 #include "model/config.h"
 #include "model/linear_spec.h"
@@ -43,6 +44,8 @@ struct ParameterSpec {
   int64_t numel() const;
   // The place in the flattened whole parameter of element i of the flattened part.
   int64_t whole_index(int64_t i) const;
+  // Those of the elements from `begin` on.
+  MatrixStretch stretch(int64_t begin) const;
   // The columns that the part has; none: all of them. Flattened row by row, they hold element i of the part at
   // column_offset() + i.
   ColumnRange columns() const;
@@ -71,6 +74,8 @@ class ParameterLayout {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   // That of another of the ranks that divide each layer; of which this is one.
   ParameterLayout of_rank(int64_t rank) const { return ParameterLayout(config_, {.rank = rank, .size = tensor_.size}); }
+  // That of a rank that has all of every layer.
+  ParameterLayout whole() const { return ParameterLayout(config_); }
   const TensorRank& tensor() const { return tensor_; }
   // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there
   // is none.

@@ -226,7 +226,7 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
   for (int64_t step = 1; step <= 3; ++step) {
     const Array grad = random(kCount);
     Adamw adam = args(whole, grad, step);
-    adam.first_index = 12345;
+    adam.stretch.first_index = 12345;
     adamw(adam, stream_);
     const Adamw all = args(parts, grad, step);
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 337}, {337, 338}, {338, kCount}}) {
@@ -234,10 +234,39 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
       for (Tensor* tensor : {&part.master, &part.exp_avg, &part.exp_avg_sq, &part.grad}) {
         *tensor = tensor->rows(begin, end);
       }
-      part.first_index = 12345 + begin;
+      part.stretch.first_index = 12345 + begin;
       adamw(part, stream_);
     }
     EXPECT_EQ(whole, parts);
+  }
+}
+
+// As ranks hold the weights of linears that are divided by their inputs.
+TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
+  constexpr int64_t kRows = 29, kColumns = 37;
+  const State before = start(kRows * kColumns);
+  const Array grad = random(kRows * kColumns);
+  State whole = before;
+  adamw(args(whole, grad, 1), stream_);
+  for (const auto& [first, columns] : {std::pair<int64_t, int64_t>{0, 1}, {1, 5}, {6, 31}, {0, 37}}) {
+    for (const int64_t begin : {0, 1, 28}) {
+      const int64_t n = kRows * columns - begin;
+      const auto place = [&](int64_t i) { return (begin + i) / columns * kColumns + first + (begin + i) % columns; };
+      State part(n);
+      Array part_grad(DType::kFloat32, {n});
+      for (int64_t i = 0; i < n; ++i) {
+        part.master.set(i, before.master.at(place(i)));
+        part_grad.set(i, grad.at(place(i)));
+      }
+      Adamw adam = args(part, part_grad, 1);
+      adam.stretch = {.first_index = first, .begin = begin, .columns = columns, .row_stride = kColumns};
+      adamw(adam, stream_);
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(part.m(i), whole.m(place(i))) << columns << " columns from " << begin << ": " << i;
+        ASSERT_EQ(part.exp_avg_sq.at(i), whole.exp_avg_sq.at(place(i)));
+        ASSERT_EQ(part.master.at(i), whole.master.at(place(i)));
+      }
+    }
   }
 }
 

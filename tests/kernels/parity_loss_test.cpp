@@ -231,10 +231,16 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
 // Bit by bit, the random roundings too.
 TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
   struct Case {
-    int64_t n, offset, grad_offset;
+    int64_t n, offset, grad_offset, columns;
   };
-  for (const auto& [n, offset, grad_offset] :
-       {Case{1, 0, 0}, {7, 1, 1}, {4096, 0, 0}, {4096, 1, 0}, {10007, 0, 0}, {10007, 13, 13}, {10007, 2, 3}}) {
+  for (const auto& [n, offset, grad_offset, columns] : {Case{1, 0, 0, 1},
+                                                        {7, 1, 1, 1},
+                                                        {4096, 0, 0, 1000},
+                                                        {4096, 1, 0, 500},
+                                                        {10007, 0, 0, 3},
+                                                        {10007, 13, 13, 1},
+                                                        {10007, 2, 3, 999},
+                                                        {10007, 0, 0, 128}}) {
     Twin master(DType::kFloat32, {n}, offset);
     Twin exp_avg(DType::kFloat8E4M3, {n}, offset);
     Twin exp_avg_sq(DType::kBFloat16, {n}, offset);
@@ -262,7 +268,7 @@ TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
                .grad_sum_of_squares = norm.on(s),
                .options = {.lr = 0.01f, .weight_decay = 0.1f, .grad_clip = step == 2 ? 0.0f : 1.0f, .step = step},
                .random_key = 1000 + static_cast<uint64_t>(step),
-               .first_index = 77},
+               .stretch = {.first_index = 77, .begin = 13, .columns = columns, .row_stride = 1000}},
               s);
       });
       for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq, &weight, &amax}) expect_equal_bytes(*twin, "adamw");

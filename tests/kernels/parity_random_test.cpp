@@ -14,15 +14,13 @@ TEST_F(ParityTest, RandomNormal) {
           Twin out(DType::kFloat32, {n}, offset);
           poison(out);
           on_both([&](Stream& s) {
-            random_normal({.out = out.on(s),
-                           .key = 0x9876543210fedcbaull + static_cast<uint64_t>(n),
-                           .mean = 0.25f,
-                           .deviation = 0.02f,
-                           .begin = begin,
-                           .first_index = 3 * columns + 1,
-                           .columns = columns,
-                           .row_stride = 1000},
-                          s);
+            random_normal(
+                {.out = out.on(s),
+                 .key = 0x9876543210fedcbaull + static_cast<uint64_t>(n),
+                 .mean = 0.25f,
+                 .deviation = 0.02f,
+                 .stretch = {.first_index = 3 * columns + 1, .begin = begin, .columns = columns, .row_stride = 1000}},
+                s);
           });
           SCOPED_TRACE(fmt::format("{} elements at {}, from {}, {} columns", n, offset, begin, columns));
           expect_equal_bytes(out, "random_normal");

@@ -81,6 +81,15 @@ class ResumeTest(Resuming):
             self.train(config, *where, f"parallel.data_parallel_replicate={replicate}", ranks=ranks)
             self.assert_close(self.losses(f"on{ranks}"), reference, 3e-4)
 
+    def test_moments_in_float8_of_copies_stay_the_same(self):
+        """Where the second of three ranks has a head of either kv head, at another place than the first and the third."""
+        model = {"hidden_size": 48, "num_heads": 6, "num_kv_heads": 2, "vocab_size": 276}
+        config = self.ten_steps(model=model, data={"seq_len": 33}, optimizer={"state_dtype": "float8"},
+                                training={"steps": 10, "micro_batch_size": 1, "check_every": 1})
+        reference, _ = self.reference(config)
+        self.train(config, "logging.dir=three", "checkpoint.dir=of_three", "parallel.tensor_parallel=3", ranks=3)
+        self.assert_close(self.losses("three"), reference, 3e-4)
+
     def test_moments_of_another_type(self):
         """Are converted, and go on: from nothing they would be far off."""
         for before, after in (("float32", "float8"), ("bfloat16", "float8"), ("float8", "float32"), ("float8", "bfloat16")):
