@@ -11,7 +11,19 @@ namespace octavo {
 namespace {
 
 constexpr int kMaxSteps = 1'000'000;  // of a benchmark
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
+
+// A number within bounds, which NaN is not; CLI::Range lets that pass, and CLI::PositiveNumber names bounds of 309
+// digits.
+CLI::Validator number(double least, double most) {
+  const auto check = [=](const std::string& text) {
+    double value = 0;
+    const bool within = CLI::detail::lexical_cast(text, value) && least <= value && value <= most;
+    return within ? "" : fmt::format("'{}', expected a number from {:g} to {:g}", text, least, most);
+  };
+  return CLI::Validator(check, fmt::format("from {:g} to {:g}", least, most));
+}
 
 // A command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
 Command on_root(std::function<int()> work) {
@@ -95,17 +107,17 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   auto* generate = app.add_subcommand("generate", "sample text from a checkpoint");
   generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();
   generate->add_option("--prompt", line.generate.prompt, "text to continue")->required();
-  generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")->check(CLI::PositiveNumber);
+  generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")
+      ->check(CLI::Range(int64_t{1}, kMaxTokens));
   generate->add_option("--samples", line.generate.samples, "texts, computed together; printed with a line --- between")
       ->check(CLI::Range(int64_t{1}, kMaxSamples));
   SamplingOptions& sampling = line.generate.sampling;
-  generate->add_option("--temperature", sampling.temperature, "0: the most likely token")
-      ->check(CLI::NonNegativeNumber);
-  generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")->check(CLI::NonNegativeNumber);
-  generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")
-      ->check(CLI::Range(0.0, 1.0));
+  generate->add_option("--temperature", sampling.temperature, "0: the most likely token")->check(number(0, 1e6));
+  generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")
+      ->check(CLI::Range(int64_t{0}, kMaxTokens));
+  generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")->check(number(0, 1));
   generate->add_option("--min-p", sampling.min_p, "among those so many times as likely as the most likely")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number(0, 1));
   generate
       ->add_option("--stop", line.generate.stop,
                    "TEXT that ends a sample and is not printed; may be given several times")
@@ -132,24 +144,24 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
   plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save");
   plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(CLI::Range(1, 1 << 20));
   plan->add_option("--network-gbps", line.plan.network_gbps, "Gbit/s of each GPU to other nodes")
-      ->check(CLI::PositiveNumber);
+      ->check(number(1e-6, 1e9));
   plan->add_option("--network-latency-us", line.plan.network_latency_us, "of one hop between nodes")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number(0, 1e9));
   plan->add_option("--network-oversubscription", line.plan.network_oversubscription,
                    "of the links between leaf switches; 1: none")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(number(1, 1e6))
       ->default_str("the machine's, or 1");
   plan->add_option("--failures-per-gpu-day", line.plan.failures_per_gpu_day, "interruptions of a GPU and day")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number(0, 1e6));
   plan->add_option("--restart-seconds", line.plan.restart_seconds, "from a failure to the next step")
-      ->check(CLI::PositiveNumber)
+      ->check(number(1e-6, 1e9))
       ->default_str("by the GPUs");
   plan->add_option("--save-seconds", line.plan.save_seconds, "that a checkpoint adds to its step")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number(0, 1e9));
   plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
   plan->add_flag("--published", line.plan.published, "predictions beside the published throughput of other systems");
   plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")
-      ->check(CLI::PositiveNumber)
+      ->check(number(1e-6, 1e9))
       ->default_str("");
   plan->add_flag("--all", line.plan.all, "every item of the memory and of the step, not the ten largest alone");
   plan->add_option("--html", line.plan.html, "FILE.html: a picture of the memory over the time of a step");

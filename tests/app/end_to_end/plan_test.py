@@ -119,6 +119,16 @@ class PlanTest(Scratch):
         self.assertLess(step_ms(), step_ms("--network-latency-us", 40))
         self.refused("plan", MODEL_8B, "--network-oversubscription", "0.5", mentions=["--network-oversubscription"])
 
+    def test_numbers_of_the_command_line(self):
+        for option, value, bounds in (("--network-gbps", "nan", "from 1e-06 to 1e+09"), ("--network-gbps", "0", "from 1e-06"),
+                                      ("--network-latency-us", "nan", "from 0"), ("--network-oversubscription", "nan", "from 1 to"),
+                                      ("--failures-per-gpu-day", "nan", "from 0"), ("--restart-seconds", "0", "from 1e-06"),
+                                      ("--save-seconds", "nan", "from 0"), ("--price-per-gpu-hour", "1e308", "to 1e+09"),
+                                      ("--price-per-gpu-hour", "dear", "from 1e-06")):
+            with self.subTest(option, value=value):
+                line = self.refused("plan", MODEL_8B, option, value, mentions=[f"{option}: '{value}', expected a number", bounds])
+                self.assertLess(len(line), 120)
+
     def test_search(self):
         found = self.plan(MODEL_8B, "--gpus", 8, "--search", "--price-per-gpu-hour", 2)["search"]
         self.assertEqual(len(found), 10)
