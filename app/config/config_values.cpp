@@ -123,10 +123,10 @@ bool Seed::read(const ConfigNode& node, uint64_t& value) const {
 
 bool Numbers::read(const ConfigNode& node, double& value) const {
   const std::optional<double> parsed = parse_number(node);
-  if (!parsed || (includes_low ? *parsed < low : *parsed <= low) ||
-      (includes_high ? *parsed > high : *parsed >= high)) {
-    return false;
-  }
+  const auto is_within = [this](double number) {
+    return (includes_low ? number >= low : number > low) && (includes_high ? number <= high : number < high);
+  };
+  if (!parsed || !is_within(*parsed) || !is_within(static_cast<float>(*parsed))) return false;
   value = *parsed;
   return true;
 }

@@ -71,7 +71,8 @@ struct Seed : PlainValue {
   bool read(const ConfigNode& node, uint64_t& value) const;
 };
 
-// Floating point, integers included; never infinite.
+// Floating point, integers included; never infinite. What computes with it has it in float32, so its bounds hold there
+// too.
 struct Numbers : PlainValue {
   double low;
   double high;
@@ -85,11 +86,11 @@ struct Numbers : PlainValue {
   bool read(const ConfigNode& node, double& value) const;
 };
 
-inline constexpr double kLargestNumber = 1e300;
-inline constexpr Numbers kPositive{0, kLargestNumber, false, true, "a number above 0"};
-inline constexpr Numbers kNonNegative{0, kLargestNumber, true, true, "a number of at least 0"};
+inline constexpr double kLargestNumber = std::numeric_limits<float>::max();
+inline constexpr Numbers kPositive{0, kLargestNumber, false, true, "a number above 0 as float32"};
+inline constexpr Numbers kNonNegative{0, kLargestNumber, true, true, "a number of at least 0 as float32"};
 inline constexpr Numbers kUnitInterval{0, 1, true, true, "a number from 0 to 1"};
-inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1"};
+inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1 as float32"};
 
 struct Flag : PlainValue {
   std::string expected() const { return "true or false"; }
@@ -172,7 +173,7 @@ struct SomeOf {
 struct NumberPair {
   const char* key;
 
-  std::string expected() const { return "two numbers [beta1, beta2], each at least 0 and below 1"; }
+  std::string expected() const { return "two numbers [beta1, beta2], each at least 0 and below 1 as float32"; }
   bool read(const ConfigNode& node, double& first, double& second) const;
 };
 

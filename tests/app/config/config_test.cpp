@@ -360,6 +360,16 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
   }
 }
 
+// The optimizer would divide zero by zero, or never move.
+TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
+  EXPECT_EQ(load("optimizer: {eps: 1e-40, lr: 1e38, ema_decay: 0.9999999}\n").optimizer.ema_decay, 0.9999999);
+  expect_error("optimizer: {eps: 1e-50}\n", {"optimizer.eps is '1e-50'", "a number above 0 as float32"});
+  expect_error("optimizer: {lr: 1e39}\n", {"optimizer.lr is '1e39'", "a number above 0 as float32"});
+  expect_error("training: {z_loss: 1e300}\n", {"training.z_loss is '1e300'", "a number of at least 0 as float32"});
+  expect_error("optimizer: {ema_decay: 0.99999999999}\n", {"optimizer.ema_decay", "below 1 as float32"});
+  expect_error("optimizer: {betas: [0.9, 0.99999999999]}\n", {"optimizer.betas", "below 1 as float32"});
+}
+
 TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {
   expect_error("model: {preset: llama3_9b}\n", {"model.preset is 'llama3_9b'", "llama3_8b", "llama3_405b"});
   expect_error("model: {preset: [llama3_8b]}\n", {"model.preset is a list", "llama3_8b"});
