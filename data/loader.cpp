@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_input.h"
+#include "core/near_sizes.h"
 #include "data/sample_batch.h"
 
 namespace octavo {
@@ -60,8 +61,9 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   CHECK(options.num_ranks >= 1 && options.rank >= 0 && options.rank < options.num_ranks,
         "loader of rank {} of {} ranks", options.rank, options.num_ranks);
   CHECK_INPUT(options.global_batch_size >= 1 && options.global_batch_size % options.num_ranks == 0,
-              "training.global_batch_size is {}, expected a multiple of the {} data-parallel ranks",
-              options.global_batch_size, options.num_ranks);
+              "training.global_batch_size is {}, expected a multiple of the {} data-parallel ranks{}",
+              options.global_batch_size, options.num_ranks,
+              would_work(multiples_near(options.global_batch_size, options.num_ranks)));
   CHECK(options.prefetch_depth >= 1, "prefetch depth {}, expected at least 1", options.prefetch_depth);
   CHECK_INPUT(config.reader_threads >= 1, "data.reader_threads is {}, expected at least 1", config.reader_threads);
   config_.skip = merged(config.skip);

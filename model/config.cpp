@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/near_sizes.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -63,17 +64,20 @@ void check_rope_scaling(const ModelConfig& model) {
 // The same on every device, so that what trains on a CPU trains on a GPU.
 void check_attention(const ModelConfig& model) {
   CHECK_INPUT(model.num_heads % model.num_kv_heads == 0,
-              "model.num_heads is {}, which model.num_kv_heads {} does not divide", model.num_heads,
-              model.num_kv_heads);
+              "model.num_kv_heads is {}, expected a divisor of model.num_heads {}{}", model.num_kv_heads,
+              model.num_heads, would_work(divisors_near(model.num_kv_heads, model.num_heads)));
   CHECK_INPUT(model.head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", model.head_dim);
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
-              "model.hidden_size is {}, expected a multiple of model.num_heads {}", model.hidden_size, model.num_heads);
-  CHECK_INPUT(model.head_dim == 32 || model.head_dim == 64 || model.head_dim == 128,
+              "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
+              model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));
+  CHECK_INPUT(is_head_dim(model.head_dim),
               "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
               model.head_dim);
 }
 
 }  // namespace
+
+bool is_head_dim(int64_t size) { return size == 32 || size == 64 || size == 128; }
 
 int64_t ModelConfig::num_parameters() const {
   return num_matmul_parameters() + (tie_word_embeddings ? 0 : vocab_size * hidden_size);

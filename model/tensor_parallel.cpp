@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "core/error.h"
-
 namespace octavo {
 
 namespace {
@@ -19,14 +17,10 @@ int64_t num_local_kv_heads(const ModelConfig& config, int64_t size) {
 
 }  // namespace
 
-void check_tensor_parallel(const ModelConfig& config, int64_t size) {
-  const auto check = [&](int64_t value, const char* field) {
-    CHECK_INPUT(value % size == 0, "parallel.tensor_parallel is {}, which does not divide model.{} {}", size, field,
-                value);
-  };
-  check(config.num_heads, "num_heads");
-  check(config.intermediate_size, "intermediate_size");
-  check(config.vocab_size, "vocab_size");
+std::vector<DividedSize> tensor_parallel_sizes(const ModelConfig& config) {
+  return {{"model.num_heads", config.num_heads},
+          {"model.intermediate_size", config.intermediate_size},
+          {"model.vocab_size", config.vocab_size}};
 }
 
 ModelConfig local_config(const ModelConfig& config, TensorRank tensor) {

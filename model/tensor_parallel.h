@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -27,8 +28,12 @@ enum class Divided : uint8_t {
   kInputs,   // columns of W
 };
 
-// Throws InputError naming the field that `size` does not divide.
-void check_tensor_parallel(const ModelConfig& config, int64_t size);
+struct DividedSize {
+  std::string name;
+  int64_t size = 0;
+};
+// What the ranks of a group divide evenly. Kv heads are not among it: ranks may have copies.
+std::vector<DividedSize> tensor_parallel_sizes(const ModelConfig& config);
 
 // The model that a rank computes: with its heads, intermediate width and vocabulary. For shapes of tensors only.
 ModelConfig local_config(const ModelConfig& config, TensorRank tensor);

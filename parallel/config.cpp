@@ -1,10 +1,13 @@
 #include "parallel/config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
 
 #include "core/error.h"
+#include "core/near_sizes.h"
 
 namespace octavo {
 
@@ -17,10 +20,17 @@ int64_t ranks_along(const MeshShape& shape, const Wanted& wanted) {
   return product;
 }
 
-// The multiple of `unit` that is nearest to `ranks`, itself not one.
-int64_t nearest_multiple(int64_t ranks, int64_t unit) {
-  const int64_t below = ranks / unit * unit;
-  return below > 0 && ranks - below <= unit / 2 ? below : below + unit;
+// "; 3 or 6 ranks would work, or parallel.tensor_parallel 2": the ranks, or one given axis, that would do instead where
+// the given ones multiply to `fixed`, which does not divide the ranks.
+std::string what_would_fill(const ParallelConfig& config, int64_t ranks, int64_t fixed) {
+  std::string sentence = would_work(multiples_near(ranks, fixed), " ranks");
+  for (const MeshAxis& axis : kMeshAxes) {
+    const int64_t size = config.*axis.configured;
+    if (size <= 1 || ranks % (fixed / size) != 0) continue;
+    sentence +=
+        fmt::format(", or parallel.{} {}", axis.key, fmt::join(divisors_near(size, ranks / (fixed / size)), " or "));
+  }
+  return sentence;
 }
 
 }  // namespace
@@ -45,6 +55,12 @@ const MeshAxis* filling_axis(const ParallelConfig& config) {
   return nullptr;
 }
 
+bool ParallelConfig::suits(int64_t ranks) const {
+  int64_t given = 1;
+  for (const MeshAxis& axis : kMeshAxes) given *= this->*axis.configured == -1 ? 1 : this->*axis.configured;
+  return filling_axis(*this) != nullptr ? ranks % given == 0 : ranks == given;
+}
+
 MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   const MeshAxis* filling = filling_axis(*this);
   MeshShape shape;
@@ -64,9 +80,8 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
     all_sizes += fmt::format("{}{} {}", all_sizes.empty() ? "parallel." : " times ", axis.key, size);
   }
   if (filling != nullptr) {
-    CHECK_INPUT(ranks % fixed == 0,
-                "{} is {}, which does not divide the {} ranks of this run; the nearest number that it divides is {}",
-                given, fixed, ranks, nearest_multiple(ranks, fixed));
+    CHECK_INPUT(ranks % fixed == 0, "{} is {}, which does not divide the {} ranks of this run{}", given, fixed, ranks,
+                what_would_fill(*this, ranks, fixed));
     shape.*filling->size = ranks / fixed;
   }
   CHECK_INPUT(shape.ranks() == ranks, "{} is {}, but this run has {} ranks", all_sizes, shape.ranks(), ranks);

@@ -56,6 +56,8 @@ struct ParallelConfig {
   // The mesh of a run on `ranks` ranks, of one copy where the number of copies is to be chosen. Throws InputError
   // unless the sizes multiply to `ranks`.
   MeshShape mesh_shape(int64_t ranks) const;
+  // Whether its sizes, which are positive or -1, do.
+  bool suits(int64_t ranks) const;
   // Whether it is left to the run how many copies there are (app/memory/mesh_choice.h).
   bool leaves_copies() const { return data_parallel_shard == -1 && data_parallel_replicate == -1; }
   // Whether a run on GPUs registers its memory with NCCL.

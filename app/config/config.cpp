@@ -8,6 +8,7 @@
 #include "app/config/config_values.h"
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
+#include "core/near_sizes.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -67,8 +68,10 @@ void derive_heads(Config& config) {
   const bool has_head_dim = std::find(given.begin(), given.end(), "head_dim") != given.end();
   if (has_head_dim || model.num_heads == 0 || model.hidden_size == 0) return;
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
-              "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it",
-              config.source, model.hidden_size, model.num_heads);
+              "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it{}",
+              config.source, model.hidden_size, model.num_heads,
+              would_work(multiples_near(model.hidden_size, 32 * model.num_heads, {},
+                                        [&](int64_t size) { return is_head_dim(size / model.num_heads); })));
   model.head_dim = model.hidden_size / model.num_heads;
 }
 

@@ -7,6 +7,7 @@
 #include "app/config/config_names.h"
 #include "app/config/stages.h"
 #include "core/error.h"
+#include "core/near_sizes.h"
 #include "kernels/adamw_float8.h"
 #include "kernels/context_sdpa.h"
 #include "model/model_fields.h"
@@ -21,12 +22,13 @@ using namespace config_names;
 void check_batch(const Config& config, int64_t ranks) {
   const int64_t data_ranks = config.parallel.data_parallel_ranks(ranks);
   const int64_t unit = config.training.micro_batch_size * data_ranks;
-  const auto check_size = [&](const char* key, int64_t size) {
+  const auto check_size = [&](const char* key, int64_t size, SizeRange range) {
     CHECK_INPUT(size % unit == 0,
-                "{} is {}, expected a multiple of training.micro_batch_size {} times {} data-parallel ranks = {}", key,
-                size, config.training.micro_batch_size, data_ranks, unit);
+                "{} is {}, expected a multiple of training.micro_batch_size {} times {} data-parallel ranks = {}{}",
+                key, size, config.training.micro_batch_size, data_ranks, unit,
+                would_work(multiples_near(size, unit, range)));
   };
-  check_size("training.global_batch_size", config.training.global_batch_size);
+  check_size("training.global_batch_size", config.training.global_batch_size, {});
   int64_t smallest = 1;
   int64_t end = 0;
   for (const BatchPhase& phase : config.training.batch_size_warmup) {
@@ -36,7 +38,8 @@ void check_batch(const Config& config, int64_t ranks) {
                 "training.batch_size_warmup has the batch_size {}, expected sizes that rise and stay below "
                 "training.global_batch_size {}",
                 phase.batch_size, config.training.global_batch_size);
-    check_size("the batch_size of training.batch_size_warmup", phase.batch_size);
+    check_size("the batch_size of training.batch_size_warmup", phase.batch_size,
+               {.smallest = smallest, .largest = config.training.global_batch_size - 1});
     smallest = phase.batch_size + 1;
   }
 }
@@ -93,21 +96,41 @@ int64_t micro_batch_tokens(const Config& config) {
   return config.training.micro_batch_size * config.data.seq_len / config.parallel.context_parallel;
 }
 
+// "; 4 would work": instead of parallel.tensor_parallel, where groups divide `whole`, on these ranks if any does.
+std::string would_work_as_tensor_parallel(const Config& config, int64_t whole, int64_t ranks) {
+  const int64_t size = config.parallel.tensor_parallel;
+  const auto fills_the_ranks = [&](int64_t other) {
+    ParallelConfig parallel = config.parallel;
+    parallel.tensor_parallel = other;
+    if (!parallel.suits(ranks)) return false;
+    return config.training.global_batch_size %
+               (config.training.micro_batch_size * parallel.data_parallel_ranks(ranks)) ==
+           0;
+  };
+  const std::string sentence = would_work(divisors_near(size, whole, fills_the_ranks));
+  return sentence.empty() ? would_work(divisors_near(size, whole), " on another number of ranks") : sentence;
+}
+
 // The ranks of a tensor-parallel group divide the layers, and the tokens between them.
-void check_division(const Config& config) {
-  const int64_t ranks = config.parallel.tensor_parallel;
-  check_tensor_parallel(config.model, ranks);
+void check_division(const Config& config, int64_t ranks) {
+  const int64_t size = config.parallel.tensor_parallel;
   const int64_t tokens = micro_batch_tokens(config);
   const int64_t sharing = config.parallel.context_parallel;
   constexpr int64_t kTokens = int64_t{1} << 31;  // are counted in 32 bits
   CHECK_INPUT(tokens < kTokens,
               "training.micro_batch_size {} times data.seq_len {} is {} tokens of a rank, expected fewer than {}",
               config.training.micro_batch_size, config.data.seq_len, tokens, kTokens);
-  CHECK_INPUT(tokens % ranks == 0,
-              "parallel.tensor_parallel is {}, which does not divide the {} tokens of a micro-batch "
-              "(training.micro_batch_size {} times data.seq_len {}{})",
-              ranks, tokens, config.training.micro_batch_size, config.data.seq_len,
-              sharing == 1 ? "" : fmt::format(", shared by parallel.context_parallel {}", sharing));
+  std::vector<DividedSize> divided = tensor_parallel_sizes(config.model);
+  divided.push_back({fmt::format("the tokens of a micro-batch, training.micro_batch_size {} times data.seq_len {}{} =",
+                                 config.training.micro_batch_size, config.data.seq_len,
+                                 sharing == 1 ? "" : fmt::format(" over parallel.context_parallel {}", sharing)),
+                     tokens});
+  int64_t common = 0;
+  for (const DividedSize& some : divided) common = std::gcd(common, some.size);
+  for (const auto& [name, whole] : divided) {
+    CHECK_INPUT(whole % size == 0, "parallel.tensor_parallel is {}, expected a divisor of {} {}{}", size, name, whole,
+                would_work_as_tensor_parallel(config, common, ranks));
+  }
 }
 
 // Of blockwise scales, whose blocks of tokens are the same on every mesh where they lie within a piece.
@@ -122,13 +145,11 @@ void check_pieces(const Config& config, int64_t unit, const std::string& who_ask
   if (ranks == 1) return;
   const int64_t step = 2 * ranks * unit;
   const int64_t seq_len = config.data.seq_len;
-  const int64_t below = seq_len / step * step;
-  const int64_t nearest = below > 0 && seq_len - below <= step / 2 ? below : below + step;
   CHECK_INPUT(
       seq_len % step == 0,
       "data.seq_len is {}, expected a multiple of {} with parallel.context_parallel {}, as each of its ranks has "
-      "two pieces of a sequence{}; the nearest is {}",
-      seq_len, step, ranks, who_asks, nearest);
+      "two pieces of a sequence{}{}",
+      seq_len, step, ranks, who_asks, would_work(multiples_near(seq_len, step, {.largest = kMaxSeqLen})));
 }
 
 std::string of_each_rank(const Config& config) {
@@ -235,7 +256,7 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
       config, unit,
       unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
   if (!config.model_complete()) return;
-  check_division(config);
+  check_division(config, ranks);
   check_linear_shapes(config);
   check_lm_head_shape(config);
 }

@@ -43,8 +43,7 @@ size_t key_distance(std::string_view written, std::string_view known) {
   for (const std::string& known : known_keys) {
     if (section_of(known) == section) siblings += (siblings.empty() ? "" : ", ") + std::string(last_part(known));
   }
-  throw InputError(fmt::format("{}; the nearest known key is {}, and {} has the keys {}", message, *nearest,
-                               section.empty() ? "a config" : section, siblings));
+  throw InputError(fmt::format("{}; {} has the keys {}", message, section.empty() ? "a config" : section, siblings));
 }
 
 void refuse_unknown_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys) {

@@ -54,11 +54,12 @@ TEST(ModelConfig, ValidateNamesTheFieldAndTheNumbers) {
   expect_invalid([](auto& c) { c.num_kv_heads = 0; }, "model.num_kv_heads is 0");
   expect_invalid([](auto& c) { c.head_dim = 0; }, "model.head_dim is 0");
   expect_invalid([](auto& c) { c.vocab_size = 0; }, "model.vocab_size is 0");
-  expect_invalid([](auto& c) { c.num_kv_heads = 5; }, "model.num_heads is 32, which model.num_kv_heads 5 does not");
+  expect_invalid([](auto& c) { c.num_kv_heads = 5; },
+                 "model.num_kv_heads is 5, expected a divisor of model.num_heads 32; 4 or 8 would work");
   expect_invalid([](auto& c) { c.head_dim = 63; }, "model.head_dim is 63, rope needs an even number");
   expect_invalid([](auto& c) { c.head_dim = 48; }, "model.head_dim is 48, expected 32, 64 or 128");
   expect_invalid([](auto& c) { c.hidden_size = 2049; },
-                 "model.hidden_size is 2049, expected a multiple of model.num_heads");
+                 "model.hidden_size is 2049, expected a multiple of model.num_heads 32; 2048 or 2080 would work");
   expect_invalid([](auto& c) { c.num_layers = 1'000'000; }, "model.num_layers is 1000000, expected at most 16384");
   expect_invalid([](auto& c) { c.vocab_size = int64_t{1} << 40; },
                  "model.vocab_size is 1099511627776, expected at most");

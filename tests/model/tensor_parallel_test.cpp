@@ -131,18 +131,4 @@ TEST(TensorParallelTest, ColumnsArePlacesInTheFlattenedColumns) {
   EXPECT_EQ(up.whole_index(3), 9 * 20 + 3);
 }
 
-TEST(TensorParallelTest, RefusesWhatDoesNotDivide) {
-  const auto message = [](int64_t size) {
-    try {
-      check_tensor_parallel(config_with_heads(8, 2), size);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(message(4), "");
-  EXPECT_EQ(message(3), "parallel.tensor_parallel is 3, which does not divide model.num_heads 8");
-  EXPECT_EQ(message(8), "parallel.tensor_parallel is 8, which does not divide model.intermediate_size 36");
-}
-
 }  // namespace octavo

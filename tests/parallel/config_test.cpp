@@ -52,18 +52,30 @@ TEST(ParallelConfig, SizesThatDoNotMultiplyToTheRanks) {
   };
   expect_invalid({2, 1, 1}, "is 2, but this run has 8 ranks");
   expect_invalid({-1, 3, 1},
-                 "is 3, which does not divide the 8 ranks of this run; the nearest number that it divides is 9");
+                 "is 3, which does not divide the 8 ranks of this run; 6 or 9 ranks would work, or "
+                 "parallel.data_parallel_replicate 2 or 4");
   expect_invalid(
       {-1, 2, 1, 3},
       "parallel.data_parallel_replicate 2 times parallel.context_parallel 3 times parallel.tensor_parallel 1 "
-      "is 6, which does not divide the 8 ranks of this run; the nearest number that it divides is 6");
-  expect_invalid({-1, 1, 1, 9}, "does not divide the 8 ranks of this run; the nearest number that it divides is 9");
+      "is 6, which does not divide the 8 ranks of this run; 6 or 12 ranks would work, or parallel.context_parallel 2 "
+      "or 4");
+  expect_invalid({-1, 1, 1, 9},
+                 "does not divide the 8 ranks of this run; 9 ranks would work, or parallel.context_parallel 8");
   expect_invalid({2, 1, 1, 2}, "is 4, but this run has 8 ranks");
   expect_invalid({-1, 1, 1, 0}, "parallel.context_parallel is 0");
   expect_invalid({0, 1, 1}, "parallel.data_parallel_shard is 0");
   expect_invalid({-2, 1, 1}, "parallel.data_parallel_shard is -2");
   expect_invalid({-1, 0, 1}, "parallel.data_parallel_replicate is 0");
   expect_invalid({-1, 1, -1}, "parallel.tensor_parallel is -1");
+}
+
+TEST(ParallelConfig, SuitsTheRanks) {
+  EXPECT_TRUE(ParallelConfig{}.suits(7));
+  EXPECT_TRUE((ParallelConfig{.tensor_parallel = 2, .context_parallel = 3}.suits(12)));
+  EXPECT_FALSE((ParallelConfig{.tensor_parallel = 2, .context_parallel = 3}.suits(8)));
+  const ParallelConfig given{.data_parallel_shard = 2, .data_parallel_replicate = 2, .tensor_parallel = 2};
+  EXPECT_TRUE(given.suits(8));
+  EXPECT_FALSE(given.suits(16));
 }
 
 TEST(MeshShape, LoadOfAnAllToAll) {

@@ -10,8 +10,10 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   const Config good = load(kTrainable);
   validate(good, 1);
   validate(good, 8);
-  expect_invalid({"training.micro_batch_size=3"}, "training.global_batch_size is 8, expected a multiple");
-  expect_invalid({}, "times 3 data-parallel ranks = 3", 3);
+  expect_invalid({"training.micro_batch_size=3"},
+                 "training.global_batch_size is 8, expected a multiple of training.micro_batch_size 3 times 1 "
+                 "data-parallel ranks = 3; 6 or 9 would work");
+  expect_invalid({}, "times 3 data-parallel ranks = 3; 6 or 9 would work", 3);
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
   expect_invalid({"optimizer.momentum=0.5"}, "optimizer.momentum is 0.5, but optimizer.type is adamw, expected muon");
   expect_invalid({"optimizer.state_dtype=float8", "optimizer.betas=[0.95, 0.9]"},
@@ -21,11 +23,15 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
   expect_invalid({"data.train=[]"}, "data.train names no dataset");
   expect_invalid({"data.train=[{path: a, weight: 0}]"}, "the weights of data.train are all 0");
   expect_invalid({"data.eos_id=272"}, "data.eos_id is 272, expected a token below model.vocab_size 272");
-  expect_invalid({"model.num_kv_heads=3"}, "model.num_kv_heads 3");
-  expect_invalid({"model.num_heads=3", "model.head_dim=64"}, "expected a multiple of model.num_heads 3");
+  expect_invalid({"model.num_kv_heads=3"},
+                 "model.num_kv_heads is 3, expected a divisor of model.num_heads 4; 2 or 4 would work");
+  expect_invalid({"model.num_heads=3", "model.head_dim=64"},
+                 "expected a multiple of model.num_heads 3; 126 or 129 would work");
   expect_invalid({"model.head_dim=48"}, "model.head_dim is 48, expected 32, 64 or 128");
   expect_invalid({"model.intermediate_size="}, "model.intermediate_size is empty");
-  expect_invalid({"parallel.data_parallel_shard=2"}, "which does not divide the 1 ranks of this run");
+  expect_invalid(
+      {"parallel.data_parallel_shard=2"},
+      "which does not divide the 1 ranks of this run; 2 ranks would work, or parallel.data_parallel_shard 1");
 }
 
 TEST_F(ConfigTest, ModelIsNeededUnlessTheWeightsBringIt) {
@@ -53,13 +59,23 @@ TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
 
 TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {
   expect_invalid({"parallel.tensor_parallel=3"},
-                 "parallel.tensor_parallel is 3, which does not divide model.num_heads 4", 3);
+                 "parallel.tensor_parallel is 3, expected a divisor of model.num_heads 4; 2 or 4 on another number of "
+                 "ranks would work",
+                 3);
   expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=254"},
-                 "parallel.tensor_parallel is 4, which does not divide model.intermediate_size 254", 4);
+                 "parallel.tensor_parallel is 4, expected a divisor of model.intermediate_size 254; 2 would work", 4);
   expect_invalid({"parallel.tensor_parallel=4", "model.vocab_size=274"},
-                 "parallel.tensor_parallel is 4, which does not divide model.vocab_size 274", 4);
+                 "parallel.tensor_parallel is 4, expected a divisor of model.vocab_size 274; 2 would work", 4);
   expect_invalid({"parallel.tensor_parallel=4", "data.seq_len=33"},
-                 "parallel.tensor_parallel is 4, which does not divide the 33 tokens of a micro-batch", 4);
+                 "parallel.tensor_parallel is 4, expected a divisor of the tokens of a micro-batch, "
+                 "training.micro_batch_size 1 times data.seq_len 33 = 33; 1 would work",
+                 4);
+  // Of 2 and 6 the ranks have 2 alone, whose 4 groups divide the batch.
+  expect_invalid({"parallel.tensor_parallel=4", "model.num_heads=6", "model.head_dim=64", "model.hidden_size=384",
+                  "model.intermediate_size=6", "model.vocab_size=276", "data.seq_len=36"},
+                 "is 4, expected a divisor of model.num_heads 6; 2 would work", 8);
+  expect_invalid({"parallel.tensor_parallel=3", "parallel.data_parallel_shard=2", "parallel.data_parallel_replicate=1"},
+                 "is 3, expected a divisor of model.num_heads 4; 2 or 4 on another number of ranks would work", 6);
   expect_invalid({"parallel.tensor_parallel=4", "model.intermediate_size=480", "precision.linear=fp8_tensorwise"},
                  "down input: model.intermediate_size on each of parallel.tensor_parallel 4 ranks is 120", 4);
   validate(load(kTrainable, {"parallel.tensor_parallel=4"}), 4);
@@ -71,22 +87,23 @@ TEST_F(ConfigTest, SequencesThatRanksCannotShareAreRefused) {
     return more;
   };
   const std::string sentence =
-      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two pieces of a sequence; "
-      "the "
-      "nearest is ";
-  expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30", 3);
-  expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "36", 3);
-  expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6", 3);
-  expect_invalid(keys("36"), "parallel.context_parallel 3 times parallel.tensor_parallel 1 is 3, which does not divide",
+      "expected a multiple of 6 with parallel.context_parallel 3, as each of its ranks has two pieces of a sequence; ";
+  expect_invalid(keys("32"), "data.seq_len is 32, " + sentence + "30 or 36 would work", 3);
+  expect_invalid(keys("34"), "data.seq_len is 34, " + sentence + "30 or 36 would work", 3);
+  expect_invalid(keys("2"), "data.seq_len is 2, " + sentence + "6 would work", 3);
+  expect_invalid(keys("36"),
+                 "parallel.context_parallel 3 times parallel.tensor_parallel 1 is 3, which does not divide the 4 ranks "
+                 "of this run; 3 or 6 ranks would work, or parallel.context_parallel 2 or 4",
                  4);
-  expect_invalid(keys("54", {"parallel.tensor_parallel=4"}),
-                 "which does not divide the 18 tokens of a micro-batch (training.micro_batch_size 1 times data.seq_len "
-                 "54, shared by parallel.context_parallel 3)",
-                 12);
+  expect_invalid(
+      keys("54", {"parallel.tensor_parallel=4"}),
+      "is 4, expected a divisor of the tokens of a micro-batch, training.micro_batch_size 1 times data.seq_len "
+      "54 over parallel.context_parallel 3 = 18; 2 would work",
+      12);
   expect_invalid(
       keys("384", {"precision.linear=fp8_blockwise"}),
       "data.seq_len is 384, expected a multiple of 768 with parallel.context_parallel 3, as each of its ranks "
-      "has two pieces of a sequence and fp8_blockwise scales 128 tokens at a time; the nearest is 768",
+      "has two pieces of a sequence and fp8_blockwise scales 128 tokens at a time; 768 would work",
       3);
   validate(load(kTrainable, keys("36")), 3);
   validate(load(kTrainable, keys("36", {"parallel.tensor_parallel=2", "training.global_batch_size=8"})), 12);
@@ -107,7 +124,7 @@ TEST_F(ConfigTest, SequencesThatGpusCannotShareAreRefused) {
   refuse(
       {"parallel.context_parallel=2", "data.seq_len=640"},
       "data.seq_len is 640, expected a multiple of 512 with parallel.context_parallel 2, as each of its ranks has two "
-      "pieces of a sequence of whole tiles of 128 tokens on GPUs; the nearest is 512");
+      "pieces of a sequence of whole tiles of 128 tokens on GPUs; 512 or 1024 would work");
   Config config = load(kTrainable, {"parallel.context_parallel=2", "data.seq_len=1024"});
   resolve_device(config, Device::kCuda);
 }
@@ -127,7 +144,12 @@ TEST_F(ConfigTest, SmallerBatchesAtTheStart) {
   const std::string batch = "training.global_batch_size=32";
   validate(load(kTrainable, {batch, warmup("[{batch_size: 8, steps: 5}, {batch_size: 16, steps: 9}]")}), 2);
   expect_invalid({batch, warmup("[{batch_size: 8, steps: 5}, {batch_size: 17, steps: 9}]")},
-                 "the batch_size of training.batch_size_warmup is 17, expected a multiple of", 2);
+                 "the batch_size of training.batch_size_warmup is 17, expected a multiple of "
+                 "training.micro_batch_size 1 times 2 data-parallel ranks = 2; 16 or 18 would work",
+                 2);
+  expect_invalid({batch, warmup("[{batch_size: 8, steps: 5}, {batch_size: 9, steps: 9}]")},
+                 "data-parallel ranks = 2; 10 would work", 2);
+  expect_invalid({batch, warmup("[{batch_size: 31, steps: 5}]")}, "data-parallel ranks = 2; 30 would work", 2);
   expect_invalid({batch, warmup("[{batch_size: 16, steps: 5}, {batch_size: 8, steps: 9}]")},
                  "training.batch_size_warmup has the batch_size 8, expected sizes that rise", 2);
   expect_invalid({batch, warmup("{batch_size: 32, steps: 5}")}, "stay below training.global_batch_size 32", 2);

@@ -269,7 +269,12 @@ TEST_F(ConfigTest, HeadsAreDerived) {
   EXPECT_EQ(config.model.head_dim, 32);
   EXPECT_EQ(config.model.num_kv_heads, 4);
   EXPECT_EQ(load(kTrainable, {"model.num_heads=3", "model.head_dim=64"}).model.head_dim, 64);
-  expect_error(kTrainable, {"model.hidden_size is 128", "model.num_heads 3"}, {"model.num_heads=3"});
+  expect_error(kTrainable,
+               {"model.hidden_size is 128, which model.num_heads 3 does not divide, expected a multiple of it; 96 or "
+                "192 would work"},
+               {"model.num_heads=3"});
+  expect_error(kTrainable, {"expected a multiple of it; 512 would work"},
+               {"model.hidden_size=700", "model.num_heads=8"});
 }
 
 TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
@@ -291,7 +296,11 @@ TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
   expect_error("model: {hiden_size: 8}\n", {"model.hiden_size", "model.hidden_size?"});
   expect_error("model: {rope_scaling: {facter: 8}}\n", {"model.rope_scaling.facter", "model.rope_scaling.factor?"});
   expect_error("global_batch_size: 8\n", {"unknown key global_batch_size", "training.global_batch_size?"});
-  expect_error("optimizer: {learning_rate: 1}\n", {"unknown key optimizer.learning_rate", "lr, min_lr_ratio"});
+  expect_error("optimizer: {learning_rate: 1}\n",
+               {"unknown key optimizer.learning_rate; optimizer has the keys type, ", "lr, min_lr_ratio"});
+  expect_error("model: {rope_scaling: {a: 8}}\n",
+               {"unknown key model.rope_scaling.a; model.rope_scaling has the keys "});
+  expect_error("optimizer: {a: 8}\n", {"unknown key optimizer.a; optimizer has the keys "});
   expect_error("data: {validaton: x}\n", {"data.validation?"});
 }
 
