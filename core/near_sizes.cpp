@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 namespace octavo {
 
 std::vector<int64_t> multiples_near(int64_t size, int64_t unit, SizeRange range, const SizeCheck& passes) {
@@ -18,14 +16,20 @@ std::vector<int64_t> multiples_near(int64_t size, int64_t unit, SizeRange range,
 }
 
 std::vector<int64_t> divisors_near(int64_t size, int64_t whole, const SizeCheck& passes) {
-  const auto suits = [&](int64_t divisor) { return whole % divisor == 0 && (!passes || passes(divisor)); };
+  int64_t below = 0;
+  int64_t above = 0;
+  const auto consider = [&](int64_t divisor) {
+    const bool is_nearer = divisor < size ? divisor > below : above == 0 || divisor < above;
+    if (is_nearer && (!passes || passes(divisor))) (divisor < size ? below : above) = divisor;
+  };
+  for (int64_t divisor = 1; divisor <= whole / divisor; ++divisor) {
+    if (whole % divisor != 0) continue;
+    consider(divisor);
+    consider(whole / divisor);
+  }
   std::vector<int64_t> near;
-  int64_t below = std::min(size, whole + 1) - 1;
-  while (below > 0 && !suits(below)) --below;
   if (below > 0) near.push_back(below);
-  int64_t above = size + 1;
-  while (above <= whole && !suits(above)) ++above;
-  if (above <= whole) near.push_back(above);
+  if (above > 0) near.push_back(above);
   return near;
 }
 
