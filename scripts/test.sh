@@ -23,8 +23,7 @@ done
 # Tests that start ranks do so through mpirun; it refuses root and more ranks than cores unless told otherwise.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-# Three tests run at a time, as some only wait, each with a thread a core: one that waits for its other thread leaves the
-# core to the others.
+# Two tests run at a time, each with a thread a core: one that waits for its other thread leaves the core to the others.
 export OMP_WAIT_POLICY=passive
 
 durations=""
