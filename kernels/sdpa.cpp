@@ -121,7 +121,7 @@ void sdpa_check_supported(int64_t head_dim, DType dtype, Device device) {
   CHECK_INPUT(dtype == DType::kBFloat16,
               "precision.compute is {}, but attention on GPUs computes in bfloat16; set precision.compute: bfloat16",
               dtype_name(dtype));
-  CHECK_INPUT(head_dim == 32 || head_dim == 64 || head_dim == 128,
+  CHECK_INPUT(sdpa_has_kernels_for(head_dim),
               "model.head_dim is {}, but attention on GPUs has kernels for 32, 64 and 128", head_dim);
 }
 

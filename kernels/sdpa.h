@@ -65,6 +65,10 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
 // (kernels/context_sdpa.h).
 int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic);
 
+// Of heads of these sizes, on GPUs.
+inline constexpr bool sdpa_has_kernels_for(int64_t head_dim) {
+  return head_dim == 32 || head_dim == 64 || head_dim == 128;
+}
 // Throws InputError, naming the sizes there are, when the device has no kernel for this head size and dtype.
 void sdpa_check_supported(int64_t head_dim, DType dtype, Device device);
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/near_sizes.h"
+#include "kernels/sdpa.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -70,14 +71,12 @@ void check_attention(const ModelConfig& model) {
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
               "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));
-  CHECK_INPUT(is_head_dim(model.head_dim),
+  CHECK_INPUT(sdpa_has_kernels_for(model.head_dim),
               "model.head_dim is {}, expected 32, 64 or 128, the head sizes that attention has kernels for",
               model.head_dim);
 }
 
 }  // namespace
-
-bool is_head_dim(int64_t size) { return size == 32 || size == 64 || size == 128; }
 
 int64_t ModelConfig::num_parameters() const {
   return num_matmul_parameters() + (tie_word_embeddings ? 0 : vocab_size * hidden_size);

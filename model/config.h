@@ -21,9 +21,6 @@ inline constexpr int64_t kMaxVocab = (int64_t{1} << 31) - 1;
 inline constexpr int64_t kMaxPositions = int64_t{1} << 32;
 inline constexpr int64_t kMaxParameters = int64_t{1} << 50;
 
-// Whether attention has kernels for heads of that size.
-bool is_head_dim(int64_t size);
-
 struct ModelConfig {
   int64_t hidden_size = 0;        // width of the residual stream
   int64_t intermediate_size = 0;  // width of the SwiGLU

@@ -27,14 +27,12 @@ int64_t ParameterSpec::numel() const {
   return count;
 }
 
-int64_t ParameterSpec::whole_index(int64_t i) const {
-  if (shape.size() < 2) return i;
-  return (row_begin + i / shape[1]) * whole_shape[1] + column_begin + i % shape[1];
-}
-
 MatrixStretch ParameterSpec::stretch(int64_t begin) const {
   if (shape.size() < 2) return {.begin = begin};
-  return {.first_index = whole_index(0), .begin = begin, .columns = shape[1], .row_stride = whole_shape[1]};
+  return {.first_index = row_begin * whole_shape[1] + column_begin,
+          .begin = begin,
+          .columns = shape[1],
+          .row_stride = whole_shape[1]};
 }
 
 ColumnRange ParameterSpec::columns() const {

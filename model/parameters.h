@@ -42,10 +42,10 @@ struct ParameterSpec {
   bool counts = true;
 
   int64_t numel() const;
-  // The place in the flattened whole parameter of element i of the flattened part.
-  int64_t whole_index(int64_t i) const;
-  // Those of the elements from `begin` on.
+  // The places in the flattened whole parameter of the elements of the flattened part, from `begin` on.
   MatrixStretch stretch(int64_t begin) const;
+  // That of element i.
+  int64_t whole_index(int64_t i) const { return static_cast<int64_t>(stretch(i).index(0)); }
   // The columns that the part has; none: all of them. Flattened row by row, they hold element i of the part at
   // column_offset() + i.
   ColumnRange columns() const;

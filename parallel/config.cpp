@@ -20,6 +20,13 @@ int64_t ranks_along(const MeshShape& shape, const Wanted& wanted) {
   return product;
 }
 
+// The product of the sizes that are given.
+int64_t given_ranks(const ParallelConfig& config) {
+  int64_t product = 1;
+  for (const MeshAxis& axis : kMeshAxes) product *= config.*axis.configured == -1 ? 1 : config.*axis.configured;
+  return product;
+}
+
 // "; 3 or 6 ranks would work, or parallel.tensor_parallel 2": the ranks, or one given axis, that would do instead where
 // the given ones multiply to `fixed`, which does not divide the ranks.
 std::string what_would_fill(const ParallelConfig& config, int64_t ranks, int64_t fixed) {
@@ -56,15 +63,13 @@ const MeshAxis* filling_axis(const ParallelConfig& config) {
 }
 
 bool ParallelConfig::suits(int64_t ranks) const {
-  int64_t given = 1;
-  for (const MeshAxis& axis : kMeshAxes) given *= this->*axis.configured == -1 ? 1 : this->*axis.configured;
+  const int64_t given = given_ranks(*this);
   return filling_axis(*this) != nullptr ? ranks % given == 0 : ranks == given;
 }
 
 MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
   const MeshAxis* filling = filling_axis(*this);
   MeshShape shape;
-  int64_t fixed = 1;
   std::string given;      // "parallel.tensor_parallel 2 times ..."
   std::string all_sizes;  // of the sentence about all of them
   for (const MeshAxis& axis : kMeshAxes) {
@@ -75,11 +80,11 @@ MeshShape ParallelConfig::mesh_shape(int64_t ranks) const {
                 size, may_fill ? " or -1 for all that is left" : "");
     if (size == -1) continue;
     shape.*axis.size = size;
-    fixed *= size;
     given += fmt::format("{}parallel.{} {}", given.empty() ? "" : " times ", axis.key, size);
     all_sizes += fmt::format("{}{} {}", all_sizes.empty() ? "parallel." : " times ", axis.key, size);
   }
   if (filling != nullptr) {
+    const int64_t fixed = given_ranks(*this);
     CHECK_INPUT(ranks % fixed == 0, "{} is {}, which does not divide the {} ranks of this run{}", given, fixed, ranks,
                 what_would_fill(*this, ranks, fixed));
     shape.*filling->size = ranks / fixed;

@@ -33,9 +33,6 @@ class LinkClock {
     char* begin = static_cast<char*>(scratch.raw());
     received_ = Tensor(begin, DType::kUInt8, {bytes_});
     sent_ = Tensor(begin + bytes_, DType::kUInt8, {bytes_});
-    const int64_t answer_bytes = std::min(bytes_, kAlignment);
-    answer_received_ = Tensor(begin, DType::kUInt8, {answer_bytes});
-    answer_sent_ = Tensor(begin + bytes_, DType::kUInt8, {answer_bytes});
   }
 
   // Bytes a second to rank `to`, on the rank that sends.
@@ -62,7 +59,9 @@ class LinkClock {
     for (int64_t i = 0; i < messages; ++i) world_.send_receive(received_, from, sent_, to, stream_, "a probe of links");
     // By the sender's clock and until the receiver has all of it, a rank that comes late makes it longer, never
     // shorter.
-    world_.send_receive(answer_received_, to, answer_sent_, from, stream_, "an answer to a probe of links");
+    const int64_t answer = std::min(bytes_, kAlignment);
+    world_.send_receive(received_.rows(0, answer), to, sent_.rows(0, answer), from, stream_,
+                        "an answer to a probe of links");
     stream_.synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
@@ -77,7 +76,6 @@ class LinkClock {
   Stream& stream_;
   int64_t bytes_ = 0;
   Tensor received_, sent_;
-  Tensor answer_received_, answer_sent_;
 };
 
 double median_rate(std::span<const Link> links) {

@@ -9,6 +9,7 @@
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
+#include "kernels/sdpa.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -71,7 +72,7 @@ void derive_heads(Config& config) {
               "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it{}",
               config.source, model.hidden_size, model.num_heads,
               would_work(multiples_near(model.hidden_size, 32 * model.num_heads, {},
-                                        [&](int64_t size) { return is_head_dim(size / model.num_heads); })));
+                                        [&](int64_t size) { return sdpa_has_kernels_for(size / model.num_heads); })));
   model.head_dim = model.hidden_size / model.num_heads;
 }
 

@@ -24,10 +24,9 @@ std::vector<SlowLinks> LinkSuspects::judge(const std::vector<SlowLinks>& found) 
     (again ? confirmed : fresh).push_back(links);
   }
   named_.insert(named_.end(), confirmed.begin(), confirmed.end());
-  const auto done = std::remove_if(suspects_.begin(), suspects_.end(), [&](Suspect& suspect) {
-    return --suspect.looks == 0 || contains(confirmed, suspect.links);
-  });
-  suspects_.erase(done, suspects_.end());
+  for (Suspect& suspect : suspects_) --suspect.looks;
+  std::erase_if(suspects_,
+                [&](const Suspect& suspect) { return suspect.looks == 0 || contains(confirmed, suspect.links); });
   suspects_.reserve(suspects_.size() + fresh.size());
   for (const SlowLinks& links : fresh) suspects_.push_back({links, kLooks});
   return confirmed;
