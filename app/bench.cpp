@@ -12,9 +12,9 @@
 #include "app/memory/inference.h"
 #include "app/memory/mesh_choice.h"
 #include "core/error.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
 #include "core/format.h"
-#include "core/json_input.h"
-#include "core/output_file.h"
 
 namespace octavo {
 

@@ -12,8 +12,8 @@
 #include "app/measure/reach_check.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
-#include "core/json_input.h"
-#include "core/output_file.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
 #include "parallel/config.h"
 
 namespace octavo {

@@ -11,8 +11,8 @@
 #include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 

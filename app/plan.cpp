@@ -17,9 +17,9 @@
 #include "app/report/memory_page.h"
 #include "app/run/runtime.h"
 #include "core/error.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
 #include "core/format.h"
-#include "core/json_input.h"
-#include "core/output_file.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #include "app/commands.h"
 #include "app/report/report_page.h"
 #include "core/error.h"
-#include "core/output_file.h"
+#include "core/files/output_file.h"
 
 namespace octavo {
 

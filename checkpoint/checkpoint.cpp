@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_files.h"
-#include "core/checksum.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
-#include "core/mapped_file.h"
-#include "core/parallel_read.h"
-#include "model/optimizer_config.h"
+#include "core/files/checksum.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
+#include "core/files/mapped_file.h"
+#include "core/files/parallel_read.h"
+#include "model/optimizer/optimizer_config.h"
 
 namespace octavo {
 namespace {

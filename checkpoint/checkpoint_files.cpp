@@ -14,10 +14,10 @@
 #include <string_view>
 #include <system_error>
 
-#include "core/checksum.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/output_file.h"
+#include "core/files/checksum.h"
+#include "core/files/input_file.h"
+#include "core/files/output_file.h"
 
 namespace octavo {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
-#include "core/checksum.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/checksum.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "model/model_fields.h"
 
 namespace octavo {

@@ -16,10 +16,10 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
+#include "core/files/parallel_write.h"
 #include "core/log.h"
-#include "core/parallel_write.h"
 
 namespace octavo {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
 #include "core/log.h"
 
 namespace octavo {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "model/model_fields.h"
 
 namespace octavo {

@@ -9,11 +9,11 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
+#include "core/files/mapped_file.h"
+#include "core/files/output_file.h"
 #include "core/log.h"
-#include "core/mapped_file.h"
-#include "core/output_file.h"
 
 namespace octavo {
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 namespace {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/mapped_file.h"
-#include "core/output_file.h"
+#include "core/files/mapped_file.h"
+#include "core/files/output_file.h"
 #include "core/tensor.h"
 
 namespace octavo {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "checkpoint/tensor_slice.h"
-#include "core/checksum.h"
 #include "core/error.h"
-#include "core/file_identity.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/checksum.h"
+#include "core/files/file_identity.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "model/parameters.h"
 
 namespace octavo {

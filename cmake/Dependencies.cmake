@@ -20,7 +20,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(CLI11 REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 
-# Products on the CPU (kernels/sgemm.h). oneDNN generates its kernels for what the processor can do; OpenBLAS picks them
+# Products on the CPU (kernels/matmul/sgemm.h). oneDNN generates its kernels for what the processor can do; OpenBLAS picks them
 # by its model, and on one that is newer than the library may take those of twenty years before. Away from x86-64 oneDNN
 # has plain loops alone. The OpenMP builds of both share their threads with our loops; others would fight them for the
 # cores.

@@ -34,3 +34,13 @@ function(octavo_library name)
   # CMake 3.31 would compile these together too.
   set_source_files_properties(${cuda_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
+
+# octavo_keep_variants(NAME FILE...): of the files of octavo_NAME that are there for one library or one kind of processor, the FILEs.
+function(octavo_keep_variants name)
+  get_target_property(sources octavo_${name} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "_(onednn|openblas|x86|other)\\.cpp$")
+  set_property(TARGET octavo_${name} PROPERTY SOURCES ${sources} ${ARGN})
+endfunction()
+
+# Of numbers that are the same on every device: what the code does not fuse, the compiler must not.
+set(octavo_as_written -ffp-contract=off)

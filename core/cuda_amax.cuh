@@ -1,6 +1,6 @@
 // Amaxes in CUDA kernels: a maximum over |x| in which infinity and NaN win, taken on the bits of the floats, as
-// kernels/cpu_math.h does. A thread collects a Magnitude, a block updates the amax in global memory with at most one
-// atomic; a maximum does not depend on the order, so the result is deterministic.
+// kernels/math/cpu_math.h does. A thread collects a Magnitude, a block updates the amax in global memory with at most
+// one atomic; a maximum does not depend on the order, so the result is deterministic.
 #pragma once
 
 #include "core/cuda_launch.cuh"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/file_identity.h"
-#include "core/input_file.h"
+#include "core/files/file_identity.h"
+#include "core/files/input_file.h"
 #include "data/token_file.h"
 
 namespace octavo {

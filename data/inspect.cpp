@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "data/sample_stream.h"
 #include "data/token_file.h"
 

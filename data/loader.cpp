@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "core/near_sizes.h"
 #include "data/sample_batch.h"
 

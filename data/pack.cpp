@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "data/byte_tokenizer.h"
 #include "data/token_writer.h"
 

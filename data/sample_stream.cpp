@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "data/fingerprint.h"
 #include "data/sidecar.h"
 

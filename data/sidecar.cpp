@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "data/token_file.h"
 
 namespace octavo {

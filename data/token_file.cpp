@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/file_identity.h"
-#include "core/input_file.h"
+#include "core/files/file_identity.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 namespace {

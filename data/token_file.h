@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 
 namespace octavo {
 
@@ -56,7 +56,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 
 // Move-only. All functions are const and safe to call from several threads. The files are mapped, so whoever writes
 // into them writes into what is read here: each look-up in the index is checked against the bounds again (InputError),
-// and tokens are read as they are now. A truncated file ends the process (core/mapping_faults.h).
+// and tokens are read as they are now. A truncated file ends the process (core/files/mapping_faults.h).
 class TokenFile {
  public:
   // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
@@ -128,8 +128,8 @@ class TokenFile {
   std::vector<int64_t> sparse_begins_;
 };
 
-// What tells this version of the file from another (core/file_identity.h): its index as a whole, where there is one,
-// and samples of its tokens.
+// What tells this version of the file from another (core/files/file_identity.h): its index as a whole, where there is
+// one, and samples of its tokens.
 std::string token_file_identity(const std::string& path);
 
 }  // namespace octavo

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/output_file.h"
+#include "core/files/output_file.h"
 #include "data/token_file.h"
 
 namespace octavo {

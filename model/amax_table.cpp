@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/amax_history.h"
-#include "kernels/fp8_shard.h"
+#include "kernels/fp8/amax_history.h"
+#include "kernels/fp8/fp8_shard.h"
 
 namespace octavo {
 

@@ -44,7 +44,7 @@ class AmaxTable {
   // the history first unless this is a step's first micro-batch.
   void begin_micro_batch(bool first, Stream& stream);
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
-  // unless `skip` (optional, kernels/skip_update.h) says that the step is passed over.
+  // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is passed over.
   void end_step(const Tensor& skip, Communicator& communicator, Stream& stream);
   // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
   bool uses_history() const { return uses_history_; }

@@ -1,6 +1,6 @@
 #include "model/attention.h"
 
-#include "kernels/rope.h"
+#include "kernels/attention/rope.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 //   delta = o(attention(rope(qkv(norm(h)))))
 #pragma once
 
-#include "kernels/context_sdpa.h"
+#include "kernels/attention/context_sdpa.h"
 #include "model/block_half.h"
 
 namespace octavo {
@@ -21,8 +21,8 @@ struct AttentionActivations {
   Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
 };
 
-// Keys and values of whole sequences, where ranks share them (kernels/context_sdpa.h). They are gathered in forward and
-// again in backward: kept for every layer they would be more than anything else that is.
+// Keys and values of whole sequences, where ranks share them (kernels/attention/context_sdpa.h). They are gathered in
+// forward and again in backward: kept for every layer they would be more than anything else that is.
 struct SharedKeys {
   SharedKeys() = default;  // of a rank that has whole sequences
   SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients, Arena& arena);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/profiler.h"
-#include "kernels/rms_norm.h"
+#include "kernels/layers/rms_norm.h"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 #include "model/block_half.h"
 
-#include "kernels/rms_norm.h"
+#include "kernels/layers/rms_norm.h"
 
 namespace octavo {
 

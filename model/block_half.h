@@ -9,7 +9,7 @@
 
 #include <functional>
 
-#include "kernels/cached_sdpa.h"
+#include "kernels/attention/cached_sdpa.h"
 #include "model/activation_checkpointing.h"
 #include "model/config.h"
 #include "model/linear_layer.h"

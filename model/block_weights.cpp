@@ -1,6 +1,6 @@
 #include "model/block_weights.h"
 
-#include "kernels/fp8_shard.h"
+#include "kernels/fp8/fp8_shard.h"
 #include "model/quantize_part.h"
 
 namespace octavo {

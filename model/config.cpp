@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/near_sizes.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "model/model_fields.h"
 
 namespace octavo {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/rope.h"
+#include "kernels/attention/rope.h"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 #include "model/fp8_head.h"
 
-#include "kernels/fp8_shard.h"
+#include "kernels/fp8/fp8_shard.h"
 #include "model/linear_layer.h"
 
 namespace octavo {

@@ -1,7 +1,7 @@
 #include "model/fp8_stats_table.h"
 
 #include "core/error.h"
-#include "kernels/fp8_stats.h"
+#include "kernels/fp8/fp8_stats.h"
 
 namespace octavo {
 

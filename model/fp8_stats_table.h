@@ -1,5 +1,5 @@
-// Fp8StatsTable: how well the FP8 casts of one step fit their tensors (kernels/fp8_stats.h), for each linear its input,
-// the gradient of its output and its weight, over all micro-batches and ranks.
+// Fp8StatsTable: how well the FP8 casts of one step fit their tensors (kernels/fp8/fp8_stats.h), for each linear its
+// input, the gradient of its output and its weight, over all micro-batches and ranks.
 //
 //   begin                      forgets the numbers of the last measured step
 //   add, for each cast         queued behind the cast; nothing happens outside begin ... end
@@ -17,7 +17,7 @@
 
 namespace octavo {
 
-// One tensor's numbers of a step, on the host. Counts are sums of float32 numbers, see kernels/fp8_stats.h.
+// One tensor's numbers of a step, on the host. Counts are sums of float32 numbers, see kernels/fp8/fp8_stats.h.
 struct Fp8TensorStats {
   double elements = 0;  // that were cast; 0: none, and the rest means nothing
   double non_zero = 0;

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/cross_entropy_parallel.h"
-#include "kernels/matmul.h"
-#include "kernels/rms_norm.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/cross_entropy_parallel.h"
+#include "kernels/layers/rms_norm.h"
+#include "kernels/matmul/matmul.h"
 
 namespace octavo {
 

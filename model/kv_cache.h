@@ -6,7 +6,7 @@
 
 #include "core/arena.h"
 #include "core/stream.h"
-#include "kernels/cached_sdpa.h"
+#include "kernels/attention/cached_sdpa.h"
 #include "model/config.h"
 
 namespace octavo {

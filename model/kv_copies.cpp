@@ -1,7 +1,7 @@
 #include "model/kv_copies.h"
 
-#include "kernels/cast.h"
-#include "kernels/sum_terms.h"
+#include "kernels/math/cast.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/fp8_shard.h"
-#include "kernels/matmul.h"
+#include "kernels/fp8/fp8_shard.h"
+#include "kernels/matmul/matmul.h"
 #include "model/quantize_part.h"
 
 namespace octavo {

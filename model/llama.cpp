@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 #include "core/profiler.h"
-#include "kernels/embedding.h"
-#include "kernels/fp8_stats.h"
-#include "kernels/reduce.h"
+#include "kernels/fp8/fp8_stats.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/math/reduce.h"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 #include "model/mlp.h"
 
-#include "kernels/swiglu.h"
+#include "kernels/layers/swiglu.h"
 
 namespace octavo {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/random_normal.h"
-#include "kernels/random_numbers.h"
+#include "kernels/math/random_normal.h"
+#include "kernels/math/random_numbers.h"
 #include "model/block.h"
 
 namespace octavo {

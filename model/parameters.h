@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/stream.h"
-#include "kernels/matrix_stretch.h"
+#include "kernels/math/matrix_stretch.h"
 #include "model/column_range.h"
 #include "model/config.h"
 #include "model/linear_spec.h"
@@ -125,8 +125,8 @@ std::string layer_parameter(int64_t layer, std::string_view name);
 Tensor linear_matrix(const ParameterView& view, const ParameterLayout& layout, const LinearSpec& linear, int64_t layer);
 
 // out [n] float32, on the stream's device = the initial values of elements begin to begin + n of a parameter's part.
-// Each is a function of (seed, name, index in the whole parameter) alone (kernels/random_normal.h), so any mesh starts
-// from the same model. Queued on `stream`.
+// Each is a function of (seed, name, index in the whole parameter) alone (kernels/math/random_normal.h), so any mesh
+// starts from the same model. Queued on `stream`.
 void initialize_parameter(const ParameterSpec& spec, uint64_t seed, int64_t begin, const Tensor& out, Stream& stream);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// quantize (kernels/fp8.h) of a rank's part of a matrix that a tensor-parallel group divides, or whose tokens (the rows
-// of x) a context-parallel group does: scales are those of the whole matrix.
+// quantize (kernels/fp8/fp8.h) of a rank's part of a matrix that a tensor-parallel group divides, or whose tokens (the
+// rows of x) a context-parallel group does: scales are those of the whole matrix.
 //
 //   kRow           the amaxes of rows that are divided are made the largest over the ranks; those of columns of tokens
 //                  that are, over the context-parallel ones
@@ -8,7 +8,7 @@
 //                  tokens
 #pragma once
 
-#include "kernels/fp8.h"
+#include "kernels/fp8/fp8.h"
 #include "model/tensor_parallel.h"
 #include "parallel/context_group.h"
 #include "parallel/tensor_group.h"

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "kernels/cast.h"
-#include "kernels/fp8.h"
-#include "kernels/fp8_shard.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/fp8/fp8_shard.h"
+#include "kernels/math/cast.h"
 
 namespace octavo {
 

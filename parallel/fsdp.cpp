@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/cast.h"
-#include "kernels/sum_terms.h"
+#include "kernels/math/cast.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
 
 namespace octavo {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/embedding.h"
-#include "kernels/sum_terms.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 

@@ -3,8 +3,8 @@
 
     app -> checkpoint -> model -> parallel -> kernels -> core        app -> data -> core
 
-  * an include from the repository root names a file of the same folder or of one below it; within app/ the folders are floors,
-    and what stands directly in app/ may include them all;
+  * an include from the repository root names a file of the same folder or of one below it; within app/, kernels/, model/ and core/
+    the folders are floors, and what stands directly in app/ may include all of its own;
   * a .cpp or .cu implements the header of its name (but for main and the subcommands, which app/commands.h declares);
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
@@ -25,16 +25,24 @@ from pathlib import Path
 # Each folder and those on which it stands directly; it may include whatever these stand on.
 STANDS_ON = {
     "core": [],
-    "kernels": ["core"],
-    "parallel": ["kernels"],
+    "core/files": ["core"],
+    "kernels/math": ["core"],
+    "kernels/matmul": ["kernels/math", "core/files"],
+    "kernels/fp8": ["kernels/matmul"],
+    "kernels/attention": ["kernels/fp8"],
+    "kernels/layers": ["kernels/fp8"],
+    "kernels/optimizer": ["kernels/matmul"],
+    "parallel": ["kernels/attention", "kernels/layers", "kernels/optimizer"],
     "model": ["parallel"],
-    "data": ["core"],
-    "checkpoint": ["model"],
-    "app/config": ["model", "data"],
+    "model/optimizer": ["model"],
+    "data": ["core/files"],
+    "checkpoint": ["model/optimizer"],
+    "app/config": ["model/optimizer", "data"],
     "app/run": ["app/config", "checkpoint"],
     "app/memory": ["app/run"],
     "app/guard": ["app/memory"],
-    "app/train": ["app/guard"],
+    "app/log": ["app/guard"],
+    "app/train": ["app/log"],
     "app/plan": ["app/memory"],
     "app/measure": ["app/plan"],
     "app/report": ["app/plan"],
@@ -48,6 +56,7 @@ def everything_below(layer):
 
 
 BELOW = {layer: everything_below(layer) for layer in STANDS_ON}
+TOP_FOLDERS = {layer.split("/")[0] for layer in STANDS_ON}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
@@ -75,8 +84,8 @@ def layer_of(path):
     folder = Path(path).parent.as_posix()
     if folder in BELOW:
         return folder
-    # A folder of app/ that has no floor must not be taken for one.
-    return folder if folder.startswith("app/") else None
+    # A folder that is no floor, of one that has floors, must not be taken for one.
+    return folder if folder.split("/")[0] in TOP_FOLDERS else None
 
 
 def check_include(name, header, quoted):
@@ -127,7 +136,7 @@ def check_file(root, path):
 def check_tree(root):
     files = sorted(
         path
-        for folder in sorted({layer.split("/")[0] for layer in BELOW} | {"tests"})
+        for folder in sorted(TOP_FOLDERS | {"tests"})
         for path in (root / folder).rglob("*")
         if path.suffix in SUFFIXES and path.is_file()
     )
@@ -156,23 +165,25 @@ def self_test():
     planted = {
         "core/tensor.h": (header + "#include <vector>\n", 0),
         "core/up.h": (header, 0),
-        "core/up.cpp": ('#include "kernels/matmul.h"\n', 1),
+        "core/up.cpp": ('#include "kernels/matmul/matmul.h"\n', 1),
         "core/cuda_check.h": (header + "#include <cuda_runtime_api.h>\n", 0),
         "core/cuda_launch.cuh": (header + "#include <cuda_runtime.h>\n#ifdef __CUDACC__\n#endif\n", 0),
         "core/nowhere.cpp": ("int f() { return 0; }\n", 1),
-        "kernels/matmul.h": (header + '#include "core/tensor.h"\n#include "build_config.h"\n', 0),
-        "kernels/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
-        "kernels/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
-        "kernels/sgemm.h": (header, 0),
-        "kernels/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
-        "kernels/sgemm_onednn.cpp": ("#include <oneapi/dnnl/dnnl.h>\n", 0),
-        "kernels/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
-        "kernels/plan_cublaslt.h": (header + "#include <cublasLt.h>\n", 0),
-        "kernels/plan.h": (header, 0),
-        "kernels/plan.cpp": ('#include "kernels/plan_cublaslt.h"\n#include "core/cuda_launch.cuh"\n', 2),
-        "kernels/up.h": (header + '#include "model/llama.h"\n#include "data/loader.h"\n', 2),
-        "kernels/switch.cuh": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
-        "data/loader.h": (header + '#include "core/tensor.h"\n#include "kernels/matmul.h"\n', 1),
+        "kernels/matmul/matmul.h": (header + '#include "core/tensor.h"\n#include "build_config.h"\n', 0),
+        "kernels/matmul/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
+        "kernels/matmul/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
+        "kernels/matmul/sgemm.h": (header, 0),
+        "kernels/matmul/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
+        "kernels/matmul/sgemm_onednn.cpp": ("#include <oneapi/dnnl/dnnl.h>\n", 0),
+        "kernels/matmul/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
+        "kernels/matmul/plan_cublaslt.h": (header + "#include <cublasLt.h>\n", 0),
+        "kernels/matmul/plan.h": (header, 0),
+        "kernels/matmul/plan.cpp": ('#include "kernels/matmul/plan_cublaslt.h"\n#include "core/cuda_launch.cuh"\n', 2),
+        "kernels/matmul/up.h": (header + '#include "model/llama.h"\n#include "data/loader.h"\n', 2),
+        "kernels/matmul/switch.cuh": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
+        "kernels/matmul/sideways.h": (header + '#include "core/files/input_file.h"\n#include "kernels/fp8/fp8.h"\n', 1),
+        "kernels/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),
+        "data/loader.h": (header + '#include "core/tensor.h"\n#include "kernels/matmul/matmul.h"\n', 1),
         "data/up.h": (header + '#include "parallel/communicator.h"\n', 1),
         "parallel/communicator.h": (header, 0),
         "parallel/communicator_mpi.cpp": ("#include <mpi.h>\n", 0),

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 STATE = "wandb_sync.json"
-# Group of each metric, as in TensorBoard (app/train/metric_tags.cpp); what is not listed is a group of its own.
+# Group of each metric, as in TensorBoard (app/log/metric_tags.cpp); what is not listed is a group of its own.
 GROUPS = {
     "train": ("loss", "z_loss", "stage", "tokens", "loss_by_dataset"),
     "optimizer": ("grad_norm", "lr"),

@@ -9,7 +9,7 @@
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "model/model_fields.h"
 
 namespace octavo {

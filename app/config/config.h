@@ -17,8 +17,8 @@
 #include "data/config.h"
 #include "model/activation_checkpointing.h"
 #include "model/config.h"
+#include "model/optimizer/schedule.h"
 #include "model/precision.h"
-#include "model/schedule.h"
 #include "parallel/config.h"
 
 namespace octavo {

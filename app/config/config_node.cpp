@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
 #include "core/printable.h"
 
 namespace octavo {

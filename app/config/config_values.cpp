@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "model/model_fields.h"
 
 namespace octavo {

@@ -17,7 +17,7 @@
 #include "app/config/config_node.h"
 #include "data/batch_schedule.h"
 #include "data/config.h"
-#include "kernels/rope.h"
+#include "kernels/attention/rope.h"
 
 namespace octavo {
 

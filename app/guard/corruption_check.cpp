@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "kernels/bit_hash.h"
+#include "kernels/math/bit_hash.h"
 
 namespace octavo {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/bit_hash.h"
+#include "kernels/math/bit_hash.h"
 #include "model/block.h"
 
 namespace octavo {

@@ -1,6 +1,6 @@
 // What a run does about steps that went wrong: a loss or gradient norm that is not finite (the device has passed over
-// the update by itself, kernels/skip_update.h), and a loss that jumps (app/guard/spikes.h). Gradient norms that jump
-// and steps that take unusually long are pointed out alone.
+// the update by itself, kernels/optimizer/skip_update.h), and a loss that jumps (app/guard/spikes.h). Gradient norms
+// that jump and steps that take unusually long are pointed out alone.
 //
 // Judged when a step's result reaches the host, one step late. All ranks see the same skips. Spikes are told from
 // losses whose last bits may differ between ranks, so only one rank's verdict on them is acted upon.

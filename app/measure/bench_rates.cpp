@@ -6,8 +6,8 @@
 
 #include "core/arena.h"
 #include "core/median.h"
-#include "kernels/matmul.h"
-#include "kernels/multiply_adds.h"
+#include "kernels/math/multiply_adds.h"
+#include "kernels/matmul/matmul.h"
 
 namespace octavo {
 

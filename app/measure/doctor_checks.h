@@ -34,7 +34,7 @@ struct RankFacts {
   int cores = 1;          // of the host
   int threads = 1;        // of this rank's CPU work
   bool omp_num_threads_is_set = false;
-  std::string product_kernels;  // of the CPU, as kernels/sgemm.h names them
+  std::string product_kernels;  // of the CPU, as kernels/matmul/sgemm.h names them
   int64_t memory_bytes = 0;
   int64_t memory_available_bytes = 0;
   int64_t shared_memory_bytes = kUnlimited;            // size of /dev/shm; kUnlimited where there is none

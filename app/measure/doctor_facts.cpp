@@ -13,10 +13,10 @@
 #include "app/run/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
-#include "core/output_file.h"
-#include "kernels/matmul.h"
-#include "kernels/sdpa.h"
-#include "kernels/sgemm.h"
+#include "core/files/output_file.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/sgemm.h"
 #include "parallel/communicator.h"
 
 namespace octavo {

@@ -15,7 +15,7 @@
 #include "core/arena.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "parallel/communicator.h"
 
 namespace octavo {

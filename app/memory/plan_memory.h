@@ -1,7 +1,7 @@
 // The memory of a run, item by item, for any number of ranks and without a GPU: the same TrainingState that a run
 // allocates, laid out in a planning arena on a planned stream, among planned communicators. Exact, but for cuDNN's
-// workspace of a GPU (kernels/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which are
-// estimates.
+// workspace of a GPU (kernels/attention/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which
+// are estimates.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 #include "app/plan/machine_files.h"
 
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 

@@ -39,7 +39,7 @@ struct ProductRate {
   double flops = 0;  // FLOP/s, 2 m n k each
 };
 
-// Causal attention (kernels/sdpa.h).
+// Causal attention (kernels/attention/sdpa.h).
 struct AttentionRates {
   int64_t batch = 0;
   int64_t seq_len = 0;

@@ -6,7 +6,7 @@
 #include "app/plan/machine_rates.h"
 #include "app/plan/predictor.h"
 #include "core/op_record.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo {
 

@@ -2,7 +2,7 @@
 
 #include "app/config/config_node.h"
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 

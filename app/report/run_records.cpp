@@ -7,8 +7,8 @@
 
 #include "app/report/config_values.h"
 #include "core/error.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 

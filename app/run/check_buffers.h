@@ -13,8 +13,8 @@ class CheckBuffers {
   CheckBuffers(const Config& config, const ParameterLayout& layout, int64_t moments, const ContextRank& context,
                int64_t tensor_ranks, Arena& arena, Stream& stream);
 
-  // [n, 2] int32, each 64 bits (kernels/bit_hash.h): of what a rank holds, and of what a micro-batch leaves in each of
-  // three passes.
+  // [n, 2] int32, each 64 bits (kernels/math/bit_hash.h): of what a rank holds, and of what a micro-batch leaves in
+  // each of three passes.
   Tensor hashes;
   BatchBuffers neighbor;  // of one micro-batch
 };

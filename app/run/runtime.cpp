@@ -14,12 +14,12 @@
 
 #include "app/config/config_check.h"
 #include "app/run/cores.h"
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "kernels/matmul.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/matmul/matmul.h"
 #include "parallel/start_checks.h"
 
 namespace octavo {

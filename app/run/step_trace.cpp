@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/output_file.h"
+#include "core/files/output_file.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 #include "app/run/tokenizer_answer.h"
 #include "build_config.h"
 #include "core/error.h"
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 #include "data/byte_tokenizer.h"
 
 namespace octavo {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "app/run/fp8_report.h"
 #include "core/profiler.h"
-#include "kernels/reduce.h"
-#include "kernels/skip_update.h"
+#include "kernels/math/reduce.h"
+#include "kernels/optimizer/skip_update.h"
 
 namespace octavo {
 

@@ -9,7 +9,7 @@
 #include "app/run/check_buffers.h"
 #include "app/run/runtime.h"
 #include "model/llama.h"
-#include "model/optimizer.h"
+#include "model/optimizer/optimizer.h"
 
 namespace octavo {
 
@@ -54,7 +54,8 @@ class TrainingState {
   BatchBuffers batch;
   Tensor loss;    // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
   Tensor z_loss;  // [1] float32: the sum of the z-losses, the same; undefined without training.z_loss
-  Tensor skip;    // [1] float32: 1 where the step changed nothing (kernels/skip_update.h), the same on all ranks
+  Tensor
+      skip;  // [1] float32: 1 where the step changed nothing (kernels/optimizer/skip_update.h), the same on all ranks
   std::optional<CheckBuffers> check;  // where training.check_every asks for it
 };
 

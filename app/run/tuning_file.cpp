@@ -7,11 +7,11 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
+#include "core/files/output_file.h"
 #include "core/log.h"
-#include "core/output_file.h"
 #include "core/printable.h"
-#include "kernels/tuned_algorithms.h"
+#include "kernels/matmul/tuned_algorithms.h"
 
 namespace octavo {
 

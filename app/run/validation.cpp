@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/reduce.h"
+#include "kernels/math/reduce.h"
 
 namespace octavo {
 

@@ -6,7 +6,7 @@
 #include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
-#include "kernels/adamw_float8.h"
+#include "kernels/optimizer/adamw_float8.h"
 
 namespace octavo {
 
@@ -126,8 +126,8 @@ ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefi
   };
 }
 
-// As `first`, the reader of the first moment, but from floats to codes or the reverse (kernels/adamw_float8.h), beside
-// the second moment as `second` reads it.
+// As `first`, the reader of the first moment, but from floats to codes or the reverse
+// (kernels/optimizer/adamw_float8.h), beside the second moment as `second` reads it.
 ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
   return [=](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t count = end - begin;

@@ -4,7 +4,7 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
-#include "app/train/step_results.h"
+#include "app/log/step_results.h"
 #include "data/loader.h"
 #include "parallel/process_group.h"
 

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/input_file.h"
+#include "core/files/input_file.h"
+#include "core/files/output_file.h"
 #include "core/log.h"
-#include "core/output_file.h"
 
 namespace octavo {
 

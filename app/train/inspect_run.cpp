@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/train/goodput.h"
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "app/log/goodput.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 

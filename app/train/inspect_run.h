@@ -10,7 +10,7 @@ namespace octavo {
 bool is_run_folder(const std::string& dir);
 
 // run: the folder; step, loss, tokens and the other numbers of the last line of its metrics; goodput: shares and
-// seconds (app/train/goodput.h), where they were written. InputError naming a file that cannot be read.
+// seconds (app/log/goodput.h), where they were written. InputError naming a file that cannot be read.
 nlohmann::ordered_json inspect_run(const std::string& dir);
 
 }  // namespace octavo

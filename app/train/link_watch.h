@@ -14,9 +14,9 @@
 #include "app/config/config.h"
 #include "app/guard/link_suspects.h"
 #include "app/guard/transfer_growth.h"
+#include "app/log/step_results.h"
 #include "app/run/runtime.h"
 #include "app/train/collective_times.h"
-#include "app/train/step_results.h"
 #include "parallel/links.h"
 
 namespace octavo {

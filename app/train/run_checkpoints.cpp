@@ -11,8 +11,8 @@
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"
 #include "checkpoint/checkpoint_files.h"
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
 #include "core/format.h"
 #include "core/log.h"
 

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "app/train/append_file.h"
+#include "app/log/append_file.h"
 #include "build_config.h"
 #include "core/commit.h"
-#include "core/json_input.h"
-#include "core/output_file.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
 #include "core/printable.h"
 #include "core/work_queue.h"
 

@@ -22,7 +22,7 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   // Writes the files: log.txt by a thread, so that the run waits for no disk, and goes on where that is full
-  // (app/train/append_file.h). A collective; rank 0 writes. InputError where a file cannot be opened.
+  // (app/log/append_file.h). A collective; rank 0 writes. InputError where a file cannot be opened.
   void open();
   // A line for log.txt alone: what ends the run goes to the console as an error of the program.
   void note(const std::string& line);

@@ -11,14 +11,14 @@
 #include "app/config/config.h"
 #include "app/guard/precision_guard.h"
 #include "app/guard/step_guard.h"
+#include "app/log/goodput.h"
+#include "app/log/step_log.h"
 #include "app/run/console.h"
 #include "app/run/runtime.h"
 #include "app/run/startup_timer.h"
 #include "app/run/validation.h"
-#include "app/train/goodput.h"
 #include "app/train/link_watch.h"
 #include "app/train/signals.h"
-#include "app/train/step_log.h"
 #include "app/train/training_run.h"
 
 namespace octavo {

@@ -16,7 +16,7 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "core/profiler.h"
-#include "kernels/reduce.h"
+#include "kernels/math/reduce.h"
 
 namespace octavo {
 

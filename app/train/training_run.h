@@ -13,6 +13,9 @@
 
 #include "app/config/config.h"
 #include "app/guard/state_snapshot.h"
+#include "app/log/data_report.h"
+#include "app/log/step_log.h"
+#include "app/log/step_results.h"
 #include "app/memory/training_model.h"
 #include "app/run/fp8_report.h"
 #include "app/run/runtime.h"
@@ -20,10 +23,7 @@
 #include "app/run/step_trace.h"
 #include "app/train/batch_feed.h"
 #include "app/train/corruption_watch.h"
-#include "app/train/data_report.h"
 #include "app/train/run_checkpoints.h"
-#include "app/train/step_log.h"
-#include "app/train/step_results.h"
 #include "checkpoint/weight_source.h"
 
 namespace octavo {

@@ -18,7 +18,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "model/parameters.h"
 #include "tests/data/test_files.h"
 

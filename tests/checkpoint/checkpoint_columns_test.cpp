@@ -8,8 +8,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "core/checksum.h"
 #include "core/error.h"
+#include "core/files/checksum.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {

@@ -10,10 +10,10 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/directory_lock.h"
-#include "core/input_file.h"
-#include "core/mapped_file.h"
-#include "core/parallel_read.h"
-#include "core/parallel_write.h"
+#include "core/files/input_file.h"
+#include "core/files/mapped_file.h"
+#include "core/files/parallel_read.h"
+#include "core/files/parallel_write.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 
 namespace octavo {
 namespace {

@@ -2,7 +2,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/checksum.h"
+#include "core/files/checksum.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 
 namespace octavo {

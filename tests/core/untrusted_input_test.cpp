@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/input_file.h"
-#include "core/json_input.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
 #include "core/printable.h"
 
 namespace octavo {

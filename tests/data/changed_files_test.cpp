@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 #include "data/token_file.h"
 #include "data/token_row.h"
 #include "tests/data/test_files.h"

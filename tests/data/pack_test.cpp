@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "data/byte_tokenizer.h"
 #include "data/inspect.h"
 #include "tests/data/test_files.h"

@@ -1,7 +1,7 @@
 // config.json and model.safetensors.index.json of a Hugging Face directory, beside shards that are intact. The input's
 // first bytes say how long the former is.
 #include "checkpoint/weight_source.h"
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "tests/fuzz/model_files.h"
 
 namespace octavo::fuzz {

@@ -1,8 +1,8 @@
 // manifest.json of a checkpoint, behind one byte that says what of it to mend first: its checksum of itself, without
 // which hardly any would be believed, and what it says of the shard that lies beside it.
 #include "checkpoint/weight_source.h"
-#include "core/checksum.h"
-#include "core/json_input.h"
+#include "core/files/checksum.h"
+#include "core/files/json_input.h"
 #include "tests/fuzz/model_files.h"
 
 namespace octavo::fuzz {

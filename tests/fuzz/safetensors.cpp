@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/json_input.h"
+#include "core/files/json_input.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace octavo::fuzz {

@@ -40,9 +40,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/adamw.h"
-#include "kernels/fp8.h"
-#include "kernels/matmul.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/optimizer/adamw.h"
 
 namespace octavo {
 

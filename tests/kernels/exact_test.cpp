@@ -2,14 +2,14 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/cross_entropy_parallel.h"
-#include "kernels/embedding.h"
-#include "kernels/reduce.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
-#include "tests/kernels/exact_sdpa.h"
+#include "kernels/attention/rope.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/cross_entropy_parallel.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/layers/rms_norm.h"
+#include "kernels/layers/swiglu.h"
+#include "kernels/math/reduce.h"
+#include "tests/kernels/attention/exact_sdpa.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {

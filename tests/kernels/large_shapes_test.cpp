@@ -3,12 +3,12 @@
 // Each is compared with the same op on a small tensor of those values. (On GPUs: parity_large_shapes_test.cpp.)
 #include <sys/mman.h>
 
-#include "kernels/bit_hash.h"
-#include "kernels/cached_sdpa.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/embedding.h"
-#include "kernels/fp8.h"
-#include "kernels/reduce.h"
+#include "kernels/attention/cached_sdpa.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/math/bit_hash.h"
+#include "kernels/math/reduce.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {

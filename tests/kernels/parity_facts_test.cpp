@@ -1,8 +1,8 @@
 // What the machine says of its GPUs and libraries, where there is a GPU.
 #include <gtest/gtest.h>
 
-#include "kernels/matmul.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {

@@ -1,12 +1,12 @@
 // Ops on tensors of more than 2^31 elements on the GPU: the last rows come out as those of a small tensor do, bit for
 // bit. 8 GiB of free memory suffice. (On the CPU: large_shapes_test.cpp.)
-#include "kernels/bit_hash.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/embedding.h"
-#include "kernels/fp8.h"
-#include "kernels/matmul.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/attention/rope.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/layers/swiglu.h"
+#include "kernels/math/bit_hash.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {

@@ -1,8 +1,8 @@
 // Ops that a profiler captures and repeats, on the GPU.
 #include "core/error.h"
 #include "core/profiler.h"
-#include "kernels/matmul.h"
-#include "kernels/sum_terms.h"
+#include "kernels/math/sum_terms.h"
+#include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo {

@@ -4,10 +4,10 @@
 
 #include <functional>
 
-#include "kernels/embedding.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/swiglu.h"
+#include "kernels/attention/rope.h"
+#include "kernels/layers/embedding.h"
+#include "kernels/layers/rms_norm.h"
+#include "kernels/layers/swiglu.h"
 
 namespace octavo {
 namespace {

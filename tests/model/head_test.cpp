@@ -1,7 +1,7 @@
 // The head in chunks of tokens against the head over all tokens at once.
 #include "model/head.h"
 
-#include "kernels/cross_entropy.h"
+#include "kernels/layers/cross_entropy.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo {

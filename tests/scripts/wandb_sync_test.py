@@ -74,7 +74,7 @@ class WandbSyncTest(ScratchTest):
             "validation/held": 2.0, "fp8/3/qkv/input/saturated": 0.5})
 
     def test_the_groups_are_those_of_tensorboard(self):
-        source = (ROOT / "app/train/metric_tags.cpp").read_text()
+        source = (ROOT / "app/log/metric_tags.cpp").read_text()
         for key, tag in wandb_sync.TAGS.items():
             self.assertIn(f'{{"{key}", "{tag}"}}', source)
 

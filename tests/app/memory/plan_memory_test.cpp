@@ -7,7 +7,7 @@
 #include "app/config/config_check.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "kernels/sdpa.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo {
 

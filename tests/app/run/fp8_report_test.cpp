@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/train/metrics.h"
+#include "app/log/metrics.h"
 
 namespace octavo {
 namespace {

@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
-#include "model/optimizer_config.h"
+#include "model/optimizer/optimizer_config.h"
 #include "model/sharded_parameters.h"
 #include "parallel/communicator.h"
 #include "tests/data/test_files.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "kernels/tuned_algorithms.h"
+#include "kernels/matmul/tuned_algorithms.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

@@ -1,0 +1,82 @@
+#include "app/log/data_report.h"
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace octavo {
+
+DataReport::DataReport(const DataConfig& config, const Loader& loader, int64_t samples)
+    : config_(config), loader_(loader), samples_(samples), draws_(loader.state().draws) {}
+
+// But for what data.skip will pass over.
+double DataReport::epochs_at_end(int64_t dataset) const {
+  const SampleStream& stream = loader_.stream();
+  return stream.epochs(dataset, stream.expected_draws(dataset, loader_.state().next_sample + samples_));
+}
+
+void DataReport::check_max_epochs() const {
+  for (size_t d = 0; d < config_.train.size(); ++d) {
+    const double most = config_.train[d].max_epochs;
+    const double epochs = epochs_at_end(static_cast<int64_t>(d));
+    CHECK_INPUT(config_.on_max_epochs != OnMaxEpochs::kError || most == 0 || epochs <= most,
+                "this run would pass over the dataset {} {:.2f} times, expected at most its max_epochs {}; fewer "
+                "training.steps, less weight, or data.on_max_epochs: warn",
+                loader_.stream().name(static_cast<int64_t>(d)), epochs, most);
+  }
+}
+
+std::vector<DatasetUse> DataReport::datasets() const {
+  const SampleStream& stream = loader_.stream();
+  std::vector<DatasetUse> datasets;
+  datasets.reserve(config_.train.size());
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    const auto i = static_cast<size_t>(d);
+    datasets.push_back({.name = stream.name(d),
+                        .tokens = stream.num_tokens(d),
+                        .weight = config_.train[i].weight,
+                        .epochs = stream.epochs(d, loader_.state().draws[i]),
+                        .epochs_at_end = epochs_at_end(d)});
+  }
+  return datasets;
+}
+
+void DataReport::log_events(const Batch& batch, int64_t step) {
+  const SampleStream& stream = loader_.stream();
+  for (const SampleRange& range : batch.skipped) {
+    log_info("data.skip: step {} passed over the samples {} to {}", step, range.begin, range.end - 1);
+  }
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    const auto i = static_cast<size_t>(d);
+    const double before = stream.epochs(d, draws_[i]);
+    const double now = stream.epochs(d, batch.state_after.draws[i]);
+    draws_[i] = batch.state_after.draws[i];
+    const auto pass = static_cast<int64_t>(now);
+    if (pass > static_cast<int64_t>(before)) {
+      log_info("data {}: pass {} begins with step {}", stream.name(d), pass + 1, step);
+    }
+    const double most = config_.train[i].max_epochs;
+    if (most > 0 && before <= most && now > most) {
+      log_warning("data {}: step {} passes over it for more than the {} times of its max_epochs", stream.name(d), step,
+                  most);
+    }
+  }
+}
+
+NumbersByName DataReport::epochs(const StreamState& state) const {
+  NumbersByName epochs;
+  for (int64_t d = 0; d < num_datasets(); ++d) {
+    epochs.emplace_back(loader_.stream().name(d), loader_.stream().epochs(d, state.draws[static_cast<size_t>(d)]));
+  }
+  return epochs;
+}
+
+NumbersByName DataReport::means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const {
+  NumbersByName means;
+  for (size_t d = 0; num_datasets() > 1 && d < sums.size(); ++d) {
+    if (targets[d] == 0) continue;
+    means.emplace_back(loader_.stream().name(static_cast<int64_t>(d)), sums[d] / static_cast<double>(targets[d]));
+  }
+  return means;
+}
+
+}  // namespace octavo

@@ -1,0 +1,49 @@
+// What a run says of its data: what it will take of each dataset, when it begins another pass, what it passes over.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/log/metrics.h"
+#include "data/config.h"
+#include "data/loader.h"
+
+namespace octavo {
+
+// What a run takes of a dataset.
+struct DatasetUse {
+  std::string name;
+  int64_t tokens = 0;  // of one pass
+  double weight = 0;
+  double epochs = 0;  // passes over it so far, and at the end of the run
+  double epochs_at_end = 0;
+};
+
+class DataReport {
+ public:
+  // `loader` must outlive it. `samples` are still to be trained on, up to the end of the run or of a stage of it.
+  DataReport(const DataConfig& config, const Loader& loader, int64_t samples);
+
+  // InputError where the run would pass a dataset's max_epochs and data.on_max_epochs is error.
+  void check_max_epochs() const;
+  std::vector<DatasetUse> datasets() const;
+  int64_t next_sample() const { return loader_.state().next_sample; }
+  // Logs what happens with the batch of a step: ranges passed over, passes that begin, a max_epochs passed.
+  void log_events(const Batch& batch, int64_t step);
+
+  NumbersByName epochs(const StreamState& state) const;
+  // Of sums and numbers of targets by dataset, the means of those that have targets; none of a single dataset.
+  NumbersByName means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const;
+
+ private:
+  double epochs_at_end(int64_t dataset) const;
+  int64_t num_datasets() const { return loader_.stream().num_datasets(); }
+
+  const DataConfig& config_;
+  const Loader& loader_;
+  int64_t samples_;
+  std::vector<int64_t> draws_;  // windows of each dataset that are reported
+};
+
+}  // namespace octavo

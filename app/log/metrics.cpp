@@ -1,0 +1,260 @@
+#include "app/log/metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/log/metric_tags.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string nonfinite_name(double value) {
+  if (std::isnan(value)) return "nan";
+  return value > 0 ? "inf" : "-inf";
+}
+
+std::string format_rate(double rate) {
+  return std::isfinite(rate) ? with_thousands_separators(std::llround(rate)) : "-";
+}
+
+// Whole milliseconds, and a decimal where a whole one would say little.
+std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
+
+// visit(key, value) with each number of a step but its own, in the order of metrics.jsonl.
+template <typename Visit>
+void visit_numbers(const StepMetrics& m, Visit visit) {
+  visit("loss", m.loss);
+  if (m.z_loss) visit("z_loss", *m.z_loss);
+  visit("grad_norm", m.grad_norm);
+  visit("lr", m.lr);
+  if (m.stage > 0) visit("stage", m.stage);
+  visit("tokens", m.tokens);
+  visit("wps", m.wps);
+  if (m.mfu) visit("mfu", *m.mfu);
+  visit("tflops", m.tflops);
+  visit("step_ms", m.step_ms);
+  visit("data_ms", m.data_ms);
+  visit("memory_gib", m.memory_gib);
+  visit("goodput", m.goodput);
+  if (m.precision_gap) visit("precision_gap", *m.precision_gap);
+  if (m.skipped_steps > 0) visit("skipped_steps", m.skipped_steps);
+  if (m.marks.loss_z) visit("loss_z", *m.marks.loss_z);
+  if (m.marks.grad_norm_z) visit("grad_norm_z", *m.marks.grad_norm_z);
+  if (m.marks.slowdown) visit("slowdown", *m.marks.slowdown);
+  if (m.validation_loss) visit("validation_loss", *m.validation_loss);
+}
+
+// visit(key, numbers) with what there is by dataset.
+template <typename Visit>
+void visit_datasets(const StepMetrics& m, Visit visit) {
+  if (!m.loss_by_dataset.empty()) visit("loss_by_dataset", m.loss_by_dataset);
+  if (!m.validation_loss_by_dataset.empty()) visit("validation_loss_by_dataset", m.validation_loss_by_dataset);
+  if (!m.epochs.empty()) visit("epochs", m.epochs);
+}
+
+template <typename Visit>
+void visit_numbers(const NumbersByName& numbers, Visit visit) {
+  for (const auto& [name, value] : numbers) visit(name.c_str(), value);
+}
+
+template <typename Visit>
+void visit_numbers(const Fp8TensorReport& report, Visit visit) {
+  visit("amax", report.stats.amax);
+  if (report.per_tensor) {
+    visit("scale", report.stats.smallest_scale);
+  } else {
+    visit("scale_min", report.stats.smallest_scale);
+    visit("scale_max", report.stats.largest_scale);
+  }
+  visit("saturated", report.saturated_share());
+  visit("flushed", report.flushed_share());
+}
+
+// json[key] of each number, or null where there is no such JSON, and what it was in json["nonfinite"], last of all.
+template <typename Numbers>
+void add_numbers(OrderedJson& json, OrderedJson& nonfinite, const Numbers& numbers) {
+  visit_numbers(numbers, [&](const char* key, auto value) {
+    if (std::isfinite(static_cast<double>(value))) {
+      json[key] = value;
+    } else {
+      json[key] = nullptr;
+      nonfinite[key] = nonfinite_name(static_cast<double>(value));
+    }
+  });
+}
+
+// `json` with the numbers behind what it has.
+template <typename Numbers>
+OrderedJson with_numbers(OrderedJson json, const Numbers& numbers) {
+  OrderedJson nonfinite;
+  add_numbers(json, nonfinite, numbers);
+  if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
+  return json;
+}
+
+OrderedJson fp8_json(const Fp8TensorReport& report) {
+  return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
+}
+
+std::vector<Scalar> scalars(const StepMetrics& metrics) {
+  std::vector<Scalar> all;
+  visit_numbers(metrics, [&](const char* key, auto value) {
+    all.push_back({metric_tag(key), static_cast<double>(value)});
+  });
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", metric_tag(key), name), value});
+  });
+  for (const Fp8TensorReport& report : metrics.fp8) {
+    visit_numbers(report, [&](const char* key, auto value) {
+      all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
+                     static_cast<double>(value)});
+    });
+  }
+  return all;
+}
+
+// A value of a label: \, " and newlines escaped.
+std::string label(const char* name, const std::string& value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return fmt::format("{}=\"{}\"", name, escaped);
+}
+
+std::string prometheus_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+constexpr int64_t kReadBytes = int64_t{1} << 20;
+
+// Of a line: what a step that is done again has again.
+nlohmann::json distinction(const nlohmann::json& line) {
+  nlohmann::json values;
+  for (const char* key : {"loss", "grad_norm", "validation_loss", "tokens"}) {
+    if (const auto found = line.find(key); found != line.end()) values[key] = *found;
+  }
+  return values;
+}
+
+}  // namespace
+
+std::string console_line(const StepMetrics& metrics, double eta_seconds) {
+  std::string line =
+      fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", metrics.step, metrics.total_steps,
+                  metrics.loss, metrics.grad_norm, metrics.lr, format_rate(metrics.wps));
+  if (metrics.mfu) line += fmt::format("  mfu {:.1f}%", 100 * *metrics.mfu);
+  line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
+                      format_duration(eta_seconds));
+  if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  if (metrics.marks.any()) line += fmt::format("  [{}]", describe(metrics.marks));
+  return line;
+}
+
+std::string describe(const StepMarks& marks) {
+  std::vector<std::string> parts;
+  if (marks.loss_z) parts.push_back(fmt::format("loss spike z {:.1f}", *marks.loss_z));
+  if (marks.grad_norm_z) parts.push_back(fmt::format("grad_norm spike z {:.1f}", *marks.grad_norm_z));
+  if (marks.slowdown) parts.push_back(fmt::format("slow {:.1f}x", *marks.slowdown));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s) {
+  std::map<std::string, std::string> lines;  // by name, as those of one name stand together
+  const std::string of_run = label("run", run);
+  const auto add = [&](const std::string& key, double value, const std::string& labels = "") {
+    const std::string name = "octavo_" + key;
+    lines[name] += fmt::format("{}{{{}{}}} {}\n", name, of_run, labels, prometheus_number(value));
+  };
+  add("step", static_cast<double>(metrics.step));
+  add("steps", static_cast<double>(metrics.total_steps));
+  add("time_seconds", static_cast<double>(time_s));
+  visit_numbers(metrics, [&](const char* key, auto value) { add(key, static_cast<double>(value)); });
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) add(key, value, "," + label("dataset", name));
+  });
+  for (const Fp8TensorReport& report : metrics.fp8) {
+    const std::string labels = fmt::format(",layer=\"{}\",{},{}", report.layer, label("linear", report.linear),
+                                           label("tensor", report.tensor));
+    visit_numbers(report, [&](const char* key, auto value) {
+      add(fmt::format("fp8_{}", key), static_cast<double>(value), labels);
+    });
+  }
+  std::string text;
+  for (const auto& [name, of_name] : lines) text += fmt::format("# TYPE {} gauge\n{}", name, of_name);
+  return text;
+}
+
+std::string metrics_json(const StepMetrics& metrics) {
+  OrderedJson json{{"step", metrics.step}};
+  OrderedJson nonfinite;
+  add_numbers(json, nonfinite, metrics);
+  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
+    json[key] = with_numbers(OrderedJson::object(), numbers);
+  });
+  for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
+  if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
+  return json.dump();
+}
+
+MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard, std::optional<int64_t> resumes_after)
+    : file_(dir + "/metrics.jsonl") {
+  if (resumes_after) find_repeated(*resumes_after);
+  if (!file_.ends_a_line()) file_.write("\n");
+  if (tensorboard) tensorboard_.emplace(dir);
+}
+
+// As much of the end of the file as reaches back to a step that is not repeated: of a run of months that is little.
+void MetricsWriter::find_repeated(int64_t resumes_after) {
+  const int64_t size = file_.size_bytes();
+  for (int64_t bytes = kReadBytes;; bytes *= 2) {
+    std::istringstream text(file_.read_before(size, bytes));
+    bool reached = bytes >= size;
+    for (std::string line; std::getline(text, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // discarded: a line cut short
+      const auto step = json.is_object() ? json.find("step") : json.end();
+      if (step == json.end() || !step->is_number_integer()) continue;
+      if (step->get<int64_t>() > resumes_after) {
+        repeated_.insert_or_assign(step->get<int64_t>(), distinction(json));
+      } else {
+        reached = true;
+      }
+    }
+    if (reached) return;
+  }
+}
+
+bool MetricsWriter::is_repeated(int64_t step, const std::string& line) {
+  const auto found = repeated_.find(step);
+  if (found == repeated_.end()) return false;
+  const bool same = found->second == distinction(nlohmann::json::parse(line));
+  repeated_.erase(found);
+  return same;
+}
+
+void MetricsWriter::write(const StepMetrics& metrics) {
+  const std::string line = metrics_json(metrics);
+  if (is_repeated(metrics.step, line)) return;
+  file_.write(line + "\n");
+  if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
+}
+
+void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
+  if (tensorboard_) tensorboard_->write_text(step, tag, markdown);
+}
+
+std::string MetricsWriter::failure() const {
+  if (!file_.failure().empty() || !tensorboard_) return file_.failure();
+  return tensorboard_->file().failure();
+}
+
+}  // namespace octavo

@@ -1,0 +1,213 @@
+#include "app/log/start_screen.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "app/config/config_names.h"
+#include "app/memory/memory_choice.h"
+#include "build_config.h"
+#include "core/commit.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr size_t kColumns = 100;
+constexpr size_t kLabelColumns = 14;
+constexpr size_t kMostDatasets = 10;
+constexpr size_t kLongestName = 32;
+
+struct Row {
+  std::string label;
+  std::vector<std::string> texts;  // each begins a line
+};
+
+// Its end, which tells one path from another.
+std::string shortened(const std::string& text, size_t most) {
+  return text.size() <= most ? text : "..." + text.substr(text.size() - most + 3);
+}
+
+std::string model_text(const Config& config) {
+  const ModelConfig& m = config.model;
+  return fmt::format(
+      "{}{} parameters: {} layers, hidden {}, MLP {}, {} heads of {} ({} kv), "
+      "vocabulary {}{}",
+      config.preset.empty() ? "" : config.preset + ", ", with_unit(m.num_parameters()), m.num_layers, m.hidden_size,
+      m.intermediate_size, m.num_heads, m.head_dim, m.num_kv_heads, m.vocab_size,
+      m.tie_word_embeddings ? ", tied" : "");
+}
+
+std::string weights_text(const StartFacts& facts) {
+  if (!facts.resumes_from.empty()) {
+    return fmt::format("of step {}, {} tokens", facts.step, with_thousands_separators(facts.tokens));
+  }
+  if (!facts.config.init_from.empty()) return "of " + facts.config.init_from;
+  return fmt::format("random, seed {}", facts.config.training.seed);
+}
+
+// A table of the datasets with the largest weights.
+std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
+  double weights = 0;
+  for (const DatasetUse& one : datasets) weights += one.weight;
+  std::stable_sort(datasets.begin(), datasets.end(),
+                   [](const DatasetUse& a, const DatasetUse& b) { return a.weight > b.weight; });
+  const auto shown = datasets.begin() + static_cast<std::ptrdiff_t>(std::min(datasets.size(), kMostDatasets));
+  size_t name_columns = 0;
+  size_t token_columns = 0;
+  for (auto one = datasets.begin(); one != shown; ++one) {
+    one->name = shortened(one->name, kLongestName);
+    name_columns = std::max(name_columns, one->name.size());
+    token_columns = std::max(token_columns, with_thousands_separators(one->tokens).size());
+  }
+  std::vector<std::string> texts;
+  texts.reserve(kMostDatasets + 1);
+  for (auto one = datasets.begin(); one != shown; ++one) {
+    texts.push_back(fmt::format("{:<{}}  {:>{}} tokens  weight {:>5.1f}%  epochs {:.3f} to {:.3f}", one->name,
+                                name_columns, with_thousands_separators(one->tokens), token_columns,
+                                100 * one->weight / weights, one->epochs, one->epochs_at_end));
+  }
+  if (shown != datasets.end()) {
+    const int64_t tokens = std::accumulate(shown, datasets.end(), int64_t{0},
+                                           [](int64_t sum, const DatasetUse& one) { return sum + one.tokens; });
+    texts.push_back(fmt::format("and {} more, {} tokens", datasets.end() - shown, with_thousands_separators(tokens)));
+  }
+  return texts;
+}
+
+std::string validation_text(const StartFacts& facts) {
+  const ValidationConfig& validation = facts.config.validation;
+  if (facts.validation.empty()) return "none";
+  std::string names;
+  for (const ValidationSet::Dataset& one : facts.validation) {
+    names += (names.empty() ? "" : ", ") + shortened(one.name, kLongestName);
+  }
+  if (validation.every == 0) return names + ": never";
+  return fmt::format("{}: {} batches every {} steps and at the end", names, validation.batches, validation.every);
+}
+
+std::string steps_text(const StartFacts& facts) {
+  const TrainingConfig& training = facts.config.training;
+  const int64_t seq_len = facts.config.data.seq_len;
+  const int64_t step_tokens = training.global_batch_size * seq_len;
+  const BatchSchedule batches = training.batch_schedule();
+  const int64_t more = (batches.samples(training.steps) - batches.samples(facts.step)) * seq_len;
+  std::string text = fmt::format("{} to {}, {} {} x {} = {} tokens: {} tokens", facts.step + 1, training.steps,
+                                 training.batch_size_warmup.empty() ? "each" : "in the end", training.global_batch_size,
+                                 seq_len, with_thousands_separators(step_tokens), with_thousands_separators(more));
+  if (facts.tokens > 0) text += fmt::format(" more, {} in all", with_thousands_separators(facts.tokens + more));
+  return text;
+}
+
+std::string schedule_text(const Config& config) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  const int64_t steps = config.training.steps;
+  return fmt::format("{}: {} steps of warm-up to {:g}, {:.3g} at step {}; weight decay {:g}, {}",
+                     name_of(config_names::kSchedule, optimizer.schedule), optimizer.warmup_steps, optimizer.lr,
+                     config.learning_rate(steps), steps, optimizer.weight_decay,
+                     optimizer.grad_clip > 0 ? fmt::format("clip {:g}", optimizer.grad_clip) : "no clipping");
+}
+
+std::vector<std::string> mesh_texts(const StartFacts& facts) {
+  std::string axes;
+  for (const MeshAxis& axis : kMeshAxes) {
+    if (!axis.always_named && facts.mesh.*axis.size == 1) continue;
+    axes += fmt::format("{}{} {}", axes.empty() ? "" : " x ", axis.name, facts.mesh.*axis.size);
+  }
+  const TrainingConfig& training = facts.config.training;
+  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, axes,
+                                                facts.options.local_batch / training.micro_batch_size,
+                                                training.micro_batch_size)};
+  if (!facts.mesh_reason.empty()) texts.push_back(facts.mesh_reason);
+  return texts;
+}
+
+std::string recipe_text(const PrecisionConfig& precision) {
+  std::string text = fmt::format("{} linears", precision_name(precision));
+  if (is_fp8(precision.linear) && precision.bf16_first_layers + precision.bf16_last_layers > 0) {
+    text += fmt::format(", the first {} and last {} layers in bfloat16", precision.bf16_first_layers,
+                        precision.bf16_last_layers);
+  }
+  const LmHeadPrecision lm_head = precision.lm_head;
+  if (is_fp8(lm_head)) text += fmt::format(", lm_head {}", traits(lm_head).name);
+  return text + fmt::format("; {} elsewhere, gradients reduced in {}", dtype_name(precision.compute),
+                            dtype_name(precision.reduce));
+}
+
+std::string memory_text(const StartFacts& facts) {
+  const MemoryRoom& room = facts.room;
+  std::string text = fmt::format("{:.2f} GiB a rank planned", gib(facts.planned_bytes));
+  if (room.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(room.outside));
+  const bool known = room.available > 0 && room.available < int64_t{1} << 60;
+  if (known) text += fmt::format(", of {:.1f}; {:.1f} stay free", gib(room.available), gib(room.margin));
+  const MemoryChoice choice{facts.options.checkpointing, facts.options.sharding.reshard_after_forward};
+  return text + "; activation checkpointing: " + describe(choice, facts.config.model.num_layers);
+}
+
+std::string checkpoints_text(const CheckpointConfig& checkpoint) {
+  std::string when;
+  if (checkpoint.every > 0) when = fmt::format("every {} steps and ", checkpoint.every);
+  if (checkpoint.every_minutes > 0) when += fmt::format("every {:g} minutes and ", checkpoint.every_minutes);
+  return fmt::format("{}: {}at the end; the last {} are kept", checkpoint.dir, when, checkpoint.keep);
+}
+
+}  // namespace
+
+std::vector<std::string> labeled_lines(const std::string& label, const std::string& text) {
+  const std::string indent(kLabelColumns, ' ');
+  std::vector<std::string> lines;
+  std::string line = fmt::format("{:<{}}", label.empty() ? "" : "  " + label, kLabelColumns);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    // Spaces that stand together keep a table's columns.
+    const size_t next = std::min(text.find_first_not_of(' ', end), text.size());
+    const std::string word = shortened(text.substr(begin, end - begin), kColumns - kLabelColumns);
+    if (line.size() > kLabelColumns && line.size() + word.size() > kColumns) {
+      lines.push_back(line.substr(0, line.find_last_not_of(' ') + 1));
+      line = indent;
+    }
+    line += word + text.substr(end, next - end);
+    begin = next;
+  }
+  lines.push_back(line.substr(0, line.find_last_not_of(' ') + 1));
+  return lines;
+}
+
+std::string start_title(const std::string& config_path) {
+  const std::string command = "octavo train ";
+  return command + shortened(config_path, kColumns - command.size());
+}
+
+std::vector<std::string> start_screen(const StartFacts& facts) {
+  const Config& config = facts.config;
+  std::vector<std::string> data = data_texts(facts.datasets);
+  if (config.data.resume_from_sample == facts.next_sample) {
+    data.push_back(fmt::format("data.resume_from_sample: the data goes on at sample {}", facts.next_sample));
+  }
+  const std::vector<Row> rows = {{"octavo", {fmt::format("{}, commit {}", kVersion, build_commit())}},
+                                 {"model", {model_text(config)}},
+                                 {"weights", {weights_text(facts)}},
+                                 {"data", data},
+                                 {"validation", {validation_text(facts)}},
+                                 {"steps", {steps_text(facts)}},
+                                 {"schedule", {schedule_text(config)}},
+                                 {"mesh", mesh_texts(facts)},
+                                 {"recipe", {recipe_text(config.precision)}},
+                                 {"memory", {memory_text(facts)}},
+                                 {"time", {facts.time}},
+                                 {"checkpoints", {checkpoints_text(config.checkpoint)}},
+                                 {"run folder", {config.logging.dir + ": log.txt, metrics.jsonl, config.yaml"}}};
+  std::vector<std::string> lines;
+  for (const Row& row : rows) {
+    for (const std::string& text : row.texts) {
+      const bool first = &text == &row.texts.front();
+      for (std::string& line : labeled_lines(first ? row.label : "", text)) lines.push_back(std::move(line));
+    }
+  }
+  return lines;
+}
+
+}  // namespace octavo

@@ -1,0 +1,84 @@
+#include "core/files/mapping_faults.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "core/error.h"
+#include "core/printable.h"
+
+namespace octavo {
+namespace {
+
+constexpr int kExitCode = 1;
+
+// A mapping, or one that was: entries are used again, but never freed, so that the handler can walk them at any time.
+struct Watched {
+  std::atomic<uintptr_t> begin{0};  // 0: none; set last and cleared first
+  uintptr_t end = 0;
+  std::string sentence;  // made beforehand: a handler must not allocate
+  Watched* next = nullptr;
+};
+
+// A signal handler can reach nothing but globals.
+std::atomic<Watched*> watched_mappings{nullptr};
+std::atomic_flag is_ending;
+struct sigaction previous_action {};
+
+void on_bus_error(int signal, siginfo_t* info, void*) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (const Watched* entry = watched_mappings.load(); entry != nullptr; entry = entry->next) {
+    const uintptr_t begin = entry->begin.load();
+    if (info->si_code <= 0 || begin == 0 || address < begin || address >= entry->end) continue;
+    while (is_ending.test_and_set()) ::pause();  // another thread has met the same, and says so
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, entry->sentence.data(), entry->sentence.size());
+    ::_exit(kExitCode);
+  }
+  // Returning repeats the read, and so the signal; one that another process sent has to be sent again.
+  ::sigaction(SIGBUS, &previous_action, nullptr);
+  if (info->si_code <= 0) ::raise(signal);
+}
+
+void take_over_bus_errors() {
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  CHECK(::sigaction(SIGBUS, &action, &previous_action) == 0, "SIGBUS cannot be handled");
+}
+
+std::mutex& entries_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
+void watch_mapping(const void* begin, size_t bytes, const std::string& path) {
+  const std::lock_guard lock(entries_mutex());
+  Watched* entry = watched_mappings.load();
+  if (entry == nullptr) take_over_bus_errors();
+  while (entry != nullptr && entry->begin.load() != 0) entry = entry->next;
+  const bool is_new = entry == nullptr;
+  if (is_new) entry = std::make_unique<Watched>().release();
+  entry->sentence = fmt::format(
+      "octavo: {}\n", printable(fmt::format("{}: was truncated while it was being read, or its disk fails", path)));
+  entry->end = reinterpret_cast<uintptr_t>(begin) + bytes;
+  entry->begin.store(reinterpret_cast<uintptr_t>(begin));
+  if (!is_new) return;
+  entry->next = watched_mappings.load();
+  watched_mappings.store(entry);
+}
+
+void forget_mapping(const void* begin) {
+  const std::lock_guard lock(entries_mutex());
+  for (Watched* entry = watched_mappings.load(); entry != nullptr; entry = entry->next) {
+    if (entry->begin.load() == reinterpret_cast<uintptr_t>(begin)) return entry->begin.store(0);
+  }
+}
+
+}  // namespace octavo

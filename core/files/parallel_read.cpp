@@ -1,0 +1,88 @@
+#include "core/files/parallel_read.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+constexpr uintptr_t kReadBlockBytes = uintptr_t{8} << 20;
+constexpr uintptr_t kPageBytes = 4096;
+constexpr size_t kReadingThreads = 4;
+
+struct Block {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+std::vector<Block> cut_into_blocks(std::span<const std::span<const std::byte>> ranges) {
+  std::vector<Block> blocks;
+  for (const auto& range : ranges) {
+    const uintptr_t first = reinterpret_cast<uintptr_t>(range.data()) / kPageBytes * kPageBytes;
+    const uintptr_t last = reinterpret_cast<uintptr_t>(range.data()) + range.size();
+    for (uintptr_t begin = first; begin < last; begin += kReadBlockBytes) {
+      blocks.push_back({begin, std::min(begin + kReadBlockBytes, last)});
+    }
+  }
+  return blocks;
+}
+
+// What cannot be read here is met again by whoever reads the mapping.
+void populate(const Block& block) {
+  void* address = reinterpret_cast<void*>(block.begin);
+  if (::madvise(address, block.end - block.begin, MADV_POPULATE_READ) == 0) return;
+  static_cast<void>(::madvise(address, block.end - block.begin, MADV_WILLNEED));  // Linux before 5.14
+}
+
+class Threads {
+ public:
+  ~Threads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  template <typename Work>
+  void start(size_t count, const Work& work) {
+    for (size_t i = 0; i < count; ++i) threads_.emplace_back(work);
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+void for_each_mapped(std::span<const std::span<const std::byte>> ranges, const std::function<void(size_t)>& visit) {
+  const std::vector<Block> blocks = cut_into_blocks(ranges);
+  std::atomic<size_t> next_block{0}, next_range{0};
+  std::mutex mutex;
+  std::pair<size_t, std::exception_ptr> failure{ranges.size(), nullptr};
+  const auto read_ahead = [&] {
+    for (size_t i = next_block++; i < blocks.size(); i = next_block++) populate(blocks[i]);
+  };
+  const auto visit_all = [&] {
+    for (size_t i = next_range++; i < ranges.size(); i = next_range++) {
+      try {
+        visit(i);
+      } catch (...) {
+        const std::lock_guard guard(mutex);
+        if (i < failure.first) failure = {i, std::current_exception()};
+      }
+    }
+  };
+  {
+    Threads threads;
+    if (blocks.size() > ranges.size() || blocks.size() > kReadingThreads) threads.start(kReadingThreads, read_ahead);
+    threads.start(std::min(kReadingThreads, ranges.size()) - (ranges.empty() ? 0 : 1), visit_all);
+    visit_all();
+  }
+  if (failure.second) std::rethrow_exception(failure.second);
+}
+
+}  // namespace octavo

@@ -1,0 +1,134 @@
+#include "core/files/parallel_write.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+constexpr int64_t kWrittenBlockBytes = int64_t{8} << 20;
+constexpr int64_t kAlignment = 4096;  // of what O_DIRECT writes: memory, place and length
+constexpr int kWritingThreads = 4;
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+class ParallelWrite {
+ public:
+  ParallelWrite(const std::string& path, std::span<const std::span<const std::byte>> parts)
+      : path_(path), parts_(parts) {
+    for (const auto& part : parts) {
+      begins_.push_back(size_);
+      size_ += static_cast<int64_t>(part.size());
+    }
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    descriptor_ = ::open(path.c_str(), flags | O_DIRECT, 0644);
+    if (descriptor_ < 0 && errno == EINVAL) descriptor_ = ::open(path.c_str(), flags, 0644);
+    CHECK(descriptor_ >= 0, "{}: cannot be created: {}", path, std::strerror(errno));
+  }
+  ~ParallelWrite() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  ParallelWrite(const ParallelWrite&) = delete;
+  ParallelWrite& operator=(const ParallelWrite&) = delete;
+
+  void run() {
+    reserve();
+    std::vector<std::thread> threads;
+    const int64_t blocks = (size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes;
+    for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) threads.emplace_back([this] { work(); });
+    work();
+    for (std::thread& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+    check(::ftruncate(descriptor_, size_) == 0);  // the last block was rounded up
+    check(::fsync(descriptor_) == 0 || errno == EINVAL);
+    check(::close(std::exchange(descriptor_, -1)) == 0);
+  }
+
+ private:
+  void check(bool succeeded) const { CHECK(succeeded, "{}: writing failed: {}", path_, std::strerror(errno)); }
+
+  // So that a full disk shows at once, and writes that do not make the file longer need not wait for each other.
+  void reserve() const {
+    if (size_ == 0 || ::fallocate(descriptor_, 0, 0, size_) == 0) return;
+    check(errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
+  }
+
+  void work() noexcept {
+    try {
+      const std::unique_ptr<std::byte, void (*)(void*)> block(
+          static_cast<std::byte*>(std::aligned_alloc(kAlignment, kWrittenBlockBytes)), std::free);
+      CHECK(block != nullptr, "{}: out of memory for a block of it", path_);
+      for (int64_t begin = next_.fetch_add(kWrittenBlockBytes); begin < size_ && !failed_;
+           begin = next_.fetch_add(kWrittenBlockBytes)) {
+        const int64_t end = std::min(begin + kWrittenBlockBytes, size_);
+        gather(begin, end, block.get());
+        write(begin, round_up(end - begin), block.get());
+      }
+    } catch (...) {
+      const std::lock_guard guard(mutex_);
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
+  }
+
+  // Bytes [begin, end) of the file, and zeros to the end of the last page.
+  void gather(int64_t begin, int64_t end, std::byte* block) const {
+    auto part = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
+    int64_t place = begin;
+    for (; place < end; ++part) {
+      const int64_t from = place - begins_[part];
+      const int64_t count = std::min(static_cast<int64_t>(parts_[part].size()) - from, end - place);
+      if (count > 0) std::memcpy(block + (place - begin), parts_[part].data() + from, static_cast<size_t>(count));
+      place += count;
+    }
+    std::memset(block + (end - begin), 0, static_cast<size_t>(round_up(end - begin) - (end - begin)));
+  }
+
+  void write(int64_t place, int64_t bytes, const std::byte* data) {
+    while (bytes > 0) {
+      const ssize_t written = ::pwrite(descriptor_, data, static_cast<size_t>(bytes), place);
+      if (written < 0 && errno == EINTR) continue;
+      // A file system that opens such files and then wants other places or lengths, or stopped between two pages.
+      const int flags = ::fcntl(descriptor_, F_GETFL);
+      if (written < 0 && errno == EINVAL && (flags & O_DIRECT) != 0) {
+        check(::fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT) == 0);
+        continue;
+      }
+      check(written >= 0);
+      data += written;
+      place += written;
+      bytes -= written;
+    }
+  }
+
+  const std::string& path_;
+  std::span<const std::span<const std::byte>> parts_;
+  std::vector<int64_t> begins_;  // of the parts in the file
+  int64_t size_ = 0;
+  int descriptor_ = -1;
+  std::atomic<int64_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace
+
+void write_file_in_parallel(const std::string& path, std::span<const std::span<const std::byte>> parts) {
+  ParallelWrite(path, parts).run();
+}
+
+}  // namespace octavo

@@ -1,0 +1,108 @@
+#include "kernels/attention/context_sdpa.h"
+
+#include <algorithm>
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+#include "kernels/attention/sdpa_cpu.h"
+
+namespace octavo {
+
+namespace cuda {
+void context_sdpa_forward(const ContextSdpaForward& args, Stream& stream);
+void context_sdpa_backward(const ContextSdpaBackward& args, Stream& stream);
+int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype, Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+void check_shares(const ContextSdpaShape& shape, const ContextSdpaForward& args, const Stream& stream) {
+  const SdpaShape& q = shape.queries;
+  const int64_t pieces = shape.context.pieces();
+  const int64_t tokens = q.batch * q.seq_len;
+  CHECK(q.num_kv_heads > 0 && q.num_heads % q.num_kv_heads == 0 && q.seq_len % pieces == 0,
+        "context_sdpa: {} query heads, {} kv heads, {} tokens in {} pieces", q.num_heads, q.num_kv_heads, q.seq_len,
+        pieces);
+  CHECK(!stream.is_cuda() || args.documents.empty(), "context_sdpa: {} documents, expected none on a GPU",
+        args.documents.size());
+  expect_tensor(args.qkv, "context_sdpa qkv", args.qkv.dtype(), {tokens, q.qkv_width()});
+  expect_tensor(args.kv, "context_sdpa kv", args.qkv.dtype(), {tokens * shape.context.size, shape.kv_width()});
+  expect_tensor(args.out, "context_sdpa out", args.qkv.dtype(), {tokens, q.out_width()});
+  expect_tensor(args.lse, "context_sdpa lse", DType::kFloat32, {pieces * q.batch, q.num_heads, q.seq_len / pieces});
+  int64_t in_documents = 0;
+  for (const Document& document : args.documents.list) in_documents += document.length;
+  CHECK(args.documents.empty() || in_documents == tokens, "context_sdpa: documents of {} tokens, expected all {}",
+        in_documents, tokens);
+}
+
+// Of the scores that the rank's queries have, half of the square that they end in.
+double flops_of_share(const ContextSdpaShape& shape, const Documents& documents, int products) {
+  const auto of = [](int64_t value) { return static_cast<double>(value); };
+  const auto scores_of = [&](int64_t length, int64_t before) { return of(length) * (2 * of(before) + of(length)); };
+  const SdpaShape& q = shape.queries;
+  double scores = 0;
+  for (const Document& document : documents.list) scores += scores_of(document.length, document.before);
+  const int64_t length = q.seq_len / shape.context.pieces();
+  for (int64_t i = 0; documents.empty() && i < shape.context.pieces(); ++i) {
+    scores += of(q.batch) * scores_of(length, shape.context.piece(i) * length);
+  }
+  return products * scores * of(q.num_heads * q.head_dim);
+}
+
+}  // namespace
+
+int64_t early_d_kv_bytes(const ContextSdpaShape& shape, DType dtype) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t bytes = shape.queries.batch * shape.whole_seq_len() / 2 * shape.kv_width() * dtype_bytes(dtype);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void context_sdpa_forward(const ContextSdpaForward& args, Stream& stream) {
+  check_shares(args.shape, args, stream);
+  const OpTimer timer(stream, {.name = "sdpa_forward",
+                               .flops = flops_of_share(args.shape, args.documents, 2),
+                               .bound = OpBound::kAttentionForward});
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::context_sdpa_forward(args, stream);
+  }
+  cpu::context_sdpa_forward(args, stream);
+}
+
+void context_sdpa_backward(const ContextSdpaBackward& args, Stream& stream) {
+  check_shares(args.shape,
+               {.shape = args.shape,
+                .out = args.out,
+                .lse = args.lse,
+                .qkv = args.qkv,
+                .kv = args.kv,
+                .documents = args.documents},
+               stream);
+  expect_tensor(args.d_qkv, "context_sdpa d_qkv", args.qkv.dtype(), {args.qkv.dim(0), args.qkv.dim(1)});
+  expect_tensor(args.d_kv, "context_sdpa d_kv", args.qkv.dtype(), {args.kv.dim(0), args.kv.dim(1)});
+  expect_tensor(args.d_out, "context_sdpa d_out", args.qkv.dtype(), {args.out.dim(0), args.out.dim(1)});
+  const OpTimer timer(stream, {.name = "sdpa_backward",
+                               .flops = flops_of_share(args.shape, args.documents, 5),
+                               .bound = OpBound::kAttentionBackward});
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::context_sdpa_backward(args, stream);
+  }
+  cpu::context_sdpa_backward(args, stream);
+}
+
+int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype, Stream& stream) {
+  if (stream.is_planned()) {
+    SdpaShape piece = shape.queries;
+    piece.seq_len /= shape.context.pieces();
+    return early_d_kv_bytes(shape, dtype) +
+           sdpa_planned_workspace_bytes(piece, shape.whole_seq_len(), stream.deterministic());
+  }
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::context_sdpa_workspace_bytes(shape, dtype, stream);
+  }
+  return cpu::context_sdpa_workspace_bytes(shape, dtype);
+}
+
+}  // namespace octavo

@@ -1,0 +1,31 @@
+#include "kernels/attention/documents.h"
+
+#include <algorithm>
+
+namespace octavo {
+
+void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,
+                      const ContextRank& context) {
+  const auto first = static_cast<std::ptrdiff_t>(documents.size());
+  const int64_t piece = seq_len / context.pieces();
+  for (size_t t = 0; t < document_start.size(); ++t) {
+    const auto token = static_cast<int64_t>(t);
+    const int64_t before = context.position(token % seq_len, seq_len * context.size) - document_start[t];
+    if (before == 0 || token % piece == 0) {
+      documents.push_back({.begin = static_cast<int32_t>(t), .length = 0, .before = static_cast<int32_t>(before)});
+    }
+    ++documents.back().length;
+  }
+  std::sort(documents.begin() + first, documents.end(), [](const Document& a, const Document& b) {
+    return a.length != b.length ? a.length > b.length : a.begin < b.begin;
+  });
+}
+
+void write_pairs(std::span<const Document> documents, int32_t* pairs) {
+  for (const Document& document : documents) {
+    *pairs++ = document.begin;
+    *pairs++ = document.length;
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,256 @@
+#include <algorithm>
+
+#include "core/cuda_amax.cuh"
+#include "kernels/attention/rope.h"
+#include "kernels/fp8/fp8_cast.cuh"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kThreadsPerToken = 64;
+constexpr int kTokensPerBlock = 4;
+
+struct RopeSizes {
+  int64_t tokens;
+  int64_t seq_len;
+  int64_t row_elements;  // elements of a packed row
+  int rotated_heads;     // query and key heads, which lie one after the other
+  int head_dim;
+  float direction;  // -1 turns back
+};
+
+// Of an element and the other one of its pair, which the first of a pair takes with its sign turned. Spelled out, so
+// that every kernel rounds alike.
+__device__ float rotated(float x, float other, float cosine, float sine) {
+  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
+}
+
+// A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
+// amax it looks at the value heads as well. kStore: else the result is only measured.
+template <typename T, int N, bool kAmax, bool kStore>
+__device__ Magnitude<T> rotate(T* qkv, const float* table, const RopeSizes& sizes) {
+  constexpr int kHeadsAtOnce = kAmax ? 4 : 3;  // loads in flight
+  Magnitude<T> largest;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
+  if (token >= sizes.tokens) return largest;
+  const int half = sizes.head_dim / 2;
+  const int heads = kAmax ? static_cast<int>(sizes.row_elements / sizes.head_dim) : sizes.rotated_heads;
+  const int lanes = half / N;
+  const int lanes_at_once = min(lanes, kThreadsPerToken);
+  const int slots = kThreadsPerToken / lanes_at_once;
+  const int slot = static_cast<int>(threadIdx.x) / lanes_at_once;
+  if (slot >= slots) return largest;
+  T* row = qkv + token * sizes.row_elements;
+  const float* angles = table + (token % sizes.seq_len) * sizes.head_dim;
+
+  for (int lane = static_cast<int>(threadIdx.x) % lanes_at_once; lane < lanes; lane += lanes_at_once) {
+    const int i = lane * N;
+    float cosine[N];
+    float sine[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      cosine[j] = angles[i + j];
+      sine[j] = angles[half + i + j] * sizes.direction;
+    }
+    for (int first = slot; first < heads; first += slots * kHeadsAtOnce) {
+      Vec<T, N> low[kHeadsAtOnce];
+      Vec<T, N> high[kHeadsAtOnce];
+#pragma unroll
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = first + u * slots;
+        if (head >= heads) break;
+        const T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
+        low[u] = Vec<T, N>::load(p);
+        high[u] = Vec<T, N>::load(p + half);
+      }
+#pragma unroll
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = first + u * slots;
+        if (head >= heads) break;
+        if (kAmax && head >= sizes.rotated_heads) {
+          largest.add(low[u]);
+          largest.add(high[u]);
+          continue;
+        }
+        float a[N];
+        float b[N];
+        low[u].widen(a);
+        high[u].widen(b);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          const float x = a[j];
+          a[j] = rotated(x, -b[j], cosine[j], sine[j]);
+          b[j] = rotated(b[j], x, cosine[j], sine[j]);
+        }
+        [[maybe_unused]] T* p = row + static_cast<int64_t>(head) * sizes.head_dim + i;
+        const auto rotated_low = Vec<T, N>::narrow(a);
+        const auto rotated_high = Vec<T, N>::narrow(b);
+        if constexpr (kStore) {
+          rotated_low.store(p);
+          rotated_high.store(p + half);
+        }
+        largest.add(rotated_low);
+        largest.add(rotated_high);
+      }
+    }
+  }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax, bool kStore = true>
+__global__ void __launch_bounds__(kThreadsPerToken* kTokensPerBlock, 3)
+    rope_kernel(T* qkv, const float* table, float* amax, const RopeSizes sizes) {
+  const Magnitude<T> largest = rotate<T, N, kAmax, kStore>(qkv, table, sizes);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
+}
+
+// ---- With a cast
+
+struct RotatedSource {
+  using Element = __nv_bfloat16;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = 3;
+  const Element* qkv;
+  const float* table;
+  RopeSizes sizes;
+
+  // The other element of a pair, and the pair's angle.
+  struct Pair {
+    int64_t other;  // columns away
+    int64_t angle;  // of a row of the table
+    float direction;
+  };
+  __device__ Pair pair_of(int64_t column) const {
+    const int half = sizes.head_dim / 2;
+    const auto i = static_cast<int>(column % sizes.head_dim);
+    return i < half ? Pair{half, i, -sizes.direction} : Pair{-half, i - half, sizes.direction};
+  }
+  __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
+  __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
+
+  // kAligned: half a head is a whole number of patches.
+  template <bool kAligned>
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    if constexpr (kAligned) {
+      if (kTile % sizes.head_dim == 0) {
+        make_patch<true>(parts[0], m, n, at);
+      } else {
+        make_patch<false>(parts[0], m, n, at);
+      }
+    } else {
+      make_elements(parts[0], m, n, at);
+    }
+  }
+
+  // kHeadsInTile: no head lies in two tiles, so that the other half of a pair is in the patch of a neighbour in the
+  // warp; else it is loaded.
+  template <bool kHeadsInTile>
+  __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t column = at.column + at.patch_column * kPatch;
+    patch = load_patch<true>(qkv, m, n, n, at);
+    const bool rotates = is_rotated(column);
+    if (!kHeadsInTile && !rotates) return;
+    const Pair pair = pair_of(column);
+    const int neighbour = sizes.head_dim / 2 / kPatch;
+    const int64_t row = at.row + at.patch_row * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+      Vec<Element> others[Patch<Element>::kVectors];
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        const int64_t i = (row + r) * n + column + pair.other + v * kVector<Element>;
+        others[v] = kHeadsInTile ? of_neighbour(patch.rows[r][v], neighbour) : load_some<true>(qkv + i, m - row - r);
+      }
+      if (!rotates || row + r >= m) continue;
+      const float* cosines = cosines_of(row + r) + pair.angle;
+      float x[kPatch];
+      patch.widen(r, x);
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        float other[kVector<Element>];
+        others[v].widen(other);
+#pragma unroll
+        for (int i = 0; i < kVector<Element>; i += kVector<float>) {
+          const int first = v * kVector<Element> + i;
+          float cosine[kVector<float>];
+          float sine[kVector<float>];
+          Vec<float>::load(cosines + first).widen(cosine);
+          Vec<float>::load(cosines + sizes.head_dim / 2 + first).widen(sine);
+#pragma unroll
+          for (int j = 0; j < kVector<float>; ++j) {
+            x[first + j] = rotated(x[first + j], other[i + j], cosine[j], sine[j] * pair.direction);
+          }
+        }
+      }
+      patch.narrow(r, x);
+    }
+  }
+
+  __device__ static Vec<Element> of_neighbour(const Vec<Element>& x, int lanes) {
+    return {make_uint4(__shfl_xor_sync(0xffffffffu, x.bits.x, lanes), __shfl_xor_sync(0xffffffffu, x.bits.y, lanes),
+                       __shfl_xor_sync(0xffffffffu, x.bits.z, lanes), __shfl_xor_sync(0xffffffffu, x.bits.w, lanes))};
+  }
+
+  // Any head size and alignment.
+  __device__ void make_elements(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
+    const int64_t row = at.row + at.patch_row * kPatch;
+    const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        const int64_t first = column + v * kVector<Element>;
+        patch.rows[r][v] =
+            pack_some<Element>(row + r < m ? n - first : 0, [&](int i) { return element(row + r, first + i, n); });
+      }
+    }
+  }
+
+  __device__ Element element(int64_t row, int64_t column, int64_t n) const {
+    const Element* x = qkv + row * n + column;
+    if (!is_rotated(column)) return *x;
+    const Pair pair = pair_of(column);
+    const float* cosine = cosines_of(row) + pair.angle;
+    const float sine = cosine[sizes.head_dim / 2] * pair.direction;
+    return from_float<Element>(rotated(to_float(*x), to_float(x[pair.other]), *cosine, sine));
+  }
+};
+
+}  // namespace
+
+void rope(const Rope& args, Stream& stream) {
+  const int64_t head_dim = args.table.dim(1);
+  const RopeSizes sizes{.tokens = args.qkv.dim(0),
+                        .seq_len = args.table.dim(0),
+                        .row_elements = args.qkv.dim(1),
+                        .rotated_heads = static_cast<int>(args.num_heads + args.num_kv_heads),
+                        .head_dim = static_cast<int>(head_dim),
+                        .direction = args.inverse ? -1.0f : 1.0f};
+  const LaunchShape shape{grid_dim(ceil_div(sizes.tokens, kTokensPerBlock)), dim3(kThreadsPerToken, kTokensPerBlock)};
+  if (args.cast.is_of(args.amax)) {
+    const bool aligned = rows_are_aligned<__nv_bfloat16>(head_dim / 2, {args.qkv.raw()});
+    auto* measure = aligned ? rope_kernel<__nv_bfloat16, kVector<__nv_bfloat16>, true, false>
+                            : rope_kernel<__nv_bfloat16, 1, true, false>;
+    launch("rope", measure, shape, stream, pointer<__nv_bfloat16>(args.qkv), pointer<const float>(args.table),
+           pointer<float>(args.amax), sizes);
+  }
+  if (args.cast.defined()) {
+    const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
+    const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
+                                rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
+                                rows_are_aligned<float>(head_dim, {source.table});
+    return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
+                                            args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
+  }
+  with_element(args.qkv.dtype(), [&]<typename T>() {
+    // Half a head is what must be aligned; a row is a whole number of heads.
+    const bool aligned = rows_are_aligned<T>(head_dim / 2, {args.qkv.raw()});
+    auto* plain = aligned ? rope_kernel<T, kVector<T>, false> : rope_kernel<T, 1, false>;
+    auto* with_amax = aligned ? rope_kernel<T, kVector<T>, true> : rope_kernel<T, 1, true>;
+    launch("rope", args.amax.defined() ? with_amax : plain, shape, stream, pointer<T>(args.qkv),
+           pointer<const float>(args.table), pointer<float>(args.amax), sizes);
+  });
+}
+
+}  // namespace octavo::cuda

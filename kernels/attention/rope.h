@@ -1,0 +1,47 @@
+// Rotary position embedding (Su et al., arXiv 2104.09864) in Hugging Face's half-split convention: within a head of
+// size D, elements i and i + D/2 form a pair rotated by position * inv_freq[i], inv_freq[i] = theta^(-2i/D).
+//
+// Llama 3.1 scaling ("llama3" in Hugging Face's modeling_rope_utils): with wavelength w = 2 pi / inv_freq,
+//   w < original / high_freq_factor: unchanged;  w > original / low_freq_factor: inv_freq / factor;
+//   between: (1 - s) * inv_freq / factor + s * inv_freq,
+//            s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor).
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "core/stream.h"
+#include "kernels/fp8/fp8.h"
+
+namespace octavo {
+
+struct RopeScaling {
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
+
+  bool operator==(const RopeScaling& other) const = default;
+};
+
+// Fills `host_table` [seq_len, head_dim] float32 in host memory: row t holds cos of the head_dim/2 angles of
+// position(t), or of t without it, then their sin. Computed in float64.
+void rope_table(const Tensor& host_table, double theta, const std::optional<RopeScaling>& scaling,
+                const std::function<int64_t(int64_t)>& position = {});
+
+// Rotates, in place, the query and key heads of packed rows [q heads | k heads | v heads]; v is untouched. Row t
+// has the position of row t mod seq_len of the table. `inverse` rotates by the negative angle, which is the backward
+// pass. Arithmetic is float32. A cast replaces the result: its operands have the bits that quantize would have made of
+// the rotated qkv, and what qkv then holds is undefined. Queued on `stream`; deterministic.
+struct Rope {
+  Tensor qkv;    // in place [tokens, (num_heads + 2 * num_kv_heads) * head_dim], compute dtype
+  Tensor table;  // [seq_len, head_dim] float32, from rope_table
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  bool inverse = false;
+  Tensor amax = {};   // optional [1] float32: = max(itself, max |qkv|), of the rotated heads and v as stored; NaN wins
+  Fp8Cast cast = {};  // optional, in place of writing qkv; may be of `amax`
+};
+void rope(const Rope& args, Stream& stream);
+
+}  // namespace octavo

@@ -1,0 +1,196 @@
+#include "kernels/attention/sdpa_plans_cudnn.h"
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <cmath>
+#include <vector>
+
+#include "core/cuda_check.h"
+#include "core/error.h"
+
+namespace octavo::cuda {
+
+struct SdpaPlan::Graph : cudnn_frontend::graph::Graph {};
+
+SdpaPlan::SdpaPlan() : graph(std::make_unique<Graph>()) {}
+SdpaPlan::~SdpaPlan() = default;
+
+namespace {
+
+namespace fe = cudnn_frontend;
+using TensorAttributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+void check(cudnnStatus_t status, const char* what) {
+  CHECK(status == CUDNN_STATUS_SUCCESS, "cuDNN: {} failed: {}", what, cudnnGetErrorString(status));
+}
+
+void check(fe::error_t status, const char* what, const SdpaShape& s) {
+  CHECK(status.is_good(), "cuDNN: {} failed for batch {}, seq_len {}, {} query and {} key/value heads of {}: {}", what,
+        s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim, status.get_message());
+}
+
+std::unique_ptr<SdpaPlan> make_plan() {
+  auto plan = std::make_unique<SdpaPlan>();
+  plan->graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  return plan;
+}
+
+// cuDNN's dimensions are always {batch, heads, tokens, head_dim}; a row of a token holds all its heads.
+std::vector<int64_t> dims(const SdpaGeometry& g, int64_t heads, int64_t tokens) {
+  return {g.shape.batch, heads, tokens, g.shape.head_dim};
+}
+std::vector<int64_t> strides(const SdpaGeometry& g, const Strides& of) {
+  return {of.sequence, g.shape.head_dim, of.token, 1};
+}
+
+fe::graph::Tensor_attributes head_tensor(SdpaTensor uid, const std::vector<int64_t>& dims,
+                                         const std::vector<int64_t>& strides) {
+  return fe::graph::Tensor_attributes().set_uid(uid).set_dim(dims).set_stride(strides);
+}
+fe::graph::Tensor_attributes query_tensor(SdpaTensor uid, const SdpaGeometry& g, const Strides& of) {
+  return head_tensor(uid, dims(g, g.shape.num_heads, g.shape.seq_len), strides(g, of));
+}
+fe::graph::Tensor_attributes key_tensor(SdpaTensor uid, const SdpaGeometry& g) {
+  return head_tensor(uid, dims(g, g.shape.num_kv_heads, g.keys), strides(g, g.kv));
+}
+
+fe::graph::Tensor_attributes lse_tensor(const SdpaShape& s) {
+  return fe::graph::Tensor_attributes()
+      .set_uid(kLse)
+      .set_dim({s.batch, s.num_heads, s.seq_len, 1})
+      .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
+      .set_data_type(fe::DataType_t::FLOAT);
+}
+
+void make_query_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaGeometry& g, const Strides& of) {
+  const std::vector<int64_t> dimensions = dims(g, g.shape.num_heads, g.shape.seq_len);
+  tensor->set_output(true).set_uid(uid).set_dim(dimensions).set_stride(strides(g, of));
+}
+void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaGeometry& g) {
+  const std::vector<int64_t> dimensions = dims(g, g.shape.num_kv_heads, g.keys);
+  tensor->set_output(true).set_uid(uid).set_dim(dimensions).set_stride(strides(g, g.d_kv));
+}
+
+float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
+
+// Queries that are all of the sequence begin with its first key, those of a piece end with the last one they see.
+template <typename Attributes>
+void mask_future(Attributes& options, const SdpaGeometry& g) {
+  const bool all = g.keys == g.shape.seq_len;
+  options.set_diagonal_alignment(all ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+      .set_diagonal_band_right_bound(0);
+}
+
+void finish(SdpaPlan& plan, const SdpaShape& shape, const char* what, cudnnHandle_t handle) {
+  check(plan.graph->build(handle, {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}), what, shape);
+  check(plan.graph->get_workspace_size(plan.workspace_bytes), what, shape);
+}
+
+// Masks what lies behind the lengths of the sequences.
+template <typename Attributes>
+void take_lengths(Attributes& options, SdpaPlan& plan, const SdpaShape& s) {
+  const auto lengths = [&](SdpaTensor uid) {
+    return plan.graph->tensor(fe::graph::Tensor_attributes()
+                                  .set_uid(uid)
+                                  .set_dim({s.batch, 1, 1, 1})
+                                  .set_stride({1, 1, 1, 1})
+                                  .set_data_type(fe::DataType_t::INT32));
+  };
+  options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
+  plan.takes_lengths = true;
+}
+
+std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, bool padded, cudnnHandle_t handle) {
+  auto plan = make_plan();
+  const SdpaShape& s = g.shape;
+  const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
+  const auto k = plan->graph->tensor(key_tensor(kK, g));
+  const auto v = plan->graph->tensor(key_tensor(kV, g));
+  auto options =
+      fe::graph::SDPA_attributes().set_name("sdpa_forward").set_generate_stats(true).set_attn_scale(attention_scale(s));
+  mask_future(options, g);
+  if (padded) take_lengths(options, *plan, s);
+  const auto [out, lse] = plan->graph->sdpa(q, k, v, options);
+  make_query_output(out, kOut, g, g.out);
+  lse->set_output(true)
+      .set_uid(kLse)
+      .set_dim({s.batch, s.num_heads, s.seq_len, 1})
+      .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
+      .set_data_type(fe::DataType_t::FLOAT);
+  finish(*plan, s, "building the attention forward", handle);
+  return plan;
+}
+
+// cuDNN's backward scores the columns past the last key of a partial tile of 128 as 0 instead of minus infinity, which
+// overflows where a row's log-sum-exp is very negative (NaN in d_q). Saying how long each sequence is masks them.
+constexpr int64_t kTile = 128;
+
+Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
+  const std::vector<int32_t> values(static_cast<size_t>(s.batch), static_cast<int32_t>(s.seq_len));
+  Buffer lengths = Buffer::device(Device::kCuda, s.batch * dtype_bytes(DType::kInt32));
+  stream.copy(lengths.data(), values.data(), lengths.bytes());
+  stream.synchronize();
+  return lengths;
+}
+
+std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, bool padded, cudnnHandle_t handle, Stream& stream) {
+  auto plan = make_plan();
+  const SdpaShape& s = g.shape;
+  const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
+  const auto k = plan->graph->tensor(key_tensor(kK, g));
+  const auto v = plan->graph->tensor(key_tensor(kV, g));
+  const auto out = plan->graph->tensor(query_tensor(kOut, g, g.out));
+  const auto d_out = plan->graph->tensor(query_tensor(kDOut, g, g.out));
+  const auto lse = plan->graph->tensor(lse_tensor(s));
+  auto options = fe::graph::SDPA_backward_attributes()
+                     .set_name("sdpa_backward")
+                     .set_attn_scale(attention_scale(s))
+                     .set_deterministic_algorithm(stream.deterministic());
+  mask_future(options, g);
+  if (padded || g.keys % kTile != 0) take_lengths(options, *plan, s);
+  if (plan->takes_lengths && !padded) plan->lengths = upload_full_lengths(s, stream);
+  const auto [d_q, d_k, d_v] = plan->graph->sdpa_backward(q, k, v, out, d_out, lse, options);
+  make_query_output(d_q, kDQ, g, g.q);
+  make_key_output(d_k, kDK, g);
+  make_key_output(d_v, kDV, g);
+  finish(*plan, s, "building the attention backward", handle);
+  return plan;
+}
+
+}  // namespace
+
+SdpaPlans::SdpaPlans(Stream& stream) {
+  cudnnHandle_t handle = nullptr;
+  check(cudnnCreate(&handle), "cudnnCreate");
+  handle_.reset(handle);
+  check(cudnnSetStream(handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
+}
+
+void SdpaPlans::Destroy::operator()(cudnnContext* handle) const { cudnnDestroy(handle); }
+
+const SdpaPlan& SdpaPlans::forward(const SdpaGeometry& geometry, bool padded) {
+  auto& plan = plans_[{geometry, Pass::kForward, padded}];
+  if (!plan) plan = build_forward(geometry, padded, handle_.get());
+  return *plan;
+}
+
+const SdpaPlan& SdpaPlans::backward(const SdpaGeometry& geometry, bool padded, Stream& stream) {
+  const Pass pass = stream.deterministic() ? Pass::kDeterministicBackward : Pass::kBackward;
+  auto& plan = plans_[{geometry, pass, padded}];
+  if (!plan) plan = build_backward(geometry, padded, handle_.get(), stream);
+  return *plan;
+}
+
+void SdpaPlans::execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const {
+  check(plan.graph->execute(handle_.get(), pointers, workspace), "attention", shape);
+}
+
+std::string cudnn_version() {
+  const size_t version = cudnnGetVersion();  // of cuDNN 9 and newer: 10000 * major + 100 * minor + patch
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace octavo::cuda

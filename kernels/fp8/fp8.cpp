@@ -1,0 +1,317 @@
+#include "kernels/fp8/fp8.h"
+
+#include <algorithm>
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+#include "kernels/fp8/fp8_cast.h"
+#include "kernels/fp8/fp8_cpu.h"
+#include "kernels/math/cpu_math.h"
+#include "kernels/matmul/product_workspace.h"
+#include "kernels/matmul/sgemm.h"
+
+namespace octavo {
+
+namespace cuda {
+void amax(const Amax& args, Stream& stream);
+void quantize(const Quantize& args, Stream& stream);
+void row_amaxes(const RowAmaxes& args, Stream& stream);
+void fp8_matmul(const Fp8Matmul& args, Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
+
+void check_operand(const Fp8Operand& operand, const std::string& name, int64_t rows, int64_t k) {
+  CHECK(cpu::is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
+  expect_tensor(operand.data, name.c_str(), operand.data.dtype(), {rows, k});
+  expect_tensor(operand.scale_inv, name.c_str(), DType::kFloat32, {fp8_scale_count(operand.scaling, rows, k)});
+}
+
+void check_operands(const Fp8Cast& cast, const std::string& op, int64_t m, int64_t n) {
+  const Fp8Operand& rows = cast.rows;
+  const Fp8Operand& columns = cast.columns;
+  CHECK(cast.defined(), "{}: neither rows nor columns are wanted", op);
+  if (rows.defined()) check_operand(rows, op + " rows", m, n);
+  if (columns.defined()) check_operand(columns, op + " columns", n, m);
+  if (rows.defined() && columns.defined()) {
+    CHECK(rows.data.dtype() == columns.data.dtype() && rows.scaling == columns.scaling,
+          "{}: rows are {}, columns {}, expected one format and scaling", op, rows.data.describe(),
+          columns.data.describe());
+  }
+}
+
+void check_amax(const Fp8Cast& cast, const std::string& op) {
+  if (cast.scaling() == Scaling::kTensor && !cast.bound)
+    expect_tensor(cast.amax, (op + " amax").c_str(), DType::kFloat32, {1});
+}
+
+void check_fp8_matmul(const Fp8Matmul& args) {
+  const int64_t m = args.a.data.dim(0);
+  const int64_t n = args.b.data.dim(0);
+  const int64_t k = args.a.data.dim(1);
+  check_operand(args.a, "fp8_matmul a", m, k);
+  check_operand(args.b, "fp8_matmul b", n, k);
+  CHECK(args.d.dtype() == DType::kBFloat16 || args.d.dtype() == DType::kFloat32, "fp8_matmul: d is {}",
+        args.d.describe());
+  expect_tensor(args.d, "fp8_matmul d", args.d.dtype(), {m, n});
+  CHECK(args.a.data.dtype() == DType::kFloat8E4M3 || args.b.data.dtype() == DType::kFloat8E4M3,
+        "fp8_matmul: both operands are float8_e5m2, one must be float8_e4m3");
+  const Scaling a = args.a.scaling;
+  const Scaling b = args.b.scaling;
+  const bool blockwise = a == Scaling::kBlock1x128 && (b == Scaling::kBlock1x128 || b == Scaling::kBlock128x128);
+  CHECK(blockwise || (a == b && a != Scaling::kBlock128x128), "fp8_matmul: no product of scalings {} and {}",
+        static_cast<int>(a), static_cast<int>(b));
+  CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
+}
+
+// What machine files call products by the scaling of activations.
+const char* product_name(Scaling scaling) {
+  if (scaling == Scaling::kTensor) return "fp8_tensorwise";
+  return scaling == Scaling::kRow ? "fp8_rowwise" : "fp8_blockwise";
+}
+
+int64_t cast_bytes(const Fp8Cast& cast) {
+  return (cast.rows.defined() ? cast.rows.data.bytes() : 0) + (cast.columns.defined() ? cast.columns.data.bytes() : 0);
+}
+
+}  // namespace
+
+void check_cast(const Fp8Cast& cast, CastOf what, const char* op, const Tensor& result, const Stream& stream) {
+  if (!cast.defined()) return;
+  CHECK(what == CastOf::kGradient || cast.format() == DType::kFloat8E4M3, "{} cast: to {}, expected {}", op,
+        dtype_name(cast.format()), dtype_name(DType::kFloat8E4M3));
+  CHECK(!stream.is_cuda() || result.dtype() == DType::kBFloat16, "{} cast: of {} on a GPU, expected bfloat16", op,
+        dtype_name(result.dtype()));
+  check_operands(cast, fmt::format("{} cast", op), result.dim(0), result.dim(1));
+  check_amax(cast, fmt::format("{} cast", op));
+  CHECK(cast.scaling() == Scaling::kTensor || cast.scaling() == Scaling::kBlock1x128,
+        "{} cast: scaling {} is known only after the result", op, static_cast<int>(cast.scaling()));
+}
+
+double result_bytes(const Fp8Cast& cast, const Tensor& result) {
+  return static_cast<double>(cast.defined() ? cast_bytes(cast) : result.bytes());
+}
+
+int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return 1;
+    case Scaling::kRow:
+      return rows;
+    case Scaling::kBlock1x128:
+      return blocks(k) * rows;
+    case Scaling::kBlock128x128:
+      return blocks(rows) * ((blocks(k) + 3) / 4 * 4);
+  }
+  return 0;
+}
+
+namespace cpu {
+
+int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return 0;
+    case Scaling::kRow:
+      return row;
+    case Scaling::kBlock1x128:
+      return i / kBlock * rows + row;
+    case Scaling::kBlock128x128:
+      return row / kBlock * ((blocks(k) + 3) / 4 * 4) + i / kBlock;
+  }
+  return 0;
+}
+
+// The elements of an operand before they are cast. `transposed`: its row r is column r of x.
+template <typename T>
+struct OperandSource {
+  const T* x;
+  int64_t row_stride;
+  int64_t stride;
+  OperandSource(const Fp8Operand& operand, const Tensor& tensor, bool transposed)
+      : x(tensor.data<T>()),
+        row_stride(transposed ? 1 : operand.data.dim(1)),
+        stride(transposed ? operand.data.dim(0) : 1) {}
+  float at(int64_t row, int64_t i) const { return static_cast<float>(x[row * row_stride + i * stride]); }
+};
+
+// scale_inv = the amaxes of what shares a scale. Threads take blocks of 128 rows, which share none but that of the
+// whole tensor, which is not measured here.
+template <typename T>
+void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  float* amaxes = operand.scale_inv.data<float>();
+  std::fill_n(amaxes, operand.scale_inv.numel(), 0.0f);
+#pragma omp parallel for
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    for (int64_t row = first; row < std::min(first + kBlock, rows); ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        update_amax(amaxes[scale_index(operand.scaling, rows, k, row, i)], source.at(row, i));
+      }
+    }
+  }
+}
+
+// scale_inv holds the amaxes, then the scales, then what its name says.
+template <typename Format, typename T>
+void cast_operand(const Fp8Operand& operand, const OperandSource<T>& source) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  Format* out = operand.data.data<Format>();
+  float* scales = operand.scale_inv.data<float>();
+  const int64_t count = operand.scale_inv.numel();
+  for (int64_t s = 0; s < count; ++s) scales[s] = scale_of(scales[s], Format::max());
+#pragma omp parallel for
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < k; ++i) {
+      out[row * k + i] = Format(source.at(row, i) * scales[scale_index(operand.scaling, rows, k, row, i)]);
+    }
+  }
+  for (int64_t s = 0; s < count; ++s) scales[s] = 1.0f / scales[s];
+}
+
+void measure_any(const Fp8Operand& operand, const Tensor& x, bool transposed) {
+  if (!operand.defined()) return;
+  with_compute_dtype(x.dtype(),
+                     [&]<typename T>() { measure_operand(operand, OperandSource<T>(operand, x, transposed)); });
+}
+
+// amax: of kTensor. measured: scale_inv holds the amaxes.
+void quantize_any(const Fp8Operand& operand, float amax, const Tensor& x, bool transposed, bool measured) {
+  if (!operand.defined()) return;
+  if (operand.scaling == Scaling::kTensor) {
+    operand.scale_inv.data<float>()[0] = amax;
+  } else if (!measured) {
+    measure_any(operand, x, transposed);
+  }
+  with_compute_dtype(x.dtype(), [&]<typename T>() {
+    with_float8_dtype(operand.data.dtype(), [&]<typename Format>() {
+      cast_operand<Format>(operand, OperandSource<T>(operand, x, transposed));
+    });
+  });
+}
+
+float value_of(const Tensor& amax) { return amax.defined() ? amax.data<float>()[0] : 0.0f; }
+
+void cast_result(const Fp8Cast& cast, const Tensor& result) {
+  const float amax = cast.bound ? *cast.bound : value_of(cast.amax);
+  quantize_any(cast.rows, amax, result, false, false);
+  quantize_any(cast.columns, amax, result, true, false);
+}
+
+void dequantize(float* out, const Fp8Operand& operand) {
+  const int64_t rows = operand.data.dim(0);
+  const int64_t k = operand.data.dim(1);
+  const float* scale_inv = operand.scale_inv.data<float>();
+  with_float8_dtype(operand.data.dtype(), [&]<typename Format>() {
+    const Format* data = operand.data.data<Format>();
+#pragma omp parallel for
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t scale = scale_index(operand.scaling, rows, k, row, i);
+        out[row * k + i] = static_cast<float>(data[row * k + i]) * scale_inv[scale];
+      }
+    }
+  });
+}
+
+void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.a.data.dim(1);
+  float* a = static_cast<float*>(stream.workspace(fp8_matmul_workspace_bytes(m, n, k, stream)));
+  float* b = a + m * k;
+  dequantize(a, args.a);
+  dequantize(b, args.b);
+  const bool direct = args.d.dtype() == DType::kFloat32;
+  float* d = direct ? args.d.data<float>() : b + n * k;
+  if (!direct && args.accumulate) {
+    for (int64_t i = 0; i < m * n; ++i) d[i] = static_cast<float>(args.d.data<BFloat16>()[i]);
+  }
+  sgemm({.m = m, .n = n, .k = k, .transpose_b = true, .accumulate = args.accumulate, .lda = k, .ldb = k, .ldd = n}, d,
+        a, b);
+  if (direct) return;
+  for (int64_t i = 0; i < m * n; ++i) args.d.data<BFloat16>()[i] = BFloat16(d[i]);
+}
+
+}  // namespace cpu
+
+void amax(const Amax& args, Stream& stream) {
+  expect_tensor(args.out, "amax out", DType::kFloat32, {1});
+  const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::amax(args, stream);
+  }
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.out, args.x); });
+}
+
+void quantize(const Quantize& args, Stream& stream) {
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
+  check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
+  CHECK(!args.bound || (cast.scaling() == Scaling::kTensor && !args.amax.defined()),
+        "quantize: a bound beside an amax, or with scaling {}", static_cast<int>(cast.scaling()));
+  if (!args.bound) check_amax(cast, "quantize");
+  CHECK(!args.measured || cast.scaling() == Scaling::kRow, "quantize: measured with scaling {}, which is not by row",
+        static_cast<int>(cast.scaling()));
+  if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
+  const int64_t passes = cast.scaling() == Scaling::kRow && !args.measured ? 2 : 1;  // the first finds the amaxes
+  const OpTimer timer(stream, "quantize", 0, static_cast<double>(passes * args.x.bytes() + cast_bytes(cast)));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::quantize(args, stream);
+  }
+  const float amax = args.bound ? *args.bound : cpu::value_of(args.amax);
+  cpu::quantize_any(args.rows, amax, args.x, false, args.measured);
+  cpu::quantize_any(args.columns, amax, args.x, true, args.measured);
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
+}
+
+void row_amaxes(const RowAmaxes& args, Stream& stream) {
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = {}};
+  CHECK(cast.defined() && cast.scaling() == Scaling::kRow, "row_amaxes: no operand that is scaled by row");
+  check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
+  const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::row_amaxes(args, stream);
+  }
+  cpu::measure_any(args.rows, args.x, false);
+  cpu::measure_any(args.columns, args.x, true);
+}
+
+void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
+  check_fp8_matmul(args);
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.a.data.dim(1);
+  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  const double bytes = static_cast<double>(args.a.data.bytes() + args.b.data.bytes() + args.d.bytes());
+  const OpTimer timer(stream, {.name = args.name,
+                               .flops = flops,
+                               .bytes = bytes,
+                               .bound = OpBound::kFp8Product,
+                               .m = m,
+                               .n = n,
+                               .k = k,
+                               .precision = product_name(args.a.scaling),
+                               .fast_accumulation = args.fast_accumulation});
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::fp8_matmul(args, stream);
+  }
+  cpu::fp8_matmul(args, stream);
+}
+
+int64_t fp8_matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, const Stream& stream) {
+  if (stream.is_cuda()) return kProductWorkspaceBytes;
+  return (m * k + n * k + m * n) * dtype_bytes(DType::kFloat32);
+}
+
+}  // namespace octavo

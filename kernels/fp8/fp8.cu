@@ -1,0 +1,159 @@
+// FP8 casts of what lies in memory: x is read once whatever is asked for, but for kRow.
+#include <algorithm>
+
+#include "core/cuda_flat.cuh"
+#include "kernels/fp8/fp8.h"
+#include "kernels/fp8/fp8_cast.cuh"
+
+namespace octavo::cuda {
+
+void row_amaxes(const RowAmaxes& args, Stream& stream);
+
+namespace {
+
+template <typename T>
+constexpr int kMinBlocks = std::is_same_v<T, float> ? 2 : 3;
+
+template <typename T>
+struct StoredSource {
+  using Element = T;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = cuda::kMinBlocks<T>;
+  const T* x;  // [m, n]
+
+  template <bool kAligned>
+  __device__ void make(Patch<T> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    parts[0] = load_patch<kAligned>(x, m, n, n, at);
+  }
+};
+
+// rows[r] = max(rows[r], max |x[r, :]|), columns[c] = max(columns[c], max |x[:, c]|); either may be null.
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kTileThreads, kMinBlocks<T>)
+    line_amaxes_kernel(float* rows, float* columns, const T* x, int64_t m, int64_t n) {
+  __shared__ TileAmaxes amaxes;
+  const Place at = place_of_thread(n);
+  const Patch<T> patch = load_patch<kAligned>(x, m, n, n, at);
+  const float amax = row_or_column_amax(patch, at, amaxes);
+  const bool of_row = threadIdx.x < kTile;
+  const int64_t line = (of_row ? at.row : at.column) + threadIdx.x % kTile;
+  float* out = of_row ? rows : columns;
+  if (out != nullptr && line < (of_row ? m : n)) {
+    atomicMax(reinterpret_cast<uint32_t*>(out + line), __float_as_uint(amax));
+  }
+}
+
+// Replaces amaxes of rows [m] and columns [n] by the inverses of their scales; either may be null.
+template <Format kFormat>
+__global__ void __launch_bounds__(kTileThreads)
+    amax_to_scale_inv_kernel(float* rows, int64_t m, float* columns, int64_t n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (rows != nullptr && i < m) rows[i] = inverse_of(scale_of<kFormat>(rows[i]));
+  if (columns != nullptr && i < n) columns[i] = inverse_of(scale_of<kFormat>(columns[i]));
+}
+
+constexpr int kAmaxThreads = 1024;
+constexpr int kAmaxBlocksPerMultiprocessor = 2;
+
+// The blocks all run at once and a thread's vectors lie a whole grid apart, so that all threads have the same work to
+// within one vector and end together. What is read last here is what a cast after it reads first (fp8_tile.cuh).
+template <typename T>
+__global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
+    amax_kernel(float* out, const T* x, int64_t head, int64_t n) {
+  constexpr int N = kVector<T>;
+  constexpr int kAtOnce = 4;  // loads in flight
+  const int64_t vectors = (n - head) / N;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kAmaxThreads;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kAmaxThreads + threadIdx.x;
+  Vec<T> v[kAtOnce];
+  Magnitude<T> largest;
+  for (; i + (kAtOnce - 1) * stride < vectors; i += kAtOnce * stride) {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) v[u] = Vec<T>::load(x + head + (i + u * stride) * N);
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) largest.add(v[u]);
+  }
+#pragma unroll
+  for (int u = 0; u < kAtOnce - 1; ++u) {
+    v[u] = i + u * stride < vectors ? Vec<T>::load(x + head + (i + u * stride) * N) : Vec<T>{};
+  }
+#pragma unroll
+  for (int u = 0; u < kAtOnce - 1; ++u) largest.add(v[u]);
+  if (blockIdx.x == 0) {
+    const int64_t tail = head + vectors * N + threadIdx.x;
+    if (threadIdx.x < head) largest.add(Vec<T, 1>::load(x + threadIdx.x));
+    if (tail < n) largest.add(Vec<T, 1>::load(x + tail));
+  }
+  const uint32_t bits = block_max(largest.float_bits());
+  // The blocks end together, so that a look at the amax before would only add to the time that they wait.
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<uint32_t*>(out), bits);
+}
+
+// ---- Host
+
+// kRow takes two passes over x, as a row's amax is not known before its end. scale_inv holds the amaxes, then what its
+// name says.
+template <Format kFormat, typename T>
+void quantize_by_row(const StoredSource<T>& source, bool source_aligned, const CastArguments& args,
+                     const Quantize& tensors, Stream& stream) {
+  if (!tensors.measured) cuda::row_amaxes({.rows = tensors.rows, .columns = tensors.columns, .x = tensors.x}, stream);
+  launch_cast<Scaling::kRow, kFormat>("quantize", source, source_aligned, args, stream);
+  launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
+         {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,
+         args.m, args.columns_scale_inv, args.n);
+}
+
+template <typename T, Format kFormat>
+void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
+  const StoredSource<T> source{pointer<const T>(tensors.x)};
+  const int64_t n = tensors.x.dim(1);
+  CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
+  args.bound = tensors.bound.value_or(0.0f);
+  const bool aligned = rows_are_aligned<T>(n, {source.x});
+  switch (cast.scaling()) {
+    case Scaling::kTensor:
+      return launch_cast<Scaling::kTensor, kFormat>("quantize", source, aligned, args, stream);
+    case Scaling::kRow:
+      return quantize_by_row<kFormat>(source, aligned, args, tensors, stream);
+    case Scaling::kBlock1x128:
+      return launch_cast<Scaling::kBlock1x128, kFormat>("quantize", source, aligned, args, stream);
+    case Scaling::kBlock128x128:
+      return launch_cast<Scaling::kBlock128x128, kFormat>("quantize", source, aligned, args, stream);
+  }
+}
+
+}  // namespace
+
+void row_amaxes(const RowAmaxes& args, Stream& stream) {
+  for (const Fp8Operand* operand : {&args.rows, &args.columns}) {
+    if (operand->defined()) stream.zero(operand->scale_inv);
+  }
+  const int64_t m = args.x.dim(0);
+  const int64_t n = args.x.dim(1);
+  with_element(args.x.dtype(), [&]<typename T>() {
+    const auto* x = pointer<const T>(args.x);
+    auto* kernel = rows_are_aligned<T>(n, {x}) ? line_amaxes_kernel<T, true> : line_amaxes_kernel<T, false>;
+    launch("row_amaxes", kernel, tiles(m, n), stream, pointer<float>(args.rows.scale_inv),
+           pointer<float>(args.columns.scale_inv), x, m, n);
+  });
+}
+
+void quantize(const Quantize& args, Stream& stream) {
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
+  with_element(args.x.dtype(), [&]<typename T>() {
+    with_format(cast.format(), [&]<Format kFormat>() { quantize_as<T, kFormat>(args, cast, stream); });
+  });
+}
+
+void amax(const Amax& args, Stream& stream) {
+  const int64_t n = args.x.numel();
+  with_element(args.x.dtype(), [&]<typename T>() {
+    const auto* x = pointer<const T>(args.x);
+    const int64_t head = flat_shape<kVector<T>>(n, x).head;
+    const int64_t blocks = std::min<int64_t>(ceil_div(n, kAmaxThreads * kVector<T>),
+                                             kAmaxBlocksPerMultiprocessor * stream.multiprocessors());
+    launch("amax", amax_kernel<T>, {grid_dim(blocks), kAmaxThreads}, stream, pointer<float>(args.out), x, head, n);
+  });
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,277 @@
+// Kernels that cast what they make to FP8, tile by tile (fp8_tile.cuh). What they make is up to a Source, a struct of
+// pointers and sizes that the kernel is given:
+//
+//   Element     float or __nv_bfloat16, what the result would be stored as; the values cast are such values
+//   kParts      the result [m, kParts * n] is so many matrices [m, n] side by side, made from the same inputs; with
+//               kBlock1x128, n is a multiple of 128 where there are several
+//   kMinBlocks  blocks that a multiprocessor must hold, to have enough loads on their way
+//   template <bool kAligned> make(parts, m, n, at)
+//               the parts' patches at this place of [m, n], zeros outside
+#pragma once
+
+#include "kernels/fp8/fp8_cast.h"
+#include "kernels/fp8/fp8_tile.cuh"
+
+#ifdef __CUDACC__
+
+namespace octavo::cuda {
+
+struct CastArguments {
+  int64_t m;
+  int64_t n;                 // of a part
+  uint8_t* rows;             // null when not wanted
+  float* rows_scale_inv;     // null when not wanted
+  uint8_t* columns;          // null when not wanted
+  float* columns_scale_inv;  // null when not wanted
+  const float* amax;         // kTensor; null: `bound` is what the scale is made of
+  float* amax_out;           // may be null
+  float bound = 0;
+};
+
+// Where a gradient goes: as it is, or cast.
+enum class GradientTo { kMemory, kE4M3, kE5M2 };
+constexpr Format format_of(GradientTo to) { return to == GradientTo::kE5M2 ? __NV_E5M2 : __NV_E4M3; }
+
+// Where in the whole result a tile lies.
+struct PartPlace : Place {
+  int64_t end;    // of the columns of the tile's part
+  int64_t width;  // columns of the result
+};
+
+// ---- Amaxes and scales of a tile
+
+struct TileAmaxes {
+  uint32_t rows[kTile];
+  alignas(16) uint32_t columns[kTileWarps][kTile];  // of the 16 rows of each warp; written 16 bytes at a time
+};
+
+// Threads 0 to 127 get the amax of the tile's row of that number, threads 128 to 255 those of its columns.
+template <typename T>
+__device__ float row_or_column_amax(const Patch<T>& patch, const Place& at, TileAmaxes& shared) {
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+    uint32_t bits = patch.row_magnitude(r);
+#pragma unroll
+    for (int offset = kPatchesAcross / 2; offset > 0; offset /= 2) {
+      bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, offset));
+    }
+    if (at.patch_column == r) shared.rows[at.patch_row * kPatch + r] = bits;
+  }
+  uint32_t columns[kPatch];
+  patch.column_magnitudes(columns);
+#pragma unroll
+  for (int c = 0; c < kPatch; ++c) {
+    columns[c] = max(columns[c], __shfl_xor_sync(0xffffffffu, columns[c], kPatchesAcross));
+  }
+  if (threadIdx.x % 32 < kPatchesAcross) {
+    uint32_t* out = shared.columns[threadIdx.x / 32] + at.patch_column * kPatch;
+    *reinterpret_cast<uint4*>(out) = make_uint4(columns[0], columns[1], columns[2], columns[3]);
+    *reinterpret_cast<uint4*>(out + 4) = make_uint4(columns[4], columns[5], columns[6], columns[7]);
+  }
+  __syncthreads();
+  if (threadIdx.x < kTile) return __uint_as_float(shared.rows[threadIdx.x]);
+  uint32_t bits = 0;
+#pragma unroll
+  for (int warp = 0; warp < kTileWarps; ++warp) bits = max(bits, shared.columns[warp][threadIdx.x - kTile]);
+  return __uint_as_float(bits);
+}
+
+// The amax of the whole tile, for every thread.
+template <typename T>
+__device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]) {
+  const uint32_t bits = warp_max(patch.magnitude());
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = bits;
+  __syncthreads();
+  uint32_t largest = 0;
+#pragma unroll
+  for (int warp = 0; warp < kTileWarps; ++warp) largest = max(largest, shared[warp]);
+  return __uint_as_float(largest);
+}
+
+// Writes the scale of an operand's tile and, beside the last tile of a row of tiles, the padding: scales of nothing.
+template <Format kFormat>
+__device__ void store_square_scale(float* scale_inv, float scale, int64_t row, int64_t column, int64_t k) {
+  scale_inv[square_index(row, column, k)] = inverse_of(scale);
+  if (column + kTile < k) return;
+  const int64_t end = square_index(row, 0, k) + round_up(ceil_div(k, kTile), 4);
+  for (int64_t i = square_index(row, column, k) + 1; i < end; ++i) scale_inv[i] = inverse_of(scale_of<kFormat>(0.0f));
+}
+
+// What a tile's elements are multiplied by: one number, or one a row for `rows` and one a column for `columns`.
+struct TileScales {
+  float rows[kTile];
+  float columns[kTile];
+};
+
+constexpr bool has_one_scale(Scaling scaling) {
+  return scaling == Scaling::kTensor || scaling == Scaling::kBlock128x128;
+}
+
+// kTensor: known before the tile is.
+template <Format kFormat>
+__device__ float find_tensor_scale(const CastArguments& args) {
+  const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (args.rows_scale_inv != nullptr) *args.rows_scale_inv = inverse_of(scale);
+    if (args.columns_scale_inv != nullptr) *args.columns_scale_inv = inverse_of(scale);
+  }
+  return scale;
+}
+
+template <Scaling kScaling, Format kFormat, typename T>
+__device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
+  if constexpr (kScaling == Scaling::kTensor) {
+    return find_tensor_scale<kFormat>(args);
+  } else {
+    __shared__ uint32_t warp_amaxes[kTileWarps];
+    const float scale = scale_of<kFormat>(tile_amax(patch, warp_amaxes));
+    if (threadIdx.x == 0) {
+      if (args.rows_scale_inv != nullptr) {
+        store_square_scale<kFormat>(args.rows_scale_inv, scale, at.row, at.column, at.width);
+      }
+      if (args.columns_scale_inv != nullptr) {
+        store_square_scale<kFormat>(args.columns_scale_inv, scale, at.column, at.row, args.m);
+      }
+    }
+    return scale;
+  }
+}
+
+// kRow: scale_inv holds the amaxes, which a kernel after this one replaces.
+template <Scaling kScaling, Format kFormat, typename T>
+__device__ void find_scales(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, TileScales& scales) {
+  const bool of_row = threadIdx.x < kTile;
+  const int i = static_cast<int>(threadIdx.x) % kTile;
+  const int64_t line = (of_row ? at.row : at.column) + i;  // row or column of x
+  float* scale_inv = of_row ? args.rows_scale_inv : args.columns_scale_inv;
+  const bool wanted = scale_inv != nullptr && line < (of_row ? args.m : at.end);
+  float amax = 0;
+  if constexpr (kScaling == Scaling::kRow) {
+    if (wanted) amax = scale_inv[line];
+  } else {
+    __shared__ TileAmaxes amaxes;
+    amax = row_or_column_amax(patch, at, amaxes);
+  }
+  const float scale = scale_of<kFormat>(amax);
+  (of_row ? scales.rows : scales.columns)[i] = scale;
+  if (kScaling == Scaling::kBlock1x128 && wanted) {
+    const int64_t block = (of_row ? at.column : at.row) / kTile;
+    scale_inv[block * (of_row ? args.m : at.width) + line] = inverse_of(scale);
+  }
+  __syncthreads();
+}
+
+// ---- The kernel
+
+template <bool kAligned, Scaling kScaling, Format kFormat, typename T>
+__device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, bool wants_rows,
+                          bool wants_columns) {
+  __shared__ TransposedTile tile;
+  if constexpr (has_one_scale(kScaling)) {
+    const float scale = find_one_scale<kScaling, kFormat>(args, patch, at);
+    const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int) { return scale; });
+    if (wants_rows) store_rows<kAligned>(args.rows, bytes, at, args.m, at.end, at.width);
+    if (wants_columns) store_columns<kAligned>(args.columns, bytes, at, args.m, at.end, tile);
+  } else {
+    __shared__ TileScales scales;
+    find_scales<kScaling, kFormat>(args, patch, at, scales);
+    if (wants_rows) {
+      const float* of_rows = scales.rows + at.patch_row * kPatch;
+      const BytePatch bytes = cast_patch<kFormat>(patch, [&](int r, int) { return of_rows[r]; });
+      store_rows<kAligned>(args.rows, bytes, at, args.m, at.end, at.width);
+    }
+    if (wants_columns) {
+      float of_columns[kPatch];
+#pragma unroll
+      for (int c = 0; c < kPatch; ++c) of_columns[c] = scales.columns[at.patch_column * kPatch + c];
+      const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int c) { return of_columns[c]; });
+      store_columns<kAligned>(args.columns, bytes, at, args.m, at.end, tile);
+    }
+  }
+}
+
+// Wanted outputs where they are known at compile time; kAny looks at the pointers.
+enum class Outputs { kRows, kColumns, kBoth, kAny };
+
+template <Scaling kScaling, Format kFormat, Outputs kOutputs, typename Source>
+__global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
+    cast_kernel(const Source source, const CastArguments args) {
+  constexpr bool kAligned = kOutputs != Outputs::kAny;
+  const bool wants_rows = kAligned ? kOutputs != Outputs::kColumns : args.rows != nullptr;
+  const bool wants_columns = kAligned ? kOutputs != Outputs::kRows : args.columns != nullptr;
+  const Place at = place_of_thread(args.n);
+  Patch<typename Source::Element> parts[Source::kParts];
+  source.template make<kAligned>(parts, args.m, args.n, at);
+  if (args.amax_out != nullptr) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int p = 0; p < Source::kParts; ++p) largest = max(largest, parts[p].magnitude());
+    update_amax(args.amax_out, largest);
+  }
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    if (p > 0) __syncthreads();  // until all have read what the last part left in shared memory
+    PartPlace at_part{at, (p + 1) * args.n, Source::kParts * args.n};
+    at_part.column += p * args.n;
+    cast_tile<kAligned, kScaling, kFormat>(args, parts[p], at_part, wants_rows, wants_columns);
+  }
+}
+
+// ---- Host
+
+inline CastArguments cast_arguments(const Fp8Cast& cast, int64_t m, int64_t n, const Tensor& amax_out) {
+  return {.m = m,
+          .n = n,
+          .rows = pointer<uint8_t>(cast.rows.data),
+          .rows_scale_inv = pointer<float>(cast.rows.scale_inv),
+          .columns = pointer<uint8_t>(cast.columns.data),
+          .columns_scale_inv = pointer<float>(cast.columns.scale_inv),
+          .amax = pointer<const float>(cast.amax),
+          .amax_out = pointer<float>(amax_out),
+          .bound = cast.bound.value_or(0)};
+}
+
+// source_aligned: the source can make patches with kAligned when n is a multiple of 16.
+template <Scaling kScaling, Format kFormat, typename Source>
+void launch_cast(const char* name, const Source& source, bool source_aligned, const CastArguments& args,
+                 Stream& stream) {
+  const bool aligned = source_aligned && (args.rows == nullptr || rows_are_aligned<uint8_t>(args.n, {args.rows})) &&
+                       (args.columns == nullptr || rows_are_aligned<uint8_t>(args.m, {args.columns}));
+  auto* kernel = cast_kernel<kScaling, kFormat, Outputs::kAny, Source>;
+  if (aligned) {
+    kernel = args.columns == nullptr ? cast_kernel<kScaling, kFormat, Outputs::kRows, Source>
+             : args.rows == nullptr  ? cast_kernel<kScaling, kFormat, Outputs::kColumns, Source>
+                                     : cast_kernel<kScaling, kFormat, Outputs::kBoth, Source>;
+  }
+  launch(name, kernel, tiles(args.m, args.n), stream, source, args);
+}
+
+// Calls f.operator()<Format>().
+template <typename F>
+void with_format(DType dtype, F&& f) {
+  if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
+  f.template operator()<__NV_E5M2>();
+}
+
+// Makes a result of parts [m, n] and casts it; amax_out may be undefined.
+template <CastOf kWhat, typename Source>
+void make_and_cast(const char* name, const Source& source, bool source_aligned, const Fp8Cast& cast, int64_t m,
+                   int64_t n, const Tensor& amax_out, Stream& stream) {
+  const CastArguments args = cast_arguments(cast, m, n, amax_out);
+  const auto cast_to = [&]<Format kFormat>() {
+    if (cast.scaling() == Scaling::kTensor) {
+      launch_cast<Scaling::kTensor, kFormat>(name, source, source_aligned, args, stream);
+    } else {
+      launch_cast<Scaling::kBlock1x128, kFormat>(name, source, source_aligned, args, stream);
+    }
+  };
+  if constexpr (kWhat == CastOf::kActivation) {
+    cast_to.template operator()<__NV_E4M3>();
+  } else {
+    with_format(cast.format(), cast_to);
+  }
+}
+
+}  // namespace octavo::cuda
+
+#endif  // __CUDACC__

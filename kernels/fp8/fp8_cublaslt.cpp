@@ -1,0 +1,109 @@
+// FP8 products by cuBLASLt, which on Hopper wants both operands with the contracted dimension innermost: as
+// column-major matrices a and b are [k, m] and [k, n], and d^T = b a^T is its "TN" product.
+#include <algorithm>
+#include <compare>
+#include <map>
+
+#include "core/error.h"
+#include "kernels/fp8/fp8.h"
+#include "kernels/matmul/product_cublaslt.h"
+
+namespace octavo::cuda {
+
+namespace {
+
+// What decides which algorithms can run and how fast they are.
+struct Fp8Problem {
+  ProductShape shape;
+  Scaling a_scaling = Scaling::kTensor;
+  Scaling b_scaling = Scaling::kTensor;
+  bool fast_accumulation = false;
+  uint32_t alignment = 0;
+  int64_t workspace_bytes = 0;
+  bool deterministic = false;
+  int multiprocessors = 0;
+  auto operator<=>(const Fp8Problem&) const = default;
+};
+
+const char* scaling_name(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return "tensor";
+    case Scaling::kRow:
+      return "row";
+    case Scaling::kBlock1x128:
+      return "1x128";
+    case Scaling::kBlock128x128:
+      return "128x128";
+  }
+  return "?";
+}
+
+cublasLtMatmulMatrixScale_t scale_mode(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Scaling::kRow:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case Scaling::kBlock1x128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Scaling::kBlock128x128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
+// b is cuBLASLt's first operand, a its second.
+void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
+  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(args.b.scale_inv.raw()));
+  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a.scale_inv.raw()));
+}
+
+ProductPlan make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
+  ProductPlan plan(p.shape);
+  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(scale_mode(p.b_scaling)));
+  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(scale_mode(p.a_scaling)));
+  plan.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
+  set_scales(plan, args);  // the timing runs read the real scales
+  const std::string description =
+      fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
+                  p.shape.k, dtype_name(p.shape.a_dtype), scaling_name(p.a_scaling), dtype_name(p.shape.b_dtype),
+                  scaling_name(p.b_scaling), dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
+  choose_algorithm(plan, {p.alignment, p.workspace_bytes}, description, stream);
+  return plan;
+}
+
+struct Fp8MatmulPlans {
+  explicit Fp8MatmulPlans(Stream&) {}
+  std::map<Fp8Problem, ProductPlan> plans;
+};
+
+}  // namespace
+
+void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
+  const ProductPointers pointers{args.d.raw(), args.a.data.raw(), args.b.data.raw()};
+  const bool blockwise = args.a.scaling == Scaling::kBlock1x128;
+  const Fp8Problem problem{.shape = {.m = args.d.dim(0),
+                                     .n = args.d.dim(1),
+                                     .k = args.a.data.dim(1),
+                                     .transpose_b = true,
+                                     .accumulate = args.accumulate,
+                                     .a_dtype = args.a.data.dtype(),
+                                     .b_dtype = args.b.data.dtype(),
+                                     .d_dtype = args.d.dtype()},
+                           .a_scaling = args.a.scaling,
+                           .b_scaling = args.b.scaling,
+                           .fast_accumulation = args.fast_accumulation && !blockwise,
+                           .alignment = common_alignment(pointers),
+                           .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
+                           .deterministic = stream.deterministic(),
+                           .multiprocessors = stream.product_multiprocessors()};
+  if (problem.shape.m == 0 || problem.shape.n == 0) return;
+  auto& plans = stream.state<Fp8MatmulPlans>().plans;
+  auto found = plans.find(problem);
+  if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, args, stream)).first;
+  set_scales(found->second, args);
+  run_product(found->second, pointers, stream);
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,167 @@
+// Statistics of casts, over the same tiles as the casts (fp8_tile.cuh). Blocks count in integers and meet in atomics,
+// whose order does not matter; a second kernel adds the totals to the caller's float32 numbers.
+#include "kernels/fp8/fp8_stats.h"
+#include "kernels/fp8/fp8_tile.cuh"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kCounts = Fp8Sum::kCount - 1;  // all but the elements, which the host knows
+constexpr int kMaxima = Fp8Maximum::kCount;
+static_assert(Fp8Sum::kElements == 0);
+
+template <typename T>
+struct StatsArguments {
+  const T* x;        // [m, n]
+  const uint8_t* q;  // [m, n]
+  const float* scale_inv;
+  const float* amax;  // kTensor
+  int64_t m;
+  int64_t n;
+  unsigned long long* counts;  // [kCounts] += in the order of Fp8Sum
+  float* maxima;               // [kMaxima] max=
+};
+
+// Scales of the 8 rows of a thread's patch, which lies in one tile. Rows outside x have scale 0.
+template <Scaling kScaling, Format kFormat, typename T>
+__device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at, float (&scale)[kPatch],
+                                  float (&scale_inv)[kPatch]) {
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+    const int64_t row = at.row + at.patch_row * kPatch + r;
+    int64_t index = 0;
+    if (kScaling == Scaling::kRow) index = row;
+    if (kScaling == Scaling::kBlock1x128) index = at.column / kTile * args.m + row;
+    if (kScaling == Scaling::kBlock128x128) index = square_index(at.row, at.column, args.n);
+    scale_inv[r] = row < args.m ? args.scale_inv[index] : 0.0f;
+    scale[r] = row < args.m ? inverse_of(scale_inv[r]) : 0.0f;
+    if (kScaling == Scaling::kTensor && row < args.m) scale[r] = scale_of<kFormat>(*args.amax);
+  }
+}
+
+// The quantized elements of a row of the patch; zeros outside.
+template <bool kAligned>
+__device__ uint2 load_bytes(const uint8_t* q, int64_t m, int64_t n, int64_t row, int64_t column) {
+  const int64_t count = row < m ? n - column : 0;
+  if (count <= 0) return make_uint2(0, 0);
+  const uint8_t* p = q + row * n + column;
+  if constexpr (kAligned) return __ldcs(reinterpret_cast<const uint2*>(p));
+  uint32_t words[2] = {};
+#pragma unroll
+  for (int i = 0; i < kPatch; ++i) {
+    if (i < count) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
+  }
+  return make_uint2(words[0], words[1]);
+}
+
+template <typename T, Format kFormat, Scaling kScaling, bool kAligned>
+__global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArguments<T> args) {
+  constexpr uint32_t kSaturated = fp8_saturated_bits(kFormat == __NV_E4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2);
+  constexpr uint32_t kInfinity = 0x7f800000u;
+  __shared__ uint32_t counts[kCounts];
+  __shared__ uint32_t maxima[kMaxima];
+  if (threadIdx.x < kCounts) counts[threadIdx.x] = 0;
+  if (threadIdx.x < kMaxima) maxima[threadIdx.x] = 0;
+  __syncthreads();
+
+  const Place at = place_of_thread(args.n);
+  const Patch<T> patch = load_patch<kAligned>(args.x, args.m, args.n, args.n, at);
+  float scale[kPatch];
+  float scale_inv[kPatch];
+  find_patch_scales<kScaling, kFormat>(args, at, scale, scale_inv);
+  uint32_t count[kCounts] = {};
+  uint32_t largest[kMaxima] = {patch.magnitude(), 0, 0};
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+    const uint2 bytes = load_bytes<kAligned>(args.q, args.m, args.n, at.row + at.patch_row * kPatch + r,
+                                             at.column + at.patch_column * kPatch);
+    float x[kPatch];
+    patch.widen(r, x);
+#pragma unroll
+    for (int c = 0; c < kPatch; ++c) {
+      const uint32_t byte = (c < 4 ? bytes.x : bytes.y) >> (c % 4 * 8);
+      const uint32_t scaled = __float_as_uint(__fmul_rn(x[c], scale[r])) & 0x7fffffffu;
+      const bool non_zero = (__float_as_uint(x[c]) & 0x7fffffffu) != 0;
+      count[Fp8Sum::kNonZero - 1] += non_zero ? 1 : 0;
+      count[Fp8Sum::kSaturated - 1] += scaled >= kSaturated && scaled < kInfinity ? 1 : 0;
+      count[Fp8Sum::kFlushed - 1] += non_zero && (byte & 0x7fu) == 0 ? 1 : 0;
+    }
+    largest[Fp8Maximum::kScaleInv] = max(largest[Fp8Maximum::kScaleInv], __float_as_uint(scale_inv[r]));
+    largest[Fp8Maximum::kScale] = max(largest[Fp8Maximum::kScale], __float_as_uint(scale[r]));
+  }
+
+#pragma unroll
+  for (int i = 0; i < kCounts; ++i) {
+    const uint32_t of_warp = __reduce_add_sync(0xffffffffu, count[i]);
+    if (threadIdx.x % 32 == 0) atomicAdd(&counts[i], of_warp);
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxima; ++i) {
+    const uint32_t of_warp = warp_max(largest[i]);
+    if (threadIdx.x % 32 == 0) atomicMax(&maxima[i], of_warp);
+  }
+  __syncthreads();
+  if (threadIdx.x < kCounts && counts[threadIdx.x] != 0) {
+    atomicAdd(args.counts + threadIdx.x, static_cast<unsigned long long>(counts[threadIdx.x]));
+  }
+  if (threadIdx.x < kMaxima) {
+    auto* target = reinterpret_cast<uint32_t*>(args.maxima + threadIdx.x);
+    if (maxima[threadIdx.x] > __ldcg(target)) atomicMax(target, maxima[threadIdx.x]);
+  }
+}
+
+__global__ void add_counts_kernel(float* sums, const unsigned long long* counts, unsigned long long elements) {
+  if (threadIdx.x >= Fp8Sum::kCount) return;
+  sums[threadIdx.x] += __ull2float_rn(threadIdx.x == Fp8Sum::kElements ? elements : counts[threadIdx.x - 1]);
+}
+
+template <typename T, Format kFormat, Scaling kScaling>
+void launch_stats(const StatsArguments<T>& args, Stream& stream) {
+  const bool aligned = rows_are_aligned<T>(args.n, {args.x}) && rows_are_aligned<uint8_t>(args.n, {args.q});
+  launch("fp8_stats",
+         aligned ? fp8_stats_kernel<T, kFormat, kScaling, true> : fp8_stats_kernel<T, kFormat, kScaling, false>,
+         {grid_dim(ceil_div(args.m, kTile) * ceil_div(args.n, kTile)), kTileThreads}, stream, args);
+}
+
+template <typename T, Format kFormat>
+void launch_stats_as(Scaling scaling, const StatsArguments<T>& args, Stream& stream) {
+  switch (scaling) {
+    case Scaling::kTensor:
+      return launch_stats<T, kFormat, Scaling::kTensor>(args, stream);
+    case Scaling::kRow:
+      return launch_stats<T, kFormat, Scaling::kRow>(args, stream);
+    case Scaling::kBlock1x128:
+      return launch_stats<T, kFormat, Scaling::kBlock1x128>(args, stream);
+    case Scaling::kBlock128x128:
+      return launch_stats<T, kFormat, Scaling::kBlock128x128>(args, stream);
+  }
+}
+
+}  // namespace
+
+int64_t fp8_stats_workspace_bytes() { return kCounts * static_cast<int64_t>(sizeof(unsigned long long)); }
+
+void fp8_stats(const Fp8Stats& tensors, Stream& stream) {
+  void* workspace = stream.workspace(fp8_stats_workspace_bytes());
+  stream.zero(Tensor(workspace, DType::kUInt8, {fp8_stats_workspace_bytes()}));
+  auto* counts = static_cast<unsigned long long*>(workspace);
+  with_element(tensors.x.dtype(), [&]<typename T>() {
+    const StatsArguments<T> args{.x = pointer<const T>(tensors.x),
+                                 .q = pointer<const uint8_t>(tensors.rows.data),
+                                 .scale_inv = pointer<const float>(tensors.rows.scale_inv),
+                                 .amax = pointer<const float>(tensors.amax),
+                                 .m = tensors.x.dim(0),
+                                 .n = tensors.x.dim(1),
+                                 .counts = counts,
+                                 .maxima = pointer<float>(tensors.maxima)};
+    if (tensors.rows.data.dtype() == DType::kFloat8E4M3) {
+      return launch_stats_as<T, __NV_E4M3>(tensors.rows.scaling, args, stream);
+    }
+    launch_stats_as<T, __NV_E5M2>(tensors.rows.scaling, args, stream);
+  });
+  launch("fp8_stats", add_counts_kernel, {1, 32}, stream, pointer<float>(tensors.sums), counts,
+         static_cast<unsigned long long>(tensors.x.numel()));
+}
+
+}  // namespace octavo::cuda

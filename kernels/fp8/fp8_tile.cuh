@@ -1,0 +1,371 @@
+// The tiles in which CUDA kernels cast to FP8 and transpose it: 128 x 128 elements a block, of which each thread holds
+// a patch of 8 x 8 in registers. The cast patches leave as rows straight from registers, as columns through a
+// transposed tile in shared memory, both 16 bytes at a time where shapes and addresses allow it (kAligned).
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "core/cuda_amax.cuh"
+
+#ifdef __CUDACC__
+
+namespace octavo::cuda {
+
+using Format = __nv_fp8_interpretation_t;
+
+constexpr int kTileThreads = 256;
+constexpr int kTileWarps = kTileThreads / 32;
+constexpr int kTile = 128;
+constexpr int kPatch = 8;
+constexpr int kPatchesAcross = kTile / kPatch;
+
+// ---- Arithmetic, as in kernels/fp8/fp8.cpp
+
+template <Format kFormat>
+__device__ float scale_of(float amax) {
+  constexpr float kMax = kFormat == __NV_E4M3 ? 448.0f : 57344.0f;
+  // A NaN keeps its bits but for being quiet, as on the CPU.
+  if (isnan(amax)) return __uint_as_float(__float_as_uint(amax) | 0x00400000u);
+  return __fdiv_rn(kMax, amax < 1e-12f ? 1e-12f : amax);
+}
+
+__device__ inline float inverse_of(float scale) { return isnan(scale) ? scale : __fdiv_rn(1.0f, scale); }
+
+// Two elements, the first in the low byte.
+template <Format kFormat>
+__device__ uint32_t cast_pair(float a, float a_scale, float b, float b_scale) {
+  float2 scaled{__fmul_rn(a, a_scale), __fmul_rn(b, b_scale)};
+  // The instruction would saturate infinity, which must become NaN: infinity * 0 is NaN, any finite number * 0 is 0.
+  scaled.x = __fmaf_rn(scaled.x, 0.0f, scaled.x);
+  scaled.y = __fmaf_rn(scaled.y, 0.0f, scaled.y);
+  return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kFormat);
+}
+
+// Where kBlock128x128 keeps the scale of the tile (row, column) of an operand that has `k` columns, all in elements.
+__device__ inline int64_t square_index(int64_t row, int64_t column, int64_t k) {
+  return row / kTile * round_up(ceil_div(k, kTile), 4) + column / kTile;
+}
+
+// ---- A thread's part of the tile
+
+// One block a tile of a matrix [m, n].
+inline LaunchShape tiles(int64_t m, int64_t n) {
+  return {grid_dim(ceil_div(m, kTile) * ceil_div(n, kTile)), kTileThreads};
+}
+
+struct Place {
+  int64_t row;  // of the tile's first element
+  int64_t column;
+  int patch_row;  // of the thread's patch, in patches from there
+  int patch_column;
+};
+
+// The last tiles come first: of a tensor that was just written, or measured, from its first row on, they are still in
+// the L2 cache.
+__device__ inline Place place_of_thread(int64_t n) {
+  const int64_t tiles_across = ceil_div(n, kTile);
+  const int64_t i = gridDim.x - 1 - blockIdx.x;
+  return {.row = i / tiles_across * kTile,
+          .column = i % tiles_across * kTile,
+          .patch_row = static_cast<int>(threadIdx.x) / kPatchesAcross,
+          .patch_column = static_cast<int>(threadIdx.x) % kPatchesAcross};
+}
+
+// The numbers of a row of a patch.
+template <typename T>
+__device__ void widen_row(const Vec<T> (&row)[kPatch / kVector<T>], float (&x)[kPatch]) {
+#pragma unroll
+  for (int v = 0; v < kPatch / kVector<T>; ++v) {
+    float part[kVector<T>];
+    row[v].widen(part);
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) x[v * kVector<T> + i] = part[i];
+  }
+}
+
+template <typename T>
+struct Patch {
+  static constexpr int kVectors = kPatch / kVector<T>;
+  Vec<T> rows[kPatch][kVectors];  // zeros outside x
+
+  __device__ void widen(int row, float (&x)[kPatch]) const { widen_row(rows[row], x); }
+
+  __device__ void narrow(int row, const float (&x)[kPatch]) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      float part[kVector<T>];
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) part[i] = x[v * kVector<T> + i];
+      rows[row][v] = Vec<T>::narrow(part);
+    }
+  }
+
+  __device__ uint32_t row_magnitude(int row) const {
+    Magnitude<T> largest;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) largest.add(rows[row][v]);
+    return largest.float_bits();
+  }
+
+  __device__ void column_magnitudes(uint32_t (&bits)[kPatch]) const {
+    constexpr int kPerWord = kVector<T> / 4;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      Magnitude<T> words[4];
+#pragma unroll
+      for (int row = 0; row < kPatch; ++row) {
+        words[0].add_word(rows[row][v].bits.x);
+        words[1].add_word(rows[row][v].bits.y);
+        words[2].add_word(rows[row][v].bits.z);
+        words[3].add_word(rows[row][v].bits.w);
+      }
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        uint32_t* out = bits + v * kVector<T> + w * kPerWord;
+        if constexpr (kPerWord == 1) out[0] = words[w].bits;
+        if constexpr (kPerWord == 2) {
+          out[0] = words[w].bits << 16;
+          out[1] = words[w].bits & 0xffff0000u;
+        }
+      }
+    }
+  }
+
+  __device__ uint32_t magnitude() const {
+    Magnitude<T> largest;
+#pragma unroll
+    for (int row = 0; row < kPatch; ++row) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) largest.add(rows[row][v]);
+    }
+    return largest.float_bits();
+  }
+};
+
+__device__ inline uint32_t element_bits(float x) { return __float_as_uint(x); }
+__device__ inline uint32_t element_bits(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+
+// A vector of element(0), ..., element(count - 1), the rest zeros.
+template <typename T, typename F>
+__device__ Vec<T> pack_some(int64_t count, F element) {
+  constexpr int kPerWord = kVector<T> / 4;
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < kVector<T>; ++i) {
+    if (i < count) words[i / kPerWord] |= element_bits(element(i)) << (i % kPerWord * 16);
+  }
+  return {make_uint4(words[0], words[1], words[2], words[3])};
+}
+
+// The vector of the `count` elements at p, the rest zeros. kAligned: p is a multiple of 16 bytes and either all of the
+// vector is there or nothing.
+template <bool kAligned, typename T>
+__device__ Vec<T> load_some(const T* p, int64_t count) {
+  if constexpr (kAligned) return count > 0 ? Vec<T>::load_streaming(p) : Vec<T>{};
+  if constexpr (!kAligned) return pack_some<T>(count, [&](int i) { return p[i]; });
+}
+
+// Stores the first `count` elements of a vector, where load_some would read them.
+template <bool kAligned, typename T>
+__device__ void store_some(T* p, const Vec<T>& vector, int64_t count) {
+  if constexpr (kAligned) {
+    if (count > 0) vector.store(p);
+  } else {
+    float x[kVector<T>];
+    vector.widen(x);
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) {
+      if (i < count) p[i] = from_float<T>(x[i]);
+    }
+  }
+}
+
+// The patch of a matrix [m, n] whose rows lie `stride` elements apart.
+template <bool kAligned, typename T>
+__device__ Patch<T> load_patch(const T* x, int64_t m, int64_t n, int64_t stride, const Place& at) {
+  Patch<T> patch;
+  const int64_t row = at.row + at.patch_row * kPatch;
+  const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+    for (int v = 0; v < Patch<T>::kVectors; ++v) {
+      const int64_t i = column + v * kVector<T>;
+      patch.rows[r][v] = load_some<kAligned>(x + (row + r) * stride + i, row + r < m ? n - i : 0);
+    }
+  }
+  return patch;
+}
+
+// ---- Casting and storing
+
+// A patch of bytes: bytes[r] is row r, elements 0 to 3 and 4 to 7.
+struct BytePatch {
+  uint2 rows[kPatch];
+};
+
+__device__ inline void transpose_4x4(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t (&out)[4]) {
+  const uint32_t ab_low = __byte_perm(a, b, 0x5140);
+  const uint32_t ab_high = __byte_perm(a, b, 0x7362);
+  const uint32_t cd_low = __byte_perm(c, d, 0x5140);
+  const uint32_t cd_high = __byte_perm(c, d, 0x7362);
+  out[0] = __byte_perm(ab_low, cd_low, 0x5410);
+  out[1] = __byte_perm(ab_low, cd_low, 0x7632);
+  out[2] = __byte_perm(ab_high, cd_high, 0x5410);
+  out[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+__device__ inline BytePatch transpose(const BytePatch& p) {
+  BytePatch out;
+  uint32_t block[4];
+  transpose_4x4(p.rows[0].x, p.rows[1].x, p.rows[2].x, p.rows[3].x, block);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out.rows[i].x = block[i];
+  transpose_4x4(p.rows[4].x, p.rows[5].x, p.rows[6].x, p.rows[7].x, block);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out.rows[i].y = block[i];
+  transpose_4x4(p.rows[0].y, p.rows[1].y, p.rows[2].y, p.rows[3].y, block);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out.rows[4 + i].x = block[i];
+  transpose_4x4(p.rows[4].y, p.rows[5].y, p.rows[6].y, p.rows[7].y, block);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out.rows[4 + i].y = block[i];
+  return out;
+}
+
+// scale(c): of element c of the row.
+template <Format kFormat, typename Scale>
+__device__ uint2 cast_row(const float (&x)[kPatch], Scale scale) {
+  uint32_t pairs[kPatch / 2];
+#pragma unroll
+  for (int c = 0; c < kPatch; c += 2) pairs[c / 2] = cast_pair<kFormat>(x[c], scale(c), x[c + 1], scale(c + 1));
+  return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
+}
+
+// All with one scale.
+template <Format kFormat, typename T>
+__device__ uint2 cast_row(const Vec<T> (&row)[kPatch / kVector<T>], float scale) {
+  float x[kPatch];
+  widen_row(row, x);
+  return cast_row<kFormat>(x, [&](int) { return scale; });
+}
+
+// scale(r, c): of element (r, c) of the patch.
+template <Format kFormat, typename T, typename Scale>
+__device__ BytePatch cast_patch(const Patch<T>& patch, Scale scale) {
+  BytePatch out;
+#pragma unroll
+  for (int r = 0; r < kPatch; ++r) {
+    float x[kPatch];
+    patch.widen(r, x);
+    out.rows[r] = cast_row<kFormat>(x, [&](int c) { return scale(r, c); });
+  }
+  return out;
+}
+
+// 16 bytes of a row of `columns`, zeros outside.
+template <bool kAligned>
+__device__ uint4 load_16(const uint8_t* x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const uint8_t* p = x + row * columns + column;
+  const int64_t count = row < rows ? columns - column : 0;
+  if constexpr (kAligned) {
+    return count > 0 ? __ldcs(reinterpret_cast<const uint4*>(p)) : make_uint4(0, 0, 0, 0);
+  } else {
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (i < count) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// 16 bytes of a row that starts at `out`, from `column` on; those from `end` on stay unwritten.
+template <bool kAligned>
+__device__ void store_16(uint8_t* out, uint4 bytes, int64_t column, int64_t end) {
+  uint8_t* p = out + column;
+  if constexpr (kAligned) {
+    if (column < end) __stcs(reinterpret_cast<uint4*>(p), bytes);
+  } else {
+    const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (column + i < end) p[i] = static_cast<uint8_t>(words[i / 4] >> (i % 4 * 8));
+    }
+  }
+}
+
+// Stores the patches of a tile of a matrix with m rows and columns up to `end`; rows of `out` lie `stride` bytes apart.
+// Neighbouring threads swap halves of two rows, so that each has 16 bytes of one.
+template <bool kAligned>
+__device__ void store_rows(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
+                           int64_t stride) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
+#pragma unroll
+  for (int r = 0; r < kPatch; r += 2) {
+    const uint2 give = odd ? patch.rows[r] : patch.rows[r + 1];
+    const uint2 keep = odd ? patch.rows[r + 1] : patch.rows[r];
+    const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
+    const uint4 bytes = odd ? make_uint4(got.x, got.y, keep.x, keep.y) : make_uint4(keep.x, keep.y, got.x, got.y);
+    const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
+    if (row < m) store_16<kAligned>(out + row * stride, bytes, column, end);
+  }
+}
+
+// Loads the patches of a tile of x [m, n] bytes. Each thread has 16 bytes of one row, and neighbours swap halves.
+template <bool kAligned>
+__device__ BytePatch load_rows(const uint8_t* x, const Place& at, int64_t m, int64_t n) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const int64_t column = at.column + (at.patch_column & ~1) * kPatch;
+  uint4 loaded[kPatch / 2];
+#pragma unroll
+  for (int r = 0; r < kPatch; r += 2) {
+    const int64_t row = at.row + at.patch_row * kPatch + r + (odd ? 1 : 0);
+    loaded[r / 2] = load_16<kAligned>(x, row, m, column, n);
+  }
+  BytePatch patch;
+#pragma unroll
+  for (int r = 0; r < kPatch; r += 2) {
+    const uint4 bytes = loaded[r / 2];
+    const uint2 give = odd ? make_uint2(bytes.x, bytes.y) : make_uint2(bytes.z, bytes.w);
+    const uint2 keep = odd ? make_uint2(bytes.z, bytes.w) : make_uint2(bytes.x, bytes.y);
+    const uint2 got{__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
+    patch.rows[r] = odd ? got : keep;
+    patch.rows[r + 1] = odd ? keep : got;
+  }
+  return patch;
+}
+
+// The tile's transpose in shared memory: row c holds column c of x in 16 units of 8 bytes. Unit u lies at place
+// u ^ (c / 8), which spreads a half warp's writes, of one unit in rows 8 apart, over all banks.
+struct alignas(16) TransposedTile {  // read 16 bytes at a time
+  uint2 units[kTile][kPatchesAcross];
+};
+
+// Stores the transposes of the patches of a tile of a matrix with m rows and columns up to `end`; each row of `out`, of
+// m bytes, is one of its columns.
+template <bool kAligned>
+__device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place& at, int64_t m, int64_t end,
+                              TransposedTile& tile) {
+  const BytePatch transposed = transpose(patch);
+#pragma unroll
+  for (int c = 0; c < kPatch; ++c) {
+    tile.units[at.patch_column * kPatch + c][at.patch_row ^ at.patch_column] = transposed.rows[c];
+  }
+  __syncthreads();
+  constexpr int kChunks = kTile / 16;  // of 16 bytes, two units, in a row of the transpose
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kTile * kChunks; i += kTileThreads) {
+    const int c = i / kChunks;
+    const int chunk = i % kChunks;
+    const int twist = c / kPatch;
+    const uint4 units = *reinterpret_cast<const uint4*>(&tile.units[c][(2 * chunk) ^ (twist & ~1)]);
+    const uint4 bytes = twist % 2 == 0 ? units : make_uint4(units.z, units.w, units.x, units.y);
+    if (at.column + c < end) store_16<kAligned>(out + (at.column + c) * m, bytes, at.row + chunk * 16, m);
+  }
+}
+
+}  // namespace octavo::cuda
+
+#endif  // __CUDACC__

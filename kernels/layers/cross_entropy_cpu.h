@@ -1,0 +1,60 @@
+// What the CPU references of the cross entropy ops share: the steps over one row of logits, or a rank's part of it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/math/cpu_math.h"
+
+namespace octavo::cpu {
+
+// The largest logit of a row and the sum of e^(logit - max) over it.
+struct SoftmaxRow {
+  float max;
+  float sum;
+};
+
+// Skips NaN, which the sum then shows.
+template <typename T>
+float row_max(const T* logits, int64_t vocab) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t v = 0; v < vocab; ++v) {
+    const float x = static_cast<float>(logits[v]);
+    max = x > max ? x : max;
+  }
+  return max;
+}
+
+template <typename T>
+float sum_of_exp(const T* logits, int64_t vocab, float max) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t v = 0; v < vocab; ++v) sum += exp_fast(static_cast<float>(logits[v]) - max);
+  return sum;
+}
+
+inline float log_sum_exp(SoftmaxRow row) { return std::log(row.sum) + row.max; }
+
+// Of a loss with z_loss * log_sum_exp(row)^2 beside it.
+struct LossScale {
+  float scale;
+  float z_loss;
+};
+
+// d_logits[v] = scale * ((1 + 2 z_loss log_sum_exp) e^(logits[v] - max) / sum - (v == target)). May alias; a target
+// outside of [0, vocab) is in another rank's part.
+template <typename T>
+void loss_gradient(T* d_logits, const T* logits, int64_t vocab, int64_t target, SoftmaxRow row, LossScale of_loss) {
+  const auto [scale, z_loss] = of_loss;
+  const float softmax_scale = z_loss == 0 ? scale : scale * (1 + 2 * z_loss * log_sum_exp(row));
+  const float inverse = softmax_scale / row.sum;
+  const bool has_target = target >= 0 && target < vocab;
+  const float target_logit = has_target ? static_cast<float>(logits[target]) : 0.0f;
+#pragma omp simd
+  for (int64_t v = 0; v < vocab; ++v) d_logits[v] = T(exp_fast(static_cast<float>(logits[v]) - row.max) * inverse);
+  if (has_target) d_logits[target] = T(exp_fast(target_logit - row.max) * inverse - scale);
+}
+
+}  // namespace octavo::cpu

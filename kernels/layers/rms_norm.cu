@@ -1,0 +1,452 @@
+#include <cuda_pipeline_primitives.h>
+
+#include <algorithm>
+
+#include "core/cuda_amax.cuh"
+#include "kernels/fp8/fp8_cast.cuh"
+#include "kernels/layers/rms_norm.h"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int kRowThreads = 256;  // of the kernels for any shape
+
+template <typename T>
+struct ForwardArguments {
+  T* out;  // null when it is to be cast; with kAmax it is measured all the same
+  float* rstd;
+  T* residual_out;
+  const T* x;
+  const T* residual;  // may be null
+  const T* weight;
+  float* amax;  // used by the kernels with kAmax
+  int64_t hidden;
+  float eps;
+};
+
+template <typename T>
+struct BackwardArguments {
+  T* d_h;
+  float* partial;  // [blocks, hidden], the blocks' sums for d_weight
+  const T* d_out;
+  const T* d_residual;  // may be null
+  const T* h;
+  const float* rstd;
+  const T* weight;
+  float* amax;  // used by the kernels with kAmax
+  int64_t tokens;
+  int64_t hidden;
+};
+
+template <typename T>
+__device__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+// ---- Forward
+
+// One block a row, which stays in registers: K vectors a thread.
+template <typename T, int K, bool kAmax>
+__global__ void __launch_bounds__(kMaxThreads) forward_kernel(const ForwardArguments<T> args) {
+  constexpr int N = kVector<T>;
+  __shared__ float scratch[32];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * args.hidden;
+  const int vectors = static_cast<int>(args.hidden / N);
+  Vec<T> h[K];
+  Vec<T> weight[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (i < vectors) h[k] = Vec<T>::load(args.x + row + i * N);
+  }
+  if (args.residual != nullptr) {
+    Vec<T> residual[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i < vectors) residual[k] = Vec<T>::load(args.residual + row + i * N);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i >= vectors) break;
+      float a[N];
+      float b[N];
+      h[k].widen(a);
+      residual[k].widen(b);
+#pragma unroll
+      for (int j = 0; j < N; ++j) a[j] += b[j];
+      h[k] = Vec<T>::narrow(a);
+      h[k].store(args.residual_out + row + i * N);
+    }
+  }
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (i >= vectors) break;
+    weight[k] = Vec<T>::load(args.weight + i * N);
+    float a[N];
+    h[k].widen(a);
+#pragma unroll
+    for (int j = 0; j < N; ++j) squares += a[j] * a[j];
+  }
+  squares = block_reduce(squares, 0.0f, Add{}, scratch);
+  const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
+  if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  if (!kAmax && args.out == nullptr) return;
+  Magnitude<T> largest;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (i >= vectors) break;
+    float a[N];
+    float w[N];
+    h[k].widen(a);
+    weight[k].widen(w);
+#pragma unroll
+    for (int j = 0; j < N; ++j) a[j] = a[j] * rstd * w[j];
+    const auto out = Vec<T>::narrow(a);
+    if (args.out != nullptr) out.store(args.out + row + i * N);
+    largest.add(out);
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// Any hidden size and alignment: one block a row, read twice.
+template <typename T, bool kAmax>
+__global__ void __launch_bounds__(kRowThreads) forward_any_kernel(const ForwardArguments<T> args) {
+  __shared__ float scratch[32];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * args.hidden;
+  const T* h = (args.residual == nullptr ? args.x : args.residual_out) + row;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
+    float value = to_float(args.x[row + i]);
+    if (args.residual != nullptr) {
+      value = rounded<T>(value + to_float(args.residual[row + i]));
+      args.residual_out[row + i] = from_float<T>(value);
+    }
+    squares += value * value;
+  }
+  squares = block_reduce(squares, 0.0f, Add{}, scratch);
+  const float rstd = rsqrtf(squares / static_cast<float>(args.hidden) + args.eps);
+  if (threadIdx.x == 0) args.rstd[blockIdx.x] = rstd;
+  if (!kAmax && args.out == nullptr) return;
+  Magnitude<T> largest;
+  for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
+    const Vec<T, 1> out{from_float<T>(to_float(h[i]) * rstd * to_float(args.weight[i]))};
+    if (args.out != nullptr) out.store(args.out + row + i);
+    largest.add(out);
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// out, from h and rstd.
+struct NormedSource {
+  using Element = __nv_bfloat16;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = 3;
+  const Element* h;
+  const float* rstd;
+  const Element* weight;
+
+  template <bool kAligned>
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    constexpr int N = kVector<Element>;
+    Patch<Element>& patch = parts[0];
+    patch = load_patch<kAligned>(h, m, n, n, at);
+    const int64_t row = at.row + at.patch_row * kPatch;
+    const int64_t column = at.column + at.patch_column * kPatch;
+#pragma unroll
+    for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+      const int64_t i = column + v * N;
+      float w[N];
+      load_some<kAligned>(weight + i, n - i).widen(w);
+#pragma unroll
+      for (int r = 0; r < kPatch; ++r) {
+        if (row + r >= m) break;  // where zeros stay zeros whatever the weights are
+        const float scale = rstd[row + r];
+        float a[N];
+        patch.rows[r][v].widen(a);
+#pragma unroll
+        for (int j = 0; j < N; ++j) a[j] = a[j] * scale * w[j];
+        patch.rows[r][v] = Vec<Element>::narrow(a);
+      }
+    }
+  }
+};
+
+// ---- Backward
+
+// A block walks over rows, keeping its weights and its share of d_weight in registers, K vectors a thread. kStages rows
+// of d_out, h and d_residual are in shared memory, one in work and the others on their way; a thread fetches just what
+// it will use, so only the sum over the row needs the other threads.
+constexpr int kStreams = 3;  // d_out, h, d_residual
+constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
+constexpr int kMaxBlocksPerMultiprocessor = 4;
+constexpr int backward_threads(int k) { return k == 1 ? 128 : 512; }
+
+template <typename T>
+int64_t stage_bytes(int64_t hidden) {
+  return kStreams * hidden * static_cast<int64_t>(sizeof(T));
+}
+
+template <typename T, int K>
+__device__ void fetch_row(const BackwardArguments<T>& args, T* stage, int64_t row) {
+  constexpr int N = kVector<T>;
+  const int vectors = static_cast<int>(args.hidden / N);
+  if (row < args.tokens) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i >= vectors) break;
+      const int64_t at = row * args.hidden + i * N;
+      __pipeline_memcpy_async(stage + i * N, args.d_out + at, 16);
+      __pipeline_memcpy_async(stage + args.hidden + i * N, args.h + at, 16);
+      if (args.d_residual != nullptr) {
+        __pipeline_memcpy_async(stage + 2 * args.hidden + i * N, args.d_residual + at, 16);
+      }
+    }
+  }
+  __pipeline_commit();  // also for no row, so that the number of rows on their way is always the same
+}
+
+template <typename T, int K, int kStages, bool kAmax>
+__global__ void __launch_bounds__(backward_threads(K)) backward_kernel(const BackwardArguments<T> args) {
+  constexpr int N = kVector<T>;
+  extern __shared__ uint4 shared[];
+  __shared__ float scratch[2][32];
+  const int vectors = static_cast<int>(args.hidden / N);
+  T* stages = reinterpret_cast<T*>(shared);
+  float d_weight[K][N] = {};
+  Vec<T> weight[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (i < vectors) weight[k] = Vec<T>::load(args.weight + i * N);
+  }
+
+  const auto stage_at = [&](int i) { return stages + static_cast<int64_t>(i) * kStreams * args.hidden; };
+  for (int i = 0; i < kStages - 1; ++i) {
+    fetch_row<T, K>(args, stage_at(i), blockIdx.x + static_cast<int64_t>(i) * gridDim.x);
+  }
+  float next_rstd = args.rstd[blockIdx.x];  // read a row ahead as well, or every row would wait for it
+  Magnitude<T> largest;
+  int current = 0;
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
+    const int last = current == 0 ? kStages - 1 : current - 1;  // the stage that the previous row has left
+    fetch_row<T, K>(args, stage_at(last), row + static_cast<int64_t>(kStages - 1) * gridDim.x);
+    const float rstd = next_rstd;
+    next_rstd = row + gridDim.x < args.tokens ? args.rstd[row + gridDim.x] : 0.0f;
+    __pipeline_wait_prior(kStages - 1);
+    const T* stage = stage_at(current);
+    current = current == kStages - 1 ? 0 : current + 1;
+
+    float dot = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i >= vectors) break;
+      float d[N];
+      float h[N];
+      float w[N];
+      Vec<T>::load(stage + i * N).widen(d);
+      Vec<T>::load(stage + args.hidden + i * N).widen(h);
+      weight[k].widen(w);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        dot += d[j] * w[j] * h[j];
+        d_weight[k][j] += d[j] * h[j] * rstd;
+      }
+    }
+    dot = block_reduce(dot, 0.0f, Add{}, scratch[turn]);
+    const float projection = rstd * rstd * dot / static_cast<float>(args.hidden);
+
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (i >= vectors) break;
+      float d[N];
+      float h[N];
+      float w[N];
+      float residual[N] = {};
+      Vec<T>::load(stage + i * N).widen(d);
+      Vec<T>::load(stage + args.hidden + i * N).widen(h);
+      weight[k].widen(w);
+      if (args.d_residual != nullptr) Vec<T>::load(stage + 2 * args.hidden + i * N).widen(residual);
+#pragma unroll
+      for (int j = 0; j < N; ++j) d[j] = rstd * (d[j] * w[j] - h[j] * projection) + residual[j];
+      const auto d_h = Vec<T>::narrow(d);
+      d_h.store(args.d_h + row * args.hidden + i * N);
+      largest.add(d_h);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int i = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (i < vectors) store_floats(args.partial + blockIdx.x * args.hidden + i * N, d_weight[k]);
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// Any hidden size and alignment; a block's share of d_weight lies in global memory, each column with its own thread.
+template <typename T, bool kAmax>
+__global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const BackwardArguments<T> args) {
+  __shared__ float scratch[2][32];
+  float* partial = args.partial + blockIdx.x * args.hidden;
+  for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) partial[i] = 0;
+  Magnitude<T> largest;
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < args.tokens; row += gridDim.x, turn ^= 1) {
+    const int64_t at = row * args.hidden;
+    const float rstd = args.rstd[row];
+    float dot = 0;
+    for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
+      dot += to_float(args.d_out[at + i]) * to_float(args.weight[i]) * to_float(args.h[at + i]);
+    }
+    dot = block_reduce(dot, 0.0f, Add{}, scratch[turn]);
+    const float projection = rstd * rstd * dot / static_cast<float>(args.hidden);
+    for (int64_t i = threadIdx.x; i < args.hidden; i += kRowThreads) {
+      const float d_out = to_float(args.d_out[at + i]);
+      const float h = to_float(args.h[at + i]);
+      partial[i] += d_out * h * rstd;
+      const float residual = args.d_residual == nullptr ? 0.0f : to_float(args.d_residual[at + i]);
+      const float d = rstd * (d_out * to_float(args.weight[i]) - h * projection) + residual;
+      const Vec<T, 1> d_h{from_float<T>(d)};
+      d_h.store(args.d_h + at + i);
+      largest.add(d_h);
+    }
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// d_weight[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
+// column x, and a warp then adds those 32 sums.
+__global__ void __launch_bounds__(1024)
+    add_partials_kernel(float* d_weight, const float* partial, int rows, int64_t hidden) {
+  __shared__ float sums[32][33];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  float sum = 0;
+  if (column < hidden) {
+#pragma unroll 8
+    for (int row = static_cast<int>(threadIdx.y); row < rows; row += 32) sum += partial[row * hidden + column];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  const float total = warp_reduce(sums[threadIdx.x][threadIdx.y], Add{});
+  const int64_t out_column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.y;
+  if (threadIdx.x == 0 && out_column < hidden) d_weight[out_column] += total;
+}
+
+// ---- Host
+
+unsigned threads_for(int64_t vectors, int k) { return grid_dim(round_up(ceil_div(vectors, k), 32)); }
+
+template <typename T, bool kAmax>
+void forward(const RmsNormForward& args, Stream& stream) {
+  const int64_t tokens = args.x.dim(0);
+  const ForwardArguments<T> arguments{.out = args.cast.defined() ? nullptr : pointer<T>(args.out),
+                                      .rstd = pointer<float>(args.rstd),
+                                      .residual_out = pointer<T>(args.residual_out),
+                                      .x = pointer<const T>(args.x),
+                                      .residual = pointer<const T>(args.residual),
+                                      .weight = pointer<const T>(args.weight),
+                                      .amax = pointer<float>(args.amax),
+                                      .hidden = args.x.dim(1),
+                                      .eps = args.eps};
+  const bool aligned = rows_are_aligned<T>(
+      arguments.hidden, {args.out.raw(), arguments.residual_out, arguments.x, arguments.residual, arguments.weight});
+  const int64_t vectors = arguments.hidden / kVector<T>;
+  constexpr int kVectorsPerThread = 4;
+  if (aligned && vectors <= kVectorsPerThread * kMaxThreads) {
+    launch("rms_norm_forward", forward_kernel<T, kVectorsPerThread, kAmax>,
+           {grid_dim(tokens), threads_for(vectors, kVectorsPerThread)}, stream, arguments);
+  } else {
+    launch("rms_norm_forward", forward_any_kernel<T, kAmax>, {grid_dim(tokens), kRowThreads}, stream, arguments);
+  }
+}
+
+void cast_forward(const RmsNormForward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t hidden = args.x.dim(1);
+  const NormedSource source{pointer<const T>(args.residual.defined() ? args.residual_out : args.x),
+                            pointer<const float>(args.rstd), pointer<const T>(args.weight)};
+  const bool source_aligned = rows_are_aligned<T>(hidden, {source.h, source.weight});
+  make_and_cast<CastOf::kActivation>("rms_norm_forward cast", source, source_aligned, args.cast, args.x.dim(0), hidden,
+                                     args.cast.is_of(args.amax) ? Tensor() : args.amax, stream);
+}
+
+// Queues the kernel that leaves d_h and the partial sums; returns in how many blocks.
+template <typename T, bool kAmax>
+int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
+  const auto blocks_at = [&](int64_t per_multiprocessor) {
+    return static_cast<int>(std::min<int64_t>(per_multiprocessor * stream.multiprocessors(), arguments.tokens));
+  };
+  const auto launch_staged = [&](auto* kernel, int k, int stages) {
+    const int64_t shared_bytes = stages * stage_bytes<T>(arguments.hidden);
+    const int blocks =
+        blocks_at(std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kMaxBlocksPerMultiprocessor));
+    launch("rms_norm_backward", kernel,
+           {grid_dim(blocks), threads_for(arguments.hidden / kVector<T>, k), static_cast<size_t>(shared_bytes)}, stream,
+           arguments);
+    return blocks;
+  };
+  const bool aligned = rows_are_aligned<T>(arguments.hidden, {arguments.d_h, arguments.d_out, arguments.d_residual,
+                                                              arguments.h, arguments.weight, arguments.partial});
+  const int64_t vectors = arguments.hidden / kVector<T>;
+  const int64_t row_bytes = stage_bytes<T>(arguments.hidden);
+  if (aligned && vectors <= backward_threads(1)) return launch_staged(backward_kernel<T, 1, 3, kAmax>, 1, 3);
+  if (aligned && vectors <= 2 * backward_threads(2)) return launch_staged(backward_kernel<T, 2, 3, kAmax>, 2, 3);
+  if (aligned && vectors <= 4 * backward_threads(4)) {
+    if (3 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 3, kAmax>, 4, 3);
+    if (2 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 2, kAmax>, 4, 2);
+  }
+  const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
+  launch("rms_norm_backward", backward_any_kernel<T, kAmax>, {grid_dim(blocks), kRowThreads}, stream, arguments);
+  return blocks;
+}
+
+}  // namespace
+
+void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
+  if (args.cast.defined()) {
+    args.cast.is_of(args.amax) ? forward<__nv_bfloat16, true>(args, stream)
+                               : forward<__nv_bfloat16, false>(args, stream);
+    return cast_forward(args, stream);
+  }
+  with_element(args.x.dtype(), [&]<typename T>() {
+    if (args.amax.defined()) return forward<T, true>(args, stream);
+    forward<T, false>(args, stream);
+  });
+}
+
+int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) {
+  return stream.multiprocessors() * kMaxBlocksPerMultiprocessor * hidden * static_cast<int64_t>(sizeof(float));
+}
+
+void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
+  const int64_t hidden = args.h.dim(1);
+  auto* partial = static_cast<float*>(stream.workspace(cuda::rms_norm_backward_workspace_bytes(hidden, stream)));
+  int blocks = 0;
+  with_element(args.h.dtype(), [&]<typename T>() {
+    const BackwardArguments<T> arguments{.d_h = pointer<T>(args.d_h),
+                                         .partial = partial,
+                                         .d_out = pointer<const T>(args.d_out),
+                                         .d_residual = pointer<const T>(args.d_residual),
+                                         .h = pointer<const T>(args.h),
+                                         .rstd = pointer<const float>(args.rstd),
+                                         .weight = pointer<const T>(args.weight),
+                                         .amax = pointer<float>(args.amax),
+                                         .tokens = args.h.dim(0),
+                                         .hidden = hidden};
+    blocks =
+        args.amax.defined() ? backward_rows<T, true>(arguments, stream) : backward_rows<T, false>(arguments, stream);
+  });
+  launch("rms_norm_backward", add_partials_kernel, {grid_dim(ceil_div(hidden, 32)), dim3(32, 32)}, stream,
+         pointer<float>(args.d_weight), partial, blocks, hidden);
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,378 @@
+#include "core/cuda_amax.cuh"
+#include "kernels/fp8/fp8_cast.cuh"
+#include "kernels/layers/swiglu.h"
+
+namespace octavo::cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kRows = 4;  // rows a thread works on at once: as many independent loads in flight, and no division
+
+__device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+template <typename T, int N>
+__device__ Vec<T, N> forward_vector(const Vec<T, N>& gate, const Vec<T, N>& up) {
+  float g[N];
+  float u[N];
+  gate.widen(g);
+  up.widen(u);
+#pragma unroll
+  for (int i = 0; i < N; ++i) g[i] = g[i] * sigmoid(g[i]) * u[i];
+  return Vec<T, N>::narrow(g);
+}
+
+// Replaces gate and up by their gradients, and d_out by the result of forward.
+template <typename T, int N>
+__device__ void backward_vector(Vec<T, N>& gate, Vec<T, N>& up, Vec<T, N>& d_out) {
+  float g[N];
+  float u[N];
+  float d[N];
+  gate.widen(g);
+  up.widen(u);
+  d_out.widen(d);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float s = sigmoid(g[i]);
+    const float silu = g[i] * s;
+    const float out = silu * u[i];
+    g[i] = d[i] * u[i] * s * (1.0f + g[i] * (1.0f - s));
+    u[i] = d[i] * silu;
+    d[i] = out;
+  }
+  gate = Vec<T, N>::narrow(g);
+  up = Vec<T, N>::narrow(u);
+  d_out = Vec<T, N>::narrow(d);
+}
+
+template <typename T, int N>
+__device__ Magnitude<T> forward_rows(T* out, const T* gate_up, int64_t tokens, int64_t intermediate) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
+  Magnitude<T> largest;
+  if (column >= intermediate) return largest;
+  Vec<T, N> gate[kRows];
+  Vec<T, N> up[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    const T* p = gate_up + (row + r) * 2 * intermediate + column;
+    gate[r] = Vec<T, N>::load(p);
+    up[r] = Vec<T, N>::load(p + intermediate);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    const auto result = forward_vector(gate[r], up[r]);
+    result.store(out + (row + r) * intermediate + column);
+    largest.add(result);
+  }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_forward_kernel(T* out, const T* gate_up, float* amax, int64_t tokens, int64_t intermediate) {
+  const Magnitude<T> largest = forward_rows<T, N>(out, gate_up, tokens, intermediate);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
+}
+
+// d_gate_up may alias gate_up, and out d_out: a thread reads its elements before it writes them. `out` may be null.
+// kStore: else the gradient is only measured.
+template <typename T, int N, bool kStore>
+__device__ Magnitude<T> backward_rows(T* d_gate_up, T* out, const T* d_out, const T* gate_up, int64_t tokens,
+                                      int64_t intermediate) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRows;
+  Magnitude<T> largest;
+  if (column >= intermediate) return largest;
+  Vec<T, N> gate[kRows];
+  Vec<T, N> up[kRows];
+  Vec<T, N> d[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    const T* p = gate_up + (row + r) * 2 * intermediate + column;
+    gate[r] = Vec<T, N>::load(p);
+    up[r] = Vec<T, N>::load(p + intermediate);
+    d[r] = Vec<T, N>::load(d_out + (row + r) * intermediate + column);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r >= tokens) break;
+    backward_vector(gate[r], up[r], d[r]);
+    if constexpr (kStore) {
+      T* p = d_gate_up + (row + r) * 2 * intermediate + column;
+      gate[r].store(p);
+      up[r].store(p + intermediate);
+    }
+    if (out != nullptr) d[r].store(out + (row + r) * intermediate + column);
+    largest.add(gate[r]);
+    largest.add(up[r]);
+  }
+  return largest;
+}
+
+template <typename T, int N, bool kAmax, bool kStore = true>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward_kernel(T* d_gate_up, T* out, const T* d_out, const T* gate_up, float* amax, int64_t tokens,
+                           int64_t intermediate) {
+  const Magnitude<T> largest = backward_rows<T, N, kStore>(d_gate_up, out, d_out, gate_up, tokens, intermediate);
+  if constexpr (kAmax) update_amax(amax, largest.float_bits());
+}
+
+// ---- With a cast
+
+struct ForwardSource {
+  using Element = __nv_bfloat16;
+  static constexpr int kParts = 1;
+  static constexpr int kMinBlocks = 3;
+  const Element* gate_up;  // [m, 2 n]
+
+  template <bool kAligned>
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    const Patch<Element> gate = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
+    const Patch<Element> up = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
+        parts[0].rows[r][v] = forward_vector(gate.rows[r][v], up.rows[r][v]);
+      }
+    }
+  }
+};
+
+// Both halves of d_gate_up, as their inputs are the same; the result of forward leaves through `out` on the way. For
+// scales of blocks, which are of whole tiles.
+struct BackwardSource {
+  using Element = __nv_bfloat16;
+  static constexpr int kParts = 2;
+  static constexpr int kMinBlocks = 2;
+  const Element* d_out;    // [m, n]
+  const Element* gate_up;  // [m, 2 n]
+  CastArguments out;       // columns null: not wanted
+
+  template <bool kAligned>
+  __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
+    parts[0] = load_patch<kAligned>(gate_up, m, n, 2 * n, at);
+    parts[1] = load_patch<kAligned>(gate_up + n, m, n, 2 * n, at);
+    Patch<Element> d = load_patch<kAligned>(d_out, m, n, n, at);
+#pragma unroll
+    for (int r = 0; r < kPatch; ++r) {
+#pragma unroll
+      for (int v = 0; v < Patch<Element>::kVectors; ++v)
+        backward_vector(parts[0].rows[r][v], parts[1].rows[r][v], d.rows[r][v]);
+    }
+    if (out.columns == nullptr) return;
+    cast_tile<kAligned, Scaling::kBlock1x128, __NV_E4M3>(out, d, PartPlace{at, n, n}, false, true);
+    __syncthreads();  // until all have read what that left in shared memory
+  }
+};
+
+// Scales of whole tensors are known before the tile is, so a few rows of a patch are cast at a time: whole patches of
+// all three inputs would leave no registers for a third block on a multiprocessor.
+
+struct BackwardTile {
+  const __nv_bfloat16* d_out;    // [m, n]
+  const __nv_bfloat16* gate_up;  // [m, 2 n]
+  __nv_bfloat16* d_gate_up;      // kMemory
+  float* amax;                   // of the gradient; may be null
+  CastArguments gradient;        // of parts [m, n]; with kMemory m and n alone
+  CastArguments out;             // columns alone
+};
+
+template <bool kAligned, GradientTo kTo, bool kOut>
+__global__ void __launch_bounds__(kTileThreads, 3) swiglu_backward_tile_kernel(const BackwardTile a) {
+  using T = __nv_bfloat16;
+  constexpr int kRowsAtOnce = kTo == GradientTo::kMemory ? 4 : 2;
+  constexpr int kVectors = Patch<T>::kVectors;
+  constexpr Format kFormat = format_of(kTo);
+  const int64_t m = a.gradient.m;
+  const int64_t n = a.gradient.n;
+  const Place at = place_of_thread(n);
+  float scale = 0;
+  float out_scale = 0;
+  if constexpr (kTo != GradientTo::kMemory) scale = find_tensor_scale<kFormat>(a.gradient);
+  if constexpr (kOut) out_scale = find_tensor_scale<__NV_E4M3>(a.out);
+  BytePatch gate_bytes;
+  BytePatch up_bytes;
+  BytePatch out_bytes;
+  Magnitude<T> largest;
+#pragma unroll
+  for (int begin = 0; begin < kPatch; begin += kRowsAtOnce) {
+    Vec<T> gate[kRowsAtOnce][kVectors];
+    Vec<T> up[kRowsAtOnce][kVectors];
+    Vec<T> d[kRowsAtOnce][kVectors];
+    const int64_t row = at.row + at.patch_row * kPatch + begin;
+    const int64_t column = at.column + at.patch_column * kPatch;
+    const auto count = [&](int r, int v) { return row + r < m ? n - column - v * kVector<T> : 0; };
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t i = (row + r) * n + column + v * kVector<T>;
+        const T* p = a.gate_up + i + (row + r) * n;
+        gate[r][v] = load_some<kAligned>(p, count(r, v));
+        up[r][v] = load_some<kAligned>(p + n, count(r, v));
+        d[r][v] = load_some<kAligned>(a.d_out + i, count(r, v));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        backward_vector(gate[r][v], up[r][v], d[r][v]);
+        largest.add(gate[r][v]);
+        largest.add(up[r][v]);
+        if constexpr (kTo == GradientTo::kMemory) {
+          T* p = a.d_gate_up + (row + r) * 2 * n + column + v * kVector<T>;
+          store_some<kAligned>(p, gate[r][v], count(r, v));
+          store_some<kAligned>(p + n, up[r][v], count(r, v));
+        }
+      }
+      if constexpr (kTo != GradientTo::kMemory) {
+        gate_bytes.rows[begin + r] = cast_row<kFormat>(gate[r], scale);
+        up_bytes.rows[begin + r] = cast_row<kFormat>(up[r], scale);
+      }
+      if constexpr (kOut) out_bytes.rows[begin + r] = cast_row<__NV_E4M3>(d[r], out_scale);
+    }
+  }
+  if (a.amax != nullptr) update_amax(a.amax, largest.float_bits());
+  __shared__ TransposedTile tile;
+  if constexpr (kTo != GradientTo::kMemory) {
+    Place at_up = at;
+    at_up.column += n;
+    if (a.gradient.rows != nullptr) {
+      store_rows<kAligned>(a.gradient.rows, gate_bytes, at, m, n, 2 * n);
+      store_rows<kAligned>(a.gradient.rows, up_bytes, at_up, m, 2 * n, 2 * n);
+    }
+    if (a.gradient.columns != nullptr) {
+      store_columns<kAligned>(a.gradient.columns, gate_bytes, at, m, n, tile);
+      __syncthreads();
+      store_columns<kAligned>(a.gradient.columns, up_bytes, at_up, m, 2 * n, tile);
+      if (kOut) __syncthreads();
+    }
+  }
+  if constexpr (kOut) store_columns<kAligned>(a.out.columns, out_bytes, at, m, n, tile);
+}
+
+// ---- Host
+
+LaunchShape row_tiles(int64_t tokens, int64_t columns) {
+  return {dim3(grid_dim(ceil_div(tokens, kRows)), grid_dim(ceil_div(columns, kThreads))), kThreads};
+}
+
+}  // namespace
+
+void swiglu_forward(const SwigluForward& args, Stream& stream) {
+  const int64_t tokens = args.out.dim(0);
+  const int64_t intermediate = args.out.dim(1);
+  if (args.cast.defined()) {
+    const ForwardSource source{pointer<const __nv_bfloat16>(args.gate_up)};
+    const bool source_aligned = rows_are_aligned<__nv_bfloat16>(intermediate, {source.gate_up});
+    return make_and_cast<CastOf::kActivation>("swiglu_forward", source, source_aligned, args.cast, tokens, intermediate,
+                                              args.amax, stream);
+  }
+  with_element(args.out.dtype(), [&]<typename T>() {
+    const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});
+    auto* plain = aligned ? swiglu_forward_kernel<T, kVector<T>, false> : swiglu_forward_kernel<T, 1, false>;
+    auto* with_amax = aligned ? swiglu_forward_kernel<T, kVector<T>, true> : swiglu_forward_kernel<T, 1, true>;
+    auto* kernel = args.amax.defined() ? with_amax : plain;
+    launch("swiglu_forward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
+           pointer<T>(args.out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+  });
+}
+
+namespace {
+
+// Whether the gradient's scale is to be its own.
+bool measures_first(const SwigluBackward& args) { return args.cast.is_of(args.amax); }
+
+// The gradient's amax, of which nothing is stored.
+void measure_backward(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t n = args.d_out.dim(1);
+  const bool aligned = rows_are_aligned<T>(n, {args.d_out.raw(), args.gate_up.raw()});
+  auto* kernel =
+      aligned ? swiglu_backward_kernel<T, kVector<T>, true, false> : swiglu_backward_kernel<T, 1, true, false>;
+  launch("swiglu_backward", kernel, row_tiles(args.d_out.dim(0), aligned ? n / kVector<T> : n), stream,
+         static_cast<T*>(nullptr), static_cast<T*>(nullptr), pointer<const T>(args.d_out),
+         pointer<const T>(args.gate_up), pointer<float>(args.amax), args.d_out.dim(0), n);
+}
+
+template <typename T>
+void backward_by_rows(const SwigluBackward& args, Stream& stream) {
+  const int64_t tokens = args.d_out.dim(0);
+  const int64_t intermediate = args.d_out.dim(1);
+  const bool aligned =
+      rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.out.raw(), args.d_out.raw(), args.gate_up.raw()});
+  auto* plain = aligned ? swiglu_backward_kernel<T, kVector<T>, false> : swiglu_backward_kernel<T, 1, false>;
+  auto* with_amax = aligned ? swiglu_backward_kernel<T, kVector<T>, true> : swiglu_backward_kernel<T, 1, true>;
+  auto* kernel = args.amax.defined() ? with_amax : plain;
+  launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
+         pointer<T>(args.d_gate_up), pointer<T>(args.out), pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+         pointer<float>(args.amax), tokens, intermediate);
+}
+
+template <GradientTo kTo, bool kOut>
+void launch_backward_tiles(const BackwardTile& tile, bool aligned, Stream& stream) {
+  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, kTo, kOut> : swiglu_backward_tile_kernel<false, kTo, kOut>;
+  launch("swiglu_backward", kernel, tiles(tile.gradient.m, tile.gradient.n), stream, tile);
+}
+
+// With scales of whole tensors: the gradient is cast, or out is, or both are.
+void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  const BackwardTile tile{.d_out = pointer<const T>(args.d_out),
+                          .gate_up = pointer<const T>(args.gate_up),
+                          .d_gate_up = pointer<T>(args.d_gate_up),
+                          .amax = pointer<float>(measures_first(args) ? Tensor() : args.amax),
+                          .gradient = cast_arguments(args.cast, m, n, {}),
+                          .out = cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
+                       (!args.cast.defined() || rows_are_aligned<uint8_t>(n, {tile.gradient.rows})) &&
+                       rows_are_aligned<uint8_t>(m, {tile.gradient.columns, tile.out.columns});
+  const auto launch_to = [&]<GradientTo kTo>() {
+    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, aligned, stream);
+    if constexpr (kTo != GradientTo::kMemory) launch_backward_tiles<kTo, false>(tile, aligned, stream);
+  };
+  if (!args.cast.defined()) return launch_to.template operator()<GradientTo::kMemory>();
+  if (args.cast.format() == DType::kFloat8E4M3) return launch_to.template operator()<GradientTo::kE4M3>();
+  launch_to.template operator()<GradientTo::kE5M2>();
+}
+
+// With scales of blocks, the gradient's and, where it is wanted, out's.
+void backward_by_blocks(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  if (!args.cast.defined()) {
+    backward_by_rows<T>(args, stream);
+    return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
+  }
+  const BackwardSource source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                              cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
+                       (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
+  with_format(args.cast.format(), [&]<Format kFormat>() {
+    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, aligned,
+                                               cast_arguments(args.cast, m, n, args.amax), stream);
+  });
+}
+
+}  // namespace
+
+void swiglu_backward(const SwigluBackward& args, Stream& stream) {
+  if (!args.cast.defined() && !args.out_cast.defined()) {
+    return with_element(args.d_out.dtype(), [&]<typename T>() { backward_by_rows<T>(args, stream); });
+  }
+  const Fp8Cast& either = args.cast.defined() ? args.cast : args.out_cast;
+  if (either.scaling() != Scaling::kTensor) return backward_by_blocks(args, stream);
+  if (measures_first(args)) measure_backward(args, stream);
+  backward_by_tiles(args, stream);
+}
+
+}  // namespace octavo::cuda

@@ -1,0 +1,28 @@
+#include "kernels/math/multiply_adds.h"
+#include "kernels/math/multiply_adds_loop.h"
+
+namespace octavo::cpu {
+
+namespace {
+
+constexpr float kFactor = 0.75f;  // the sums go to 2
+constexpr float kTerm = 0.5f;
+
+using Vector = float __attribute__((vector_size(16)));
+
+float loop(int64_t rounds) {
+  Vector sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = Vector{} - static_cast<float>(i);  // or all were one
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (Vector& sum : sums) sum = sum * kFactor + kTerm;
+  }
+  float total = 0;
+  for (const Vector& sum : sums) total += sum[0];
+  return total;
+}
+
+}  // namespace
+
+double run_multiply_adds(int64_t rounds) { return run_on_every_thread(rounds, 4, loop); }
+
+}  // namespace octavo::cpu

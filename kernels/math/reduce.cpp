@@ -1,0 +1,77 @@
+#include "kernels/math/reduce.h"
+
+#include <algorithm>
+#include <array>
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+#include "kernels/math/cpu_math.h"
+
+namespace octavo {
+
+namespace cuda {
+void sum_of_squares(const SumOfSquares& args, Stream& stream);
+void sum(const Sum& args, Stream& stream);
+int64_t reduce_workspace_bytes(const Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+// Sums term(x) over fixed slices, then over the slices in order: the same tree whatever the number of threads.
+template <typename T, typename Term>
+double sliced_sum(const Tensor& x, Term term) {
+  constexpr int64_t kSlices = 256;
+  constexpr int64_t kBlock = 1024;  // float32 within a block, float64 across blocks
+  const T* values = x.data<T>();
+  const int64_t n = x.numel();
+  std::array<double, kSlices> partial{};
+#pragma omp parallel for
+  for (int64_t s = 0; s < kSlices; ++s) {
+    const int64_t end = n * (s + 1) / kSlices;
+    for (int64_t begin = n * s / kSlices; begin < end; begin += kBlock) {
+      float block = 0;
+#pragma omp simd reduction(+ : block)
+      for (int64_t i = begin; i < std::min(begin + kBlock, end); ++i) block += term(static_cast<float>(values[i]));
+      partial[static_cast<size_t>(s)] += static_cast<double>(block);
+    }
+  }
+  double total = 0;
+  for (const double p : partial) total += p;
+  return total;
+}
+
+}  // namespace cpu
+
+void sum_of_squares(const SumOfSquares& args, Stream& stream) {
+  expect_tensor(args.out, "sum_of_squares out", DType::kFloat32, {1});
+  expect_tensor(args.x, "sum_of_squares x", args.x.dtype(), {args.x.numel()});
+  const OpTimer timer(stream, "sum_of_squares", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sum_of_squares(args, stream);
+  }
+  cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
+    args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<T>(args.x, [](float v) { return v * v; }));
+  });
+}
+
+void sum(const Sum& args, Stream& stream) {
+  expect_tensor(args.out, "sum out", DType::kFloat32, {1});
+  expect_tensor(args.x, "sum x", DType::kFloat32, {args.x.numel()});
+  const OpTimer timer(stream, "sum", 0, static_cast<double>(args.x.bytes()));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::sum(args, stream);
+  }
+  args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<float>(args.x, [](float v) { return v; }));
+}
+
+int64_t reduce_workspace_bytes(const Stream& stream) {
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::reduce_workspace_bytes(stream);
+  }
+  return 0;
+}
+
+}  // namespace octavo

@@ -1,0 +1,113 @@
+#include "kernels/matmul/matmul.h"
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+#include "kernels/math/cpu_math.h"
+#include "kernels/matmul/product_workspace.h"
+#include "kernels/matmul/sgemm.h"
+
+namespace octavo {
+
+namespace cuda {
+std::string cublaslt_version();
+void matmul(const Matmul& args, Stream& stream);
+}  // namespace cuda
+
+namespace {
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+Sizes check_sizes(const Matmul& args) {
+  const int64_t m = args.d.dim(0);
+  const int64_t n = args.d.dim(1);
+  const int64_t k = args.transpose_a ? args.a.dim(0) : args.a.dim(1);
+  const DType compute = args.a.dtype();
+  if (args.transpose_a) {
+    expect_tensor(args.a, "matmul a", compute, {k, m});
+  } else {
+    expect_tensor(args.a, "matmul a", compute, {m, k});
+  }
+  if (args.transpose_b) {
+    expect_tensor(args.b, "matmul b", compute, {n, k});
+  } else {
+    expect_tensor(args.b, "matmul b", compute, {k, n});
+  }
+  CHECK(args.d.dtype() == compute || args.d.dtype() == DType::kFloat32, "matmul: d is {}, a is {}", args.d.describe(),
+        args.a.describe());
+  return {m, n, k};
+}
+
+}  // namespace
+
+namespace cpu {
+
+void matmul_float32(const Matmul& args, const Sizes& s, float* d, const float* a, const float* b) {
+  sgemm({.m = s.m,
+         .n = s.n,
+         .k = s.k,
+         .transpose_a = args.transpose_a,
+         .transpose_b = args.transpose_b,
+         .accumulate = args.accumulate,
+         .lda = args.transpose_a ? s.m : s.k,
+         .ldb = args.transpose_b ? s.k : s.n,
+         .ldd = s.n},
+        d, a, b);
+}
+
+void widen(float* out, const Tensor& x) {
+  const BFloat16* in = x.data<BFloat16>();
+  const int64_t n = x.numel();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(in[i]);
+}
+
+void matmul_bfloat16(const Matmul& args, const Sizes& s, Stream& stream) {
+  float* a = static_cast<float*>(stream.workspace(matmul_workspace_bytes(s.m, s.n, s.k, DType::kBFloat16, stream)));
+  float* b = a + s.m * s.k;
+  float* product = b + s.k * s.n;
+  widen(a, args.a);
+  widen(b, args.b);
+  if (args.d.dtype() == DType::kFloat32) return matmul_float32(args, s, args.d.data<float>(), a, b);
+  if (args.accumulate) widen(product, args.d);
+  matmul_float32(args, s, product, a, b);
+  BFloat16* d = args.d.data<BFloat16>();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < s.m * s.n; ++i) d[i] = BFloat16(product[i]);
+}
+
+}  // namespace cpu
+
+void matmul(const Matmul& args, Stream& stream) {
+  const Sizes s = check_sizes(args);
+  const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  const double bytes = static_cast<double>(args.a.bytes() + args.b.bytes() + args.d.bytes());
+  const OpTimer timer(stream, {.name = args.name,
+                               .flops = flops,
+                               .bytes = bytes,
+                               .bound = OpBound::kProduct,
+                               .m = s.m,
+                               .n = s.n,
+                               .k = s.k,
+                               .precision = dtype_name(args.a.dtype())});
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::matmul(args, stream);
+  }
+  if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
+  cpu::matmul_float32(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>());
+}
+
+int64_t matmul_workspace_bytes(int64_t m, int64_t n, int64_t k, DType dtype, const Stream& stream) {
+  if (stream.is_cuda()) return kProductWorkspaceBytes;
+  return dtype == DType::kBFloat16 ? (m * k + k * n + m * n) * dtype_bytes(DType::kFloat32) : 0;
+}
+
+std::string cublaslt_version() {
+  if constexpr (kHasCuda) return cuda::cublaslt_version();
+  return "";
+}
+
+}  // namespace octavo

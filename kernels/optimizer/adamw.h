@@ -1,0 +1,60 @@
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) with global-norm clipping on the device:
+//
+//   c = min(1, grad_clip / (sqrt(grad_sum_of_squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_; 1 if grad_clip <= 0
+//   g = c * grad
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   w = w - lr * (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay * w)
+//
+// and, where given, casts w to the compute dtype for the next forward and takes the amax of w, in which NaN and
+// infinity win (kernels/fp8/fp8.h). Where `skip` says so, m, v and w stay as they are to the bit, and only the amax is
+// taken. Elementwise over flat buffers that may start anywhere; fastest where all are as many elements away from a
+// multiple of 8. One fused kernel; queued on `stream`; deterministic. kernels/optimizer/adamw_float8.h has what moments
+// in three bytes are; with them the results have the same bits on every device.
+#pragma once
+
+#include <cmath>
+
+#include "core/stream.h"
+#include "kernels/math/matrix_stretch.h"
+
+namespace octavo {
+
+struct AdamwOptions {
+  float lr = 0;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float eps = 1e-8f;
+  float weight_decay = 0;
+  float grad_clip = 0;
+  int64_t step = 1;  // from 1
+};
+
+// What makes the moments of the first steps unbiased: 1 / (1 - beta^step).
+struct AdamwScales {
+  float m;
+  float v;
+
+  explicit AdamwScales(const AdamwOptions& o) : m(of(o.beta1, o.step)), v(of(o.beta2, o.step)) {}
+  static float of(float beta, int64_t step) {
+    return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step))));
+  }
+};
+
+struct Adamw {
+  Tensor master;               // in place [n] float32
+  Tensor exp_avg;              // m, in place [n] float32 or bfloat16, or float8_e4m3 codes
+  Tensor exp_avg_sq;           // v, in place [n], as m, or bfloat16 with codes
+  Tensor grad;                 // [n] float32
+  Tensor weight;               // optional = [n] bfloat16
+  Tensor amax = {};            // optional [1] float32: = max(itself, max |master|) after the update
+  Tensor grad_sum_of_squares;  // [1] float32 on the device; unused if grad_clip <= 0
+  Tensor skip = {};  // optional [1] float32: nothing is updated where it is not 0 (kernels/optimizer/skip_update.h)
+  AdamwOptions options;
+  // With codes: the key of the step's random bits, and the elements' indices, which have them wherever they lie.
+  uint64_t random_key = 0;
+  MatrixStretch stretch = {};
+};
+void adamw(const Adamw& args, Stream& stream);
+
+}  // namespace octavo

@@ -1,0 +1,39 @@
+#include "kernels/optimizer/skip_update.h"
+
+#include <cmath>
+
+#include "build_config.h"
+#include "core/error.h"
+#include "core/profiler.h"
+
+namespace octavo {
+
+namespace cuda {
+void skip_update(const SkipUpdate& args, Stream& stream);
+}  // namespace cuda
+
+namespace cpu {
+
+void skip_update(const SkipUpdate& args) {
+  float loss = 0;
+  for (int64_t i = 0; i < args.loss_sums.numel(); ++i) loss += args.loss_sums.data<float>()[i];
+  loss *= args.loss_scale;
+  const bool usable = std::isfinite(loss) && std::isfinite(args.grad_sum_of_squares.data<float>()[0]);
+  args.skip.data<float>()[0] = usable && loss <= args.loss_limit ? 0.0f : 1.0f;
+}
+
+}  // namespace cpu
+
+void skip_update(const SkipUpdate& args, Stream& stream) {
+  expect_tensor(args.skip, "skip_update skip", DType::kFloat32, {1});
+  expect_tensor(args.loss_sums, "skip_update loss_sums", DType::kFloat32, {args.loss_sums.numel()});
+  expect_tensor(args.grad_sum_of_squares, "skip_update grad_sum_of_squares", DType::kFloat32, {1});
+  const OpTimer timer(stream, "skip_update", 0, static_cast<double>(args.loss_sums.bytes()));
+  if (timer.planned()) return;
+  if constexpr (kHasCuda) {
+    if (stream.is_cuda()) return cuda::skip_update(args, stream);
+  }
+  cpu::skip_update(args);
+}
+
+}  // namespace octavo

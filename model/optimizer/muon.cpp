@@ -1,0 +1,218 @@
+#include "model/optimizer/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "kernels/math/reduce.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/optimizer/muon.h"
+#include "kernels/optimizer/newton_schulz.h"
+
+namespace octavo {
+
+namespace {
+
+int64_t size_of(const Communicator* ranks) { return ranks != nullptr ? ranks->size() : 1; }
+int64_t rank_of(const Communicator* ranks) { return ranks != nullptr ? ranks->rank() : 0; }
+
+Tensor as_matrix(const Tensor& flat, int64_t rows, int64_t columns) {
+  return flat.rows(0, rows * columns).view({rows, columns});
+}
+
+// RMS of the update beside that of an orthogonal matrix of this shape.
+double update_scale(const std::vector<int64_t>& shape) {
+  return kMuonRms * std::sqrt(static_cast<double>(std::max(shape[0], shape[1])));
+}
+
+}  // namespace
+
+Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks, Arena& arena)
+    : config_(config),
+      parameters_(&parameters),
+      ranks_(ranks),
+      shard_ranks_(size_of(ranks.shard)),
+      tensor_ranks_(size_of(ranks.tensor)),
+      rounds_(matrix_rounds(parameters.layout(), shard_ranks_ * tensor_ranks_)),
+      pieces_(parameters.layout().units().size()),
+      sum_of_squares_(arena.allocate("muon norm", DType::kFloat32, {1}, Lifetime::kBlock)) {
+  for (const ParameterPiece& piece : parameters.pieces()) pieces_[piece.spec->unit].push_back(&piece);
+  const DType compute = parameters.compute_dtype();
+  int64_t most_elements = 0, largest = 0, most_rows = 0;
+  for (const MatrixRound& round : rounds_) {
+    for (const WholeMatrix& matrix : round.matrices) {
+      most_elements = std::max(most_elements, whole_elements(matrix.unit) * tensor_ranks_);
+      largest = std::max(largest, matrix.numel());
+      most_rows = std::max(most_rows, matrix.smaller());
+    }
+  }
+  const auto scratch = [&](const char* name, DType dtype, int64_t elements) {
+    return arena.allocate(name, dtype, {elements}, Lifetime::kBlock);
+  };
+  const int64_t blocks = blocks_of_a_round(parameters.layout(), shard_ranks_ * tensor_ranks_);
+  for (int64_t i = 0; i < blocks; ++i) blocks_.push_back(scratch("muon updates of blocks", compute, most_elements));
+  x_ = scratch("muon matrices", compute, largest);
+  next_x_ = scratch("muon matrices", compute, largest);
+  gram_ = scratch("muon matrices", compute, most_rows * most_rows);
+  square_ = scratch("muon matrices", DType::kFloat32, most_rows * most_rows);
+}
+
+int64_t Muon::workspace_bytes(const ParameterLayout& layout, DType compute, const Stream& stream) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : layout.specs()) {
+    if (!updates(layout.units()[spec.unit])) continue;
+    const int64_t n = std::min(spec.whole_shape[0], spec.whole_shape[1]);
+    const int64_t m = std::max(spec.whole_shape[0], spec.whole_shape[1]);
+    bytes = std::max(
+        {bytes, matmul_workspace_bytes(n, n, m, compute, stream), matmul_workspace_bytes(n, m, n, compute, stream)});
+  }
+  return bytes;
+}
+
+Tensor Muon::of_tensor_rank(const Tensor& block, size_t unit, int64_t rank) const {
+  const int64_t elements = whole_elements(unit);
+  return block.rows(rank * elements, (rank + 1) * elements);
+}
+
+Tensor Muon::own_shard(const Tensor& block, size_t unit) const {
+  const int64_t elements = shard_elements(unit);
+  const int64_t rank = rank_of(ranks_.shard);
+  return of_tensor_rank(block, unit, rank_of(ranks_.tensor)).rows(rank * elements, (rank + 1) * elements);
+}
+
+Tensor Muon::part_of(const Tensor& block, const WholeMatrix& matrix, const MatrixPart& part) const {
+  const Tensor of_rank = of_tensor_rank(block, matrix.unit, part.tensor_rank);
+  return of_rank.rows(part.offset, part.offset + part.numel());
+}
+
+void Muon::step(const Step& step, Stream& stream) {
+  const int64_t self = rank_of(ranks_.shard) * tensor_ranks_ + rank_of(ranks_.tensor);
+  for (const MatrixRound& round : rounds_) {
+    gather(round, step, stream);
+    for (const WholeMatrix& matrix : round.matrices) {
+      const Tensor& block = blocks_[matrix.unit - round.first_unit];
+      if (matrix.owner == self) {
+        orthogonalize(matrix, block, stream);
+        continue;
+      }
+      for (const MatrixPart& part : matrix.parts) stream.zero(part_of(block, matrix, part));
+    }
+    scatter(round, stream);
+    for (size_t i = 0; i < round.num_units; ++i) update_weights(round.first_unit + i, blocks_[i], step, stream);
+  }
+}
+
+// Padding has no gradient and no momentum, and so is zero in u.
+void Muon::gather(const MatrixRound& round, const Step& step, Stream& stream) {
+  const int64_t begin = parameters_->unit_begin(rounds_.front().first_unit);
+  for (size_t i = 0; i < round.num_units; ++i) {
+    const size_t unit = round.first_unit + i;
+    const Tensor own = own_shard(blocks_[i], unit);
+    const int64_t offset = parameters_->unit_begin(unit) - begin;
+    muon_momentum({.momentum = step.momentum.rows(offset, offset + own.numel()),
+                   .update = own,
+                   .grad = parameters_->unit_shard(parameters_->gradients(), unit),
+                   .grad_sum_of_squares = step.grad_sum_of_squares,
+                   .skip = step.skip,
+                   .decay = static_cast<float>(config_.momentum),
+                   .grad_clip = static_cast<float>(config_.grad_clip)},
+                  stream);
+    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, rank_of(ranks_.tensor));
+    const Tensor all = blocks_[i].rows(0, tensor_ranks_ * whole_elements(unit));
+    if (shard_ranks_ > 1) ranks_.shard->all_gather(of_rank, own, stream, "updates of a block");
+    if (tensor_ranks_ > 1) ranks_.tensor->all_gather(all, of_rank, stream, "updates of a block");
+  }
+}
+
+void Muon::scatter(const MatrixRound& round, Stream& stream) {
+  for (size_t i = 0; i < round.num_units; ++i) {
+    const size_t unit = round.first_unit + i;
+    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, rank_of(ranks_.tensor));
+    const Tensor all = blocks_[i].rows(0, tensor_ranks_ * whole_elements(unit));
+    const Tensor own = own_shard(blocks_[i], unit);
+    if (tensor_ranks_ > 1) ranks_.tensor->reduce_scatter_sum(of_rank, all, stream, "updates of a block");
+    if (shard_ranks_ > 1) ranks_.shard->reduce_scatter_sum(own, of_rank, stream, "updates of a block");
+  }
+}
+
+// Out of the block and, copies included, back into it.
+void Muon::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream& stream) {
+  const int64_t columns = matrix.columns;
+  const auto place = [&](const MatrixPart& part) {
+    return x_.rows(part.row_begin * columns + part.column_begin, matrix.numel());
+  };
+  stream.zero(sum_of_squares_);
+  for (const MatrixPart& part : matrix.parts) {
+    if (part.counts) sum_of_squares({.out = sum_of_squares_, .x = part_of(block, matrix, part)}, stream);
+  }
+  for (const MatrixPart& part : matrix.parts) {
+    if (!part.counts) continue;
+    muon_rows({.out = place(part),
+               .x = part_of(block, matrix, part),
+               .rows = part.rows,
+               .columns = part.columns,
+               .out_stride = columns,
+               .x_stride = part.columns,
+               .sum_of_squares = sum_of_squares_},
+              stream);
+  }
+  iterate(matrix, stream);
+  for (const MatrixPart& part : matrix.parts) {
+    muon_rows({.out = part_of(block, matrix, part),
+               .x = place(part),
+               .rows = part.rows,
+               .columns = part.columns,
+               .out_stride = part.columns,
+               .x_stride = columns},
+              stream);
+  }
+}
+
+// On what is in x_; the other one takes turns with it.
+void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
+  constexpr const char* kName = "newton_schulz";
+  const int64_t n = matrix.smaller();
+  const bool wide = matrix.rows <= matrix.columns;
+  const Tensor gram = as_matrix(gram_, n, n);
+  const Tensor square = as_matrix(square_, n, n);
+  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
+    const Tensor x = as_matrix(x_, matrix.rows, matrix.columns);
+    const Tensor next = as_matrix(next_x_, matrix.rows, matrix.columns);
+    matmul({.d = gram, .a = x, .b = x, .transpose_a = !wide, .transpose_b = wide, .name = kName}, stream);
+    matmul({.d = square, .a = gram, .b = gram, .name = kName}, stream);
+    muon_polynomial({.gram = gram, .square = square}, stream);
+    matmul({.d = next, .a = wide ? gram : x, .b = wide ? x : gram, .name = kName}, stream);
+    std::swap(x_, next_x_);
+  }
+}
+
+void Muon::update_weights(size_t unit, const Tensor& block, const Step& step, Stream& stream) {
+  const Tensor own = own_shard(block, unit);
+  for (const ParameterPiece* piece : pieces_[unit]) {
+    const ParameterSpec& spec = *piece->spec;
+    const int64_t offset = piece->offset - parameters_->unit_begin(unit);
+    muon_update({.master = parameters_->master(*piece),
+                 .update = own.rows(offset, offset + piece->end - piece->begin),
+                 .weight = parameters_->travels_in_fp8(unit) ? Tensor() : parameters_->weight(*piece),
+                 .amax = step.amaxes != nullptr ? step.amaxes->current(spec.linear, AmaxTable::kWeight) : Tensor(),
+                 .skip = step.skip,
+                 .lr = static_cast<float>(step.lr),
+                 .weight_decay = static_cast<float>(config_.weight_decay),
+                 .scale = static_cast<float>(update_scale(spec.whole_shape))},
+                stream);
+  }
+}
+
+void Muon::warm_up(Stream& stream) {
+  const int64_t self = rank_of(ranks_.shard) * tensor_ranks_ + rank_of(ranks_.tensor);
+  std::set<std::pair<int64_t, int64_t>> shapes;
+  for (const MatrixRound& round : rounds_) {
+    for (const WholeMatrix& matrix : round.matrices) {
+      if (matrix.owner != self || !shapes.emplace(matrix.rows, matrix.columns).second) continue;
+      iterate(matrix, stream);
+    }
+  }
+}
+
+}  // namespace octavo

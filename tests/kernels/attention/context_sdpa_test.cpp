@@ -1,0 +1,205 @@
+// Attention of ranks that share sequences: every rank of a group, one after the other, together make what one rank
+// makes of whole sequences (tests/kernels/attention/sdpa_test.cpp has that against its definition).
+#include "kernels/attention/context_sdpa.h"
+
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+struct Case {
+  SdpaShape shape;  // of whole sequences
+  int64_t ranks;
+};
+
+// Pieces of one token; odd and prime lengths of pieces; groups of 1, 2 and all heads; pieces of more than one block of
+// rows.
+constexpr Case kCases[] = {{{1, 4, 1, 1, 2}, 2},      {{2, 18, 3, 1, 5}, 3}, {{1, 56, 2, 2, 16}, 4},
+                           {{1, 4 * 67, 4, 2, 8}, 2}, {{3, 30, 6, 3, 6}, 3}, {{2, 10 * 7, 2, 1, 4}, 5}};
+
+class ContextSdpaTest : public OpTest {
+ protected:
+  // Sums of two pieces and over ranks of what is rounded to bfloat16.
+  double gradient_tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-6 : 2e-6; }
+};
+INSTANTIATE_COMPUTE_DTYPES(ContextSdpaTest);
+
+// Documents of `length` tokens, in every second sequence shifted; of every token where its own begins.
+std::vector<int32_t> starts_of(const SdpaShape& s, int64_t length) {
+  std::vector<int32_t> start;
+  for (int64_t t = 0; t < s.batch * s.seq_len; ++t) {
+    const int64_t shift = t / s.seq_len % 2;
+    const int64_t i = t % s.seq_len;
+    start.push_back(static_cast<int32_t>(std::max<int64_t>((i + shift) / length * length - shift, 0)));
+  }
+  return start;
+}
+
+// Rows of a rank's tokens.
+struct Share {
+  Share(const Case& c, int64_t rank) : of(c), context{.rank = rank, .size = c.ranks} {}
+
+  ContextSdpaShape shape() const {
+    SdpaShape queries = of.shape;
+    queries.seq_len = context.share(of.shape.seq_len);
+    return {queries, context};
+  }
+  int64_t tokens() const { return of.shape.batch * context.share(of.shape.seq_len); }
+  // Of the rank's token t, the row of whole sequences.
+  int64_t row(int64_t t) const {
+    const int64_t share = context.share(of.shape.seq_len);
+    return t / share * of.shape.seq_len + context.position(t % share, of.shape.seq_len);
+  }
+  Array take(const Array& whole, int64_t begin, int64_t width) const {
+    const int64_t whole_width = static_cast<const Tensor&>(whole).dim(1);
+    Array mine(whole.dtype(), {tokens(), width});
+    for (int64_t t = 0; t < tokens(); ++t) {
+      for (int64_t i = 0; i < width; ++i) mine.set(t * width + i, whole.at(row(t) * whole_width + begin + i));
+    }
+    return mine;
+  }
+  std::vector<int32_t> take(const std::vector<int32_t>& whole) const {
+    std::vector<int32_t> mine;
+    for (int64_t t = 0; t < tokens(); ++t) mine.push_back(whole[static_cast<size_t>(row(t))]);
+    return mine;
+  }
+  // Adds to elements [row(t), begin + i) of whole sequences.
+  void add(Values& whole, int64_t whole_width, int64_t begin, const Array& mine, int64_t mine_width,
+           int64_t width) const {
+    for (int64_t t = 0; t < tokens(); ++t) {
+      for (int64_t i = 0; i < width; ++i) {
+        whole[static_cast<size_t>(row(t) * whole_width + begin + i)] += mine.at(t * mine_width + i);
+      }
+    }
+  }
+  int64_t lse_row(int64_t t, int64_t head) const {  // in lse of the rank
+    const int64_t share = context.share(of.shape.seq_len);
+    const int64_t piece = share / context.pieces();
+    const int64_t token = t % share;
+    const int64_t sequence = token / piece * of.shape.batch + t / share;
+    return (sequence * of.shape.num_heads + head) * piece + token % piece;
+  }
+
+  const Case& of;
+  ContextRank context;
+};
+
+TEST_P(ContextSdpaTest, RanksTogetherMakeWhatOneMakes) {
+  for (const Case& c : kCases) {
+    for (const int64_t length : {0, 1, 5, 23}) {
+      const SdpaShape& s = c.shape;
+      SCOPED_TRACE(fmt::format("{} ranks, {} tokens, documents of {}", c.ranks, s.seq_len, length));
+      const int64_t rows = s.batch * s.seq_len;
+      const int64_t kv_width = 2 * s.num_kv_heads * s.head_dim;
+      const Array qkv = random({rows, s.qkv_width()});
+      const Array d_out = random({rows, s.out_width()});
+      const Array out(dtype(), {rows, s.out_width()});
+      const Array lse(DType::kFloat32, {s.batch, s.num_heads, s.seq_len});
+      const Array d_qkv(dtype(), {rows, s.qkv_width()});
+      const std::vector<int32_t> starts = length > 0 ? starts_of(s, length) : std::vector<int32_t>();
+      std::vector<Document> list;
+      append_documents(starts, s.seq_len, list);
+      reserve(sdpa_workspace_bytes(s, dtype(), stream_));
+      const Documents documents{.list = list, .device = {}};
+      sdpa_forward({.shape = s, .out = out, .lse = lse, .qkv = qkv, .documents = documents}, stream_);
+      sdpa_backward(
+          {.shape = s, .d_qkv = d_qkv, .d_out = d_out, .out = out, .lse = lse, .qkv = qkv, .documents = documents},
+          stream_);
+
+      Array kv(dtype(), {rows, kv_width});
+      for (int64_t t = 0; t < rows; ++t) {
+        for (int64_t i = 0; i < kv_width; ++i) {
+          kv.set(t * kv_width + i, qkv.at(t * s.qkv_width() + s.out_width() + i));
+        }
+      }
+      Values all_out(static_cast<size_t>(rows * s.out_width()));
+      Values all_lse(static_cast<size_t>(lse.size()));
+      Values all_d_qkv(static_cast<size_t>(d_qkv.size()));
+      for (int64_t rank = 0; rank < c.ranks; ++rank) {
+        const Share share(c, rank);
+        const ContextSdpaShape shape = share.shape();
+        std::vector<Document> mine;
+        append_documents(length > 0 ? share.take(starts) : starts, shape.queries.seq_len, mine, share.context);
+        const Array my_qkv = share.take(qkv, 0, s.qkv_width());
+        const Array my_d_out = share.take(d_out, 0, s.out_width());
+        const Array my_out(dtype(), {share.tokens(), s.out_width()});
+        const Array my_lse(DType::kFloat32, {2 * s.batch, s.num_heads, shape.queries.seq_len / 2});
+        Array my_d_qkv(dtype(), {share.tokens(), s.qkv_width()});
+        my_d_qkv.fill(7.0);
+        const Array d_kv(dtype(), {rows, kv_width});
+        reserve(context_sdpa_workspace_bytes(shape, dtype(), stream_));
+        const Documents my_documents{.list = mine, .device = {}};
+        context_sdpa_forward(
+            {.shape = shape, .out = my_out, .lse = my_lse, .qkv = my_qkv, .kv = kv, .documents = my_documents},
+            stream_);
+        context_sdpa_backward({.shape = shape,
+                               .d_qkv = my_d_qkv,
+                               .d_kv = d_kv,
+                               .d_out = my_d_out,
+                               .out = my_out,
+                               .lse = my_lse,
+                               .qkv = my_qkv,
+                               .kv = kv,
+                               .documents = my_documents},
+                              stream_);
+        share.add(all_out, s.out_width(), 0, my_out, s.out_width(), s.out_width());
+        share.add(all_d_qkv, s.qkv_width(), 0, my_d_qkv, s.qkv_width(), s.out_width());
+        for (int64_t t = 0; t < share.tokens(); ++t) {
+          EXPECT_EQ(my_d_qkv.at(t * s.qkv_width() + s.out_width()), 7.0) << "columns of k are left as they are";
+          for (int64_t head = 0; head < s.num_heads; ++head) {
+            const int64_t row = share.row(t);
+            const int64_t at = (row / s.seq_len * s.num_heads + head) * s.seq_len + row % s.seq_len;
+            all_lse[static_cast<size_t>(at)] = my_lse.at(share.lse_row(t, head));
+          }
+        }
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t i = 0; i < kv_width; ++i) {
+            all_d_qkv[static_cast<size_t>(t * s.qkv_width() + s.out_width() + i)] += d_kv.at(t * kv_width + i);
+          }
+        }
+      }
+      expect_close(out, all_out, tolerance(), "out");
+      expect_close(lse, all_lse, 1e-6, "lse");
+      expect_close(d_qkv, all_d_qkv, gradient_tolerance(), "d_qkv");
+    }
+  }
+}
+
+// Half of the square that each piece ends in: the ranks have equal shares of the whole triangle.
+TEST(ContextSdpa, RanksHaveEqualWork) {
+  for (int64_t ranks = 1; ranks <= 7; ++ranks) {
+    const int64_t seq_len = 2 * ranks * 3;
+    int64_t all = 0;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const ContextRank context{.rank = rank, .size = ranks};
+      int64_t seen = 0;
+      for (int64_t t = 0; t < context.share(seq_len); ++t) seen += context.position(t, seq_len) + 1;
+      EXPECT_EQ(seen, seq_len * (seq_len + 1) / 2 / ranks) << rank << " of " << ranks;
+      all += seen;
+    }
+    EXPECT_EQ(all, seq_len * (seq_len + 1) / 2);
+  }
+}
+
+TEST_P(ContextSdpaTest, WrongShapesThrow) {
+  const ContextSdpaShape shape{{1, 4, 2, 1, 2}, {.rank = 0, .size = 2}};
+  const Array qkv = random({4, 8});
+  const Array kv = random({8, 4});
+  const Array out(dtype(), {4, 4});
+  const Array lse(DType::kFloat32, {2, 2, 2});
+  reserve(context_sdpa_workspace_bytes(shape, dtype(), stream_));
+  ContextSdpaForward args{.shape = shape, .out = out, .lse = lse, .qkv = qkv, .kv = qkv, .documents = {}};
+  expect_error([&] { context_sdpa_forward(args, stream_); },
+               "expected " + std::string(dtype_name(dtype())) + " [8, 4]");
+  args.kv = kv;
+  context_sdpa_forward(args, stream_);
+  constexpr Document kTooFew[] = {{0, 2}};
+  args.documents.list = kTooFew;
+  expect_error([&] { context_sdpa_forward(args, stream_); }, "documents of 2 tokens, expected all 4");
+  args.documents = {};
+  args.shape.queries.seq_len = 3;
+  expect_error([&] { context_sdpa_forward(args, stream_); }, "3 tokens in 2 pieces");
+}
+
+}  // namespace
+}  // namespace octavo

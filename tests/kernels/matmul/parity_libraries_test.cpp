@@ -1,0 +1,334 @@
+// The ops that cuBLASLt and cuDNN run on the GPU against the same ops on the CPU.
+#include "core/error.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/matmul/tuned_algorithms.h"
+#include "tests/kernels/attention/exact_sdpa.h"
+#include "tests/kernels/parity.h"
+
+namespace octavo {
+namespace {
+
+// ---- Matrix products
+
+struct ProductSize {
+  int64_t m, n, k;
+};
+const ProductSize kProductSizes[] = {{1, 1, 1},      {1, 272, 256},    {127, 131, 137},
+                                     {33, 64, 1001}, {264, 520, 1032}, {512, 768, 1024}};
+
+class MatmulParity : public ComputeDtypeParity {
+ protected:
+  // One product in all four layouts, plain and accumulating.
+  void compare(const ProductSize& size, DType result) {
+    const auto& [m, n, k] = size;
+    for (const bool transpose_a : {false, true}) {
+      for (const bool transpose_b : {false, true}) {
+        Twin a(dtype(), transpose_a ? std::vector{k, m} : std::vector{m, k});
+        Twin b(dtype(), transpose_b ? std::vector{n, k} : std::vector{k, n});
+        Twin d(result, {m, n});
+        fill(a);
+        fill(b);
+        poison(d);
+        for (const bool accumulate : {false, true}) {
+          const auto arguments = [&](const Stream& s) {
+            return Matmul{.d = d.on(s),
+                          .a = a.on(s),
+                          .b = b.on(s),
+                          .transpose_a = transpose_a,
+                          .transpose_b = transpose_b,
+                          .accumulate = accumulate};
+          };
+          const Exact exact = exact_matmul(arguments(cpu()));
+          on_both([&](Stream& s) { matmul(arguments(s), s); });
+          expect_close(d, accumulate ? "d accumulated" : "d", tolerance_of(result));
+          expect_exact(d, fmt::format("matmul of {} to {}", dtype_name(dtype()), dtype_name(result)), exact);
+          upload(d);  // what the CPU made of it, so that errors do not add up
+        }
+      }
+    }
+  }
+
+  void reserve_for(const ProductSize& s) {
+    reserve(matmul_workspace_bytes(s.m, s.n, s.k, dtype(), cpu()),
+            matmul_workspace_bytes(s.m, s.n, s.k, dtype(), gpu()));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ops, MatmulParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& test) { return std::string(dtype_name(test.param)); });
+
+TEST_P(MatmulParity, FastestCandidate) {
+  for (const ProductSize& size : kProductSizes) {
+    reserve_for(size);
+    compare(size, dtype());
+    compare(size, DType::kFloat32);
+  }
+}
+
+// A stream that has the choices of another times none of its own, and gives the same bits.
+TEST_P(MatmulParity, TakesAlgorithmsChosenBefore) {
+  const ProductSize size{512, 768, 1024};
+  reserve_for(size);
+  Twin a(dtype(), {size.m, size.k});
+  Twin b(dtype(), {size.k, size.n});
+  Twin d(dtype(), {size.m, size.n});
+  fill(a);
+  fill(b);
+  const auto product = [&](Stream& s) {
+    matmul({.d = d.gpu(), .a = a.gpu(), .b = b.gpu()}, s);
+    s.synchronize();
+    return gpu_bytes(d);
+  };
+  const auto first = product(gpu());
+  const auto& chosen = gpu().state<TunedAlgorithms>();
+  EXPECT_EQ(chosen.num_timed(), 1);
+  Stream second = Stream::cuda(0);
+  second.set_workspace(Tensor(gpu().workspace(gpu().workspace_bytes()), DType::kUInt8, {gpu().workspace_bytes()}));
+  auto& taken = second.state<TunedAlgorithms>();
+  taken.add(chosen.text("a GPU"), "a GPU");
+  poison(d);
+  EXPECT_EQ(product(second), first);
+  EXPECT_EQ(taken.num_timed(), 0);
+}
+
+TEST_P(MatmulParity, Deterministic) {
+  gpu().set_deterministic(true);
+  const ProductSize size{64, 72, 8192};  // long sums into few results, what split-K is for
+  reserve_for(size);
+  compare(size, DType::kFloat32);
+  Twin a(dtype(), {size.m, size.k});
+  Twin b(dtype(), {size.k, size.n});
+  Twin d(DType::kFloat32, {size.m, size.n});
+  fill(a);
+  fill(b);
+  const auto product = [&] {
+    poison(d);
+    matmul({.d = d.gpu(), .a = a.gpu(), .b = b.gpu()}, gpu());
+    return gpu_bytes(d);
+  };
+  const auto once = product();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(product(), once);
+}
+
+// ---- Attention
+
+class SdpaParity : public ParityTest {
+ protected:
+  struct Tensors {
+    Twin qkv, out, lse, d_out, d_qkv;
+    explicit Tensors(const SdpaShape& s)
+        : qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}),
+          out(DType::kBFloat16, {s.batch * s.seq_len, s.out_width()}),
+          lse(DType::kFloat32, {s.batch, s.num_heads, s.seq_len}),
+          d_out(DType::kBFloat16, {s.batch * s.seq_len, s.out_width()}),
+          d_qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}) {}
+  };
+
+  // The documents of a micro-batch on both sides; none, where there is no list.
+  class TwinDocuments {
+   public:
+    TwinDocuments() = default;
+    // Sequences of documents of these lengths, over and over; the last one of a sequence is cut at its end.
+    TwinDocuments(const SdpaShape& shape, const std::vector<int64_t>& lengths) {
+      std::vector<int32_t> start;
+      for (int64_t row = 0, next = 0; row < shape.batch; ++row) {
+        for (int64_t t = 0, end = 0, begin = 0; t < shape.seq_len; ++t) {
+          if (t == end) begin = t, end += lengths[static_cast<size_t>(next++) % lengths.size()];
+          start.push_back(static_cast<int32_t>(begin));
+        }
+      }
+      append_documents(start, shape.seq_len, list_);
+      twin_.emplace(DType::kInt32, std::vector<int64_t>{static_cast<int64_t>(list_.size()), 2});
+      write_pairs(list_, twin_->cpu().data<int32_t>());
+    }
+    Documents on(const Stream& s) const { return {.list = list_, .device = twin_ ? twin_->on(s) : Tensor()}; }
+    const std::optional<Twin>& twin() const { return twin_; }
+
+   private:
+    std::vector<Document> list_;
+    std::optional<Twin> twin_;
+  };
+
+  void reserve_for(const SdpaShape& s, bool within_documents = false) {
+    reserve(sdpa_workspace_bytes(s, DType::kBFloat16, cpu(), within_documents),
+            sdpa_workspace_bytes(s, DType::kBFloat16, gpu(), within_documents));
+  }
+
+  static SdpaBackward backward_arguments(const SdpaShape& shape, const Tensors& t, const Stream& s,
+                                         const Documents& documents = {}) {
+    return {.shape = shape,
+            .d_qkv = t.d_qkv.on(s),
+            .d_out = t.d_out.on(s),
+            .out = t.out.on(s),
+            .lse = t.lse.on(s),
+            .qkv = t.qkv.on(s),
+            .documents = documents};
+  }
+  static void backward(const SdpaShape& shape, const Tensors& t, Stream& s, const Documents& documents = {}) {
+    sdpa_backward(backward_arguments(shape, t, s, documents), s);
+  }
+
+  void compare_forward(const SdpaShape& shape, Tensors& t, const TwinDocuments& documents) {
+    poison(t.out);
+    poison(t.lse);
+    on_both([&](Stream& s) {
+      sdpa_forward(
+          {.shape = shape, .out = t.out.on(s), .lse = t.lse.on(s), .qkv = t.qkv.on(s), .documents = documents.on(s)},
+          s);
+    });
+    expect_close(t.out, "out", 1e-2);
+    expect_close(t.lse, "lse", 1e-3);
+    const ExactSdpa exact = exact_sdpa_forward(shape, t.qkv.cpu(), documents.on(cpu()));
+    expect_exact(t.out, "sdpa_forward out", exact.out);
+    expect_exact(t.lse, "sdpa_forward lse", exact.lse);
+  }
+
+  // Near -120, of two heads that share keys.
+  void make_scores_very_negative(const SdpaShape& shape, Tensors& t) {
+    for (int64_t token = 0; token < shape.batch * shape.seq_len; ++token) {
+      const int64_t row = token * shape.qkv_width();
+      for (const int64_t head : {0, 1}) t.qkv.set(row + head * shape.head_dim, 1.0f);
+      t.qkv.set(row + 2 * shape.head_dim, -120.0f * std::sqrt(static_cast<float>(shape.head_dim)));
+    }
+    upload(t.qkv);
+  }
+
+  // t.qkv is filled. The GPU rounds probabilities and their gradients to bfloat16 before it multiplies with them.
+  void compare(const SdpaShape& shape, Tensors& t, double tolerance = 1e-2, const TwinDocuments& documents = {}) {
+    SCOPED_TRACE("batch " + std::to_string(shape.batch) + ", seq_len " + std::to_string(shape.seq_len) + ", heads " +
+                 std::to_string(shape.num_heads) + "/" + std::to_string(shape.num_kv_heads) + " of " +
+                 std::to_string(shape.head_dim) + ", " + std::to_string(documents.on(cpu()).size()) + " documents");
+    reserve_for(shape, documents.twin().has_value());
+    if (documents.twin()) upload(*documents.twin());
+    fill(t.d_out);
+    compare_forward(shape, t, documents);
+    upload(t.out);  // what the CPU made of them, so that errors do not add up
+    upload(t.lse);
+    poison(t.d_qkv);
+    on_both([&](Stream& s) { backward(shape, t, s, documents.on(s)); });
+    expect_close(t.d_qkv, "d_qkv", tolerance);
+    expect_exact(t.d_qkv, "sdpa_backward d_qkv",
+                 exact_sdpa_backward(backward_arguments(shape, t, cpu(), documents.on(cpu()))));
+  }
+};
+
+TEST_F(SdpaParity, ForwardAndBackward) {
+  for (const SdpaShape& shape : {SdpaShape{1, 2, 2, 1, 64},
+                                 {2, 17, 4, 2, 32},
+                                 {1, 64, 4, 4, 128},
+                                 {3, 100, 6, 2, 64},
+                                 {2, 127, 2, 1, 128},
+                                 {2, 128, 8, 2, 32},
+                                 {2, 129, 4, 1, 64},
+                                 {1, 192, 4, 2, 128},
+                                 {2, 256, 8, 8, 64},
+                                 {1, 257, 3, 3, 32},
+                                 {2, 384, 8, 2, 128},
+                                 {1, 1021, 4, 2, 128},
+                                 {2, 640, 6, 6, 64},
+                                 {16, 64, 16, 4, 64},
+                                 {16, 256, 16, 4, 64},
+                                 {3, 128, 32, 8, 128}}) {
+    Tensors t(shape);
+    fill(t.qkv);
+    compare(shape, t);
+  }
+}
+
+TEST_F(SdpaParity, ForwardOfOneToken) {
+  const SdpaShape shape{3, 1, 4, 2, 64};
+  Tensors t(shape);
+  reserve_for(shape);
+  fill(t.qkv);
+  compare_forward(shape, t, {});
+}
+
+// Every score near -120 makes every log-sum-exp very negative; with a partial last tile of keys that once gave NaN.
+TEST_F(SdpaParity, VeryNegativeScores) {
+  for (const int64_t seq_len : {64, 96, 192, 256, 320, 704}) {
+    for (const int64_t head_dim : {32, 64, 128}) {
+      const SdpaShape shape{1, seq_len, 2, 1, head_dim};
+      Tensors t(shape);
+      fill(t.qkv, 0.1f);
+      make_scores_very_negative(shape, t);
+      compare(shape, t, 5e-2);  // d_q is a difference of large terms
+    }
+  }
+}
+
+TEST_F(SdpaParity, DeterministicBackward) {
+  gpu().set_deterministic(true);
+  for (const SdpaShape& shape : {SdpaShape{2, 512, 8, 2, 128}, {1, 333, 4, 2, 64}}) {
+    Tensors t(shape);
+    fill(t.qkv);
+    compare(shape, t);
+    const auto once = gpu_bytes(t.d_qkv);
+    for (int i = 0; i < 5; ++i) {
+      poison(t.d_qkv);
+      backward(shape, t, gpu());
+      EXPECT_EQ(gpu_bytes(t.d_qkv), once);
+    }
+  }
+}
+
+// Of one token, of the whole sequence, many short ones, odd lengths, all together; in sequences that are no power of
+// two, shorter than a batch of documents and longer.
+TEST_F(SdpaParity, WithinDocuments) {
+  for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
+                                 {2, 17, 4, 2, 32},
+                                 {3, 100, 6, 2, 64},
+                                 {2, 256, 8, 2, 128},
+                                 {1, 1021, 4, 2, 128},
+                                 {2, 640, 6, 6, 64},
+                                 {5, 384, 4, 1, 64}}) {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{1}, {shape.seq_len}, {3, 1, 7}, {129, 64, 65, 1, 31}, {5, 300, 2, 128, 127}}) {
+      Tensors t(shape);
+      fill(t.qkv);
+      compare(shape, t, 1e-2, {shape, lengths});
+    }
+  }
+}
+
+// Several batches of documents, not all of them full.
+TEST_F(SdpaParity, ManyDocumentsInLongSequences) {
+  const SdpaShape shape{3, 5003, 2, 1, 64};
+  Tensors t(shape);
+  fill(t.qkv);
+  compare(shape, t, 1e-2, {shape, {1200, 17, 2400, 300, 90, 2, 650, 64, 1}});
+}
+
+TEST_F(SdpaParity, VeryNegativeScoresWithinDocuments) {
+  for (const int64_t head_dim : {32, 64, 128}) {
+    const SdpaShape shape{1, 704, 2, 1, head_dim};
+    Tensors t(shape);
+    fill(t.qkv, 0.1f);
+    make_scores_very_negative(shape, t);
+    compare(shape, t, 5e-2, {shape, {64, 192, 100, 300, 48}});
+  }
+}
+
+TEST_F(SdpaParity, DeterministicBackwardWithinDocuments) {
+  gpu().set_deterministic(true);
+  const SdpaShape shape{2, 512, 8, 2, 128};
+  Tensors t(shape);
+  fill(t.qkv);
+  const TwinDocuments documents(shape, {200, 31, 1, 90});
+  compare(shape, t, 1e-2, documents);
+  const auto once = gpu_bytes(t.d_qkv);
+  for (int i = 0; i < 5; ++i) {
+    poison(t.d_qkv);
+    backward(shape, t, gpu(), documents.on(gpu()));
+    EXPECT_EQ(gpu_bytes(t.d_qkv), once);
+  }
+}
+
+TEST_F(SdpaParity, RefusesWhatItHasNoKernelFor) {
+  const SdpaShape shape{1, 16, 2, 1, 48};
+  EXPECT_THROW(static_cast<void>(sdpa_workspace_bytes(shape, DType::kBFloat16, gpu())), InputError);
+  const SdpaShape good{1, 16, 2, 1, 64};
+  EXPECT_THROW(static_cast<void>(sdpa_workspace_bytes(good, DType::kFloat32, gpu())), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,80 @@
+#include "kernels/optimizer/skip_update.h"
+
+#include <limits>
+
+#include "kernels/fp8/amax_history.h"
+#include "tests/kernels/op_fixture.h"
+
+namespace octavo {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr float kNoLimit = std::numeric_limits<float>::infinity();
+
+// float32 only.
+class SkipUpdateTest : public OpTest {
+ protected:
+  double skip(double loss, double grad_sum_of_squares, float loss_limit) {
+    const Array out(DType::kFloat32, {1});
+    Array losses(DType::kFloat32, {3});  // of three datasets, half as many targets
+    for (int64_t i = 0; i < losses.size(); ++i) losses.set(i, i == 1 ? 2 * loss - 8 : 4);
+    Array squares(DType::kFloat32, {1});
+    squares.set(0, grad_sum_of_squares);
+    skip_update({.skip = out,
+                 .loss_sums = losses,
+                 .grad_sum_of_squares = squares,
+                 .loss_scale = 0.5f,
+                 .loss_limit = loss_limit},
+                stream_);
+    return out.at(0);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, SkipUpdateTest, ::testing::Values(DType::kFloat32));
+
+TEST_P(SkipUpdateTest, PassesOverWhatIsNotFiniteOrAboveTheLimit) {
+  EXPECT_EQ(skip(3, 1, kNoLimit), 0);
+  EXPECT_EQ(skip(3, 0, 3), 0);
+  EXPECT_EQ(skip(3.5, 1, 3), 1);
+  for (const double bad : {kNaN, kInfinity, -kInfinity}) {
+    EXPECT_EQ(skip(bad, 1, kNoLimit), 1) << bad;
+    EXPECT_EQ(skip(3, bad, kNoLimit), 1) << bad;
+  }
+}
+
+// What delayed scaling knows after a step: rows of a history, and the scaling made of them.
+struct History {
+  Array rows{DType::kFloat32, {2, 3}}, scaling{DType::kFloat32, {3}}, current{DType::kFloat32, {3}};
+};
+
+TEST_P(SkipUpdateTest, HistoryStaysWhereAStepIsPassedOver) {
+  Array skip(DType::kFloat32, {1});
+  const auto ended_step = [&](double skipped) {
+    History h;
+    for (int64_t i = 0; i < h.rows.size(); ++i)
+      h.rows.set(i, i % 3 == 2 ? 0.0 : 10.0 + static_cast<double>(i));  // nothing is known of slot 2
+    for (int64_t i = 0; i < h.current.size(); ++i) h.current.set(i, i == 1 ? kNaN : 1);
+    skip.set(0, skipped);
+    amax_history({.scaling = h.scaling,
+                  .history = h.rows,
+                  .current = h.current,
+                  .row = 1,
+                  .factor = 2,
+                  .replaces = true,
+                  .skip = skip},
+                 stream_);
+    EXPECT_EQ(h.current.values(), Values(3));
+    return h;
+  };
+  const History skipped = ended_step(1);
+  EXPECT_EQ(skipped.rows.values(), (Values{10, 11, 0, 13, 14, 0}));
+  EXPECT_EQ(skipped.scaling.values(), (Values{26, 28, static_cast<double>(kUnknownAmax)}));
+  const History taken = ended_step(0);
+  EXPECT_EQ(taken.rows.at(3), 1) << "replaced, though it was larger";
+  EXPECT_TRUE(std::isnan(taken.rows.at(4)));
+  EXPECT_EQ(taken.scaling.at(0), 20);
+  EXPECT_EQ(taken.scaling.at(2), 2);
+}
+
+}  // namespace
+}  // namespace octavo
