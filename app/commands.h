@@ -9,12 +9,12 @@
 
 #include "app/generate/sampling.h"
 #include "app/measure/bench_sweep.h"
-#include "app/run/console.h"
-#include "app/run/exit_codes.h"
+#include "app/process/console.h"
+#include "app/process/exit_codes.h"
+#include "app/process/startup_timer.h"
 #include "app/run/run_config.h"
-#include "app/run/startup_timer.h"
-#include "data/pack.h"
-#include "parallel/process_group.h"
+#include "data/tokens/pack.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 #include "app/measure/doctor_report.h"
 #include "app/measure/measure_machine.h"
 #include "app/measure/reach_check.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"

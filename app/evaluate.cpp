@@ -4,7 +4,7 @@
 #include "app/commands.h"
 #include "app/config/stages.h"
 #include "app/memory/inference.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

@@ -13,7 +13,7 @@
 #include "app/generate/cached_model.h"
 #include "app/generate/sampling.h"
 #include "app/generate/text_stream.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/run/tokenizer.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"

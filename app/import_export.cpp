@@ -25,7 +25,7 @@
 #include "core/files/output_file.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokens/byte_tokenizer.h"
 #include "model/parameters.h"
 
 namespace octavo {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "app/command_line.h"
-#include "app/run/console.h"
+#include "app/process/console.h"
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"

@@ -1,4 +1,4 @@
-#include "data/pack.h"
+#include "data/tokens/pack.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
 #include "app/plan/predictor.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"

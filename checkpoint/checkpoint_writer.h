@@ -30,7 +30,7 @@
 #include "core/staging_memory.h"
 #include "core/stream.h"
 #include "model/column_range.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -16,9 +16,9 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "parallel/machines.h"
-#include "parallel/process_group.h"
-#include "parallel/rank_transfers.h"
+#include "parallel/ranks/machines.h"
+#include "parallel/ranks/process_group.h"
+#include "parallel/ranks/rank_transfers.h"
 
 namespace octavo {
 

@@ -44,3 +44,9 @@ endfunction()
 
 # Of numbers that are the same on every device: what the code does not fuse, the compiler must not.
 set(octavo_as_written -ffp-contract=off)
+
+# MPI is used through its C interface; its old C++ bindings must not be pulled in.
+function(octavo_link_mpi name)
+  target_link_libraries(octavo_${name} PRIVATE MPI::MPI_C)
+  target_compile_definitions(octavo_${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+endfunction()

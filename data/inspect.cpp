@@ -13,7 +13,7 @@
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "data/sample_stream.h"
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 
 namespace octavo {
 namespace {

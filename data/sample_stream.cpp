@@ -10,8 +10,8 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
-#include "data/fingerprint.h"
 #include "data/sidecar.h"
+#include "data/tokens/fingerprint.h"
 
 namespace octavo {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/error.h"
 #include "data/config.h"
 #include "data/mixture.h"
-#include "data/token_row.h"
+#include "data/tokens/token_row.h"
 #include "data/window_order.h"
 
 namespace octavo {
@@ -79,8 +79,8 @@ class SampleStream {
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;
-  // A state as JSON, with what it belongs to: the datasets and their fingerprints (data/fingerprint.h), as they were
-  // when they were opened, the order, seq_len. Independent of ranks and batch size.
+  // A state as JSON, with what it belongs to: the datasets and their fingerprints (data/tokens/fingerprint.h), as they
+  // were when they were opened, the order, seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
   // InputError when the JSON is malformed; OtherData when it is of other datasets, weights, seq_len, order or bos/eos.
   // Of a dataset without a fingerprint, as earlier versions saved it, the count of tokens must do.

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 
 namespace octavo {
 

@@ -1,5 +1,6 @@
-// What PREFIX.json beside a token file says of its tokens (data/token_writer.h) against what a run takes them for: with
-// another tokenizer, vocabulary or other special tokens a model would learn from ids that mean something else.
+// What PREFIX.json beside a token file says of its tokens (data/tokens/token_writer.h) against what a run takes them
+// for: with another tokenizer, vocabulary or other special tokens a model would learn from ids that mean something
+// else.
 //
 // A file without one, or without some of its fields, is as good: other programs write token files too.
 #pragma once

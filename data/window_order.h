@@ -1,7 +1,7 @@
 // The order in which the windows of a dataset are drawn.
 //
-// A dataset is one long row of M tokens (data/token_row.h), its end joined to its beginning. A window is seq_len + 1
-// consecutive ones: inputs are the first seq_len, targets the last. M tokens make
+// A dataset is one long row of M tokens (data/tokens/token_row.h), its end joined to its beginning. A window is seq_len
+// + 1 consecutive ones: inputs are the first seq_len, targets the last. M tokens make
 //
 //   W = max(1, floor(M / (seq_len + 1)))
 //

@@ -4,7 +4,7 @@
 // of elements. Throws Error when shapes, dtypes or places do not fit together, or when MPI or NCCL reports a failure.
 //
 // `what` says in messages whose tensor it is ("gradients of block 3"); it must outlive the communicator. A collective
-// that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/watchdog.h).
+// that takes longer than parallel.timeout_s ends the run, with a message that names it (parallel/ranks/watchdog.h).
 //
 // Bytes sent by each rank of n (and received, as many): all_gather and reduce_scatter (n-1)/n of the large tensor,
 // all_to_all (n-1)/n of what it puts together, all_reduce 2 (n-1)/n of the tensor, send_receive all of it.
@@ -23,7 +23,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "parallel/config.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "parallel/communicator_backends.h"
-#include "parallel/handles_mpi.h"
+#include "parallel/ranks/handles_mpi.h"
 
 namespace octavo {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "parallel/machines.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 

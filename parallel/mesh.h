@@ -25,8 +25,8 @@
 #include "core/stream.h"
 #include "parallel/communicator.h"
 #include "parallel/config.h"
-#include "parallel/machines.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/machines.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

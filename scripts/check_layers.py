@@ -3,8 +3,8 @@
 
     app -> checkpoint -> model -> parallel -> kernels -> core        app -> data -> core
 
-  * an include from the repository root names a file of the same folder or of one below it; within app/, kernels/, model/ and core/
-    the folders are floors, and what stands directly in app/ may include all of its own;
+  * an include from the repository root names a file of the same folder or of one below it; a folder's own folders are floors
+    below or above it, and what stands directly in app/ may include all of them;
   * a .cpp or .cu implements the header of its name (but for main and the subcommands, which app/commands.h declares);
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
@@ -32,13 +32,16 @@ STANDS_ON = {
     "kernels/attention": ["kernels/fp8"],
     "kernels/layers": ["kernels/fp8"],
     "kernels/optimizer": ["kernels/matmul"],
-    "parallel": ["kernels/attention", "kernels/layers", "kernels/optimizer"],
-    "model": ["parallel"],
-    "model/optimizer": ["model"],
-    "data": ["core/files"],
+    "parallel/ranks": ["core/files"],
+    "parallel": ["parallel/ranks", "kernels/layers"],
+    "model": ["parallel", "kernels/attention"],
+    "model/optimizer": ["model", "kernels/optimizer"],
+    "data/tokens": ["core/files"],
+    "data": ["data/tokens"],
     "checkpoint": ["model/optimizer"],
     "app/config": ["model/optimizer", "data"],
-    "app/run": ["app/config", "checkpoint"],
+    "app/process": ["app/config", "checkpoint"],
+    "app/run": ["app/process"],
     "app/memory": ["app/run"],
     "app/guard": ["app/memory"],
     "app/log": ["app/guard"],
@@ -188,8 +191,8 @@ def self_test():
         "parallel/communicator.h": (header, 0),
         "parallel/communicator_mpi.cpp": ("#include <mpi.h>\n", 0),
         "parallel/communicator.cpp": ("#include <mpi.h>\n#include <nccl.h>\n", 2),
-        "parallel/handles_mpi.h": (header + "#include <mpi.h>\n", 0),
-        "parallel/mesh.h": (header + '#include "parallel/handles_mpi.h"\n', 1),
+        "parallel/ranks/handles_mpi.h": (header + "#include <mpi.h>\n", 0),
+        "parallel/mesh.h": (header + '#include "parallel/ranks/handles_mpi.h"\n', 1),
         "model/llama.h": (header + '#include "parallel/communicator.h"\n#include "app/commands.h"\n', 1),
         "model/switch.h": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),
         "model/device.h": (header + "#ifdef __CUDACC__\n#endif\n", 1),
@@ -197,8 +200,8 @@ def self_test():
         "checkpoint/reader.h": (header + '#include "model/llama.h"\n#include "app/config/config.h"\n', 1),
         "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
         "app/commands.h": (header + '#include "app/train/trainer.h"\n', 0),
-        "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/run/runtime.h"\n', 1),
-        "app/run/runtime.h": (header + '#include "app/config/config.h"\n#include "app/memory/room.h"\n', 1),
+        "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/process/runtime.h"\n', 1),
+        "app/process/runtime.h": (header + '#include "app/config/config.h"\n#include "app/memory/room.h"\n', 1),
         "app/train/trainer.h": (header + '#include "app/memory/room.h"\n#include "app/measure/bench.h"\n', 1),
         "app/measure/bench.h": (header + '#include "app/plan/rates.h"\n#include "app/commands.h"\n', 1),
         "app/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),

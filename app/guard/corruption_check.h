@@ -23,7 +23,7 @@
 #include "app/guard/corruption_verdict.h"
 #include "app/guard/state_hashes.h"
 #include "data/loader.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "app/run/startup_timer.h"
+#include "app/process/startup_timer.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"

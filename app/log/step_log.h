@@ -13,9 +13,9 @@
 #include "app/log/metrics.h"
 #include "app/log/progress_line.h"
 #include "app/log/step_results.h"
-#include "app/run/console.h"
+#include "app/process/console.h"
+#include "app/process/runtime.h"
 #include "app/run/fp8_report.h"
-#include "app/run/runtime.h"
 #include "core/work_queue.h"
 #include "data/config.h"
 

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "app/memory/training_options.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"

@@ -11,7 +11,7 @@
 #include "app/measure/gpu_energy.h"
 #include "app/memory/plan_memory.h"
 #include "app/memory/training_model.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "core/profiler.h"
 
 namespace octavo {

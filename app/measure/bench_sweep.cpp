@@ -8,7 +8,7 @@
 #include "app/config/config_check.h"
 #include "app/measure/bench.h"
 #include "app/memory/mesh_choice.h"
-#include "app/run/exit_codes.h"
+#include "app/process/exit_codes.h"
 #include "core/error.h"
 #include "core/format.h"
 

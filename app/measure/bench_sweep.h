@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/run/run_config.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
 #include "core/files/output_file.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/measure/doctor_checks.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -5,7 +5,7 @@
 
 #include "app/plan/machine_rates.h"
 #include "core/stream.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "core/arena.h"
 #include "core/error.h"
 #include "parallel/communicator.h"

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "app/measure/doctor_checks.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "app/memory/memory_room.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "app/config/config.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "app/run/validation.h"
 #include "app/run/weights.h"
 

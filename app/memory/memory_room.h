@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "app/config/config.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 
 namespace octavo {
 

@@ -7,9 +7,9 @@
 
 #include "app/config/config.h"
 #include "app/memory/memory_room.h"
-#include "app/run/runtime.h"
-#include "parallel/machines.h"
-#include "parallel/process_group.h"
+#include "app/process/runtime.h"
+#include "parallel/ranks/machines.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -11,7 +11,7 @@
 #include "app/config/config.h"
 #include "app/memory/memory_room.h"
 #include "app/memory/training_options.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

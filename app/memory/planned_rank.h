@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "app/run/training_state.h"
-#include "parallel/watchdog.h"
+#include "parallel/ranks/watchdog.h"
 
 namespace octavo {
 

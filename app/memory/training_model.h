@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "app/memory/training_options.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "app/run/training_state.h"
 
 namespace octavo {

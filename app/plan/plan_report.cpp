@@ -6,7 +6,7 @@
 
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "core/error.h"
 #include "core/format.h"
 

@@ -6,7 +6,7 @@
 #include "app/plan/predictor_rates.h"
 #include "app/plan/recorded_step.h"
 #include "app/plan/step_clock.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "model/block.h"
 
 namespace octavo {

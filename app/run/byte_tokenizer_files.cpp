@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/run/tokenizer.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
 

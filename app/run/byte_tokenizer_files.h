@@ -1,5 +1,5 @@
-// The byte tokenizer (data/byte_tokenizer.h) as files that Hugging Face transformers loads: a byte-level BPE without
-// merges, whose tokens are the bytes under the names that GPT-2 gave them.
+// The byte tokenizer (data/tokens/byte_tokenizer.h) as files that Hugging Face transformers loads: a byte-level BPE
+// without merges, whose tokens are the bytes under the names that GPT-2 gave them.
 #pragma once
 
 #include <vector>

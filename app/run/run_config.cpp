@@ -4,7 +4,7 @@
 #include <span>
 #include <system_error>
 
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/log.h"

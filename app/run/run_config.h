@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/config/config_check.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

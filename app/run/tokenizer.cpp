@@ -6,12 +6,12 @@
 #include <optional>
 #include <system_error>
 
-#include "app/run/child_process.h"
+#include "app/process/child_process.h"
 #include "app/run/tokenizer_answer.h"
 #include "build_config.h"
 #include "core/error.h"
 #include "core/files/mapped_file.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
 #include "app/run/check_buffers.h"
-#include "app/run/runtime.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 

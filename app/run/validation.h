@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
-#include "app/run/runtime.h"
 #include "data/validation_set.h"
 #include "model/llama.h"
 

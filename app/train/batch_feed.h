@@ -6,7 +6,7 @@
 
 #include "app/log/step_results.h"
 #include "data/loader.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

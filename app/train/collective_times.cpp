@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "parallel/watchdog.h"
+#include "parallel/ranks/watchdog.h"
 
 namespace octavo {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "app/guard/corruption_check.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "app/train/run_checkpoints.h"
 
 namespace octavo {

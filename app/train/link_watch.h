@@ -15,7 +15,7 @@
 #include "app/guard/link_suspects.h"
 #include "app/guard/transfer_growth.h"
 #include "app/log/step_results.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "app/train/collective_times.h"
 #include "parallel/links.h"
 

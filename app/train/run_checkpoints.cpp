@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"
 #include "checkpoint/checkpoint_files.h"

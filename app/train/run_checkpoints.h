@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 #include "app/run/training_state.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "app/config/config.h"
-#include "app/run/runtime.h"
+#include "app/process/runtime.h"
 
 namespace octavo {
 

@@ -12,8 +12,8 @@
 #include <initializer_list>
 #include <string>
 
-#include "app/run/exit_codes.h"
-#include "app/run/launcher.h"
+#include "app/process/exit_codes.h"
+#include "app/process/launcher.h"
 #include "core/error.h"
 #include "core/log.h"
 

@@ -9,7 +9,7 @@
 
 #include "app/config/stages.h"
 #include "app/memory/plan_memory.h"
-#include "app/run/same_files.h"
+#include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/train/config_changes.h"
 #include "core/error.h"

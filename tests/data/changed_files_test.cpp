@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/files/mapped_file.h"
-#include "data/token_file.h"
-#include "data/token_row.h"
+#include "data/tokens/token_file.h"
+#include "data/tokens/token_row.h"
 #include "tests/data/test_files.h"
 
 namespace octavo {

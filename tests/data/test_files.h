@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "data/token_writer.h"
+#include "data/tokens/token_writer.h"
 
 namespace octavo {
 

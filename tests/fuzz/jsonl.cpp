@@ -1,6 +1,6 @@
 // A .jsonl file of documents, the whole input. What is packed of it must be a token file that holds these documents.
-#include "data/pack.h"
-#include "data/token_file.h"
+#include "data/tokens/pack.h"
+#include "data/tokens/token_file.h"
 #include "tests/fuzz/fuzz_target.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {

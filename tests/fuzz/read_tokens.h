@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "data/token_file.h"
-#include "data/token_row.h"
+#include "data/tokens/token_file.h"
+#include "data/tokens/token_row.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace octavo::fuzz {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/inspect.h"
-#include "data/token_writer.h"
+#include "data/tokens/token_writer.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace octavo::fuzz {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 #include "tests/model/llama_fixture.h"
 
 namespace octavo {

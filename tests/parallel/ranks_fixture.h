@@ -11,7 +11,7 @@
 
 #include "core/arena.h"
 #include "parallel/communicator.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 

@@ -1,6 +1,6 @@
 // A program started without a launcher is a group of one, without MPI.
 #include "parallel/communicator.h"
-#include "parallel/process_group.h"
+#include "parallel/ranks/process_group.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace octavo {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/printable.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
 namespace {

@@ -18,7 +18,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
-#include "data/token_writer.h"
+#include "data/tokens/token_writer.h"
 
 namespace octavo {
 namespace {

@@ -1,0 +1,134 @@
+#include "app/process/cores.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+// Set by mpirun's options of the name, or by the user: each asks for certain cores.
+constexpr std::array kBindingVariables = {"OMPI_MCA_hwloc_base_binding_policy",
+                                          "OMPI_MCA_hwloc_base_bind_to_core",
+                                          "OMPI_MCA_hwloc_base_bind_to_socket",
+                                          "OMPI_MCA_hwloc_base_cpu_set",
+                                          "OMPI_MCA_hwloc_base_cpu_list",
+                                          "OMPI_MCA_rmaps_base_cpus_per_rank",
+                                          "OMPI_MCA_orte_rankfile",
+                                          "OMPI_MCA_rmaps_rank_file_path",
+                                          "OMP_NUM_THREADS",
+                                          "OMP_PROC_BIND",
+                                          "OMP_PLACES",
+                                          "GOMP_CPU_AFFINITY"};
+constexpr std::array<std::string_view, 4> kLaunchers = {"mpirun", "mpiexec", "orterun", "orted"};
+
+int topology(int core, const char* what) {
+  std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what));
+  int value = 0;
+  file >> value;
+  return file ? value : 0;
+}
+
+struct Process {
+  std::string name;
+  pid_t parent = 0;
+};
+
+// /proc/PID/stat: "pid (name) state parent ...", where the name may hold anything.
+Process process(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t open = text.find('(');
+  const size_t close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  Process found{.name = text.substr(open + 1, close - open - 1)};
+  char state = 0;
+  std::istringstream(text.substr(close + 1)) >> state >> found.parent;
+  return found;
+}
+
+// The launcher among this process's ancestors, which may be behind a script; 0 where there is none.
+pid_t launcher() {
+  for (pid_t pid = ::getppid(); pid > 1;) {
+    const Process ancestor = process(pid);
+    if (std::find(kLaunchers.begin(), kLaunchers.end(), ancestor.name) != kLaunchers.end()) return pid;
+    pid = ancestor.parent;
+  }
+  return 0;
+}
+
+std::vector<Core> cores_of(pid_t pid) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(pid, sizeof(set), &set) != 0) return {};
+  std::vector<Core> cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) cores.push_back({i, topology(i, "physical_package_id"), topology(i, "core_id")});
+  }
+  return cores;
+}
+
+}  // namespace
+
+std::vector<int> core_share(std::span<const Core> cores, int local_rank, int local_size) {
+  std::vector<Core> sorted(cores.begin(), cores.end());
+  std::sort(sorted.begin(), sorted.end(), [](const Core& a, const Core& b) {
+    return std::tie(a.package, a.core, a.number) < std::tie(b.package, b.core, b.number);
+  });
+  const auto count = static_cast<int>(sorted.size());
+  if (count < local_size) return {sorted.at(static_cast<size_t>(local_rank % count)).number};
+  const int each = count / local_size;
+  std::vector<int> share;
+  for (int i = local_rank * each; i < (local_rank + 1) * each; ++i) {
+    share.push_back(sorted[static_cast<size_t>(i)].number);
+  }
+  return share;
+}
+
+Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return value;
+  };
+}
+
+bool is_bound_by_default(const Environment& environment) {
+  if (!environment("OMPI_MCA_orte_bound_at_launch")) return false;
+  if (std::any_of(kBindingVariables.begin(), kBindingVariables.end(),
+                  [&](const char* name) { return environment(name).has_value(); })) {
+    return false;
+  }
+  std::string mapping = environment("OMPI_MCA_rmaps_base_mapping_policy").value_or("");
+  std::transform(mapping.begin(), mapping.end(), mapping.begin(), [](unsigned char c) { return std::toupper(c); });
+  return mapping.find("PE=") == std::string::npos;
+}
+
+std::optional<Widening> widen_to_share(int local_rank, int local_size) {
+  if (!is_bound_by_default(process_environment())) return std::nullopt;
+  const pid_t parent = launcher();
+  if (parent == 0) return std::nullopt;
+  const std::vector<Core> machine = cores_of(parent);
+  const std::vector<Core> bound = cores_of(0);
+  if (machine.empty() || bound.empty()) return std::nullopt;
+  const std::vector<int> share = core_share(machine, local_rank, local_size);
+  if (bound.size() >= share.size()) return std::nullopt;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : share) CPU_SET(core, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) return std::nullopt;
+  return Widening{static_cast<int>(bound.size()), static_cast<int>(cores_of(0).size()),
+                  static_cast<int>(machine.size())};
+}
+
+}  // namespace octavo

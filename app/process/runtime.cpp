@@ -1,0 +1,202 @@
+#include "app/process/runtime.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "app/config/config_check.h"
+#include "app/process/cores.h"
+#include "core/error.h"
+#include "core/files/checksum.h"
+#include "core/format.h"
+#include "core/log.h"
+#include "kernels/attention/sdpa.h"
+#include "kernels/matmul/matmul.h"
+#include "parallel/ranks/start_checks.h"
+
+namespace octavo {
+
+namespace {
+
+Device choose_device(const Config& config, const ProcessGroup& group) {
+  if (config.device == DeviceChoice::kCpu) return Device::kCpu;
+  if (config.device == DeviceChoice::kCuda) return Device::kCuda;
+  if (cuda_device_count() == 0) return Device::kCpu;
+  // Of this rank's own GPU: asking opens a context there, which takes time and memory.
+  const GpuInfo gpu = gpu_info(choose_gpu(group));
+  if (!has_kernels_for(gpu)) log_warning("running on the CPU: {} is not a Hopper GPU", gpu.name);
+  return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;
+}
+
+// The cores this process may run on, as text that is equal exactly for processes sharing the same cores of one machine.
+std::string core_set(int& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    return "all";
+  }
+  cores = CPU_COUNT(&set);
+  std::string text = host_name();
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) text += fmt::format(" {}", i);
+  }
+  return text;
+}
+
+// The config as lines "section.key value".
+std::string settings(const Config& config) {
+  std::string lines;
+  const nlohmann::json flat = to_json(config).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string key = path.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    lines += fmt::format("{} {}\n", key, value.dump());
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string host_name() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+int choose_threads(ProcessGroup& group) {
+  const std::optional<Widening> wider = widen_to_share(group.local_rank(), group.local_size());
+  if (wider && group.is_root()) {
+    log_info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
+             wider->from_cores, wider->machine_cores, wider->to_cores);
+  }
+  int cores = 1;
+  const std::string set = core_set(cores);
+  const uint64_t mine = checksum(set.data(), std::ssize(set));
+  const std::vector<uint64_t> all = group.all_gather(mine);
+  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
+  return std::max(1, cores / sharing);
+}
+
+// Launchers show each rank all GPUs of the machine, or its own alone.
+int choose_gpu(const ProcessGroup& group) {
+  const int gpus = cuda_device_count();
+  CHECK_INPUT(gpus > 0, "device is cuda, but no GPU was found on this machine; use device: cpu, or check the driver");
+  return group.local_rank() % gpus;
+}
+
+Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const ChooseCopies& choose_copies)
+    : group_(group), parallel_(config.parallel), stream_(Stream::cpu()) {
+  group.watchdog().set_timeout(config.parallel.timeout_s);
+  group.agree([&] {
+    const Device device = choose_device(config, group);
+    resolve_device(config, device);
+    if (device == Device::kCpu) return;
+    gpu_ = choose_gpu(group);
+    check_gpu(gpu_info(gpu_), config.precision);
+    stream_ = Stream::cuda(gpu_);
+  });
+  check_same_settings(group, settings(config));
+  if (stream_.is_cuda()) {
+    const GpuInfo gpu = gpu_info(gpu_);
+    check_own_gpu(group, gpu.uuid, fmt::format("GPU {} ({})", gpu.pci_bus_id, gpu.name));
+    const std::string on = fmt::format("{}, cuBLASLt {}, cuDNN {}", gpu.name, cublaslt_version(), cudnn_version());
+    tuning_ = std::make_unique<TuningFile>(stream_, group, on, tuning_path(on));
+  }
+  ranks_per_machine_ = group.all_reduce_max(group.local_size());
+  const int threads = choose_threads(group);
+  omp_set_num_threads(threads);
+  stream_.set_deterministic(config.training.deterministic);
+  if (timer != nullptr) timer->mark("device");
+  if (choose_copies && parallel_.leaves_copies()) {
+    const Copies copies = choose_copies(*this);
+    parallel_.data_parallel_replicate = copies.count;
+    mesh_reason_ = copies.reason;
+  }
+  mesh_ = std::make_unique<Mesh>(parallel_, group, stream_);
+  if (timer != nullptr) timer->mark(stream_.is_cuda() ? "NCCL" : "MPI");
+
+  const std::string ranks = fmt::format("{} rank{}", group.size(), group.size() == 1 ? "" : "s");
+  if (stream_.is_cuda()) {
+    description_ = fmt::format("{} on {}", ranks, gpu_info(gpu_).name);
+  } else {
+    description_ = fmt::format("{} on cpu, {} thread{} each", ranks, threads, threads == 1 ? "" : "s");
+    const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    if (group.is_root() && threads * group.local_size() < online && std::getenv("OMP_NUM_THREADS") == nullptr) {
+      log_warning("using {} of {} cores, as the launcher bound the ranks; mpirun --bind-to none gives them all",
+                  threads * group.local_size(), online);
+    }
+  }
+}
+
+TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config) {
+  return {.ranks = &ranks,
+          .chunks = config.tensor_parallel_chunks,
+          .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
+}
+
+void Runtime::keep_tuning() {
+  if (tuning_) tuning_->keep();
+}
+
+double Runtime::sum_over_tokens(double value) {
+  return group_.all_reduce_sum(mesh_->rank(Axis::kTensor) == 0 ? value : 0);
+}
+
+RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
+  std::optional<Arena> arena;
+  const bool one_machine = group_.local_size() == group_.size();
+  const bool registers = stream_.is_cuda() && parallel_.registers_memory(mesh_->shape(), one_machine);
+  group_.agree_on_files("planning the memory", [&] {  // which opens the data
+    const int64_t bytes = planned();
+    if (registers) {
+      arena.emplace(stream_.device(), allocate_for_collectives(bytes));
+    } else {
+      arena.emplace(stream_.device(), bytes);
+    }
+  });
+  RunMemory memory{std::move(*arena), {}};
+  if (registers) memory.registrations = mesh_->register_memory(memory.arena.buffer(), parallel_.nccl_memory);
+  return memory;
+}
+
+std::string Runtime::describe() const { return description_; }
+
+std::string Runtime::processor() const {
+  return stream_.is_cuda() ? gpu_info(gpu_).name : fmt::format("CPU with {} threads", omp_get_max_threads());
+}
+
+int64_t Runtime::available_bytes() const {
+  return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : available_host_bytes();
+}
+
+int64_t Runtime::available_host_bytes() const {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kib = 0;
+  for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
+    if (name == "MemAvailable:") return kib * 1024 / group_.local_size();
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+double Runtime::memory_gib() const {
+  if (stream_.is_cuda()) {
+    const GpuInfo info = gpu_info(gpu_);
+    return gib(info.total_bytes - info.free_bytes);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return gib(usage.ru_maxrss * kKiB);
+}
+
+}  // namespace octavo

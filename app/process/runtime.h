@@ -1,0 +1,107 @@
+// What a command that computes runs on: the device, its stream, the threads and the communicators of this rank.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/config/config.h"
+#include "app/process/startup_timer.h"
+#include "app/process/tuning_file.h"
+#include "core/stream.h"
+#include "model/tensor_parallel.h"
+#include "parallel/fsdp.h"
+#include "parallel/mesh.h"
+#include "parallel/ranks/process_group.h"
+#include "parallel/tensor_group.h"
+
+namespace octavo {
+
+// What a run computes in: one arena, registered with the mesh where parallel.nccl_memory says so.
+struct RunMemory {
+  Arena arena;
+  std::vector<std::unique_ptr<Registration>> registrations;
+};
+
+// How a model uses the ranks that divide its layers.
+TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config);
+
+class Runtime {
+ public:
+  // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
+  // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
+  // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
+  // `choose_copies`, a collective, is asked for the number of copies where the config leaves it (leaves_copies()), once
+  // the device is known; without it there is one.
+  // `timer`: has the time that finding the device and connecting the ranks take, where it is given.
+  struct Copies {
+    int64_t count = 1;
+    std::string reason;  // why so many; empty where there was nothing to choose
+  };
+  using ChooseCopies = std::function<Copies(const Runtime&)>;
+  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr, const ChooseCopies& choose_copies = {});
+
+  ProcessGroup& group() { return group_; }
+  const ProcessGroup& group() const { return group_; }
+  Stream& stream() { return stream_; }
+  const Stream& stream() const { return stream_; }
+  const std::string& mesh_reason() const { return mesh_reason_; }
+  Mesh& mesh() { return *mesh_; }
+  const Mesh& mesh() const { return *mesh_; }
+  // The groups that parameters are sharded and replicated over.
+  DataParallelGroups data_parallel() {
+    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_load(ranks_per_machine_)};
+  }
+  // The most that a machine has: the same on every rank, as what is decided by it must be.
+  int64_t ranks_per_machine() const { return ranks_per_machine_; }
+  // This rank's place among those that divide each layer.
+  TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
+
+  // The sum of what ranks have of their own tokens; tensor-parallel ranks have the same and count once. A collective.
+  double sum_over_tokens(double value);
+
+  // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A
+  // collective; the runtime must outlive the memory.
+  RunMemory allocate(const std::function<int64_t()>& planned);
+
+  // On a GPU: keeps the algorithms that were timed so far for the next run (app/process/tuning_file.h); the end of the
+  // runtime does too.
+  void keep_tuning();
+
+  // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
+  std::string describe() const;
+  // The kind of processor: ranks on the same one compute the same bits.
+  std::string processor() const;
+  int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
+  // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
+  double memory_gib() const;
+  // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
+  int64_t available_bytes() const;
+  // That share; the largest number where the system does not say.
+  int64_t available_host_bytes() const;
+
+ private:
+  ProcessGroup& group_;
+  ParallelConfig parallel_;
+  int gpu_ = 0;
+  int64_t ranks_per_machine_ = 1;
+  Stream stream_;
+  std::unique_ptr<TuningFile> tuning_;  // on a GPU
+  std::unique_ptr<Mesh> mesh_;
+  std::string mesh_reason_;
+  std::string description_;
+};
+
+// Of this machine.
+std::string host_name();
+// The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
+int choose_gpu(const ProcessGroup& group);
+// The CPU threads of this rank, whose binding is widened where it is the launcher's default (app/process/cores.h; rank
+// 0 says so): ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
+int choose_threads(ProcessGroup& group);
+
+// The GPU's dense bfloat16 rate that `mfu` is relative to, FLOP/s.
+inline constexpr double kPeakFlops = 989e12;
+
+}  // namespace octavo

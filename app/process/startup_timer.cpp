@@ -1,0 +1,65 @@
+#include "app/process/startup_timer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+namespace octavo {
+
+namespace {
+
+// Since the machine started.
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_BOOTTIME, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// The same of this process's start, in clock ticks; `otherwise` where the system does not say. See proc(5), stat: the
+// second field, the program's name, may hold spaces and parentheses, and the start is the 22nd.
+double process_start(double otherwise) {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return otherwise;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  for (int number = 3; number < 22; ++number) fields >> field;
+  double ticks = 0;
+  if (!(fields >> ticks)) return otherwise;
+  const double start = ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return start > 0 && start < otherwise ? start : otherwise;
+}
+
+}  // namespace
+
+double seconds_since_launch() {
+  static const double start = process_start(now());
+  return now() - start;
+}
+
+StartupTimer::StartupTimer(std::function<double()> clock) : clock_(std::move(clock)) { mark("program"); }
+
+void StartupTimer::mark(const std::string& phase) {
+  const double time = clock_();
+  auto found = std::find_if(phases_.begin(), phases_.end(), [&](const auto& one) { return one.first == phase; });
+  if (found == phases_.end()) found = phases_.insert(phases_.end(), {phase, 0.0});
+  found->second += time - last_;
+  last_ = time;
+}
+
+std::string StartupTimer::report() const {
+  std::string text = fmt::format("{:.1f} s:", last_);
+  for (const auto& [phase, seconds] : phases_) {
+    text += fmt::format("{} {} {:.1f}", &phase == &phases_.front().first ? "" : ",", phase, seconds);
+  }
+  return text;
+}
+
+}  // namespace octavo

@@ -1,0 +1,82 @@
+#include "app/process/tuning_file.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/output_file.h"
+#include "core/log.h"
+#include "core/printable.h"
+#include "kernels/matmul/tuned_algorithms.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostBytes = int64_t{8} << 20;
+
+// A folder that an environment variable names; empty where it is not set, or relative.
+fs::path folder_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  const fs::path folder = value != nullptr ? value : "";
+  return folder.is_absolute() ? folder : fs::path();
+}
+
+}  // namespace
+
+std::string tuning_path(const std::string& on) {
+  fs::path folder = folder_of("XDG_CACHE_HOME");
+  if (const fs::path home = folder_of("HOME"); folder.empty() && !home.empty()) folder = home / ".cache";
+  if (folder.empty()) return "";
+  std::string name = on;
+  std::ranges::replace_if(
+      name, [](char c) { return (std::isalnum(static_cast<unsigned char>(c)) == 0) && c != '.'; }, '_');
+  return folder / "octavo" / ("algorithms_" + name + ".json");
+}
+
+TuningFile::TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path)
+    : stream_(stream), is_root_(group.is_root()), on_(std::move(on)), path_(std::move(path)) {
+  std::string text;
+  if (is_root_ && !path_.empty() && fs::exists(path_)) {
+    try {
+      text = InputFile(path_).read_all(kMostBytes);
+      TunedAlgorithms().add(text, on_);
+    } catch (const Error& error) {
+      log_warning("{} is not used: {}", path_, error.what());
+      text.clear();
+    }
+  }
+  text = group.broadcast(text);
+  if (!text.empty()) stream_.state<TunedAlgorithms>().add(text, on_);
+}
+
+TuningFile::~TuningFile() { keep(); }
+
+void TuningFile::keep() noexcept {
+  if (!is_root_) return;
+  try {
+    const auto& tuned = stream_.state<TunedAlgorithms>();
+    if (const std::vector<std::string>& untimed = tuned.untimed(); untimed.size() > said_untimed_) {
+      log_warning("no memory was left to time the algorithms of {}: the library's first proposal runs",
+                  fmt::join(untimed.begin() + static_cast<std::ptrdiff_t>(said_untimed_), untimed.end(), ", of "));
+      said_untimed_ = untimed.size();
+    }
+    if (tuned.num_timed() == kept_) return;
+    const int64_t timed = tuned.num_timed() - kept_;
+    kept_ = tuned.num_timed();
+    if (path_.empty()) return;
+    fs::create_directories(fs::path(path_).parent_path());
+    write_output_file(path_, tuned.text(on_));
+    log_info("timed {} kinds of products; {} has the algorithms of {}", timed, path_, tuned.size());
+  } catch (const std::exception& error) {
+    log_warning("the algorithms that were timed are not kept: {}", error.what());
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,423 @@
+#include "data/tokens/token_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+#include "core/files/file_identity.h"
+#include "core/files/input_file.h"
+
+namespace octavo {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "token files are read in place, so the host must be little-endian");
+
+constexpr std::string_view kMegatronMagic("MMIDIDX\0\0", 9);
+constexpr int64_t kMegatronHeaderBytes = 9 + 8 + 1 + 8 + 8;
+constexpr int64_t kLlmCHeaderBytes = 256 * 4;
+constexpr int32_t kLlmCGpt2Magic = 20240520, kLlmCGpt2Version = 1;
+constexpr int32_t kLlmCLlama3Magic = 20240801, kLlmCLlama3Version = 7;
+constexpr uint16_t kGpt2EndOfText = 50256;
+constexpr uint32_t kLlama3BeginOfText = 128000;
+
+// Element `i` of an unaligned little-endian array.
+template <typename T>
+T load(const std::byte* array, int64_t i) {
+  T value;
+  std::memcpy(&value, array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void widen(const std::byte* tokens, std::span<int32_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int32_t>(load<T>(tokens, static_cast<int64_t>(i)));
+}
+
+bool ends_with(const std::string& path, std::string_view suffix) { return std::string_view(path).ends_with(suffix); }
+
+}  // namespace
+
+int64_t token_size_bytes(TokenDtype dtype) {
+  switch (dtype) {
+    case TokenDtype::kU8:
+      return 1;
+    case TokenDtype::kU16:
+      return 2;
+    case TokenDtype::kI32:
+      return 4;
+  }
+  throw Error("token_size_bytes: unknown dtype");
+}
+
+std::string_view token_dtype_name(TokenDtype dtype) {
+  switch (dtype) {
+    case TokenDtype::kU8:
+      return "uint8";
+    case TokenDtype::kU16:
+      return "uint16";
+    case TokenDtype::kI32:
+      return "int32";
+  }
+  throw Error("token_dtype_name: unknown dtype");
+}
+
+int64_t max_token_id(TokenDtype dtype) {
+  switch (dtype) {
+    case TokenDtype::kU8:
+      return std::numeric_limits<uint8_t>::max();
+    case TokenDtype::kU16:
+      return std::numeric_limits<uint16_t>::max();
+    case TokenDtype::kI32:
+      return std::numeric_limits<int32_t>::max();
+  }
+  throw Error("max_token_id: unknown dtype");
+}
+
+std::string token_file_prefix(const std::string& path) {
+  const bool has_suffix = ends_with(path, ".bin") || ends_with(path, ".idx");
+  return has_suffix ? path.substr(0, path.size() - 4) : path;
+}
+
+int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size) {
+  // The largest id as unsigned also catches negative ones, and the loop has no branch, so it vectorizes.
+  uint32_t largest = 0;
+  for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
+  if (ids.empty() || static_cast<int64_t>(largest) < vocab_size) return -1;
+  const auto outside = [&](int32_t id) { return id < 0 || id >= vocab_size; };
+  const auto first = std::find_if(ids.begin(), ids.end(), outside);
+  return first == ids.end() ? -1 : first - ids.begin();
+}
+
+namespace {
+
+// InputError where there is neither a Megatron dataset nor a shard.
+bool is_megatron(const std::string& prefix) {
+  CHECK_INPUT(!prefix.empty(), "the path of a token file is empty");
+  if (path_exists(prefix + ".idx")) return true;
+  CHECK_INPUT(path_exists(prefix + ".bin"), "{}.idx: no such token file (a Megatron dataset is {}.bin and {}.idx)",
+              prefix, prefix, prefix);
+  return false;
+}
+
+// Reads into `bytes` what the file begins with, and returns the file's size.
+int64_t read_beginning(const std::string& path, std::span<std::byte> bytes) {
+  const InputFile file(path);
+  for (size_t done = 0; done < bytes.size();) {
+    const auto count = ::pread(file.descriptor(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    CHECK_INPUT(count >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return file.size_bytes();
+}
+
+struct MegatronHeader {
+  TokenDtype dtype = TokenDtype::kU16;
+  int64_t sequences = 0;
+  int64_t entries = 0;  // of the document index
+};
+
+// `header`: the first bytes of a file of `size`, as many as a header has where it is long enough.
+MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, const std::string& path) {
+  CHECK_INPUT(size >= kMegatronHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
+              kMegatronHeaderBytes);
+  CHECK_INPUT(std::memcmp(header, kMegatronMagic.data(), kMegatronMagic.size()) == 0,
+              "{}: is not a Megatron index: it does not begin with MMIDIDX", path);
+  const auto version = load<uint64_t>(header + 9, 0);
+  CHECK_INPUT(version == 1, "{}: has version {}, expected 1", path, version);
+  const auto code = load<uint8_t>(header + 17, 0);
+  CHECK_INPUT(code == 1 || code == 4 || code == 8, "{}: has dtype code {}, expected 1 (uint8), 4 (int32) or 8 (uint16)",
+              path, code);
+  const auto sequences = load<uint64_t>(header + 18, 0);
+  const auto entries = load<uint64_t>(header + 26, 0);
+  // Bounding the counts first keeps the sum below from overflowing on a garbled header.
+  const auto bound = static_cast<uint64_t>(size);
+  CHECK_INPUT(sequences <= bound && entries <= bound &&
+                  static_cast<uint64_t>(kMegatronHeaderBytes) + 12 * sequences + 8 * entries == bound,
+              "{}: is {} bytes, which does not fit its counts of {} sequences and {} document-index entries "
+              "(34 + 12 a sequence + 8 an entry): truncated or foreign",
+              path, size, sequences, entries);
+  CHECK_INPUT(entries >= 1, "{}: has no document index, expected at least one entry", path);
+  return {static_cast<TokenDtype>(code), static_cast<int64_t>(sequences), static_cast<int64_t>(entries)};
+}
+
+struct LlmCHeader {
+  TokenDtype dtype = TokenDtype::kU16;
+  int64_t tokens = 0;
+};
+
+LlmCHeader parse_llm_c_header(const std::byte* header, int64_t size, const std::string& path) {
+  const int32_t magic = size >= 4 ? load<int32_t>(header, 0) : 0;
+  CHECK_INPUT(
+      magic == kLlmCGpt2Magic || magic == kLlmCLlama3Magic,
+      "{}: has no .idx beside it as a Megatron token file would, and begins with {} where an llm.c shard has {} "
+      "or {}",
+      path, magic, kLlmCGpt2Magic, kLlmCLlama3Magic);
+  CHECK_INPUT(size >= kLlmCHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
+              kLlmCHeaderBytes);
+  const bool llama3 = magic == kLlmCLlama3Magic;
+  const int32_t version = load<int32_t>(header, 1);
+  const int32_t expected = llama3 ? kLlmCLlama3Version : kLlmCGpt2Version;
+  CHECK_INPUT(version == expected, "{}: has version {}, expected {} for magic {}", path, version, expected, magic);
+  const LlmCHeader parsed{llama3 ? TokenDtype::kI32 : TokenDtype::kU16, load<int32_t>(header, 2)};
+  CHECK_INPUT(parsed.tokens >= 0 && size == kLlmCHeaderBytes + parsed.tokens * token_size_bytes(parsed.dtype),
+              "{}: is {} bytes, which does not fit its count of {} tokens of {} bytes after {} of header: truncated or "
+              "foreign",
+              path, size, parsed.tokens, token_size_bytes(parsed.dtype), kLlmCHeaderBytes);
+  return parsed;
+}
+
+}  // namespace
+
+TokenFileCounts count_tokens(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  std::array<std::byte, kLlmCHeaderBytes> header{};
+  if (!is_megatron(prefix)) {
+    const int64_t size = read_beginning(prefix + ".bin", header);
+    return {.tokens = parse_llm_c_header(header.data(), size, prefix + ".bin").tokens, .index_bytes = size};
+  }
+  const int64_t size = read_beginning(prefix + ".idx", header);
+  const MegatronHeader parsed = parse_megatron_header(header.data(), size, prefix + ".idx");
+  const int64_t bin_bytes = read_beginning(prefix + ".bin", {});
+  return {.tokens = bin_bytes / token_size_bytes(parsed.dtype), .documents = parsed.entries - 1, .index_bytes = size};
+}
+
+TokenFile::TokenFile(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  if (is_megatron(prefix)) {
+    open_megatron(prefix);
+  } else {
+    open_llm_c(prefix + ".bin");
+  }
+}
+
+void TokenFile::open_megatron(const std::string& prefix) {
+  idx_ = MappedFile(prefix + ".idx");
+  bin_ = MappedFile(prefix + ".bin");
+  const MegatronHeader header = parse_megatron_header(idx_.data(), idx_.size_bytes(), idx_.path());
+  dtype_ = header.dtype;
+  num_sequences_ = header.sequences;
+  num_documents_ = header.entries - 1;
+  lengths_ = idx_.data() + kMegatronHeaderBytes;
+  offsets_ = lengths_ + 4 * num_sequences_;
+  document_index_ = offsets_ + 8 * num_sequences_;
+  check_sequences();
+  check_document_index();
+  one_sequence_each_ = num_documents_ == num_sequences_;
+  for (int64_t d = 0; one_sequence_each_ && d < num_documents_; ++d) {
+    one_sequence_each_ = load<int64_t>(document_index_, d) == d;
+  }
+  find_document_begins();
+}
+
+void TokenFile::check_sequences() {
+  const int64_t width = token_size_bytes(dtype_);
+  int64_t end_of_last = 0;
+  for (int64_t s = 0; s < num_sequences_; ++s) {
+    const int64_t length = sequence_length(s);
+    const int64_t offset = sequence_offset_bytes(s, length);
+    in_order_ = in_order_ && offset == num_tokens_ * width;
+    end_of_last = std::max(end_of_last, offset + length * width);
+    num_tokens_ += length;
+  }
+  // Where they overlap, reading them all could take any multiple of what is stored.
+  CHECK_INPUT(num_tokens_ <= bin_.size_bytes() / width,
+              "{}: is {} bytes, but {} describes {} tokens of {} bytes: sequences overlap", bin_.path(),
+              bin_.size_bytes(), idx_.path(), num_tokens_, width);
+  CHECK_INPUT(end_of_last == bin_.size_bytes(), "{}: is {} bytes, but {} describes {}: the two do not belong together",
+              bin_.path(), bin_.size_bytes(), idx_.path(), end_of_last);
+}
+
+void TokenFile::check_document_index() const {
+  int64_t previous = 0;
+  for (int64_t d = 0; d <= num_documents_; ++d) {
+    const auto first = load<int64_t>(document_index_, d);
+    CHECK_INPUT(d > 0 || first == 0, "{}: the document index begins with {}, expected 0", idx_.path(), first);
+    CHECK_INPUT(first >= previous, "{}: the document index falls from {} to {} at entry {}, expected it to rise",
+                idx_.path(), previous, first, d);
+    previous = first;
+  }
+  CHECK_INPUT(previous == num_sequences_, "{}: the document index ends with {}, expected the {} sequences", idx_.path(),
+              previous, num_sequences_);
+}
+
+void TokenFile::find_document_begins() {
+  if (in_order_) {
+    for (int64_t d = 0; d < num_documents_; d += kStride) sparse_begins_.push_back(document_begin(d));
+    return;
+  }
+  begins_.reserve(static_cast<size_t>(num_documents_) + 1);
+  int64_t begin = 0;
+  for (int64_t d = 0; d < num_documents_; ++d) {
+    begins_.push_back(begin);
+    begin += document_length(d);
+  }
+  begins_.push_back(begin);
+}
+
+void TokenFile::open_llm_c(const std::string& bin_path) {
+  bin_ = MappedFile(bin_path);
+  const LlmCHeader header = parse_llm_c_header(bin_.data(), bin_.size_bytes(), bin_path);
+  dtype_ = header.dtype;
+  num_tokens_ = header.tokens;
+  if (dtype_ == TokenDtype::kI32) {
+    find_llm_c_documents<uint32_t>(kLlama3BeginOfText);
+  } else {
+    find_llm_c_documents<uint16_t>(kGpt2EndOfText);
+  }
+}
+
+template <typename T>
+void TokenFile::find_llm_c_documents(T leading_token) {
+  if (num_tokens_ > 0) begins_.push_back(0);
+  const std::byte* tokens = bin_.data() + kLlmCHeaderBytes;
+  for (int64_t t = 1; t < num_tokens_; ++t) {
+    if (load<T>(tokens, t) == leading_token) begins_.push_back(t);
+  }
+  num_documents_ = num_sequences_ = static_cast<int64_t>(begins_.size());
+  begins_.push_back(num_tokens_);
+}
+
+int64_t TokenFile::first_sequence(int64_t document) const {
+  if (one_sequence_each_) return document;
+  const auto first = load<int64_t>(document_index_, document);
+  CHECK_INPUT(first >= 0 && first <= num_sequences_,
+              "{}: document {} begins with sequence {}, expected one of {}: the index has been changed", idx_.path(),
+              document, first, num_sequences_);
+  return first;
+}
+
+int64_t TokenFile::sequence_length(int64_t sequence) const {
+  if (lengths_ != nullptr) {
+    const auto length = load<int32_t>(lengths_, sequence);
+    CHECK_INPUT(length >= 0, "{}: sequence {} has length {}, expected no negative value", idx_.path(), sequence,
+                length);
+    return length;
+  }
+  const auto s = static_cast<size_t>(sequence);
+  return begins_[s + 1] - begins_[s];
+}
+
+int64_t TokenFile::sequence_offset_bytes(int64_t sequence, int64_t length) const {
+  const int64_t width = token_size_bytes(dtype_);
+  if (offsets_ == nullptr) return kLlmCHeaderBytes + begins_[static_cast<size_t>(sequence)] * width;
+  const auto offset = load<int64_t>(offsets_, sequence);
+  CHECK_INPUT(offset >= 0, "{}: sequence {} has byte offset {}, expected no negative value", idx_.path(), sequence,
+              offset);
+  const int64_t bin_bytes = bin_.size_bytes();
+  CHECK_INPUT(offset <= bin_bytes && length * width <= bin_bytes - offset,
+              "{}: is {} bytes, but sequence {} of {} lies at byte {} and is {} tokens of {} bytes long: truncated or "
+              "foreign",
+              bin_.path(), bin_bytes, sequence, idx_.path(), offset, length, width);
+  return offset;
+}
+
+int64_t TokenFile::document_length(int64_t document) const {
+  if (one_sequence_each_) return sequence_length(document);
+  const int64_t end = first_sequence(document + 1);
+  int64_t length = 0;
+  for (int64_t s = first_sequence(document); s < end; ++s) length += sequence_length(s);
+  return length;
+}
+
+int64_t TokenFile::document_begin(int64_t document) const {
+  if (!begins_.empty()) return begins_[static_cast<size_t>(document)];
+  const int64_t sequence = document < num_documents_ ? first_sequence(document) : num_sequences_;
+  if (sequence == num_sequences_) return num_tokens_;
+  // Where the sequence ends does not matter here.
+  return sequence_offset_bytes(sequence, 0) / token_size_bytes(dtype_);
+}
+
+int64_t TokenFile::find_document(int64_t position, int64_t extra) const {
+  // The number of documents of `count` that begin at `position` or before, where `begin_of` rises.
+  const auto count_up_to = [&](int64_t count, const auto& begin_of) {
+    int64_t low = 0, high = count;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (begin_of(middle) <= position) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  const auto row_begin = [&](int64_t d) { return document_begin(d) + d * extra; };
+  int64_t first = 0, count = num_documents_;
+  if (!sparse_begins_.empty()) {
+    const auto blocks = static_cast<int64_t>(sparse_begins_.size());
+    const int64_t block =
+        count_up_to(blocks, [&](int64_t b) { return sparse_begins_[static_cast<size_t>(b)] + b * kStride * extra; });
+    first = std::max<int64_t>(0, block - 1) * kStride;
+    count = std::min(kStride, num_documents_ - first);
+  }
+  return std::max<int64_t>(0, first + count_up_to(count, [&](int64_t i) { return row_begin(first + i); }) - 1);
+}
+
+void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) const {
+  CHECK(document >= 0 && document < num_documents_ && begin >= 0, "{}: no token {} of document {} ({} documents)",
+        path(), begin, document, num_documents_);
+  const int64_t width = token_size_bytes(dtype_);
+  const int64_t end = first_sequence(document + 1);
+  for (int64_t s = first_sequence(document); s < end && !out.empty(); ++s) {
+    const int64_t length = sequence_length(s);
+    if (begin >= length) {
+      begin -= length;
+      continue;
+    }
+    const auto count = std::min(static_cast<size_t>(length - begin), out.size());
+    const std::byte* tokens = bin_.data() + sequence_offset_bytes(s, length) + begin * width;
+    switch (dtype_) {
+      case TokenDtype::kU8:
+        widen<uint8_t>(tokens, out.first(count));
+        break;
+      case TokenDtype::kU16:
+        widen<uint16_t>(tokens, out.first(count));
+        break;
+      case TokenDtype::kI32:
+        widen<int32_t>(tokens, out.first(count));
+        break;
+    }
+    out = out.subspan(count);
+    begin = 0;
+  }
+  CHECK(out.empty(), "{}: document {} of {} tokens was read {} tokens past its end", path(), document,
+        document_length(document), out.size());
+}
+
+void TokenFile::check_vocabulary(int64_t vocab_size) const {
+  // No id of an unsigned type can be outside a vocabulary that covers it.
+  if (dtype_ != TokenDtype::kI32 && max_token_id(dtype_) < vocab_size) return;
+  constexpr int64_t kSpreadDocuments = 4096, kSpreadTokens = 65536;
+  const bool full = bin_.size_bytes() <= kFullScanBytes;
+  const int64_t stride = full ? 1 : std::max<int64_t>(1, num_documents_ / kSpreadDocuments);
+  std::array<int32_t, 4096> buffer;
+  for (int64_t d = 0; d < num_documents_; d += stride) {
+    const int64_t length = full ? document_length(d) : std::min(document_length(d), kSpreadTokens);
+    for (int64_t begin = 0; begin < length; begin += static_cast<int64_t>(buffer.size())) {
+      const auto count = std::min(static_cast<int64_t>(buffer.size()), length - begin);
+      const auto ids = std::span(buffer).first(static_cast<size_t>(count));
+      copy(d, begin, ids);
+      const int64_t bad = find_outside_vocabulary(ids, vocab_size);
+      CHECK_INPUT(bad < 0, "{}: token id {} at position {} of document {} is outside the vocabulary of {}", path(),
+                  ids[static_cast<size_t>(bad)], begin + bad, d, vocab_size);
+    }
+  }
+}
+
+std::string token_file_identity(const std::string& path) {
+  const std::string prefix = token_file_prefix(path);
+  const std::string tokens = sampled_file_identity(prefix + ".bin");
+  const bool has_index = ::access((prefix + ".idx").c_str(), F_OK) == 0;
+  return has_index ? fmt::format("{}; {}", file_identity(prefix + ".idx"), tokens) : tokens;
+}
+
+}  // namespace octavo

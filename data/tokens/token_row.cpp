@@ -1,0 +1,157 @@
+#include "data/tokens/token_row.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+
+#include "core/error.h"
+#include "core/files/input_file.h"
+
+namespace octavo {
+
+struct TokenRow::File {
+  std::string path;
+  int64_t begin = 0;   // of its first token in the row
+  int64_t tokens = 0;  // bos and eos included
+  int64_t stored = 0;  // without them
+  mutable std::once_flag opened;
+  mutable std::unique_ptr<TokenFile> file;
+};
+
+std::vector<std::string> find_token_files(const std::string& path) {
+  if (path.empty() || !is_directory_at(path) || path_exists(token_file_prefix(path) + ".idx")) return {path};
+  std::vector<std::string> found;
+  try {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+      const std::string name = entry.path().string();
+      const std::string prefix = token_file_prefix(name);
+      const bool is_shard = name.ends_with(".bin") && !path_exists(prefix + ".idx");
+      if (name.ends_with(".idx") || is_shard) found.push_back(prefix);
+    }
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw InputError(fmt::format("{}: cannot be listed: {}", path, error.code().message()));
+  }
+  CHECK_INPUT(!found.empty(), "{}: is a folder without a token file, expected PREFIX.bin and PREFIX.idx in it", path);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+TokenRow::TokenRow(const std::vector<std::string>& paths, const TokenRowOptions& options)
+    : options_(options), extra_tokens_(int64_t{options.bos_id.has_value()} + int64_t{options.eos_id.has_value()}) {
+  int64_t index_bytes = 0;
+  int64_t stored = 0;
+  for (const std::string& path : paths) {
+    auto file = std::make_unique<File>();
+    file->path = path;
+    file->begin = num_tokens_;
+    TokenFileCounts counts = count_tokens(path);
+    index_bytes += counts.index_bytes;
+    if (index_bytes <= kOpenedIndexBytes || (extra_tokens_ > 0 && !counts.documents)) {
+      file->file = std::make_unique<TokenFile>(path);
+      if (options.vocab_size > 0) file->file->check_vocabulary(options.vocab_size);
+      counts = {.tokens = file->file->num_tokens(), .documents = file->file->num_documents()};
+    }
+    file->stored = counts.tokens;
+    file->tokens = counts.tokens + counts.documents.value_or(0) * extra_tokens_;
+    stored += file->stored;
+    num_tokens_ += file->tokens;
+    num_documents_ += counts.documents.value_or(0);
+    files_.push_back(std::move(file));
+  }
+  CHECK_INPUT(stored > 0, "{}: empty dataset: {} documents without a token", paths.empty() ? "data" : paths.front(),
+              num_documents_);
+}
+
+TokenRow::TokenRow(TokenRow&&) noexcept = default;
+TokenRow& TokenRow::operator=(TokenRow&&) noexcept = default;
+TokenRow::~TokenRow() = default;
+
+const std::string& TokenRow::path(int64_t file) const { return files_[static_cast<size_t>(file)]->path; }
+
+const TokenFile& TokenRow::open(const File& file) const {
+  std::call_once(file.opened, [&] {
+    if (file.file) return;
+    auto opened = std::make_unique<TokenFile>(file.path);
+    CHECK_INPUT(opened->num_tokens() == file.stored,
+                "{}: its index describes {} tokens, but {} are stored; expected no gaps in a dataset of many files",
+                opened->path(), opened->num_tokens(), file.stored);
+    file.file = std::move(opened);
+  });
+  return *file.file;
+}
+
+void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t> document_start) const {
+  CHECK(begin >= 0 && begin < num_tokens_, "token {} of a row of {}", begin, num_tokens_);
+  CHECK(document_start.size() <= tokens.size(), "document_start has {} entries for {} tokens", document_start.size(),
+        tokens.size());
+  Target target{tokens, document_start};
+  while (target.done < tokens.size()) {
+    const auto after =
+        std::upper_bound(files_.begin(), files_.end(), begin, [](int64_t at, const auto& f) { return at < f->begin; });
+    const File& file = **std::prev(after);
+    read_file(file, begin - file.begin, target);
+    begin = (file.begin + file.tokens) % num_tokens_;
+  }
+}
+
+// From `position` in the row of one file to its end, or until the target is full.
+void TokenRow::read_file(const File& row, int64_t position, Target& target) const {
+  const TokenFile& file = open(row);
+  int64_t document = file.find_document(position, extra_tokens_);
+  while (position < row.tokens && target.done < target.tokens.size()) {
+    const int64_t begin = file.document_begin(document) + document * extra_tokens_;
+    const int64_t length = file.document_length(document) + extra_tokens_;
+    const int64_t offset = position - begin;
+    CHECK_INPUT(begin >= 0 && offset >= 0 && offset <= length,
+                "{}: document {} lies at {} and has {} tokens, which does not go with the others: its index has been "
+                "changed",
+                file.path(), document, begin, length);
+    const auto count = std::min(static_cast<size_t>(length - offset), target.tokens.size() - target.done);
+    const std::span<int32_t> out = target.tokens.subspan(target.done, count);
+    if (!out.empty()) read_document(file, {document, length - extra_tokens_}, offset, out);
+    if (target.done < target.document_start.size()) {
+      const size_t end = std::min(target.done + count, target.document_start.size());
+      // Only the first document of a read can have begun before it, and that is at 0.
+      std::fill(target.document_start.begin() + static_cast<std::ptrdiff_t>(target.done),
+                target.document_start.begin() + static_cast<std::ptrdiff_t>(end), static_cast<int32_t>(target.done));
+    }
+    target.done += count;
+    position += static_cast<int64_t>(count);
+    ++document;
+    CHECK_INPUT(document < file.num_documents() || position >= row.tokens || target.done == target.tokens.size(),
+                "{}: its documents end at token {} of {}: its index has been changed", file.path(), position,
+                row.tokens);
+  }
+}
+
+// The tokens [offset, offset + out.size()) of a document with its bos and eos.
+void TokenRow::read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
+                             std::span<int32_t> out) const {
+  if (options_.bos_id) {
+    if (offset == 0) {
+      out.front() = *options_.bos_id;
+      out = out.subspan(1);
+    } else {
+      --offset;
+    }
+  }
+  const int64_t left = std::max<int64_t>(0, document.length - offset);
+  const auto ids = out.first(std::min(out.size(), static_cast<size_t>(left)));
+  if (!ids.empty()) {
+    file.copy(document.index, offset, ids);
+    if (options_.vocab_size > 0) check_ids(file, document.index, offset, ids);
+  }
+  if (ids.size() < out.size()) out.back() = *options_.eos_id;
+}
+
+void TokenRow::check_ids(const TokenFile& file, int64_t document, int64_t position,
+                         std::span<const int32_t> ids) const {
+  const int64_t bad = find_outside_vocabulary(ids, options_.vocab_size);
+  if (bad < 0) [[likely]]
+    return;
+  throw Error(fmt::format("{}: token id {} at position {} of document {} is outside the vocabulary of {}", file.path(),
+                          ids[static_cast<size_t>(bad)], position + bad, document, options_.vocab_size));
+}
+
+}  // namespace octavo

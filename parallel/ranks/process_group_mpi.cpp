@@ -1,0 +1,287 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <initializer_list>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/ranks/handles_mpi.h"
+#include "parallel/ranks/process_group.h"
+
+namespace octavo {
+
+namespace {
+
+using mpi::check;
+
+// Whether a launcher started this process. MPI's own singleton start-up is slow and needs its daemons, so a program
+// started by hand does without it.
+bool launched() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"}) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  return false;
+}
+
+// The first of these variables that is set, as a number; `missing` when none is.
+int number_from(std::initializer_list<const char*> variables, int missing) {
+  for (const char* variable : variables) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return missing;
+}
+
+// Processes that the launcher started; srun sets its own for processes that MPI knows nothing of, too.
+int launched_processes() { return number_from({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}, 1); }
+
+int checked_size(const std::string& text) {
+  CHECK(text.size() < (size_t{1} << 30), "a control message of {} bytes is too large", text.size());
+  return static_cast<int>(text.size());
+}
+
+// The board that the ranks of this machine share, or one of this rank alone where that cannot be had.
+RankBoard share_board(const mpi::Comm& local, int local_rank, int local_size) {
+  // Unlike that of any other run on this machine.
+  int64_t tag = std::chrono::system_clock::now().time_since_epoch().count() ^ (int64_t{getpid()} << 40);
+  check(MPI_Bcast(&tag, 1, MPI_INT64_T, 0, local.get()), "MPI_Bcast");
+  const std::string name = fmt::format("/octavo-{:016x}", static_cast<uint64_t>(tag));
+  RankBoard board;
+  int is_open = 1;
+  const auto attempt = [&](bool is_mine, auto make) {
+    try {
+      if (is_mine) board = make(name, local_size);
+    } catch (const Error&) {
+      is_open = 0;
+    }
+    check(MPI_Allreduce(MPI_IN_PLACE, &is_open, 1, MPI_INT, MPI_MIN, local.get()), "MPI_Allreduce");
+  };
+  attempt(local_rank == 0, RankBoard::create);
+  attempt(local_rank != 0 && is_open == 1, RankBoard::open);
+  if (local_rank == 0) RankBoard::unlink(name);
+  return is_open == 1 ? std::move(board) : RankBoard();
+}
+
+// Room for one text of each rank, one after the other; none on a rank that receives none.
+class Texts {
+ public:
+  explicit Texts(std::vector<int> counts) : counts_(std::move(counts)) {
+    int total = 0;
+    for (const int count : counts_) {
+      offsets_.push_back(total);
+      CHECK(total <= (1 << 30) - count, "the control messages of {} ranks are too large", counts_.size());
+      total += count;
+    }
+    all_.resize(static_cast<size_t>(total));
+  }
+
+  char* data() { return all_.data(); }
+  const int* counts() const { return counts_.data(); }
+  const int* offsets() const { return offsets_.data(); }
+
+  std::vector<std::string> split() const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      texts.push_back(all_.substr(static_cast<size_t>(offsets_[i]), static_cast<size_t>(counts_[i])));
+    }
+    return texts;
+  }
+
+ private:
+  std::vector<int> counts_;
+  std::vector<int> offsets_;
+  std::string all_;
+};
+
+constexpr int64_t kBroadcastBytes = int64_t{1} << 26;  // in one call, as MPI counts are ints
+
+// How some work ended, as a text: empty where it did not fail, else a character for the kind of the error and its
+// message.
+constexpr char kBadInput = 'i';
+constexpr char kFailed = 'e';
+
+std::string outcome_of(const std::function<void()>& work) {
+  try {
+    work();
+    return {};
+  } catch (const InputError& error) {
+    return kBadInput + std::string(error.what());
+  } catch (const std::exception& error) {
+    return kFailed + std::string(error.what());
+  }
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup() {
+  if (launched()) start_mpi();
+  const int processes = launched_processes();
+  if (size_ == 1 && processes > 1) {
+    if (initialised_) MPI_Finalize();
+    throw InputError(
+        fmt::format("the launcher started {} processes, but MPI does not connect them; with srun, use "
+                    "--mpi=pmix (srun --mpi=list shows what there is), or start them with mpirun",
+                    processes));
+  }
+  if (!watchdog_) watchdog_ = std::make_unique<Watchdog>(0, RankBoard(), [] {});
+}
+
+int ProcessGroup::launcher_rank() {
+  return number_from({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}, 0);
+}
+
+void ProcessGroup::start_mpi() {
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  initialised_ = true;
+  has_threads_ = provided >= MPI_THREAD_MULTIPLE;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+  const mpi::Comm local = mpi::Comm::of_this_machine(rank_);
+  check(MPI_Comm_rank(local.get(), &local_rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(local.get(), &local_size_), "MPI_Comm_size");
+  machine_ = rank_;
+  check(MPI_Bcast(&machine_, 1, MPI_INT, 0, local.get()), "MPI_Bcast");
+  RankBoard board = share_board(local, local_rank_, local_size_);
+  board.sign_in(local_size_ == 1 ? 0 : local_rank_, rank_);
+  // From a thread that MPI was not promised, but this process does nothing else any more.
+  watchdog_ = std::make_unique<Watchdog>(rank_, std::move(board), [] { MPI_Abort(MPI_COMM_WORLD, 1); });
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (!initialised_) return;
+  // Open MPI's mpirun may hang itself when a rank is aborted while another is in MPI_Finalize, so whoever does not come
+  // is waited for before.
+  const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Finalize();
+}
+
+void ProcessGroup::barrier() {
+  if (size_ == 1) return;
+  const Watchdog::Scope scope(*watchdog_, {"barrier"});
+  check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+}
+
+std::string ProcessGroup::broadcast(std::string text, int root) {
+  if (size_ == 1) return text;
+  const Watchdog::Scope scope(*watchdog_, {"broadcast"});
+  int64_t bytes = std::ssize(text);
+  check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, MPI_COMM_WORLD), "MPI_Bcast");
+  text.resize(static_cast<size_t>(bytes));
+  for (int64_t begin = 0; begin < bytes; begin += kBroadcastBytes) {
+    const auto count = static_cast<int>(std::min(kBroadcastBytes, bytes - begin));
+    check(MPI_Bcast(text.data() + begin, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
+  }
+  return text;
+}
+
+std::string ProcessGroup::broadcast_first(std::string text) { return first_text(std::move(text), "broadcast_first"); }
+
+// One number suffices as long as none has one.
+std::string ProcessGroup::first_text(std::string text, const char* op) {
+  const int64_t highest = reduce_max(text.empty() ? 0 : size_ - rank_, op);
+  return highest == 0 ? "" : broadcast(std::move(text), static_cast<int>(size_ - highest));
+}
+
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
+  if (size_ == 1) return {text};
+  const Watchdog::Scope scope(*watchdog_, {"all_gather"});
+  const int bytes = checked_size(text);
+  std::vector<int> counts(static_cast<size_t>(size_));
+  check(MPI_Allgather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+  Texts all(counts);
+  check(MPI_Allgatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, MPI_COMM_WORLD),
+        "MPI_Allgatherv");
+  return all.split();
+}
+
+std::vector<uint64_t> ProcessGroup::all_gather(uint64_t number) {
+  if (size_ == 1) return {number};
+  const Watchdog::Scope scope(*watchdog_, {"all_gather"});
+  std::vector<uint64_t> all(static_cast<size_t>(size_));
+  check(MPI_Allgather(&number, 1, MPI_UINT64_T, all.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD), "MPI_Allgather");
+  return all;
+}
+
+std::vector<std::string> ProcessGroup::gather(const std::string& text) {
+  if (size_ == 1) return {text};
+  const Watchdog::Scope scope(*watchdog_, {"gather"});
+  const int bytes = checked_size(text);
+  std::vector<int> counts(is_root() ? static_cast<size_t>(size_) : 0);
+  check(MPI_Gather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Gather");
+  Texts all(counts);
+  check(MPI_Gatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, 0, MPI_COMM_WORLD),
+        "MPI_Gatherv");
+  return all.split();
+}
+
+std::string ProcessGroup::send_receive(const std::string& text, int to, int from) {
+  if (size_ == 1) return text;
+  const Watchdog::Scope scope(*watchdog_, {"send_receive"});
+  const int bytes = checked_size(text);
+  int arriving = 0;
+  check(MPI_Sendrecv(&bytes, 1, MPI_INT, to, 0, &arriving, 1, MPI_INT, from, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+        "MPI_Sendrecv");
+  std::string result(static_cast<size_t>(arriving), '\0');
+  check(MPI_Sendrecv(text.data(), bytes, MPI_CHAR, to, 1, result.data(), arriving, MPI_CHAR, from, 1, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE),
+        "MPI_Sendrecv");
+  return result;
+}
+
+int64_t ProcessGroup::all_reduce_max(int64_t value) { return reduce_max(value, "all_reduce_max"); }
+
+int64_t ProcessGroup::reduce_max(int64_t value, const char* op) {
+  if (size_ == 1) return value;
+  const Watchdog::Scope scope(*watchdog_, {op});
+  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  return value;
+}
+
+double ProcessGroup::all_reduce_sum(double value) {
+  if (size_ == 1) return value;
+  const Watchdog::Scope scope(*watchdog_, {"all_reduce_sum"});
+  check(MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
+  return value;
+}
+
+void ProcessGroup::agree(const std::function<void()>& work) { settle(outcome_of(work)); }
+
+void ProcessGroup::agree_on_files(const char* what, const std::function<void()>& work) {
+  std::string outcome = outcome_of(work);
+  if (size_ > 1) {
+    const Watchdog::Scope scope(*watchdog_, {.op = what, .waits_for_files = true});
+    check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  }
+  settle(std::move(outcome));
+}
+
+void ProcessGroup::settle(std::string outcome) {
+  const std::string first = first_text(std::move(outcome), "agreement");
+  if (first.empty()) return;
+  if (first[0] == kBadInput) throw AgreedInputError(first.substr(1));
+  throw AgreedError(first.substr(1));
+}
+
+bool ProcessGroup::shares(const std::exception& error) const {
+  return size_ == 1 || dynamic_cast<const AgreedFailure*>(&error) != nullptr;
+}
+
+void ProcessGroup::abort(int exit_code) {
+  if (initialised_ && size_ > 1) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+// The first words of what the library says of itself: "Open MPI v4.1.4, package: ...", "MPICH Version: 4.2 ...".
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  mpi::check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string version(text);
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+}  // namespace octavo

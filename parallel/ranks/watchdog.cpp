@@ -1,0 +1,150 @@
+#include "parallel/ranks/watchdog.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr Seconds kGrace{5};  // for ending the others, before this process ends whatever happens to them
+
+// Signals are for the main thread, which they interrupt in its system calls.
+std::thread start_without_signals(std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+// Without the streams of the standard library, whose locks the main thread may hold.
+void print(const std::string& line) {
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t count = write(STDERR_FILENO, line.data() + written, line.size() - written);
+    if (count <= 0) return;
+    written += static_cast<size_t>(count);
+  }
+}
+
+}  // namespace
+
+std::string Collective::describe() const {
+  const std::string of = what[0] == '\0' ? "" : fmt::format(" of {}", what);
+  const std::string where = axis[0] == '\0' ? "" : fmt::format(" ({} axis)", axis);
+  return op + of + where;
+}
+
+Watchdog::Watchdog(int rank, RankBoard board, std::function<void()> end_all)
+    : rank_(rank), board_(std::move(board)), end_all_(std::move(end_all)) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watchdog::set_timeout(double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    timeout_s_ = seconds;
+  }
+  changed_.notify_all();
+  if (seconds > 0 && !thread_.joinable()) thread_ = start_without_signals([this] { run(); });
+}
+
+void Watchdog::add(Queue* queue) {
+  const std::lock_guard lock(mutex_);
+  queues_.push_back(queue);
+}
+
+void Watchdog::remove(Queue* queue) {
+  const std::lock_guard lock(mutex_);
+  std::erase(queues_, queue);
+}
+
+Watchdog::Scope::Scope(Watchdog& watchdog, const Collective& collective)
+    : watchdog_(watchdog), collective_(collective) {
+  const std::lock_guard lock(watchdog_.mutex_);
+  collective_.number = ++watchdog_.entered_;
+  watchdog_.board_.set_entered(collective_.number);
+  watchdog_.inside_ = Stuck{collective_, Clock::now(), ""};
+}
+
+Watchdog::Scope::~Scope() {
+  const std::lock_guard lock(watchdog_.mutex_);
+  watchdog_.inside_.reset();
+}
+
+void Watchdog::run() {
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    const Seconds period{timeout_s_ > 0 ? std::clamp(timeout_s_ / 20, 0.01, 1.0) : 1.0};
+    changed_.wait_for(lock, period);
+    if (is_stopping_ || timeout_s_ == 0) continue;
+    if (const std::optional<Stuck> stuck = find_stuck()) return end(*stuck);
+  }
+}
+
+std::optional<Watchdog::Stuck> Watchdog::find_stuck() {
+  const auto is_over = [&](const Stuck& one) {
+    return !one.failure.empty() || Clock::now() - one.since > Seconds(timeout_s_);
+  };
+  for (Queue* queue : queues_) {
+    const std::optional<Stuck> one = queue->oldest_unfinished();
+    if (one && is_over(*one)) return one;
+  }
+  if (inside_ && inside_->collective.waits_for_files) return find_gone();
+  return inside_ && is_over(*inside_) ? inside_ : std::nullopt;
+}
+
+std::optional<Watchdog::Stuck> Watchdog::find_gone() {
+  const Collective& collective = inside_->collective;
+  if (const std::string gone = board_.gone(); !gone.empty()) return Stuck{collective, inside_->since, gone};
+  const bool is_late = Clock::now() - inside_->since > Seconds(timeout_s_);
+  if (is_late && board_.claim_notice(collective.number)) {
+    const std::string missing = board_.missing(collective.number);
+    print(fmt::format("octavo: rank {}: waits for {}, for more than {} s already{}{}\n", rank_, collective.describe(),
+                      timeout_s_, missing.empty() ? "" : "; ", missing));
+  }
+  return std::nullopt;
+}
+
+// Holds the mutex to the end: a collective that comes back after all must not go on.
+void Watchdog::end(const Stuck& stuck) {
+  std::thread([] {
+    std::this_thread::sleep_for(kGrace);
+    std::_Exit(1);
+  }).detach();
+  if (!board_.claim_report()) {
+    std::this_thread::sleep_for(kGrace);  // another rank is about to end this one
+    std::_Exit(1);
+  }
+  const std::string where = stuck.collective.describe();
+  const std::string missing = board_.missing(stuck.collective.number);
+  if (stuck.failure.empty()) {
+    print(fmt::format("octavo: rank {}: no end of {} within {} s (parallel.timeout_s){}{}\n", rank_, where, timeout_s_,
+                      missing.empty() ? "" : "; ", missing));
+  } else {
+    print(fmt::format("octavo: rank {}: {} failed: {}\n", rank_, where, stuck.failure));
+  }
+  end_all_();
+  std::_Exit(1);
+}
+
+}  // namespace octavo

@@ -1,0 +1,52 @@
+// Whose cores are whose, and what mpirun's variables say of its bindings.
+#include "app/process/cores.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace octavo {
+namespace {
+
+// Two packages of four cores with two hyper-threads each, numbered as Linux does: first threads, then second ones.
+std::vector<Core> two_packages() {
+  std::vector<Core> cores(16);
+  for (int i = 0; i < 16; ++i) cores[static_cast<size_t>(i)] = {i, i % 8 / 4, i % 4};
+  return cores;
+}
+
+TEST(CoreShare, NeighboursWithTheirHyperThreads) {
+  EXPECT_EQ(core_share(two_packages(), 0, 2), (std::vector<int>{0, 8, 1, 9, 2, 10, 3, 11}));
+  EXPECT_EQ(core_share(two_packages(), 1, 2), (std::vector<int>{4, 12, 5, 13, 6, 14, 7, 15}));
+  EXPECT_EQ(core_share(two_packages(), 3, 8), (std::vector<int>{3, 11}));
+  EXPECT_EQ(core_share(two_packages(), 0, 1).size(), 16u);
+}
+
+TEST(CoreShare, AsManyForEveryRank) {
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(core_share(two_packages(), rank, 3).size(), 5u) << rank;
+  EXPECT_EQ(core_share(std::vector<Core>{{6, 0, 0}, {9, 0, 1}}, 4, 5), (std::vector<int>{6}));  // more ranks than cores
+}
+
+// Open MPI 4.1 sets the variables of the options it was given, and orte_bound_at_launch where it bound.
+TEST(Binding, ByDefaultOrAskedFor) {
+  const auto by_default = [](std::map<std::string, std::string> variables) {
+    return is_bound_by_default([variables = std::move(variables)](const std::string& name) {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
+    });
+  };
+  const std::pair<const std::string, std::string> bound{"OMPI_MCA_orte_bound_at_launch", "1"};
+  EXPECT_TRUE(by_default({bound}));
+  EXPECT_TRUE(by_default({bound, {"OMPI_MCA_rmaps_base_mapping_policy", "ppr:8:node"}}));
+  EXPECT_FALSE(by_default({}));                                                       // by nobody, or by a taskset
+  EXPECT_FALSE(by_default({{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}}));                   // srun
+  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_binding_policy", "core"}}));  // --bind-to core
+  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_hwloc_base_cpu_set", "0"}}));
+  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_orte_rankfile", "ranks"}}));
+  EXPECT_FALSE(by_default({bound, {"OMPI_MCA_rmaps_base_mapping_policy", "slot:pe=2"}}));
+  EXPECT_FALSE(by_default({bound, {"OMP_NUM_THREADS", "1"}}));
+  EXPECT_FALSE(by_default({bound, {"OMP_PROC_BIND", "true"}}));
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,216 @@
+#include "data/tokens/pack.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/files/json_input.h"
+#include "data/inspect.h"
+#include "data/tokens/byte_tokenizer.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+std::vector<std::string> texts_of(const std::string& prefix) {
+  const TokenFile file(prefix);
+  std::vector<std::string> texts;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    std::vector<int32_t> ids(static_cast<size_t>(file.document_length(d)));
+    file.copy(d, 0, ids);
+    texts.push_back(ByteTokenizer::decode(ids));
+  }
+  return texts;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(ByteTokenizer, RoundTrip) {
+  std::string all;
+  for (int c = 0; c < 256; ++c) all.push_back(static_cast<char>(c));
+  const std::vector<int32_t> ids = ByteTokenizer::encode(all);
+  for (int32_t c = 0; c < 256; ++c) EXPECT_EQ(ids[static_cast<size_t>(c)], c);
+  EXPECT_EQ(ByteTokenizer::decode(ids), all);
+  EXPECT_EQ(ByteTokenizer::decode(std::vector<int32_t>{256, 'a', 257, 258, 271, 'b', -1}), "ab");
+}
+
+TEST(Pack, TextJsonlAndTrees) {
+  const TempDir dir;
+  write_file(dir / "one.txt", "first");
+  write_file(dir / "two.jsonl", "{\"text\": \"a\\n\\u00e9\"}\n\n{\"id\": 3, \"text\": \"b\"}");
+  write_file(dir / "tree/z.c", "z");
+  write_file(dir / "tree/a/deep.h", "deep");
+  write_file(dir / "tree/a.h", "a.h");
+  write_file(dir / "tree/empty.h", "");
+  write_file(dir / "tree/binary.o", std::string_view("x\0y", 3));
+  std::filesystem::create_directory_symlink(dir / "tree", dir / "tree/loop");
+  std::filesystem::create_symlink(dir / "one.txt", dir / "tree/link.txt");
+
+  const PackSummary summary =
+      pack({.inputs = {dir / "one.txt", dir / "two.jsonl", dir / "tree"}, .output = dir / "out/p"});
+  EXPECT_EQ(texts_of(dir / "out/p"), (Texts{"first", "a\n\xc3\xa9", "b", "a.h", "deep", "z"}));
+  EXPECT_EQ(summary.documents, 6);
+  EXPECT_EQ(summary.tokens, 5 + 4 + 1 + 3 + 4 + 1);
+  EXPECT_EQ(summary.binary_files, 1);
+  EXPECT_EQ(summary.empty_documents, 1);
+  EXPECT_EQ(summary.unreadable.size(), 0);
+  EXPECT_EQ(TokenFile(dir / "out/p").dtype(), TokenDtype::kU16);
+  const auto sidecar = nlohmann::json::parse(read_whole_file(dir / "out/p.json"));
+  EXPECT_EQ(sidecar, nlohmann::json::parse(
+                         R"({"tokenizer":"byte","vocab_size":272,"bos":256,"eos":257,"documents":6,"tokens":18})"));
+}
+
+TEST(Pack, InputListAndHeldOutDocuments) {
+  const TempDir dir;
+  std::string list;
+  for (int i = 0; i < 7; ++i) {
+    write_file(dir / std::to_string(i), "text " + std::to_string(i));
+    list += dir / std::to_string(i) + "\n";
+  }
+  write_file(dir / "list", list);
+  const PackSummary summary = pack({.input_list = dir / "list", .output = dir / "p", .hold_out_every = 3});
+  EXPECT_EQ(texts_of(dir / "p"), (Texts{"text 0", "text 1", "text 3", "text 4", "text 6"}));
+  EXPECT_EQ(texts_of(dir / "p_held_out"), (Texts{"text 2", "text 5"}));
+  EXPECT_EQ(summary.documents, 5);
+  EXPECT_EQ(summary.held_out_documents, 2);
+  EXPECT_EQ(summary.held_out_tokens, 12);
+  pack({.input_list = dir / "list", .output = dir / "p", .hold_out_every = 7, .hold_out_output = dir / "h"});
+  EXPECT_EQ(texts_of(dir / "h"), (Texts{"text 6"}));
+}
+
+TEST(Pack, ItsOwnOutputIsNoInput) {
+  const TempDir dir;
+  write_file(dir / "tree/a", "a");
+  for (int again = 0; again < 2; ++again) {
+    pack({.inputs = {dir / "tree"}, .output = dir / "tree/out"});
+    EXPECT_EQ(texts_of(dir / "tree/out"), Texts{"a"});
+  }
+}
+
+TEST(Pack, BadInputIsRefusedByName) {
+  const TempDir dir;
+  write_file(dir / "old.txt", "old");
+  pack({.inputs = {dir / "old.txt"}, .output = dir / "p"});
+  const auto refuse = [&](const PackOptions& options, const std::vector<std::string>& mentions) {
+    expect_mentions(message_of<InputError>([&] { pack(options); }), mentions);
+  };
+  write_file(dir / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
+  write_file(dir / "none.jsonl", "{\"txt\": \"a\"}\n");
+  write_file(dir / "type.jsonl", "{\"text\": 3}\n");
+  write_file(dir / "nul", std::string_view("ab\0", 3));
+  write_file(dir / "empty", "");
+  std::filesystem::create_directory(dir / "no_files");
+  refuse({.inputs = {dir / "bad.jsonl"}, .output = dir / "p"}, {"bad.jsonl:2", "is not JSON"});
+  refuse({.inputs = {dir / "none.jsonl"}, .output = dir / "p"}, {"none.jsonl:1", "no field 'text'"});
+  refuse({.inputs = {dir / "type.jsonl"}, .output = dir / "p"}, {"type.jsonl:1", "number", "string"});
+  refuse({.inputs = {dir / "nul"}, .output = dir / "p"}, {"nul", "NUL byte at offset 2"});
+  refuse({.inputs = {dir / "missing"}, .output = dir / "p"}, {"missing", "no such file"});
+  refuse({.input_list = dir / "missing", .output = dir / "p"}, {"missing"});
+  refuse({.inputs = {dir / "empty"}, .output = dir / "p"}, {"no document"});
+  refuse({.inputs = {dir / "no_files"}, .output = dir / "p"}, {"no document"});
+  refuse({.output = dir / "p"}, {"no input"});
+  refuse({.inputs = {dir / "old.txt"}}, {"output"});
+  refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 1}, {"hold_out_every is 1"});
+  refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 2}, {"1 documents", "one in 2"});
+  // What was there before is whole, and nothing half-written lies beside it.
+  EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(dir / "p").parent_path())) {
+    EXPECT_NE(entry.path().extension(), ".tmp");
+  }
+}
+
+TEST(Pack, UnreadableFilesOfATreeAreCounted) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+  const TempDir dir;
+  write_file(dir / "tree/a", "a");
+  write_file(dir / "tree/b", "b");
+  std::filesystem::permissions(dir / "tree/b", std::filesystem::perms::none);
+  EXPECT_EQ(pack({.inputs = {dir / "tree"}, .output = dir / "p"}).unreadable.size(), 1);
+  EXPECT_EQ(texts_of(dir / "p"), Texts{"a"});
+}
+
+TEST(Inspect, ReportsWhatIsInATokenFile) {
+  const TempDir dir;
+  write_file(dir / "a", "abab");
+  write_file(dir / "b", "ba");
+  pack({.inputs = {dir / "a", dir / "b"}, .output = dir / "p"});
+  const auto json = inspect_token_file(dir / "p");
+  EXPECT_EQ(json["format"], "megatron");
+  EXPECT_EQ(json["dtype"], "uint16");
+  EXPECT_EQ(json["documents"], 2);
+  EXPECT_EQ(json["sequences"], 2);
+  EXPECT_EQ(json["tokens"], 6);
+  EXPECT_EQ(json["document_length"]["min"], 2);
+  EXPECT_EQ(json["document_length"]["mean"], 3.0);
+  EXPECT_EQ(json["document_length"]["max"], 4);
+  EXPECT_EQ(json["token_id"]["min"], 'a');
+  EXPECT_EQ(json["token_id"]["max"], 'b');
+  EXPECT_EQ(json["sidecar"]["tokenizer"], "byte");
+  EXPECT_EQ(json["intact"], true);
+  // a and b three times each; after every a comes b and the other way round, within documents.
+  EXPECT_NEAR(json["entropy_nats"]["unigram"].get<double>(), std::log(2.0), 1e-12);
+  EXPECT_NEAR(json["entropy_nats"]["bigram"].get<double>(), 0, 1e-12);
+}
+
+TEST(Inspect, BigramEntropyStopsAtDocumentBoundaries) {
+  const TempDir dir;
+  // Pairs: 0-0 twice, 0-1 once (document 0), 1-0 once (document 1). A pair across the boundary would be 1-1.
+  write_tokens(dir / "t", {{0, 0, 0, 1}, {1, 0}}, TokenDtype::kU8);
+  const auto json = inspect_token_file(dir / "t");
+  const double after_0 = -(2.0 / 3 * std::log(2.0 / 3) + 1.0 / 3 * std::log(1.0 / 3));
+  EXPECT_NEAR(json["entropy_nats"]["bigram"].get<double>(), 3.0 / 4 * after_0, 1e-12);
+  const double unigram = -(4.0 / 6 * std::log(4.0 / 6) + 2.0 / 6 * std::log(2.0 / 6));
+  EXPECT_NEAR(json["entropy_nats"]["unigram"].get<double>(), unigram, 1e-12);
+}
+
+TEST(Inspect, SidecarThatContradictsIsReported) {
+  const TempDir dir;
+  write_tokens(dir / "t", {{1, 2, 300}}, TokenDtype::kU16);
+  write_file(dir / "t.json", R"({"vocab_size": 272, "documents": 2, "tokens": 3})");
+  const auto json = inspect_token_file(dir / "t.bin");
+  EXPECT_EQ(json["intact"], false);
+  ASSERT_EQ(json["problems"].size(), 2u);
+  expect_mentions(json["problems"].dump(), {"2 documents", "token id 300", "vocabulary of 272"});
+  write_file(dir / "t.json", R"({"vocab_size": 18446744073709551615, "documents": 1, "tokens": 18446744073709551615})");
+  const auto beyond = inspect_token_file(dir / "t");
+  ASSERT_EQ(beyond["problems"].size(), 1u) << "what does not fit int64 is large, not negative";
+  expect_mentions(beyond["problems"].dump(), {"9223372036854775807 tokens", "there are 1 and 3"});
+  for (const std::string& text : {std::string("["), "{}" + std::string(kMaxOrderedJsonBytes, ' ')}) {
+    write_file(dir / "t.json", text);
+    EXPECT_EQ(inspect_token_file(dir / "t")["intact"], false);
+  }
+  EXPECT_THROW(inspect_token_file(dir / "missing"), InputError);
+}
+
+TEST(Inspect, EmptyFile) {
+  const TempDir dir;
+  write_tokens(dir / "t", {});
+  const auto json = inspect_token_file(dir / "t");
+  EXPECT_EQ(json["tokens"], 0);
+  EXPECT_TRUE(json["token_id"].is_null());
+}
+
+TEST(Inspect, SamplesAsJsonLines) {
+  const TempDir dir;
+  write_tokens(dir / "t", {{1, 2, 3}, {4, 5, 6, 7, 8, 9}});
+  DataConfig config;
+  config.train = {{.paths = {dir / "t"}}};
+  config.seq_len = 3;
+  config.shuffle = Shuffle::kNone;
+  std::ostringstream all, tail;
+  write_samples(config, 0, 3, all);
+  EXPECT_EQ(all.str(),
+            "{\"sample\":0,\"dataset\":0,\"epoch\":0,\"window\":0,\"tokens\":[1,2,3,4]}\n"
+            "{\"sample\":1,\"dataset\":0,\"epoch\":0,\"window\":1,\"tokens\":[5,6,7,8]}\n"
+            "{\"sample\":2,\"dataset\":0,\"epoch\":1,\"window\":0,\"tokens\":[1,2,3,4]}\n");
+  write_samples(config, 2, 3, tail);
+  EXPECT_EQ(tail.str(), "{\"sample\":2,\"dataset\":0,\"epoch\":1,\"window\":0,\"tokens\":[1,2,3,4]}\n");
+  EXPECT_THROW(write_samples(config, 3, 2, tail), InputError);
+  EXPECT_THROW(write_samples(config, -1, 2, tail), InputError);
+}
+
+}  // namespace
+}  // namespace octavo

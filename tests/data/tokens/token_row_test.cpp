@@ -1,0 +1,165 @@
+#include "data/tokens/token_row.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "core/error.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+// The row, spelled out from the definition.
+std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const TokenRowOptions& options) {
+  std::vector<int32_t> row;
+  for (const TokenLists& documents : files) {
+    for (const auto& document : documents) {
+      if (options.bos_id) row.push_back(*options.bos_id);
+      row.insert(row.end(), document.begin(), document.end());
+      if (options.eos_id) row.push_back(*options.eos_id);
+    }
+  }
+  return row;
+}
+
+// For each token of [begin, begin + count) of the row, joined to a ring, the position of its document's first.
+std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin,
+                                     int64_t count) {
+  std::vector<bool> begins;
+  for (const TokenLists& documents : files) {
+    for (const auto& document : documents) {
+      const size_t length = document.size() + static_cast<size_t>(extra);
+      for (size_t i = 0; i < length; ++i) begins.push_back(i == 0);
+    }
+  }
+  std::vector<int32_t> starts;
+  int32_t start = 0;
+  for (int64_t t = 0; t < count; ++t) {
+    if (begins[static_cast<size_t>(begin + t) % begins.size()]) start = static_cast<int32_t>(t);
+    starts.push_back(start);
+  }
+  return starts;
+}
+
+class TokenRowTest : public testing::Test {
+ protected:
+  std::vector<std::string> write(const std::vector<TokenLists>& files) {
+    std::vector<std::string> paths;
+    for (const TokenLists& documents : files) {
+      paths.push_back(dir_ / ("f" + std::to_string(paths.size())));
+      write_tokens(paths.back(), documents);
+    }
+    return paths;
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
+  const std::vector<TokenLists> corpora[] = {
+      {counting_documents({1})},
+      {counting_documents({0, 0, 3, 0})},
+      {counting_documents({5, 1, 0, 7}), counting_documents({0}, 100), counting_documents({2, 9}, 200)},
+      {counting_documents(varied_lengths(300, 20)), counting_documents(varied_lengths(41, 90, 3), 50'000)}};
+  const TokenRowOptions kinds[] = {{}, {.bos_id = 7'000'000}, {.eos_id = 8'000'000}, {7'000'000, 8'000'000}};
+  for (const auto& files : corpora) {
+    const std::vector<std::string> paths = write(files);
+    for (const TokenRowOptions& options : kinds) {
+      const TokenRow row(paths, options);
+      const std::vector<int32_t> expected = spelled_out(files, options);
+      const auto size = static_cast<int64_t>(expected.size());
+      ASSERT_EQ(row.num_tokens(), size);
+      const int64_t extra = int64_t{options.bos_id.has_value()} + int64_t{options.eos_id.has_value()};
+      for (int64_t begin = 0; begin < size; begin += std::max<int64_t>(1, size / 97)) {
+        for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{17}, size + 3}) {
+          std::vector<int32_t> tokens(static_cast<size_t>(count));
+          std::vector<int32_t> starts(static_cast<size_t>(count));
+          row.read(begin, tokens, starts);
+          for (int64_t t = 0; t < count; ++t) {
+            ASSERT_EQ(tokens[static_cast<size_t>(t)], expected[static_cast<size_t>((begin + t) % size)])
+                << "token " << t << " from " << begin;
+          }
+          ASSERT_EQ(starts, document_starts(files, extra, begin, count));
+        }
+      }
+    }
+  }
+}
+
+// More documents than lie between two entries of the table that a search begins with.
+TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
+  const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
+  const TokenRow row(write({documents}), {.eos_id = 0});
+  const std::vector<int32_t> expected = spelled_out({documents}, {.eos_id = 0});
+  for (size_t begin = 0; begin < expected.size(); begin += 137) {
+    int32_t token = -1;
+    row.read(static_cast<int64_t>(begin), {&token, 1}, {});
+    ASSERT_EQ(token, expected[begin]);
+  }
+}
+
+// Sequences may lie in PREFIX.bin in any order, as other writers leave them.
+TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
+  Bytes idx;
+  idx.text(std::string("MMIDIDX\0\0", 9)).add<uint64_t>(1).add<uint8_t>(1).add<uint64_t>(3).add<uint64_t>(3);
+  for (const int32_t length : {2, 3, 1}) idx.add(length);
+  for (const int64_t offset : {4, 0, 3}) idx.add(offset);
+  for (const int64_t entry : {0, 2, 3}) idx.add(entry);
+  write_file(dir_ / "other.idx", idx.str());
+  write_file(dir_ / "other.bin", "abcdef");
+  const TokenRow row({dir_ / "other"}, {.eos_id = '.'});
+  std::vector<int32_t> tokens(static_cast<size_t>(row.num_tokens()));
+  row.read(0, tokens, {});
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "efabc.d.");
+  row.read(3, tokens, {});
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "bc.d.efa");
+}
+
+TEST_F(TokenRowTest, AFolderIsAllItsFiles) {
+  write_file(dir_ / "c/b/notes.txt", "no tokens");
+  write_tokens(dir_ / "c/b/2", {{3}});
+  write_tokens(dir_ / "c/a", {{1, 2}});
+  const std::vector<std::string> found = find_token_files(dir_ / "c");
+  EXPECT_EQ(found, (std::vector<std::string>{dir_ / "c/a", dir_ / "c/b/2"}));
+  EXPECT_EQ(find_token_files(dir_ / "c/a"), std::vector<std::string>{dir_ / "c/a"});
+  std::filesystem::create_directory(dir_ / "empty");
+  expect_mentions(message_of<InputError>([&] { find_token_files(dir_ / "empty"); }), {"empty", "without a token file"});
+}
+
+TEST_F(TokenRowTest, IsReadByManyThreads) {
+  const TokenLists documents = counting_documents(varied_lengths(500, 50));
+  const TokenRow row(write({documents, documents}), {});
+  const std::vector<int32_t> expected = spelled_out({documents, documents}, {});
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (size_t first = 0; first < 4; ++first) {
+    threads.emplace_back([&, first] {
+      for (size_t begin = first; begin < expected.size(); begin += 61) {
+        int32_t token = -1;
+        row.read(static_cast<int64_t>(begin), {&token, 1}, {});
+        wrong += token == expected[begin] ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(TokenRowTest, FilesWithoutATokenAreRefused) {
+  const std::vector<std::string> paths = write({counting_documents({0, 0})});
+  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {}); }), {"f0", "empty dataset", "2 documents"});
+  EXPECT_THROW(TokenRow(paths, {.eos_id = 1}), InputError);
+  expect_mentions(message_of<InputError>([&] { TokenRow({dir_ / "nowhere"}, {}); }), {"nowhere.idx", "no such"});
+}
+
+TEST_F(TokenRowTest, TokensOutsideTheVocabularyAreFoundOnOpening) {
+  const std::vector<std::string> paths = write({{{1, 2, 3}}, {{4}, {5, 300}}});
+  expect_mentions(message_of<InputError>([&] { TokenRow(paths, {.vocab_size = 256}); }),
+                  {"f1.bin", "token id 300", "position 1", "document 1"});
+}
+
+}  // namespace
+}  // namespace octavo
