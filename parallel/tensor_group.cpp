@@ -1,6 +1,7 @@
 #include "parallel/tensor_group.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -17,7 +18,10 @@ TensorGroup::TensorGroup(const TensorGroupOptions& options, int64_t tokens, Stre
       ready_(compute.device()),
       starting_(compute.device()) {
   CHECK(tokens_ % size() == 0, "{} tokens for {} tensor-parallel ranks", tokens_, size());
-  while (tokens_ % (chunks_ * size()) != 0) --chunks_;
+  // Of whole 16 tokens where shares are, so that the scales of a chunk's rows begin where cuBLASLt takes them.
+  const int64_t share = tokens_ / size();
+  const int64_t unit = std::gcd(share, 16);
+  while (share % (chunks_ * unit) != 0) --chunks_;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) arrived_.emplace_back(compute.device());
 }
 

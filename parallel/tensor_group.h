@@ -28,7 +28,7 @@ namespace octavo {
 
 struct TensorGroupOptions {
   Communicator* ranks = nullptr;  // borrowed; null: a group of one
-  int64_t chunks = 1;             // stretches of the tokens; fewer where the tokens do not divide so
+  int64_t chunks = 1;  // stretches of the tokens; fewer where the tokens do not divide so, by 16 where they are by 16
   int cover_multiprocessors = 0;  // that products take while they cover a collective, which needs some too; 0: all
 };
 

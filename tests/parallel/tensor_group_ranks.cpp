@@ -1,5 +1,6 @@
 // TensorGroup: which rank has which tokens, and when work is called.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "parallel/tensor_group.h"
@@ -9,7 +10,7 @@
 namespace octavo {
 namespace {
 
-constexpr int64_t kShare = 6;  // tokens of a rank
+constexpr int64_t kShare = 96;  // tokens of a rank
 constexpr int64_t kWidth = 5;
 
 // Stretches that are asked for, and those that kShare divides into.
@@ -204,7 +205,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
     for (int64_t i = 0; i < count; ++i) set(bytes, DType::kFloat32, i, value(i));
     return bytes;
   };
-  const auto of_rank = [&](int rank, int64_t i) { return term(rank, i, 0); };
+  const auto of_rank = [&](int rank, int64_t i) { return std::abs(term(rank, i, 0)); };
   const Bytes own = values([&](int64_t i) { return of_rank(rank_, i); }, kShare);
   mine.write(own);
   sum.write(own);
