@@ -18,14 +18,14 @@
 
 namespace octavo {
 
-// One owned allocation on a device (zeroed) or in pinned host memory. Move-only.
+// One owned allocation on a device or in pinned host memory, zeroed but for what adopt() takes. Move-only.
 class Buffer {
  public:
   Buffer() = default;
   static Buffer device(Device device, int64_t bytes);
   // Page-locked when `device` is a GPU, so that copies are asynchronous.
   static Buffer host(Device device, int64_t bytes);
-  // Takes over memory that was allocated, and zeroed, elsewhere.
+  // Takes over memory as it is; `release` may do nothing, for memory that somebody else owns.
   static Buffer adopt(void* data, int64_t bytes, void (*release)(void*)) { return Buffer(data, bytes, release); }
 
   void* data() const { return data_.get(); }

@@ -15,8 +15,8 @@ enum class OpBound : uint8_t {
   kMemory,             // moving its bytes
   kProduct,            // its FLOPs at the rate of products in the compute dtype
   kFp8Product,         // its FLOPs at the rate of FP8 products
-  kAttentionForward,   // its FLOPs at the rate of attention, as the next
-  kAttentionBackward,  //
+  kAttentionForward,   // its FLOPs at the rate of attention
+  kAttentionBackward,  // the same, of the backward
   kCommunication,      // the links between ranks
 };
 

@@ -29,6 +29,7 @@ double host_clock_ms() {
 }
 
 std::map<std::string, Profiler::Total> Profiler::totals() const {
+  rethrow_failure();
   std::map<std::string, Total> totals;
   for (size_t i = 0; i < used_; ++i) {
     const Record& record = records_[i];
@@ -46,6 +47,7 @@ std::map<std::string, Profiler::Total> Profiler::totals() const {
 }
 
 std::vector<Profiler::Span> Profiler::spans(const Event& origin) const {
+  rethrow_failure();
   std::vector<Span> spans;
   spans.reserve(used_);
   for (size_t i = 0; i < used_; ++i) {
@@ -68,9 +70,21 @@ size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char
   return index;
 }
 
-void Profiler::end(const Stream& stream, size_t index) {
-  if (repeat_) return index == kCaptured ? end_repeated(stream) : void();
-  Record& record = records_[index];
+// Called by destructors, which throw nothing.
+void Profiler::end(const Stream& stream, size_t index) noexcept {
+  try {
+    if (!repeat_) {
+      end_timed(stream, records_[index]);
+    } else if (index == kCaptured) {
+      end_repeated(stream);
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  if (repeat_ && index == kCaptured) being_captured_ = nullptr;
+}
+
+void Profiler::end_timed(const Stream& stream, Record& record) const {
   if (record.span.kind != Kind::kHostRange) record.end.record(stream);
   if (detail_ == Detail::kTimeline) record.span.host_end_ms = host_clock_ms();
 }
@@ -85,17 +99,12 @@ size_t Profiler::begin_repeated(const Stream& stream, const Op& op) {
 }
 
 void Profiler::end_repeated(const Stream& stream) {
-  try {
-    if constexpr (kHasCuda) {
-      const std::unique_ptr<void, void (*)(void*) noexcept> captured(cuda::end_capture(stream.native()),
-                                                                     cuda::destroy_captured);
-      repeat_(being_captured_, [&] { cuda::queue_captured(captured.get(), stream.native()); });
-      cuda::synchronize_stream(stream.native());  // what is captured ends here
-    }
-  } catch (...) {
-    failure_ = std::current_exception();  // out of a destructor nothing is thrown
+  if constexpr (kHasCuda) {
+    const std::unique_ptr<void, void (*)(void*) noexcept> captured(cuda::end_capture(stream.native()),
+                                                                   cuda::destroy_captured);
+    repeat_(being_captured_, [&] { cuda::queue_captured(captured.get(), stream.native()); });
+    cuda::synchronize_stream(stream.native());  // what is captured ends here
   }
-  being_captured_ = nullptr;
 }
 
 void Profiler::rethrow_failure() const {

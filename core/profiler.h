@@ -57,7 +57,7 @@ class Profiler {
   // repeated.
   using Repeat = std::function<void(const char* name, const std::function<void()>& queue)>;
   Profiler(Device device, Repeat repeat) : device_(device), detail_(Detail::kOps), repeat_(std::move(repeat)) {}
-  // Throws what capturing or `repeat` threw.
+  // Throws what capturing, `repeat` or the end of an op threw; totals() and spans() do too.
   void rethrow_failure() const;
 
   // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize().
@@ -78,7 +78,8 @@ class Profiler {
 
   bool records(const Op& op) const { return detail_ != Detail::kCollectives || op.bound == OpBound::kCommunication; }
   size_t begin(const Stream& stream, Kind kind, const Op& op, const char* what);
-  void end(const Stream& stream, size_t index);
+  void end(const Stream& stream, size_t index) noexcept;
+  void end_timed(const Stream& stream, Record& record) const;
   size_t begin_repeated(const Stream& stream, const Op& op);
   void end_repeated(const Stream& stream);
 
@@ -89,7 +90,7 @@ class Profiler {
   Repeat repeat_;                         // null: times
   std::set<std::string> repeated_;        // ops by name
   const char* being_captured_ = nullptr;  // an op
-  std::exception_ptr failure_;            // of repeating
+  std::exception_ptr failure_;
 };
 
 // The clock of a timeline's host times, in milliseconds; also that of a CPU's streams.

@@ -45,6 +45,7 @@ Stream Stream::beside(const Stream& other) {
   if (other.is_planned()) return planned(other.multiprocessors_, other.record_, other.device_);
   if constexpr (kHasCuda) {
     if (other.is_cuda()) {
+      other.bind_thread();
       Native native(cuda::create_urgent_stream(), cuda::destroy_stream);
       return {Device::kCuda, std::move(native), other.device_index_, other.multiprocessors_};
     }

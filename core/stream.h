@@ -28,8 +28,8 @@ class Stream {
   // A non-blocking CUDA stream on GPU `device_index`, which becomes the calling thread's current device. Throws
   // InputError when this build has no CUDA or the machine no such GPU.
   static Stream cuda(int device_index);
-  // A second stream on the device of `other`, for work beside it; on a GPU its kernels are placed before those of
-  // `other` that wait as well.
+  // A second stream on the device of `other`, which becomes the calling thread's current one, for work beside it; on a
+  // GPU its kernels are placed before those of `other` that wait as well.
   static Stream beside(const Stream& other);
   // A stream as far as planning goes, on a machine with or without a GPU: what asks for sizes works, and what is queued
   // on it does not run but goes into `record` (borrowed); without one nothing may be queued. A stream beside it is of
@@ -162,6 +162,7 @@ struct GpuInfo {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
 };
+// Of a GPU, which becomes the calling thread's current device.
 GpuInfo gpu_info(int device_index);
 
 // As CUDA numbers them, 1000 * major + 10 * minor.

@@ -29,7 +29,7 @@ namespace octavo {
 // The activation_checkpointing section of the config.
 struct ActivationCheckpointing {
   enum class Mode : uint8_t { kAuto, kNone, kSelective, kBlock, kFull };
-  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/run/training_state.h)
+  Mode mode = Mode::kAuto;  // auto: decided by the memory there is (app/memory/training_options.h)
   double ratio = 1.0;       // of block mode; no effect in the others
 };
 

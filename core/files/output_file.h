@@ -46,7 +46,8 @@ class OutputFile {
   bool renamed_ = false;
 };
 
-// A whole file of this content, down to the device, replacing an older one. Throws as OutputFile.
+// A whole file of this content, down to the device, replacing an older one; that the rename is there too, the caller
+// sees to (sync_directory). Throws as OutputFile.
 void write_output_file(const std::string& path, std::string_view content);
 
 }  // namespace octavo

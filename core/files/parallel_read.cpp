@@ -42,20 +42,6 @@ void populate(const Block& block) {
   static_cast<void>(::madvise(address, block.end - block.begin, MADV_WILLNEED));  // Linux before 5.14
 }
 
-class Threads {
- public:
-  ~Threads() {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  template <typename Work>
-  void start(size_t count, const Work& work) {
-    for (size_t i = 0; i < count; ++i) threads_.emplace_back(work);
-  }
-
- private:
-  std::vector<std::thread> threads_;
-};
-
 }  // namespace
 
 void for_each_mapped(std::span<const std::span<const std::byte>> ranges, const std::function<void(size_t)>& visit) {
@@ -77,9 +63,11 @@ void for_each_mapped(std::span<const std::span<const std::byte>> ranges, const s
     }
   };
   {
-    Threads threads;
-    if (blocks.size() > ranges.size() || blocks.size() > kReadingThreads) threads.start(kReadingThreads, read_ahead);
-    threads.start(std::min(kReadingThreads, ranges.size()) - (ranges.empty() ? 0 : 1), visit_all);
+    std::vector<std::jthread> threads;  // they end with this block
+    if (blocks.size() > ranges.size() || blocks.size() > kReadingThreads) {
+      for (size_t i = 0; i < kReadingThreads; ++i) threads.emplace_back(read_ahead);
+    }
+    for (size_t i = 1; i < std::min(kReadingThreads, ranges.size()); ++i) threads.emplace_back(visit_all);
     visit_all();
   }
   if (failure.second) std::rethrow_exception(failure.second);

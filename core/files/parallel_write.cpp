@@ -47,11 +47,12 @@ class ParallelWrite {
 
   void run() {
     reserve();
-    std::vector<std::thread> threads;
     const int64_t blocks = (size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes;
-    for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) threads.emplace_back([this] { work(); });
-    work();
-    for (std::thread& thread : threads) thread.join();
+    {
+      std::vector<std::jthread> threads;  // they end with this block
+      for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) threads.emplace_back([this] { work(); });
+      work();
+    }
     if (failure_) std::rethrow_exception(failure_);
     check(::ftruncate(descriptor_, size_) == 0);  // the last block was rounded up
     check(::fsync(descriptor_) == 0 || errno == EINVAL);

@@ -86,7 +86,7 @@ struct Fp8Cast {
 
 // d = a b^T (+ d): the product of two quantized operands, dequantized, accumulated in float32. a [m, k], b [n, k]; d
 // [m, n] bfloat16 or float32. e4m3 with either format; e5m2 with e5m2 is refused. kTensor with kTensor, kRow with kRow,
-// 1x128 with 1x128 or 128x128. k and n multiples of 16 (128 where a scaling is blockwise).
+// 1x128 with 1x128 or 128x128. k and n multiples of 16; on GPUs of 128 where a scaling is blockwise.
 // fast_accumulation: the tensor cores' reduced-precision accumulation, twice the rate at long k; kTensor and kRow only.
 struct Fp8Matmul {
   Tensor d;

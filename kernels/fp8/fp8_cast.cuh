@@ -246,13 +246,6 @@ void launch_cast(const char* name, const Source& source, bool source_aligned, co
   launch(name, kernel, tiles(args.m, args.n), stream, source, args);
 }
 
-// Calls f.operator()<Format>().
-template <typename F>
-void with_format(DType dtype, F&& f) {
-  if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
-  f.template operator()<__NV_E5M2>();
-}
-
 // Makes a result of parts [m, n] and casts it; amax_out may be undefined.
 template <CastOf kWhat, typename Source>
 void make_and_cast(const char* name, const Source& source, bool source_aligned, const Fp8Cast& cast, int64_t m,

@@ -54,13 +54,6 @@ struct ScaleInvOp {
   }
 };
 
-// Calls f.operator()<kFormat>().
-template <typename F>
-void with_format(DType dtype, F&& f) {
-  if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
-  return f.template operator()<__NV_E5M2>();
-}
-
 }  // namespace
 
 void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream) {

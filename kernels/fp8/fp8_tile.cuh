@@ -366,6 +366,13 @@ __device__ void store_columns(uint8_t* out, const BytePatch& patch, const Place&
   }
 }
 
+// Calls f.operator()<Format>().
+template <typename F>
+void with_format(DType dtype, F&& f) {
+  if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
+  f.template operator()<__NV_E5M2>();
+}
+
 }  // namespace octavo::cuda
 
 #endif  // __CUDACC__

@@ -102,7 +102,7 @@ __device__ void measure(const AdamwStep<First, Second>& step, int64_t i, Magnitu
 template <int M, typename First, typename Second>
 __global__ void __launch_bounds__(kFlatThreads) adamw_kernel(const AdamwStep<First, Second> step, int64_t head) {
   Magnitude<float> largest;
-  if (step.skip != nullptr && *step.skip != 0) {
+  if (skips(step.skip)) {
     if (step.amax == nullptr) return;
     for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { measure<kCount>(step, i, largest); });
   } else {

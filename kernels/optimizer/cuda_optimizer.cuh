@@ -7,6 +7,9 @@
 
 namespace octavo::cuda {
 
+// kernels/optimizer/skip_update.h: whether a step changes nothing.
+__device__ inline bool skips(const float* skip) { return skip != nullptr && *skip != 0; }
+
 // What gradients are multiplied with, so that their norm is at most `grad_clip`; 1 where that is 0.
 __device__ inline float clip_factor(float grad_clip, const float* grad_sum_of_squares) {
   if (grad_clip <= 0) return 1.0f;

@@ -1,4 +1,5 @@
 #include "core/cuda_flat.cuh"
+#include "kernels/optimizer/cuda_optimizer.cuh"
 #include "kernels/optimizer/ema.h"
 
 namespace octavo::cuda {
@@ -13,7 +14,7 @@ struct EmaOp {
 
   template <int M>
   __device__ void operator()(int64_t i) const {
-    if (skip != nullptr && *skip != 0) return;
+    if (skips(skip)) return;
     float average[M];
     float values[M];
     load_floats(ema + i, average);

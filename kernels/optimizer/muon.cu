@@ -25,7 +25,7 @@ struct MomentumOp {
   template <int M>
   __device__ void operator()(int64_t i) const {
     float u[M] = {};
-    if (skip != nullptr && *skip != 0) {
+    if (skips(skip)) {
       store_floats(update + i, u);
       return;
     }
@@ -94,10 +94,10 @@ struct UpdateStep {
 };
 
 template <int M, typename Update>
-__device__ void update_elements(const UpdateStep<Update>& step, bool skips, int64_t i, Magnitude<float>& largest) {
+__device__ void update_elements(const UpdateStep<Update>& step, bool skipped, int64_t i, Magnitude<float>& largest) {
   float master[M];
   load_floats(step.master + i, master);
-  if (!skips) {
+  if (!skipped) {
     float update[M];
     load_floats(step.update + i, update);
 #pragma unroll
@@ -112,9 +112,10 @@ __device__ void update_elements(const UpdateStep<Update>& step, bool skips, int6
 template <int M, typename Update>
 __global__ void __launch_bounds__(kFlatThreads) update_kernel(const UpdateStep<Update> step, int64_t head) {
   Magnitude<float> largest;
-  const bool skips = step.skip != nullptr && *step.skip != 0;
-  if (skips && step.amax == nullptr) return;
-  for_flat_elements<M>(head, step.n, [&]<int kCount>(int64_t i) { update_elements<kCount>(step, skips, i, largest); });
+  const bool skipped = skips(step.skip);
+  if (skipped && step.amax == nullptr) return;
+  for_flat_elements<M>(head, step.n,
+                       [&]<int kCount>(int64_t i) { update_elements<kCount>(step, skipped, i, largest); });
   if (step.amax != nullptr) update_amax(step.amax, largest.float_bits());
 }
 

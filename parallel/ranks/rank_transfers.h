@@ -20,7 +20,7 @@ class RankTransfers {
   RankTransfers(const RankTransfers&) = delete;
   RankTransfers& operator=(const RankTransfers&) = delete;
 
-  // All parts, one after the other. Returns when the receiver has them.
+  // All parts, one after the other. Returns when they may be changed: all but the end is with the receiver.
   void send(int to, std::span<const std::span<const std::byte>> parts);
   // In place of that, for a receiver that would wait in vain.
   void send_failure(int to);
