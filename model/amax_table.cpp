@@ -41,14 +41,22 @@ void AmaxTable::collect(Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current_, .row = row_, .factor = factor_}, stream);
 }
 
+// Of a run's first step, whose earlier micro-batches its row of the history holds: all of them to current_.
+void AmaxTable::take_back_row(Stream& stream) {
+  if (uses_history_) return;
+  const Tensor row = history_.rows(row_, row_ + 1);
+  collect(stream);
+  stream.copy(current_, row);
+  stream.zero(row);
+}
+
+void AmaxTable::forget_micro_batches(Stream& stream) {
+  if (delayed()) take_back_row(stream);
+}
+
 void AmaxTable::end_step(const Tensor& skip, Communicator& communicator, Stream& stream) {
   if (!delayed()) return;
-  if (!uses_history_) {  // the row holds earlier micro-batches
-    const Tensor row = history_.rows(row_, row_ + 1);
-    collect(stream);
-    stream.copy(current_, row);
-    stream.zero(row);
-  }
+  take_back_row(stream);
   communicator.all_reduce_max(current_, stream);
   amax_history({.scaling = scaling_,
                 .history = history_,

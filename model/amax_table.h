@@ -46,6 +46,8 @@ class AmaxTable {
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
   // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is passed over.
   void end_step(const Tensor& skip, Communicator& communicator, Stream& stream);
+  // After micro-batches that are no step's, as those of a warm-up: nothing of them gets into the history.
+  void forget_micro_batches(Stream& stream);
   // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.
   bool uses_history() const { return uses_history_; }
 
@@ -62,6 +64,7 @@ class AmaxTable {
   Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
 
   void collect(Stream& stream);
+  void take_back_row(Stream& stream);
 
   int64_t linears_;
   Tensor current_;  // [slots] float32

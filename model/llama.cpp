@@ -58,22 +58,8 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
-  if (training()) {
-    if (!fsdp_->takes_tokens(ParameterLayout::kEmbedding)) {
-      d_embedding_ = parameters.full_gradient(parameters.layout().find("model.embed_tokens.weight"));
-    }
-    head_gradients_ = HeadParameters(gradients_of(parameters), parameters.layout(), config);
-    if (has_kv_copies(config, tensor_.size())) {
-      kv_copies_ = std::make_unique<KvCopies>(config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
-    }
-  }
-  const int64_t linears = static_cast<int64_t>(linears_.size()) * config.num_layers;
-  if (needs_amax(options.precision.linear)) {
-    amaxes_ = std::make_unique<AmaxTable>(options.precision, linears, arena);
-  }
-  if (is_fp8(options.precision.linear) && options.fp8_stats) {
-    fp8_stats_ = std::make_unique<Fp8StatsTable>(linears, arena);
-  }
+  if (training()) make_gradients(arena);
+  make_fp8_tables(arena);
   for (int64_t layer = 0; training() && layer < config.num_layers; ++layer) {
     recompute_.push_back(recompute_of(options.checkpointing, layer));
   }
@@ -89,6 +75,24 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (arena.planning()) return;
   stream.set_workspace(workspace_);
   upload_rope_table();
+}
+
+void Llama::make_gradients(Arena& arena) {
+  const ParameterLayout& layout = parameters_->layout();
+  if (!fsdp_->takes_tokens(ParameterLayout::kEmbedding)) {
+    d_embedding_ = parameters_->full_gradient(layout.find("model.embed_tokens.weight"));
+  }
+  head_gradients_ = HeadParameters(gradients_of(*parameters_), layout, options_.config);
+  if (has_kv_copies(options_.config, tensor_.size())) {
+    kv_copies_ = std::make_unique<KvCopies>(options_.config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
+  }
+}
+
+void Llama::make_fp8_tables(Arena& arena) {
+  const PrecisionConfig& precision = options_.precision;
+  const int64_t linears = static_cast<int64_t>(linears_.size()) * options_.config.num_layers;
+  if (needs_amax(precision.linear)) amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena);
+  if (is_fp8(precision.linear) && options_.fp8_stats) fp8_stats_ = std::make_unique<Fp8StatsTable>(linears, arena);
 }
 
 void Llama::make_scratch(Arena& arena) {
@@ -270,6 +274,7 @@ void Llama::warm_up(const MicroBatch& batch, bool several) {
   const Layers layers = layers_of_each_kind();
   forward_backward(batch, 0.0f, true, !several, layers);
   if (several) forward_backward(batch, 0.0f, false, true, layers);
+  if (amaxes_) amaxes_->forget_micro_batches(*stream_);
   fsdp_->weights_changed();  // so that a first step casts, and measures, all of them
 }
 

@@ -86,6 +86,8 @@ class Llama {
   Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
  private:
+  void make_gradients(Arena& arena);
+  void make_fp8_tables(Arena& arena);
   void make_scratch(Arena& arena);
   void make_block(int64_t layer, Arena& arena);
   BlockWeights make_weights(int64_t layer, Arena& arena);

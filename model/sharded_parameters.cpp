@@ -24,6 +24,29 @@ int64_t shard_elements(const ParameterUnit& unit, int64_t ranks) {
   return (unit.end - unit.begin + step - 1) / step * kParameterAlignment;
 }
 
+// Of `all` units. Two blocks and one table at a time are enough to bring the next while one is used; all of them where
+// they stay.
+std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
+  const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
+  const bool keep_weights = !sharding.reshard_after_forward;
+  const bool keep_gradients = sharding.accumulate_unsharded;
+  const Lifetime weights = keep_weights ? Lifetime::kRun : Lifetime::kBlock;
+  const Lifetime gradients = keep_gradients ? Lifetime::kStep : Lifetime::kBlock;
+  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1, .gradient_lifetime = gradients};
+  const FsdpPool tables{.name = "tables",
+                        .weight_slots = slots(keep_weights, 1),
+                        .gradient_slots = slots(keep_gradients, 1),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients,
+                        .weights_over = kBlocksPool};
+  const FsdpPool blocks{.name = "blocks",
+                        .weight_slots = slots(keep_weights, 2),
+                        .gradient_slots = slots(keep_gradients, 2),
+                        .weight_lifetime = weights,
+                        .gradient_lifetime = gradients};
+  return {norms, tables, blocks};
+}
+
 // Rows of a table in a shard: all of them whole, and as many elements as those of other units are a multiple of.
 int64_t shard_rows(int64_t rows, int64_t columns, int64_t ranks) {
   const int64_t multiple = kParameterAlignment / std::gcd(kParameterAlignment, columns);
@@ -78,28 +101,10 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
   }
   find_pieces(groups.rank());
   master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
-
-  // Two blocks and one table at a time are enough to bring the next while one is used; all of them where they stay.
-  const auto all = static_cast<int64_t>(layout.units().size());
-  const auto slots = [&](bool keep, int64_t few) { return keep ? all : few; };
-  const bool keep_weights = !sharding.reshard_after_forward;
-  const bool keep_gradients = sharding.accumulate_unsharded;
-  const Lifetime weights = keep_weights ? Lifetime::kRun : Lifetime::kBlock;
-  const Lifetime gradients = keep_gradients ? Lifetime::kStep : Lifetime::kBlock;
-  const FsdpPool norms{.name = "norms", .weight_slots = all, .gradient_slots = 1, .gradient_lifetime = gradients};
-  const FsdpPool tables{.name = "tables",
-                        .weight_slots = slots(keep_weights, 1),
-                        .gradient_slots = slots(keep_gradients, 1),
-                        .weight_lifetime = weights,
-                        .gradient_lifetime = gradients,
-                        .weights_over = kBlocksPool};
-  const FsdpPool blocks{.name = "blocks",
-                        .weight_slots = slots(keep_weights, 2),
-                        .gradient_slots = slots(keep_gradients, 2),
-                        .weight_lifetime = weights,
-                        .gradient_lifetime = gradients};
-  FsdpOptions options{
-      .units = {}, .pools = {norms, tables, blocks}, .groups = groups, .gradients = mode == LlamaMode::kTraining};
+  FsdpOptions options{.units = {},
+                      .pools = pools_of(sharding, static_cast<int64_t>(layout.units().size())),
+                      .groups = groups,
+                      .gradients = mode == LlamaMode::kTraining};
   for (size_t u = 0; u < layout.units().size(); ++u) {
     const ParameterUnit& unit = layout.units()[u];
     const DType dtype = traveling_dtype(unit);
@@ -177,10 +182,13 @@ std::vector<Tensor> ShardedParameters::counted_gradients() const {
   return counted;
 }
 
-void ShardedParameters::finish_gradients(Communicator* tensor, Stream& stream) {
+void ShardedParameters::finish_gradients(const ParameterRanks& ranks, Stream& stream) {
   fsdp_->finish_reductions();
-  if (tensor == nullptr) return;
-  tensor->all_reduce_sum(fsdp_->gradient_shard(ParameterLayout::kNorms), stream, "gradients of norms");
+  if (ranks.tensor == nullptr || ranks.tensor->size() == 1) return;
+  const Tensor& norms = fsdp_->gradient_shard(ParameterLayout::kNorms);
+  ranks.tensor->all_reduce_sum(norms, stream, "gradients of norms");
+  // Each copy has summed, perhaps in an order of its own: they take one of their results.
+  if (ranks.replicate != nullptr) ranks.replicate->all_reduce_max(norms, stream, "gradients of norms");
 }
 
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {

@@ -38,10 +38,11 @@ struct EmbeddingSharding {
 // The table whose gradient is exchanged as that of the tokens; none where reducing it whole is as good or has to be.
 std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 
-// The ranks that together hold one copy of the parameters; null: one.
+// The ranks that together hold one copy of the parameters, and those with other copies; null: one.
 struct ParameterRanks {
   Communicator* shard = nullptr;
   Communicator* tensor = nullptr;
+  Communicator* replicate = nullptr;  // whose parts equal this rank's to the bit
 };
 
 // A stretch of one parameter that lies in this rank's shard.
@@ -88,9 +89,10 @@ class ShardedParameters {
   // The piece's place among the weights that travel; undefined where that is the master weight itself.
   Tensor weight(const ParameterPiece& piece) const;
 
-  // Waits for the reductions of the last micro-batch and completes what they leave: a rank of the tensor-parallel group
-  // `tensor` (null: one) has the gradients of the norms from its share of the tokens alone; they are summed in float32.
-  void finish_gradients(Communicator* tensor, Stream& stream);
+  // Waits for the reductions of the last micro-batch and completes what they leave: a rank of ranks.tensor has the
+  // gradients of the norms from its share of the tokens alone; they are summed in float32, to the same bits in every
+  // copy.
+  void finish_gradients(const ParameterRanks& ranks, Stream& stream);
 
   // The master weights have changed, and casts.amaxes has those of this rank's pieces: they are made global, the FP8
   // shards are cast with them, and full weights are gathered anew.

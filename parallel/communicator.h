@@ -64,7 +64,8 @@ class Communicator {
   void send_receive(const Tensor& out, int from, const Tensor& in, int to, Stream& stream, const char* what = "");
   // tensor = the sum over ranks, in place; float32 or bfloat16.
   void all_reduce_sum(const Tensor& tensor, Stream& stream, const char* what = "");
-  // tensor = the largest of each element over ranks, in place; float32.
+  // tensor = the largest of each element over ranks, in place; float32, compared by its bits as unsigned integers: of
+  // magnitudes (amaxes, scales) the largest, above which NaN is; of any numbers one that some rank has.
   void all_reduce_max(const Tensor& tensor, Stream& stream, const char* what = "");
 
   // Lets NCCL reach memory from allocate_for_collectives() without its own buffers (ParallelConfig::nccl_memory). A

@@ -101,7 +101,7 @@ class MpiCommunicator final : public Communicator {
     float* data = tensor.data<float>();
     for (int64_t begin = 0; begin < tensor.numel(); begin += kChunk) {
       const int count = as_int(std::min(kChunk, tensor.numel() - begin));
-      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_FLOAT, MPI_MAX, comm_.get()), "MPI_Allreduce");
+      check(MPI_Allreduce(MPI_IN_PLACE, data + begin, count, MPI_UINT32_T, MPI_MAX, comm_.get()), "MPI_Allreduce");
     }
   }
 

@@ -196,7 +196,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void do_all_reduce_max(const Tensor& tensor, Stream& stream) override {
-    all_reduce(tensor, ncclFloat32, ncclMax, stream);
+    all_reduce(tensor, ncclUint32, ncclMax, stream);
   }
 
   void after_queueing(const Collective& collective, Stream& stream) override { queue_->push(collective, stream); }

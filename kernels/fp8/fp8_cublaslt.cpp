@@ -69,7 +69,7 @@ ProductPlan make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream
       fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
                   p.shape.k, dtype_name(p.shape.a_dtype), scaling_name(p.a_scaling), dtype_name(p.shape.b_dtype),
                   scaling_name(p.b_scaling), dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
-  choose_algorithm(plan, {p.alignment, p.workspace_bytes}, description, stream);
+  choose_algorithm(plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
   return plan;
 }
 

@@ -10,10 +10,10 @@
 //   d_W [out, in] float32 += d_y^T x     transpose_a, accumulate
 //
 // On GPUs cuBLASLt runs it: on the first call with a shape, candidate algorithms are timed on scratch operands and the
-// fastest is kept (a deterministic stream takes the first candidate without split-K instead), so make one call of every
-// shape before the first step. Dimensions and pointers are best multiples of 16 bytes; any are allowed.
-// On the CPU kernels/matmul/sgemm.h computes in float32 (bfloat16 operands are widened in the workspace). Queued on
-// `stream`.
+// fastest is kept (a deterministic stream, or a `reproducible` product, takes the first candidate without split-K
+// instead), so make one call of every shape before the first step. Dimensions and pointers are best multiples of 16
+// bytes; any are allowed. On the CPU kernels/matmul/sgemm.h computes in float32 (bfloat16 operands are widened in the
+// workspace). Queued on `stream`.
 #pragma once
 
 #include <string>
@@ -28,7 +28,9 @@ struct Matmul {
   Tensor b;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool accumulate = false;      // d += instead of d =
+  bool accumulate = false;  // d += instead of d =
+  // The same bits on every rank with such a GPU, however the candidates' times fall.
+  bool reproducible = false;
   const char* name = "matmul";  // for the profile, a string literal
 };
 void matmul(const Matmul& args, Stream& stream);

@@ -25,7 +25,7 @@ ProductPlan make_plan(const Problem& p, Stream& stream) {
   ProductPlan plan(p.shape);
   const std::string description = fmt::format("a {} x {} x {} product of {} into {}", p.shape.m, p.shape.n, p.shape.k,
                                               dtype_name(p.shape.a_dtype), dtype_name(p.shape.d_dtype));
-  choose_algorithm(plan, {p.alignment, p.workspace_bytes}, description, stream);
+  choose_algorithm(plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
   return plan;
 }
 
@@ -49,7 +49,7 @@ void matmul(const Matmul& args, Stream& stream) {
                                   .d_dtype = args.d.dtype()},
                         .alignment = common_alignment(pointers),
                         .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
-                        .deterministic = stream.deterministic(),
+                        .deterministic = stream.deterministic() || args.reproducible,
                         .multiprocessors = stream.product_multiprocessors()};
   if (problem.shape.m == 0 || problem.shape.n == 0) return;
   auto& plans = stream.state<MatmulPlans>().plans;

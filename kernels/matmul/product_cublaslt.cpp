@@ -329,7 +329,7 @@ void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std:
     plan.algorithm = candidate.algo;
     plan.workspace_bytes = candidate.workspaceSize;
   };
-  if (stream.deterministic()) {
+  if (limits.deterministic) {
     return use(find_candidates(handle, plan, limits, description, true).front());
   }
   const std::string problem = fmt::format(

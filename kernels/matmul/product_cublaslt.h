@@ -1,4 +1,4 @@
-// What the matrix products that cuBLASLt runs share (matmul_cublaslt.cpp, fp8_matmul_cublaslt.cpp): owned handles,
+// What the matrix products that cuBLASLt runs share (matmul_cublaslt.cpp, fp8_cublaslt.cpp): owned handles,
 // layouts, and the choice of the fastest algorithm, timed once for each kind of product.
 //
 // cuBLASLt thinks in column-major matrices: a row-major [r, c] matrix is, byte for byte, a column-major [c, r] one with
@@ -88,14 +88,15 @@ struct ProductPlan {
 struct ProductLimits {
   uint32_t alignment = 0;  // bytes, of the least aligned of a, b and d
   int64_t workspace_bytes = 0;
+  bool deterministic = false;
 };
 
 // Sets the plan's algorithm and workspace: what the stream's TunedAlgorithms have for it, or else the fastest of the
-// library's candidates on random operands of the real size, which those then have; on a deterministic stream the first
-// candidate without split-K. Operands that do not fit are cut to a part of their rows; where there is no room even for
-// that, the first candidate is taken and TunedAlgorithms told. Waits for the GPU and allocates for the time it takes.
-// `description`: all that decides how fast the algorithms are, but for what plan.shape and limits say. Throws, with it,
-// when the library has no algorithm.
+// library's candidates on random operands of the real size, which those then have; where the limits say deterministic
+// the first candidate without split-K. Operands that do not fit are cut to a part of their rows; where there is no room
+// even for that, the first candidate is taken and TunedAlgorithms told. Waits for the GPU and allocates for the time it
+// takes. `description`: all that decides how fast the algorithms are, but for what plan.shape and limits say. Throws,
+// with it, when the library has no algorithm.
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream);
 
 // Queues the product.

@@ -171,7 +171,6 @@ void Muon::orthogonalize(const WholeMatrix& matrix, const Tensor& block, Stream&
 
 // On what is in x_; the other one takes turns with it.
 void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
-  constexpr const char* kName = "newton_schulz";
   const int64_t n = matrix.smaller();
   const bool wide = matrix.rows <= matrix.columns;
   const Tensor gram = as_matrix(gram_, n, n);
@@ -179,10 +178,15 @@ void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
   for (int i = 0; i < kNewtonSchulzSteps; ++i) {
     const Tensor x = as_matrix(x_, matrix.rows, matrix.columns);
     const Tensor next = as_matrix(next_x_, matrix.rows, matrix.columns);
-    matmul({.d = gram, .a = x, .b = x, .transpose_a = !wide, .transpose_b = wide, .name = kName}, stream);
-    matmul({.d = square, .a = gram, .b = gram, .name = kName}, stream);
+    const auto product = [&](Matmul args) {
+      args.reproducible = ranks_.replicate != nullptr;
+      args.name = "newton_schulz";
+      matmul(args, stream);
+    };
+    product({.d = gram, .a = x, .b = x, .transpose_a = !wide, .transpose_b = wide});
+    product({.d = square, .a = gram, .b = gram});
     muon_polynomial({.gram = gram, .square = square}, stream);
-    matmul({.d = next, .a = wide ? gram : x, .b = wide ? x : gram, .name = kName}, stream);
+    product({.d = next, .a = wide ? gram : x, .b = wide ? x : gram});
     std::swap(x_, next_x_);
   }
 }

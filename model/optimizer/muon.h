@@ -8,9 +8,9 @@
 //   3. iterates on the matrices of the round that it owns, in precision.compute, and clears the others;
 //   4. sums over the tensor axis and then the shard axis, each rank keeping its slice: one rank's numbers and zeros;
 //   5. updates its weights.
-// Copies (the replicate axis) each do all of it. A rank receives what a gather of the weights and a reduction of the
-// gradients in precision.compute do; the alternative without step 4, every rank iterating on all matrices, costs as
-// many times the FLOPs as there are ranks.
+// Copies (the replicate axis) each do all of it, with products that give each the same bits. A rank receives what a
+// gather of the weights and a reduction of the gradients in precision.compute do; the alternative without step 4, every
+// rank iterating on all matrices, costs as many times the FLOPs as there are ranks.
 #pragma once
 
 #include <vector>

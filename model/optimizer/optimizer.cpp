@@ -121,13 +121,17 @@ void Optimizer::find_segments() {
 }
 
 void Optimizer::measure_gradients(Stream& stream) {
-  parameters_->finish_gradients(ranks_.tensor, stream);
+  parameters_->finish_gradients(ranks_, stream);
   stream.zero(grad_sum_of_squares_);
   for (const Tensor& gradients : counted_gradients_) {
     sum_of_squares({.out = grad_sum_of_squares_, .x = gradients}, stream);
   }
   for (Communicator* group : {ranks_.shard, ranks_.tensor}) {
     if (group != nullptr) group->all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
+  }
+  // Copies that clipped by other last bits would part.
+  if (ranks_.replicate != nullptr) {
+    ranks_.replicate->all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
   }
 }
 

@@ -71,8 +71,9 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
 std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false) {
   TinyLlama model(options_of(recipe, checkpointing));
   Llama& llama = model.llama();
-  OwnedBatch zeros(kShape.tokens());
-  if (warm) llama.warm_up(zeros.views(), true);
+  std::mt19937_64 others(8);
+  OwnedBatch other = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, others);  // larger in places
+  if (warm) llama.warm_up(other.views(), true);
   std::mt19937_64 generator(7);
   std::vector<float> numbers;
   const auto add = [&](const Tensor& values) {

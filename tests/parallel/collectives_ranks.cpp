@@ -1,6 +1,7 @@
 // The collectives on tensors. Every rank knows what the others hold, so that it can work out the result by itself.
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -223,18 +224,39 @@ TEST_P(Collectives, AllReduceSum) {
 }
 
 TEST_P(Collectives, AllReduceMax) {
+  const auto magnitudes = [](int rank, int64_t n) {
+    Bytes terms = random_terms(rank, DType::kFloat32, n);
+    const std::span<float> numbers(reinterpret_cast<float*>(terms.data()), static_cast<size_t>(n));
+    for (float& x : numbers) x = std::abs(x);
+    return terms;
+  };
   for (const int64_t n : {1, 10007}) {
     DeviceArray values(stream_, DType::kFloat32, n);
-    values.write(random_terms(rank_, DType::kFloat32, n));
+    values.write(magnitudes(rank_, n));
     communicator_->all_reduce_max(values.tensor(), stream_, "values");
-    std::vector<float> expected(static_cast<size_t>(n), -INFINITY);
+    std::vector<float> expected(static_cast<size_t>(n), 0);
     for (int r = 0; r < size_; ++r) {
-      const Bytes terms = random_terms(r, DType::kFloat32, n);
+      const Bytes terms = magnitudes(r, n);
       for (size_t i = 0; i < expected.size(); ++i) {
         expected[i] = std::max(expected[i], reinterpret_cast<const float*>(terms.data())[i]);
       }
     }
     EXPECT_EQ(std::memcmp(values.read().data(), expected.data(), expected.size() * sizeof(float)), 0);
+  }
+}
+
+// Whichever rank has it.
+TEST_P(Collectives, NanWinsAllReduceMax) {
+  for (int with_nan = 0; with_nan < size_; ++with_nan) {
+    DeviceArray values(stream_, DType::kFloat32, 2);
+    const float numbers[] = {rank_ == with_nan ? NAN : 3.0f, rank_ == with_nan ? 1.0f : INFINITY};
+    const auto* bytes = reinterpret_cast<const char*>(numbers);
+    values.write(Bytes(bytes, bytes + sizeof(numbers)));
+    communicator_->all_reduce_max(values.tensor(), stream_, "values");
+    const Bytes found = values.read();
+    const auto* largest = reinterpret_cast<const float*>(found.data());
+    EXPECT_TRUE(std::isnan(largest[0]));
+    EXPECT_EQ(largest[1], size_ == 1 ? 1.0f : INFINITY);
   }
 }
 
