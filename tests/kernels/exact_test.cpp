@@ -12,7 +12,7 @@
 #include "tests/kernels/attention/exact_sdpa.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::exact_test {
 namespace {
 
 TEST(CompareElements, UnitsInTheLastPlace) {
@@ -336,4 +336,4 @@ TEST(ExactSdpaTest, RoundedToBFloat16) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::exact_test

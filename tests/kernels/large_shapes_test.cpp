@@ -11,7 +11,7 @@
 #include "kernels/math/reduce.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::large_shapes_test {
 namespace {
 
 constexpr int64_t kMany = int64_t{1} << 31;
@@ -161,4 +161,4 @@ TEST_F(LargeShapes, CachedAttention) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::large_shapes_test

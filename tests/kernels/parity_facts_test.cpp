@@ -5,7 +5,7 @@
 #include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_facts_test {
 namespace {
 
 class CudaFactsTest : public ParityTest {};
@@ -28,4 +28,4 @@ TEST_F(CudaFactsTest, PeerAccessIsMutual) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_facts_test

@@ -9,7 +9,7 @@
 #include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_large_shapes_test {
 namespace {
 
 constexpr int64_t kRows = 4;
@@ -140,4 +140,4 @@ TEST_F(LargeShapesParity, Product) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_large_shapes_test

@@ -5,7 +5,7 @@
 #include "kernels/matmul/matmul.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_repeat_test {
 namespace {
 
 TEST_F(ParityTest, RepeatedOpsRunAsOftenAsTheyAreQueued) {
@@ -65,4 +65,4 @@ TEST_F(ParityTest, RepeatedProducts) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_repeat_test

@@ -9,7 +9,7 @@
 #include "kernels/layers/rms_norm.h"
 #include "kernels/layers/swiglu.h"
 
-namespace octavo {
+namespace octavo::parity_test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Ops, ComputeDtypeParity, ::testing::Values(DType::kFloat32, DType::kBFloat16),
@@ -422,4 +422,4 @@ TEST_P(AmaxParity, RopeAndSwiglu) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_test

@@ -6,7 +6,7 @@
 #include "parallel/ranks/process_group.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::activation_checkpointing_test {
 namespace {
 
 using Mode = ActivationCheckpointing::Mode;
@@ -153,4 +153,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::activation_checkpointing_test

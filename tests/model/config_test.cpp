@@ -8,7 +8,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::config_test {
 namespace {
 
 TEST(ModelPresets, HaveThePublishedShapes) {
@@ -96,4 +96,4 @@ TEST(ModelConfig, EqualityLooksAtEveryField) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::config_test

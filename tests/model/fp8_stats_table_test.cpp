@@ -6,7 +6,7 @@
 #include "parallel/ranks/process_group.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_stats_table_test {
 namespace {
 
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
@@ -169,4 +169,4 @@ TEST_F(DelayedStats, WhatOutgrowsItsHistorySaturates) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_stats_table_test

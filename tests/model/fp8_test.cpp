@@ -5,7 +5,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_test {
 namespace {
 
 const BatchShape kShape{.micro_batch_size = 2, .seq_len = 64};
@@ -212,4 +212,4 @@ TEST(LinearLayer, TakesOperandsThatTheirKernelsCast) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_test

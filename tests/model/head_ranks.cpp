@@ -8,7 +8,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::head_ranks {
 namespace {
 
 constexpr int64_t kTokens = 96;
@@ -110,4 +110,4 @@ TEST_F(HeadRanks, Fp8EqualsTheHeadAlone) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::head_ranks

@@ -4,7 +4,7 @@
 #include "kernels/layers/cross_entropy.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::head_test {
 namespace {
 
 constexpr BatchShape kShape{.micro_batch_size = 1, .seq_len = 13};
@@ -193,4 +193,4 @@ TEST(Head, LogitsOfALargeVocabularyNeverExistWhole) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::head_test

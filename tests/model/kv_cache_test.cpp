@@ -4,7 +4,7 @@
 
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::kv_cache_test {
 namespace {
 
 LlamaOptions inference(const ModelConfig& config, const BatchShape& shape, DType compute, KvCache* cache = nullptr) {
@@ -144,4 +144,4 @@ TEST(KvCache, IsForInferenceWithoutFp8) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::kv_cache_test

@@ -5,7 +5,7 @@
 #include "model/kv_copies.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::kv_copies_ranks {
 namespace {
 
 ModelConfig config_with_kv_heads(int64_t num_kv_heads) {
@@ -102,4 +102,4 @@ TEST_P(KvCopiesRanks, EachCopyBecomesTheSumOfAll) {
 INSTANTIATE_ON_DEVICES(KvCopiesRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::kv_copies_ranks

@@ -15,7 +15,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::linear_layer_ranks {
 namespace {
 
 struct Recipe {
@@ -267,4 +267,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, LinearLayerRanks,
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::linear_layer_ranks

@@ -2,7 +2,7 @@
 #include "core/profiler.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::llama_test {
 namespace {
 
 constexpr BatchShape kShape{.micro_batch_size = 2, .seq_len = 9};
@@ -227,4 +227,4 @@ TEST(Llama, ThePlanIsWhatItAllocates) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::llama_test

@@ -10,7 +10,7 @@
 #include "model/sharded_parameters.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::parameters_test {
 namespace {
 
 // Nothing divides anything: hidden, widths and the vocabulary are odd or prime.
@@ -282,4 +282,4 @@ TEST(ExchangedTable, IsNoneWhereTheWholeIsAsGood) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parameters_test

@@ -4,7 +4,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::quantize_part_ranks {
 namespace {
 
 class QuantizePartRanks : public RanksTest {};
@@ -54,4 +54,4 @@ TEST_F(QuantizePartRanks, ColumnsOfTokensThatRanksShare) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::quantize_part_ranks

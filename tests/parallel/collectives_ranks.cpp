@@ -6,7 +6,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::collectives_ranks {
 namespace {
 
 constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kBFloat16,   DType::kInt32,
@@ -283,4 +283,4 @@ TEST_P(Collectives, TensorsThatDoNotFit) {
 INSTANTIATE_ON_DEVICES(Collectives);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::collectives_ranks

@@ -3,7 +3,7 @@
 #include "parallel/context_group.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::context_group_ranks {
 namespace {
 
 class ContextGroupRanks : public DeviceRanksTest {
@@ -72,4 +72,4 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
 INSTANTIATE_ON_DEVICES(ContextGroupRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::context_group_ranks

@@ -6,7 +6,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::control_ranks {
 namespace {
 
 using ControlMessages = RanksTest;
@@ -139,4 +139,4 @@ TEST_F(ControlMessages, GatherGoesToTheRootAlone) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::control_ranks

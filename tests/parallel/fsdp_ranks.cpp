@@ -6,7 +6,7 @@
 #include "parallel/fsdp.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::fsdp_ranks {
 namespace {
 
 class FsdpRanks : public DeviceRanksTest {
@@ -99,4 +99,4 @@ TEST_P(FsdpRanks, CopiesSumFloat32Exactly) {
 INSTANTIATE_ON_DEVICES(FsdpRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fsdp_ranks

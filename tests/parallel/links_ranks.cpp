@@ -6,7 +6,7 @@
 #include "parallel/links.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::links_ranks {
 namespace {
 
 class LinksRanks : public DeviceRanksTest {};
@@ -39,4 +39,4 @@ TEST_P(LinksRanks, EveryLinkIsMeasuredOnce) {
 INSTANTIATE_ON_DEVICES(LinksRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::links_ranks

@@ -5,7 +5,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::mesh_ranks {
 namespace {
 
 class MeshRanks : public DeviceRanksTest {
@@ -130,4 +130,4 @@ TEST_P(MeshRanks, FewMultiprocessors) {
 INSTANTIATE_ON_DEVICES(MeshRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::mesh_ranks

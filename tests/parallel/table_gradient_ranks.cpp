@@ -9,7 +9,7 @@
 #include "parallel/table_gradient.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::table_gradient_ranks {
 namespace {
 
 struct Sizes {
@@ -216,4 +216,4 @@ TEST_P(TableGradients, AreUnitsOfFsdp) {
 INSTANTIATE_ON_DEVICES(TableGradients);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::table_gradient_ranks

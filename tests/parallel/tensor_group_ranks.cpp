@@ -7,7 +7,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::tensor_group_ranks {
 namespace {
 
 constexpr int64_t kShare = 96;  // tokens of a rank
@@ -245,4 +245,4 @@ TEST_P(TensorGroupRanks, WhatDoesNotFit) {
 INSTANTIATE_ON_DEVICES(TensorGroupRanks);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::tensor_group_ranks

@@ -12,7 +12,7 @@
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::corruption_check_ranks {
 namespace {
 
 constexpr int64_t kSteps = 3;
@@ -263,4 +263,4 @@ TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::corruption_check_ranks

@@ -12,7 +12,7 @@
 #include "tests/app/run/mesh_draw.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::mesh_draws_ranks {
 namespace {
 
 constexpr int64_t kSteps = 3;
@@ -371,4 +371,4 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
 INSTANTIATE_ON_DEVICES(MeshDraws);
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::mesh_draws_ranks

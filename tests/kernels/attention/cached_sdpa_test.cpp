@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::cached_sdpa_test {
 namespace {
 
 class CachedSdpaTest : public OpTest {
@@ -148,4 +148,4 @@ TEST_P(CachedSdpaTest, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::cached_sdpa_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::context_sdpa_test {
 namespace {
 
 struct Case {
@@ -202,4 +202,4 @@ TEST_P(ContextSdpaTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::context_sdpa_test

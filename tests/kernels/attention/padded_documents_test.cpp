@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace octavo {
+namespace octavo::padded_documents_test {
 namespace {
 
 TEST(DocumentsTest, AreListedLongestFirst) {
@@ -88,4 +88,4 @@ TEST(PaddedDocumentsTest, TensorsLieApart) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::padded_documents_test

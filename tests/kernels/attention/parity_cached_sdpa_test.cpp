@@ -5,7 +5,7 @@
 #include "kernels/attention/cached_sdpa.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_cached_sdpa_test {
 namespace {
 
 class CachedSdpaParity : public ComputeDtypeParity {
@@ -127,4 +127,4 @@ TEST_P(CachedSdpaParity, FarScores) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_cached_sdpa_test

@@ -2,7 +2,7 @@
 #include "kernels/attention/context_sdpa.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_context_sdpa_test {
 namespace {
 
 class ContextSdpaParity : public ParityTest {
@@ -82,4 +82,4 @@ TEST_F(ContextSdpaParity, PiecesOfSeveralTiles) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_context_sdpa_test

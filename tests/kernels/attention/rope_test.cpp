@@ -5,7 +5,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::rope_test {
 namespace {
 
 class RopeTest : public OpTest {};
@@ -155,4 +155,4 @@ TEST(RopeTable, Llama31Scaling) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::rope_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::sdpa_test {
 namespace {
 
 class SdpaTest : public OpTest {
@@ -205,4 +205,4 @@ TEST(SdpaSupport, GpusHaveThreeHeadSizesInBfloat16) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::sdpa_test

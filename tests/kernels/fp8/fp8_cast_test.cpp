@@ -10,7 +10,7 @@
 #include "kernels/layers/swiglu.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_cast_test {
 namespace {
 
 struct Size {
@@ -227,4 +227,4 @@ TEST_P(Fp8CastTest, WrongArgumentsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_cast_test

@@ -5,7 +5,7 @@
 #include "kernels/fp8/fp8.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_row_amaxes_test {
 namespace {
 
 // rows and columns of one x [m, n], kRow.
@@ -146,4 +146,4 @@ TEST_P(Fp8RowAmaxesTest, WrongArgumentsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_row_amaxes_test

@@ -5,7 +5,7 @@
 #include "kernels/fp8/fp8.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_shard_test {
 namespace {
 
 constexpr DType kFormats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
@@ -138,4 +138,4 @@ TEST_P(Fp8ShardTest, WrongArgumentsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_shard_test

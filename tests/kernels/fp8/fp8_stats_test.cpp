@@ -5,7 +5,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_stats_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -277,4 +277,4 @@ TEST_P(Fp8StatsTest, WrongArgumentsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_stats_test

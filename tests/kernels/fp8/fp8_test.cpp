@@ -5,7 +5,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::fp8_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -431,4 +431,4 @@ TEST_P(Fp8Test, WrongProductsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::fp8_test

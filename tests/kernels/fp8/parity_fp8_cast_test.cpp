@@ -10,7 +10,7 @@
 #include "kernels/layers/swiglu.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_fp8_cast_test {
 namespace {
 
 // The tensors of a cast of a matrix [m, n].
@@ -271,4 +271,4 @@ TEST_P(Fp8CastParity, Rope) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_fp8_cast_test

@@ -3,7 +3,7 @@
 #include "kernels/fp8/fp8_stats.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_fp8_stats_test {
 namespace {
 
 constexpr Scaling kScalings[] = {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128};
@@ -136,4 +136,4 @@ TEST_P(Fp8StatsParity, Zeros) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_fp8_stats_test

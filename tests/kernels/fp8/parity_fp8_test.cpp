@@ -3,7 +3,7 @@
 #include "kernels/fp8/fp8.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_fp8_test {
 namespace {
 
 constexpr Scaling kScalings[] = {Scaling::kTensor, Scaling::kRow, Scaling::kBlock1x128, Scaling::kBlock128x128};
@@ -358,4 +358,4 @@ TEST_P(Fp8MatmulParity, Deterministic) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_fp8_test

@@ -5,7 +5,7 @@
 #include "kernels/math/sum_terms.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_shard_test {
 namespace {
 
 constexpr DType kFormats[] = {DType::kFloat8E4M3, DType::kFloat8E5M2};
@@ -120,4 +120,4 @@ TEST_F(ParityTest, Fp8ScaleInv) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_shard_test

@@ -5,7 +5,7 @@
 #include "kernels/layers/cross_entropy.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::cross_entropy_parallel_test {
 namespace {
 
 constexpr float kScale = 0.37f;
@@ -256,4 +256,4 @@ TEST_P(CrossEntropyParallelTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::cross_entropy_parallel_test

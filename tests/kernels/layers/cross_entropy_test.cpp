@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::cross_entropy_test {
 namespace {
 
 class CrossEntropyTest : public OpTest {};
@@ -232,4 +232,4 @@ TEST_P(CrossEntropyTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::cross_entropy_test

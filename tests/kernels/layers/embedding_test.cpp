@@ -5,7 +5,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::embedding_test {
 namespace {
 
 class EmbeddingTest : public OpTest {
@@ -118,4 +118,4 @@ TEST_P(EmbeddingTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::embedding_test

@@ -2,7 +2,7 @@
 #include "kernels/layers/cross_entropy_parallel.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_cross_entropy_parallel_test {
 namespace {
 
 constexpr int64_t kRanks = 3;
@@ -172,4 +172,4 @@ TEST_P(CrossEntropyParallelParity, ShowsNanAndInfinity) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_cross_entropy_parallel_test

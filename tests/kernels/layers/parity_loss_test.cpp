@@ -10,7 +10,7 @@
 #include "kernels/optimizer/ema.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_loss_test {
 namespace {
 
 // ---- Cross entropy
@@ -402,4 +402,4 @@ TEST(DeviceMemoryParity, IsZeroedBeforeItIsHandedOut) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_loss_test

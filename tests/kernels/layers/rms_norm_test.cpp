@@ -2,7 +2,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::rms_norm_test {
 namespace {
 
 class RmsNormTest : public OpTest {};
@@ -209,4 +209,4 @@ TEST_P(RmsNormTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::rms_norm_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::swiglu_test {
 namespace {
 
 class SwigluTest : public OpTest {};
@@ -150,4 +150,4 @@ TEST_P(SwigluTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::swiglu_test

@@ -5,7 +5,7 @@
 #include "kernels/math/random_numbers.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::bit_hash_test {
 namespace {
 
 class BitHashTest : public OpTest {
@@ -120,4 +120,4 @@ TEST_P(BitHashTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::bit_hash_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::cast_test {
 namespace {
 
 // The parameter is the dtype of the input.
@@ -31,4 +31,4 @@ TEST_P(CastTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::cast_test

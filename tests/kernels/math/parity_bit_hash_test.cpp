@@ -3,7 +3,7 @@
 #include "kernels/math/bit_hash.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_bit_hash_test {
 namespace {
 
 TEST_F(ParityTest, BitHash) {
@@ -53,4 +53,4 @@ TEST_F(ParityTest, BitHashRate) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_bit_hash_test

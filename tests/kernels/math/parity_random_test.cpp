@@ -3,7 +3,7 @@
 #include "kernels/math/random_normal.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_random_test {
 namespace {
 
 TEST_F(ParityTest, RandomNormal) {
@@ -31,4 +31,4 @@ TEST_F(ParityTest, RandomNormal) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_random_test

@@ -8,7 +8,7 @@
 #include "kernels/math/random_numbers.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::random_normal_test {
 namespace {
 
 constexpr uint64_t kKey = 0x0123456789abcdefull;
@@ -182,4 +182,4 @@ TEST(RandomNormalTest, RefusesPartsThatOverlap) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::random_normal_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::reduce_test {
 namespace {
 
 class ReduceTest : public OpTest {
@@ -79,4 +79,4 @@ TEST_P(ReduceTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::reduce_test

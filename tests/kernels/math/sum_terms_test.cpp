@@ -2,7 +2,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::sum_terms_test {
 namespace {
 
 // The parameter is the dtype of the terms.
@@ -57,4 +57,4 @@ TEST_P(SumTermsTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::sum_terms_test

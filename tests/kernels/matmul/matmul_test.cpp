@@ -4,7 +4,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::matmul_test {
 namespace {
 
 class MatmulTest : public OpTest {};
@@ -69,4 +69,4 @@ TEST_P(MatmulTest, WrongShapesThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::matmul_test

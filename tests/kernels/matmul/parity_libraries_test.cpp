@@ -6,7 +6,7 @@
 #include "tests/kernels/attention/exact_sdpa.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_libraries_test {
 namespace {
 
 // ---- Matrix products
@@ -331,4 +331,4 @@ TEST_F(SdpaParity, RefusesWhatItHasNoKernelFor) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_libraries_test

@@ -4,13 +4,13 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::sgemm_test {
 namespace {
 
 class SgemmTest : public OpTest {};
 INSTANTIATE_TEST_SUITE_P(Cpu, SgemmTest, testing::Values(DType::kFloat32));
 
-float* floats(const Tensor& x) { return x.data<float>(); }
+float* memory(const Tensor& x) { return x.data<float>(); }
 
 // Columns of wider rows, as attention multiplies its heads.
 TEST_P(SgemmTest, RowsApartAndAlpha) {
@@ -28,7 +28,7 @@ TEST_P(SgemmTest, RowsApartAndAlpha) {
               .ldb = 31,
               .ldd = 17,
               .alpha = 0.5f},
-             floats(d), floats(a), floats(b));
+             memory(d), memory(a), memory(b));
   Values expected = before;
   for (int64_t i = 0; i < kM; ++i) {
     for (int64_t j = 0; j < kN; ++j) {
@@ -45,8 +45,8 @@ TEST_P(SgemmTest, TheSameBitsEveryTime) {
   const Array b = random({256, 200});
   const auto product = [&] {
     Array d(DType::kFloat32, {300, 200});
-    cpu::sgemm({.m = 300, .n = 200, .k = 256, .transpose_a = true, .lda = 300, .ldb = 200, .ldd = 200}, floats(d),
-               floats(a), floats(b));
+    cpu::sgemm({.m = 300, .n = 200, .k = 256, .transpose_a = true, .lda = 300, .ldb = 200, .ldd = 200}, memory(d),
+               memory(a), memory(b));
     return d;
   };
   const Array first = product();
@@ -69,4 +69,4 @@ TEST_P(SgemmTest, KernelsAreThoseOfWhatTheProcessorCanDo) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::sgemm_test

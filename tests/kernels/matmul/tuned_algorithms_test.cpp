@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace octavo {
+namespace octavo::tuned_algorithms_test {
 namespace {
 
 TEST(TunedAlgorithms, ComesBackFromItsText) {
@@ -41,4 +41,4 @@ TEST(TunedAlgorithms, RefusesWhatIsNoSuchText) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::tuned_algorithms_test

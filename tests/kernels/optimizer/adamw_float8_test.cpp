@@ -9,7 +9,7 @@
 #include "kernels/optimizer/adamw.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::adamw_float8_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -305,4 +305,4 @@ TEST_F(AdamwFloat8Test, ConvertsBothWays) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::adamw_float8_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::ema_test {
 namespace {
 
 class EmaTest : public OpTest {};
@@ -62,4 +62,4 @@ TEST_P(EmaTest, WrongArgumentsThrow) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::ema_test

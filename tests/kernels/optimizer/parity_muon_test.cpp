@@ -4,7 +4,7 @@
 #include "kernels/optimizer/muon.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_muon_test {
 namespace {
 
 TEST_P(ComputeDtypeParity, MuonMomentum) {
@@ -117,4 +117,4 @@ TEST_P(ComputeDtypeParity, SumOfSquaresOfThisDtype) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_muon_test

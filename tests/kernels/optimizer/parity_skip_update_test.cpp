@@ -4,7 +4,7 @@
 #include "kernels/optimizer/skip_update.h"
 #include "tests/kernels/parity.h"
 
-namespace octavo {
+namespace octavo::parity_skip_update_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -91,4 +91,4 @@ TEST_F(ParityTest, AmaxHistoryOfASkippedStep) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::parity_skip_update_test

@@ -5,7 +5,7 @@
 #include "kernels/fp8/amax_history.h"
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::skip_update_test {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -77,4 +77,4 @@ TEST_P(SkipUpdateTest, HistoryStaysWhereAStepIsPassedOver) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::skip_update_test

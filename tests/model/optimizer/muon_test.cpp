@@ -7,7 +7,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::muon_test {
 namespace {
 
 struct Matrix {
@@ -196,4 +196,4 @@ TEST(WholeMatricesTest, AreSharedOutEvenly) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::muon_test

@@ -3,7 +3,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/model/llama_fixture.h"
 
-namespace octavo {
+namespace octavo::optimizer_test {
 namespace {
 
 struct Variant {
@@ -175,4 +175,4 @@ TEST(OptimizerEmaTest, CostsNothingWithoutIt) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::optimizer_test

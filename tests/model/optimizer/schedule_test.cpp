@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace octavo {
+namespace octavo::schedule_test {
 namespace {
 
 // lr 1, r 0.1, 4 steps of warm-up: values to be read off by hand.
@@ -93,4 +93,4 @@ TEST(LearningRate, WithoutWarmupTheFirstStepIsOnTheCurve) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::schedule_test

@@ -6,7 +6,7 @@
 #include "parallel/ranks/rank_transfers.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::rank_transfers_ranks {
 namespace {
 
 class RankTransfersTest : public RanksTest {
@@ -68,4 +68,4 @@ TEST_F(RankTransfersTest, AFailureOfEitherSideIsOver) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::rank_transfers_ranks

@@ -3,7 +3,7 @@
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
 
-namespace octavo {
+namespace octavo::start_checks_ranks {
 namespace {
 
 using StartChecks = RanksTest;
@@ -33,4 +33,4 @@ TEST_F(StartChecks, SameSettings) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::start_checks_ranks
