@@ -106,8 +106,9 @@ run_with_restarts() {
     cause="exit code $status"
     if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
     now="$(newest_checkpoint "$octavo" "$@")"
-    if [[ "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
-    if [[ "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
+    if [[ -n "$now" && "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
+    # None where there was one: the run has moved another one's aside, and died before its own first.
+    if [[ -n "$now" && "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
     if ((done == restarts)); then
       echo "$LAUNCHER: the run ended by $cause after $done restarts, as many as --restarts allows" >&2
       return

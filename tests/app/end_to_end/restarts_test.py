@@ -70,6 +70,17 @@ class RestartsTest(Restarted):
         self.assertRegex(self.restarts(result)[0], r"restart 1 of 1, from step_\d+$")
         self.assertIn("resuming other dir/step_", result.out)
 
+    def test_what_died_before_its_first_checkpoint_is_begun_as_it_was(self):
+        """In a directory of another run, whose checkpoints a new one moves aside."""
+        (self.dir / "here/step_00000005").mkdir(parents=True)
+        (self.dir / "here/step_00000005/manifest.json").touch()
+        program = self.write_program("octavo", '[[ $1 != config ]] || echo -e "checkpoint:\\n  dir: here"\n[[ $1 == train ]] || exit 0\n'
+                                               'echo "$@" >>starts\nmkdir -p here/earlier\nmv here/step_* here/earlier\nexit 1\n')
+        result = self.finish(self.launch("launch_mpirun.sh", "--restarts", 2, "x.yaml", "checkpoint.resume=other/step_500", ranks=1,
+                                         variables={"OCTAVO": str(program)}))
+        self.assertEqual(result.code, FAILED, result.err)
+        self.assertEqual((self.dir / "starts").read_text().splitlines(), ["train x.yaml checkpoint.resume=other/step_500"] * 3)
+
     def test_no_more_than_allowed(self):
         process = self.launch("launch_mpirun.sh", "--restarts", 1, self.ten_steps(**self.LONG, checkpoint={"every": 5}))
         for _ in range(2):
