@@ -10,8 +10,8 @@
 # all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
 #
 # A tenth of the job's time before that is up, ten minutes at most, the ranks get SIGTERM; Octavo then saves a checkpoint and ends with exit
-# code 3, and the job puts itself back into the queue, to go on from there, if it came further than the job before. OCTAVO=PATH names
-# another program.
+# code 3, and the job puts itself back into the queue, to go on from there, if it came further than the job before. Also where Slurm puts it
+# back (a node failed), it goes on from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names another program.
 #
 # The token files and checkpoint.dir must be on a file system that all nodes share. Open MPI must have been built with PMIx
 # (Debian's and Ubuntu's are); `srun --mpi=list` shows what the cluster's Slurm offers.
@@ -87,8 +87,25 @@ warn_in_time() {
   warning=$!
 }
 
+# goes_on CONFIG [override...]: whether this job was put back into the queue and has written a checkpoint itself: it is started with the arguments
+# of its first time, whose checkpoint.resume may say otherwise. What was there before that is kept in the file $at_first_file.
+at_first_file=""
+goes_on() {
+  local dir now
+  dir="$(checkpoint_dir "$octavo" "$@")"
+  [[ -n "$dir" ]] || return 1
+  at_first_file="$dir/slurm_job_$SLURM_JOB_ID"
+  now="$(newest_checkpoint "$octavo" "$@")"
+  if ((${SLURM_RESTART_COUNT:-0} == 0)) || [[ ! -e "$at_first_file" ]]; then
+    { mkdir -p "$dir" && printf '%s\n' "$now" >"$at_first_file"; } || echo "launch_slurm.sh: a job put back would not know what it has written" >&2
+    return 1
+  fi
+  [[ -n "$now" && "$now" != "$(<"$at_first_file")" ]]
+}
+
 status=0
 warning=""
+if goes_on "$@"; then set -- "$@" checkpoint.resume=auto; fi
 at_first="$(newest_checkpoint "$octavo" "$@")"
 warn_in_time
 run_with_restarts "$octavo" run_once "$@"
@@ -97,10 +114,12 @@ if ((status == 3)); then
   at_last="$(newest_checkpoint "$octavo" "$@")"
   if [[ "${at_last#* }" == "${at_first#* }" ]]; then
     echo "launch_slurm.sh: the time of the job did not suffice for a step: not put back into the queue" >&2
+    rm -f "$at_first_file"
     exit 3
   fi
   echo "stopped by a signal after saving a checkpoint: back into the queue"
   scontrol requeue "$SLURM_JOB_ID"
-  status=0
+  exit 0
 fi
+if [[ -n "$at_first_file" ]]; then rm -f "$at_first_file"; fi
 exit "$status"

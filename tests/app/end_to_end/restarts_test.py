@@ -262,3 +262,26 @@ class SlurmRestartsTest(Restarted):
         self.assertEqual(self.finish(process).code, DONE)
         self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
+    def test_what_is_put_back_goes_on_whatever_resume_says(self):
+        program = self.write_program("octavo", '[[ $1 != config ]] || echo -e "checkpoint:\\n  dir: here"\n[[ $1 == train ]] || exit 0\n'
+                                               'echo "$@" >>starts\n[[ ! -e dies ]] || exit 1\nat=here/step_$(date +%s%N); mkdir -p $at; touch $at/manifest.json; exit 3\n')
+        given = "train x.yaml checkpoint.resume=never"
+
+        def job(number, count):
+            (self.dir / "starts").unlink(missing_ok=True)
+            variables = {"OCTAVO": str(program), "SLURM_JOB_ID": number} | ({"SLURM_RESTART_COUNT": str(count)} if count else {})
+            code = self.finish(self.launch_job("x.yaml", "checkpoint.resume=never", variables=variables)).code
+            return code, set((self.dir / "starts").read_text().splitlines())
+
+        self.assertEqual(job("7", 0), (DONE, {given}))  # put back
+        for count in (1, 2):
+            self.assertEqual(job("7", count), (DONE, {given + " checkpoint.resume=auto"}))
+        self.assertEqual(job("8", 0), (DONE, {given}))  # in the directory of another job
+        (self.dir / "dies").touch()
+        self.assertEqual(job("9", 0), (FAILED, {given}))
+        self.assertFalse((self.dir / "here/slurm_job_9").exists(), "the job is not put back")
+        newest = max((self.dir / "here").glob("step_*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+        os.utime(newest, (4_000_000_000, 4_000_000_000))
+        (self.dir / "here/slurm_job_10").write_text(f"4000000000.0000000000 {newest.relative_to(self.dir)}\n")
+        self.assertEqual(job("10", 1), (FAILED, {given}))  # a node failed before the job wrote any
