@@ -40,10 +40,8 @@ choose_nodes() {
   local -a all=() out=()
   nodes=1
   [[ -n "${HOSTFILE:-}" ]] || return 0
-  mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" |
-    awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
-         NR == FNR { excluded[short($1)]; next } { print (short($1) in excluded ? "-" : "+") $0 }' <(excluded_hosts "$octavo" "$@"; echo) -)
-  mapfile -t out < <(printf '%s\n' "${all[@]}" | sed -n 's/^-[[:space:]]*\([^[:space:]]*\).*/\1/p')
+  mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" | mark_excluded "$octavo" "$@")
+  mapfile -t out < <(marked_nodes "${all[@]}")
   say_left_out "${out[@]}"
   nodes=$((${#all[@]} - ${#out[@]}))
   ((nodes)) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"

@@ -43,12 +43,10 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 # (scripts/launching.sh) are left out.
 run_once() {
   local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node
-  local -a left_out=() step=()
+  local -a all=() left_out=() step=()
   per_node=$((${SLURM_NTASKS:-$nodes} / nodes))
-  mapfile -t left_out < <(excluded_hosts "$octavo" "$@")
-  if ((${#left_out[@]})); then
-    mapfile -t left_out < <(printf '%s\n' "${left_out[@]}" | grep -Fx -f <(scontrol show hostnames "$SLURM_JOB_NODELIST") || true)
-  fi
+  mapfile -t all < <(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" | mark_excluded "$octavo" "$@")
+  mapfile -t left_out < <(marked_nodes "${all[@]}")
   if ((${#left_out[@]})); then
     say_left_out "${left_out[@]}"
     nodes=$((nodes - ${#left_out[@]}))

@@ -46,6 +46,16 @@ excluded_hosts() {
   if [[ -n "$dir" && -r "$dir/excluded_hosts" ]]; then sed -e 's/[[:space:]]*#.*//' -e '/^$/d' "$dir/excluded_hosts" | sort -u; fi
 }
 
+# mark_excluded PROGRAM CONFIG [override...]: the lines of standard input, whose first words are nodes, with "-" before those that excluded_hosts names and
+# "+" before the others. A machine may be named with its domain in one place and without in another.
+mark_excluded() {
+  awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
+       NR == FNR { excluded[short($1)]; next } { print (short($1) in excluded ? "-" : "+") $0 }' <(excluded_hosts "$@"; echo) -
+}
+
+# marked_nodes LINE... : the nodes of those lines of mark_excluded that are excluded, one a line.
+marked_nodes() { printf '%s\n' "$@" | sed -n 's/^-[[:space:]]*\([^[:space:]]*\).*/\1/p'; }
+
 # say_left_out NODE... : of those, one a line, that excluded_hosts names.
 say_left_out() {
   local node
