@@ -42,7 +42,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 # --kill-on-bad-exit: when one rank dies, the others cannot go on without it. Nodes that training.on_corruption: exclude has named
 # (scripts/launching.sh) are left out.
 run_once() {
-  local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node
+  local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node status=0
   local -a all=() left_out=() step=()
   per_node=$((${SLURM_NTASKS:-$nodes} / nodes))
   mapfile -t all < <(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" | mark_excluded "$octavo" "$@")
@@ -59,8 +59,10 @@ run_once() {
   if [[ -n "$check_first" ]]; then
     # With GPUs by the task, a process sees those of its own alone.
     make_check "$octavo" "$([[ -n "${SLURM_GPUS_PER_TASK:-}" ]] && echo 0 || echo "$per_node")" "$@"
-    check_nodes srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 "${check[@]}" || return 1
+    check_nodes srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 "${check[@]}" || status=1
+    ((status == 0)) || [[ -n "$stopping" ]] || return "$status"
   fi
+  if [[ -n "$stopping" ]]; then return 3; fi
   srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" "$octavo" train "$@"
 }
 
@@ -72,15 +74,20 @@ seconds_left() {
   echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
 }
 
-# Slurm's own --signal knows no share of the time: ten minutes before the end of ten, it would come at once.
+# Slurm's own --signal knows no share of the time: ten minutes before the end of ten, it would come at once. This script is told too, as there may be no
+# ranks to tell: during the check of the nodes, and between two starts. Ranks that are being started by then are told again; to them it is the same request.
 warn_in_time() {
-  local left margin
+  local left margin pause
   left="$(seconds_left)"
   [[ -n "$left" ]] || return 0
   margin=$((left / 10 < 600 ? left / 10 : 600))
   {
     sleep $((left - margin))
-    scancel --signal=TERM "$SLURM_JOB_ID" # the steps, not this script
+    kill -USR1 $$
+    for pause in 1 2 4 8 16; do
+      scancel --signal=TERM "$SLURM_JOB_ID" # the steps, not this script
+      sleep "$pause"
+    done
   } </dev/null >/dev/null 2>&1 &
   warning=$!
 }
@@ -103,11 +110,15 @@ goes_on() {
 
 status=0
 warning=""
+stopping=""
+trap 'stopping=yes' USR1
 if goes_on "$@"; then set -- "$@" checkpoint.resume=auto; fi
 at_first="$(newest_checkpoint "$octavo" "$@")"
 warn_in_time
 run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$warning" ]]; then kill "$warning" 2>/dev/null || true; fi
+# SIGTERM ends ranks that have only begun and do not expect it yet: nothing is lost.
+if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l TERM))); then status=3; fi
 if ((status == 3)); then
   at_last="$(newest_checkpoint "$octavo" "$@")"
   if [[ "${at_last#* }" == "${at_first#* }" ]]; then

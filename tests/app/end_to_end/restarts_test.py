@@ -227,9 +227,23 @@ class SlurmRestartsTest(Restarted):
         process = self.launch_job(self.ten_steps(**self.LONG), time_left="0:10")
         self.assertEqual(self.finish(process).code, DONE)
         self.assertGreater(time.monotonic() - began, 8.5)
-        self.assertEqual((self.dir / "scancel.log").read_text(), "--signal=TERM 7\n")
+        self.assertEqual(set((self.dir / "scancel.log").read_text().splitlines()), {"--signal=TERM 7"})
         self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
+
+    def test_the_end_of_its_time_while_no_rank_trains(self):
+        """During the check of the nodes, and in a pause between two starts."""
+        for at, options, starts in (("doctor", [], 0), ("train", ["--restarts", "9"], 3)):
+            with self.subTest(at):
+                (self.dir / "starts").write_text("")
+                program = self.write_program("octavo", f'if [[ $1 == train ]]; then echo >>starts; fi\nif [[ $1 != {at} ]]; then exit 0; fi\n'
+                                                       '[[ $1 == train ]] || sleep 6\nexit 1\n')
+                process = self.launch_job(*options, "x.yaml", time_left="0:05", variables={"OCTAVO": str(program)})
+                self.write_program("srun", 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+                result = self.finish(process)
+                self.assertEqual(result.code, STOPPED, result.err)  # and without a step not put back into the queue
+                self.assertLessEqual(metrics_lines(self.dir / "starts"), starts)
+                self.assertNotIn("times in a row", result.err)
 
     def test_a_job_too_short_for_a_step_is_not_put_back(self):
         config = self.ten_steps(**self.LONG)
