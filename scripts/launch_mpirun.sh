@@ -40,7 +40,9 @@ choose_nodes() {
   local -a all=() out=()
   nodes=1
   [[ -n "${HOSTFILE:-}" ]] || return 0
+  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || die "HOSTFILE is $HOSTFILE, which cannot be read, expected a file with a node a line"
   mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" | mark_excluded "$octavo" "$@")
+  ((${#all[@]})) || die "HOSTFILE is $HOSTFILE, which names no node, expected one a line"
   mapfile -t out < <(marked_nodes "${all[@]}")
   say_left_out "${out[@]}"
   nodes=$((${#all[@]} - ${#out[@]}))

@@ -182,6 +182,13 @@ class NodeCheckTest(Restarted):
         self.assertEqual(log, ["node1 slots=8", "node3"] * 2)  # the check's, and the run's
         self.assertEqual(result.err, "launch_mpirun.sh: node2.cluster is left out: excluded_hosts of checkpoint.dir names it\n")
 
+    def test_a_hostfile_without_nodes(self):
+        (self.dir / "empty").write_text("# of a rack\n\n")
+        for name, what in (("not_there", "cannot be read"), ("empty", "names no node")):
+            result, log = self.launch_with(self.UNFIT, variables={"HOSTFILE": name}, code=FAILED)
+            self.assertRegex(result.err, rf"\Alaunch_mpirun.sh: HOSTFILE is {name}, which {what}, expected .*\n\Z")
+            self.assertEqual(log, [])
+
     def test_slurm(self):
         (self.dir / "here").mkdir()
         (self.dir / "here/excluded_hosts").write_text("node2.cluster # as the machine calls itself\n")
