@@ -148,6 +148,7 @@ run_once() {
   # A signal ends a wait; the status of a process that has ended is kept for the next one.
   while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
   wait "$mpirun" || code=$?
+  mpirun="" # its number may be another process's by now
   return "$code"
 }
 

@@ -131,6 +131,17 @@ class RestartsTest(Restarted):
         self.assertEqual(self.finish(process).code, STOPPED)
         self.assertEqual(metrics_lines(self.dir / "starts"), 2)
 
+    def test_a_signal_between_two_runs_goes_to_no_other_process(self):
+        program = self.write_program("fails", "[[ $1 != train ]] || exit 1\n")
+        line = ["bash", "-x", str(ROOT / "scripts/launch_mpirun.sh"), "--restarts", "50", "x.yaml"]
+        process = self.start_line(line, None, {"NPROC": "1", "OCTAVO": str(program)}, start_new_session=True)
+        self.wait_for(lambda: b"+ sleep 2" in os.pread(process.captured[1].fileno(), 100_000, 0), process)
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(result.code, STOPPED)
+        self.assertIn("+ on_signal TERM", result.err)
+        self.assertNotRegex(result.err, r"kill -USR1 \d")
+
 
 class NodeCheckTest(Restarted):
     """What the launchers do with nodes that octavo doctor --quick finds unfit, and with excluded ones."""
