@@ -139,12 +139,12 @@ std::string StepTrace::events(int rank) const {
 void StepTrace::write(const std::string& path, const std::string& about) {
   stop();
   for (Track& track : tracks_) track.stream->synchronize();
-  const std::vector<std::string> of_ranks = group_.gather(events(group_.rank()));
+  std::vector<std::string> of_ranks = group_.gather(events(group_.rank()));
   group_.agree_on_files("writing the trace", [&] {
     if (!group_.is_root()) return;
     std::string text = fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"octavo\":{}}},\"traceEvents\":[\n",
                                    nlohmann::json(about).dump());
-    for (const std::string& lines : of_ranks) text += lines;
+    for (std::string& lines : of_ranks) text += std::exchange(lines, {});
     text.replace(text.size() - 2, 2, "\n]}\n");  // the last comma
     write_output_file(path, text);
   });

@@ -52,9 +52,11 @@ class ProcessGroup {
   std::string broadcast(std::string text, int root = 0);  // root's text on every rank; of any length
   // The text of the lowest rank that has one, on every rank; empty where none has. Texts travel only then.
   std::string broadcast_first(std::string text);
-  std::vector<std::string> gather(const std::string& text);      // every rank's text, on rank 0; empty elsewhere
-  std::vector<std::string> all_gather(const std::string& text);  // every rank's text, on every rank
-  std::vector<uint64_t> all_gather(uint64_t number);             // every rank's number: 8 bytes of each
+  // Every rank's text, of any length, on rank 0; empty elsewhere.
+  std::vector<std::string> gather(const std::string& text);
+  // Every rank's text, on every rank; less than 1 GiB in all.
+  std::vector<std::string> all_gather(const std::string& text);
+  std::vector<uint64_t> all_gather(uint64_t number);  // every rank's number: 8 bytes of each
   // This rank's text goes to rank `to`; the result is that of rank `from`, whose `to` this rank is.
   std::string send_receive(const std::string& text, int to, int from);
   int64_t all_reduce_max(int64_t value);

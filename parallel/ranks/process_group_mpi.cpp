@@ -95,7 +95,17 @@ class Texts {
   std::string all_;
 };
 
-constexpr int64_t kBroadcastBytes = int64_t{1} << 26;  // in one call, as MPI counts are ints
+constexpr int64_t kMessageBytes = int64_t{1} << 26;  // in one call, as MPI counts are ints
+constexpr int64_t kGatherBytes = int64_t{1} << 28;   // of all ranks in one call; what a rank has more follows by itself
+constexpr int kGatherTag = 2;
+
+// call(offset, count) for the bytes of a text from `begin` on, as much as a message holds at a time.
+template <typename Call>
+void by_messages(int64_t begin, int64_t bytes, Call call) {
+  for (; begin < bytes; begin += kMessageBytes) {
+    call(begin, static_cast<int>(std::min(kMessageBytes, bytes - begin)));
+  }
+}
 
 // How some work ended, as a text: empty where it did not fail, else a character for the kind of the error and its
 // message.
@@ -171,10 +181,9 @@ std::string ProcessGroup::broadcast(std::string text, int root) {
   int64_t bytes = std::ssize(text);
   check(MPI_Bcast(&bytes, 1, MPI_INT64_T, root, MPI_COMM_WORLD), "MPI_Bcast");
   text.resize(static_cast<size_t>(bytes));
-  for (int64_t begin = 0; begin < bytes; begin += kBroadcastBytes) {
-    const auto count = static_cast<int>(std::min(kBroadcastBytes, bytes - begin));
-    check(MPI_Bcast(text.data() + begin, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
-  }
+  by_messages(0, bytes, [&](int64_t offset, int count) {
+    check(MPI_Bcast(text.data() + offset, count, MPI_CHAR, root, MPI_COMM_WORLD), "MPI_Bcast");
+  });
   return text;
 }
 
@@ -209,13 +218,34 @@ std::vector<uint64_t> ProcessGroup::all_gather(uint64_t number) {
 std::vector<std::string> ProcessGroup::gather(const std::string& text) {
   if (size_ == 1) return {text};
   const Watchdog::Scope scope(*watchdog_, {"gather"});
-  const int bytes = checked_size(text);
-  std::vector<int> counts(is_root() ? static_cast<size_t>(size_) : 0);
-  check(MPI_Gather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, MPI_COMM_WORLD), "MPI_Gather");
-  Texts all(counts);
-  check(MPI_Gatherv(text.data(), bytes, MPI_CHAR, all.data(), all.counts(), all.offsets(), MPI_CHAR, 0, MPI_COMM_WORLD),
+  const int64_t bytes = std::ssize(text);
+  const int64_t share = kGatherBytes / size_;
+  std::vector<int64_t> sizes(is_root() ? static_cast<size_t>(size_) : 0);
+  check(MPI_Gather(&bytes, 1, MPI_INT64_T, sizes.data(), 1, MPI_INT64_T, 0, MPI_COMM_WORLD), "MPI_Gather");
+  std::vector<int> counts;
+  counts.reserve(sizes.size());
+  for (const int64_t size : sizes) counts.push_back(static_cast<int>(std::min(size, share)));
+  Texts first(counts);
+  check(MPI_Gatherv(text.data(), static_cast<int>(std::min(bytes, share)), MPI_CHAR, first.data(), first.counts(),
+                    first.offsets(), MPI_CHAR, 0, MPI_COMM_WORLD),
         "MPI_Gatherv");
-  return all.split();
+  std::vector<std::string> texts = first.split();
+  if (!is_root()) {
+    by_messages(share, bytes, [&](int64_t offset, int count) {
+      check(MPI_Send(text.data() + offset, count, MPI_CHAR, 0, kGatherTag, MPI_COMM_WORLD), "MPI_Send");
+    });
+    return texts;
+  }
+  texts[0] = text;
+  for (int rank = 1; rank < size_; ++rank) {
+    std::string& whole = texts[static_cast<size_t>(rank)];
+    whole.resize(static_cast<size_t>(sizes[static_cast<size_t>(rank)]));
+    by_messages(share, std::ssize(whole), [&](int64_t offset, int count) {
+      check(MPI_Recv(whole.data() + offset, count, MPI_CHAR, rank, kGatherTag, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+            "MPI_Recv");
+    });
+  }
+  return texts;
 }
 
 std::string ProcessGroup::send_receive(const std::string& text, int to, int from) {

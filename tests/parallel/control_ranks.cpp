@@ -62,6 +62,22 @@ TEST_F(ControlMessages, TheFirstText) {
   }
 }
 
+// As long as the trace of a step: on two ranks more than MPI counts would do for all of them together, on others more
+// than goes at once.
+TEST_F(ControlMessages, LongTextsOfRanks) {
+  const size_t bytes = size_ == 2 ? (size_t{1} << 30) + 5 : size_t{1} << 28;
+  std::string text(rank_ == size_ - 1 ? bytes : static_cast<size_t>(rank_), 'a');
+  if (rank_ == size_ - 1) text.replace(bytes - 2, 2, "bc");
+  const std::vector<std::string> texts = group_.gather(text);
+  if (rank_ != 0) return;
+  ASSERT_EQ(texts.size(), static_cast<size_t>(size_));
+  for (int r = 0; r + 1 < size_; ++r)
+    EXPECT_EQ(texts[static_cast<size_t>(r)], std::string(static_cast<size_t>(r), 'a'));
+  ASSERT_EQ(texts.back().size(), bytes);
+  EXPECT_EQ(texts.back().find_first_not_of('a'), bytes - 2);
+  EXPECT_EQ(texts.back().substr(bytes - 3), "abc");
+}
+
 TEST_F(ControlMessages, NumbersOfAll) {
   std::vector<uint64_t> expected;
   for (int r = 0; r < size_; ++r) expected.push_back(~uint64_t{0} - static_cast<uint64_t>(r));
