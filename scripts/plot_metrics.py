@@ -4,13 +4,15 @@
     plot_metrics.py runs/quickstart/metrics.jsonl [MORE...] --output loss.png [--bigram-entropy 2.3]
 
 Several files are drawn into one picture, so that runs can be compared. After a resume the file holds some steps twice; the
-later line counts.
+later line counts, and where it is another than the one before, none that was written before of the steps behind it.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
+
+DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/run/metrics_course.h
 
 
 def read_metrics(path):
@@ -26,6 +28,10 @@ def read_metrics(path):
                 # A run that was killed can leave half a last line.
                 print(f"{path}:{number}: not a JSON object, left out", file=sys.stderr)
                 continue
+            before = by_step.get(entry["step"], entry)
+            if any(before.get(key) != entry.get(key) for key in DISTINCTION):
+                for step in [step for step in by_step if step >= entry["step"]]:
+                    del by_step[step]
             by_step.setdefault(entry["step"], {}).update(entry)
     return [by_step[step] for step in sorted(by_step)]
 

@@ -69,6 +69,11 @@ def new_entries(path, offset):
     return entries, offset
 
 
+def largest_step(entries):
+    """Not the last line's: the first step after a restart has one, those behind it that it had already have not again."""
+    return max((entry["step"] for entry in entries), default=0)
+
+
 def read_state(run):
     path = run / STATE
     state = json.loads(path.read_text()) if path.exists() else {}
@@ -89,14 +94,14 @@ def read_config(run):
 
 
 def send(wandb_run, run, state):
-    """Sends what is new, and returns the last step seen, or None."""
+    """Sends what is new, and returns the largest step of it; 0 where nothing is."""
     entries, offset = new_entries(run / "metrics.jsonl", state["offset"])
     for entry in entries:
         wandb_run.log(values_of(entry))
     if offset != state["offset"]:
         state["offset"] = offset
         write_state(run, state)
-    return entries[-1]["step"] if entries else None
+    return largest_step(entries)
 
 
 def main(arguments=None):
@@ -129,10 +134,11 @@ def main(arguments=None):
     write_state(run, state)
     last = (config.get("training") or {}).get("steps")
     try:
-        step = send(wandb_run, run, state)
-        while options.follow and not (step is not None and last is not None and step >= last):
+        step = largest_step(new_entries(run / "metrics.jsonl", 0)[0])  # sent before, too
+        send(wandb_run, run, state)
+        while options.follow and not (last is not None and step >= last):
             time.sleep(options.seconds)
-            step = send(wandb_run, run, state)
+            step = max(step, send(wandb_run, run, state))
     except KeyboardInterrupt:
         pass
     wandb_run.finish()

@@ -66,7 +66,8 @@ std::string prometheus_text(const StepMetrics& metrics, const std::string& run, 
 
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
 // that resumes repeats steps: one whose line is there already, with the same losses and gradient norm, is not written
-// again; of several different lines of a step the last one counts. Used by one thread, on one rank.
+// again; of several lines of a step the last one counts, and which behind it do says app/run/metrics_course.h. The
+// first step after a start may so stand behind later ones. Used by one thread, on one rank.
 class MetricsWriter {
  public:
   // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/report/config_values.h"
+#include "app/run/metrics_course.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -21,7 +22,15 @@ constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
 void add(RunRecords& run, const std::string& name, double step, const json& value) {
   if (!value.is_number() || !std::isfinite(value.get<double>())) return;
-  run.metrics[name].push_back({step, value.get<double>()});
+  Series& series = run.metrics[name];
+  const Point point{step, value.get<double>()};
+  const auto place =
+      std::lower_bound(series.begin(), series.end(), step, [](const Point& p, double x) { return p.x < x; });
+  if (place != series.end() && place->x == step) {
+    *place = point;
+  } else {
+    series.insert(place, point);
+  }
 }
 
 // Of an array of tensors' statistics: the largest shares of each kind of tensor.
@@ -63,16 +72,17 @@ void read_metrics(RunRecords& run) {
   CHECK_INPUT(is_directory_at(run.dir) && path_exists(path),
               "{} is no folder of a run: it has no metrics.jsonl, expected a logging.dir of octavo train", run.dir);
   InputFile file(path);
+  MetricsCourse course;
   for (std::string text; file.read_line(text);) {
     if (text.size() > kMaxLineBytes) continue;
     const json line = json::parse(text, nullptr, false);  // discarded: a line cut short by a crash
     const auto step = line.is_object() ? line.find("step") : line.end();
     if (step == line.end() || !step->is_number_integer()) continue;
     const auto number = step->get<int64_t>();
-    if (number <= run.last_step) forget_from(run, static_cast<double>(number));
-    run.last_step = number;
+    if (course.parts(number, line)) forget_from(run, static_cast<double>(number));
     add_line(run, static_cast<double>(number), line);
   }
+  run.last_step = course.last_step();
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });
   CHECK_INPUT(!run.metrics.empty(), "{} has no step", path);
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/log/goodput.h"
+#include "app/run/metrics_course.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 
@@ -21,12 +22,17 @@ bool is_run_folder(const std::string& dir) { return path_exists(metrics_path(dir
 OrderedJson inspect_run(const std::string& dir) {
   OrderedJson description{{"run", dir}};
   InputFile metrics(metrics_path(dir));
-  OrderedJson last = OrderedJson::object();
+  MetricsCourse course;
+  std::string last = "{}";
   for (std::string line; metrics.read_line(line);) {
-    const OrderedJson json = OrderedJson::parse(line, nullptr, false);  // discarded: a line cut short by a crash
-    if (json.is_object()) last = json;
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // discarded: a line cut short by a crash
+    const auto step = json.is_object() ? json.find("step") : json.end();
+    if (step == json.end() || !step->is_number_integer()) continue;
+    course.parts(step->get<int64_t>(), json);
+    if (step->get<int64_t>() == course.last_step()) last = line;
   }
-  for (const auto& [key, value] : last.items()) {
+  const OrderedJson numbers = OrderedJson::parse(last);
+  for (const auto& [key, value] : numbers.items()) {
     if (value.is_number()) description[key] = value;
   }
   const std::string goodput = dir + "/" + Goodput::kFileName;

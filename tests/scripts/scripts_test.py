@@ -27,6 +27,14 @@ class PlotMetricsTest(ScratchTest):
         self.assertEqual(plot_metrics.last_validation_loss(metrics), 2.75)
         self.assertIn(":4:", warnings.getvalue())
 
+    def test_what_a_run_left_is_not_drawn(self):
+        lines = [(1, 4.0), (5, 3.0), (10, 2.5), (4, 3.2), (5, 3.0), (6, 2.9)]  # goes on from step 3 as it was
+        path = self.write("metrics.jsonl", "".join(f'{{"step": {step}, "loss": {loss}}}\n' for step, loss in lines))
+        self.assertEqual([entry["step"] for entry in plot_metrics.read_metrics(path)], [1, 4, 5, 6, 10])
+        with open(path, "a", encoding="utf-8") as file:
+            file.write('{"step": 5, "loss": 3.5}\n')  # and another way
+        self.assertEqual([(entry["step"], entry["loss"]) for entry in plot_metrics.read_metrics(path)], [(1, 4.0), (4, 3.2), (5, 3.5)])
+
     def test_no_validation(self):
         self.assertIsNone(plot_metrics.last_validation_loss([{"step": 1, "loss": 4.0}]))
 

@@ -91,6 +91,12 @@ class WandbSyncTest(ScratchTest):
         self.assertEqual((given["id"], given["mode"]), (first, "online"))
         self.assertEqual(self.sync(run)[0], [])
 
+    def test_following_ends_with_the_last_step_wherever_its_line_is(self):
+        run = self.run_folder('{"step":1,"loss":3}\n{"step":3,"loss":2}\n{"step":2,"loss":2.5}\n')  # went on from step 1
+        with mock.patch("time.sleep", side_effect=AssertionError("waits for more")):
+            self.assertEqual(len(self.sync(run, "--follow")[0]), 3)
+            self.assertEqual(self.sync(run, "--follow")[0], [])
+
     def test_no_run(self):
         with self.assertRaisesRegex(SystemExit, "no folder of a run"):
             wandb_sync.main([str(ROOT)])

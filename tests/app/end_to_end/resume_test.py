@@ -51,6 +51,15 @@ class ResumeTest(Resuming):
         self.assertIn("step_00000004", result.out)
         self.assert_same_run(reference, first=5)
 
+    def test_what_was_logged_is_read_by_step(self):
+        config = self.ten_steps(logging={"every": 5}, checkpoint={"every": 7, "keep": 0})
+        self.train(config)
+        shutil.rmtree(self.dir / "checkpoints/step_00000010")
+        self.train(config)
+        lines = (self.dir / "log/metrics.jsonl").read_text().splitlines()
+        self.assertEqual([json.loads(line)["step"] for line in lines], [1, 5, 10, 8])
+        self.assertEqual(json.loads(self.run_octavo("inspect", "log").out)["step"], 10)
+
     def test_is_bit_identical(self):
         self.check_exact()
 

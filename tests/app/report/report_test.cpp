@@ -58,6 +58,27 @@ TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
   EXPECT_TRUE(run.events.empty());
 }
 
+// An exact continuation leaves out what is there already, but for its first step.
+TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
+  const std::string before = line(1, 5) + line(5, 4) + line(10, 3.5) + line(15, 3) + line(20, 2.5) + line(11, 3.25);
+  const auto points = [&](const std::string& name, const std::string& text) {
+    std::vector<std::pair<double, double>> all;
+    for (const Point& point : read_run(write(name, "metrics.jsonl", text)).metric("loss"))
+      all.emplace_back(point.x, point.y);
+    return all;
+  };
+  using Points = std::vector<std::pair<double, double>>;
+  EXPECT_EQ(points("exact", before), (Points{{1, 5}, {5, 4}, {10, 3.5}, {11, 3.25}, {15, 3}, {20, 2.5}}));
+  EXPECT_EQ(read_run((root_ / "exact").string()).last_step, 20);
+  // The same step again, with a validation loss that it did not have.
+  const std::string more = before + line(15, 3, ",\"validation_loss\":3.5");
+  EXPECT_EQ(points("more", more).back(), (std::pair<double, double>{20, 2.5}));
+  EXPECT_EQ(read_run((root_ / "more").string()).metric("validation_loss").size(), 1u);
+  // Another way from step 10 on.
+  EXPECT_EQ(points("other", before + line(15, 2.75)), (Points{{1, 5}, {5, 4}, {10, 3.5}, {11, 3.25}, {15, 2.75}}));
+  EXPECT_EQ(read_run((root_ / "other").string()).last_step, 15);
+}
+
 TEST_F(ReportTest, PassesOverWhatIsNoNumber) {
   const std::string dir = write("run", "metrics.jsonl",
                                 "\n[]\nnull\n{\"step\":\"x\"}\n" + line(1, 5) +
