@@ -186,12 +186,18 @@ void check_export_target(const fs::path& dir) {
               dir.string(), foreign);
 }
 
-void remove_old_weights(const fs::path& dir) {
-  std::vector<fs::path> old;
+// With the weights of an earlier model its tokenizer goes, which the new ones may have none of.
+void remove_old_model(const fs::path& dir) {
+  std::vector<fs::path> weights;
+  std::vector<fs::path> tokenizer;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
-    if (is_weights_file(entry.path().filename().string())) old.push_back(entry.path());
+    const std::string name = entry.path().filename().string();
+    if (is_weights_file(name)) weights.push_back(entry.path());
+    if (is_tokenizer_file(name)) tokenizer.push_back(entry.path());
   }
-  for (const fs::path& path : old) fs::remove(path);
+  if (weights.empty()) return;
+  for (const fs::path& path : tokenizer) fs::remove(path);
+  for (const fs::path& path : weights) fs::remove(path);
 }
 
 void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
@@ -220,7 +226,7 @@ void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOpt
     report.files.push_back(name);
   }
   report.bytes = total_bytes;
-  remove_old_weights(dir);
+  remove_old_model(dir);
   for (SafetensorsWriter& writer : writers) writer.rename();
   if (shards.size() == 1) return;
   index["metadata"]["total_size"] = total_bytes;

@@ -37,7 +37,8 @@ struct ExportReport {
 
 // A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
 // weights and the tokenizer's files: those that the checkpoint carries, or those of the byte tokenizer. The weights of
-// an earlier export in the directory are replaced, once the new ones are whole; other files stay. InputError where it
+// an earlier export in the directory are replaced, once the new ones are whole, and with them its tokenizer's files go;
+// other files stay. InputError where it
 // holds a model of another origin.
 ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
 

@@ -436,6 +436,28 @@ TEST(Export, BringsTheTokenizer) {
   EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
 }
 
+TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  import_hf(hf.path(), dir / "without");
+  const std::vector<std::string> names = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                          "chat_template.jinja"};
+  for (const std::string& name : names) write_file(hf.path() + "/" + name, "{}");
+  import_hf(hf.path(), dir / "with");
+  export_hf(dir / "with", dir / "exported");
+  write_file(dir / "exported/README.md", "mine");
+  for (const std::string& name : names) EXPECT_TRUE(fs::exists(dir / ("exported/" + name))) << name;
+  export_hf(dir / "without", dir / "exported");
+  for (const std::string& name : names) EXPECT_FALSE(fs::exists(dir / ("exported/" + name))) << name;
+  EXPECT_TRUE(fs::exists(dir / "exported/README.md"));
+  // Where there is no model yet they are the user's.
+  fs::create_directories(dir / "new");
+  write_file(dir / "new/tokenizer.json", "{}");
+  export_hf(dir / "without", dir / "new");
+  EXPECT_TRUE(fs::exists(dir / "new/tokenizer.json"));
+}
+
 TEST(Export, CopiesNothingFromElsewhere) {
   const TempDir dir;
   import_hf(golden("gqa"), dir / "checkpoint");
