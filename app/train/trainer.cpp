@@ -161,7 +161,11 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     const bool keeping = saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing());
     using Save = RunCheckpoints::Save;
     const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
-    if (keeping && run_.corruption().may_save(step)) save(progress_after(step), which);
+    if (keeping && run_.corruption().may_save(step)) {
+      save(progress_after(step), which);
+    } else if (keeping && which == Save::kFinal) {
+      refuse_final_save(step);
+    }
     if (waiting) results.start(stream);
     if (comparing && !stopping) measure_in_bfloat16(step);
     if (stopping) {
@@ -171,6 +175,17 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
   }
   end_run();
   return Outcome::kDone;
+}
+
+// Of copies that differ. Thrown before what is in memory is given up.
+void Trainer::refuse_final_save(int64_t step) {
+  run_.checkpoints().complete_pending_save();
+  runtime_.group().agree([&] {
+    throw Error(
+        fmt::format("the checkpoint of step {} is not saved: its copies differ; it is the final one, and the last good "
+                    "checkpoint is {}",
+                    step, run_.checkpoints().last()));
+  });
 }
 
 void Trainer::end_run() {

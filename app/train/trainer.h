@@ -56,6 +56,7 @@ class Trainer {
 
   void log_start();
   Outcome train(StopSignals& signals);
+  void refuse_final_save(int64_t step);
   void end_run();
   Request agreed_request(const StopSignals& signals);
   bool should_stop(const StopSignals& signals) { return agreed_request(signals) == kStop; }

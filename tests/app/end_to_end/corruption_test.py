@@ -6,7 +6,7 @@ import signal
 import socket
 from pathlib import Path
 
-from support import ALLOW_SCHEDULE, FAILED, STOPPED, checkpoint_tensors, checkpoints
+from support import ALLOW_SCHEDULE, FAILED, checkpoint_tensors, checkpoints
 from training_test import Corpus
 
 LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
@@ -109,7 +109,10 @@ class CorruptionTest(Corpus):
         self.wait_for(lambda: max(self.metrics()) > step + 25, process, seconds=180)
         os.kill(pid, signal.SIGTERM)
         result = self.finish(process, timeout=180)
-        self.assertEqual(result.code, STOPPED, result.err)
+        self.assertEqual(result.code, FAILED, result.err)  # its final checkpoint is not saved
+        (line,) = result.octavo_lines()
+        self.assertRegex(line, r"the checkpoint of step \d+ is not saved: its copies differ; it is the final one, and the last good "
+                               r"checkpoint is \S+" + checkpoints(self.dir / "checkpoints")[-1])
         text = result.out + result.err
         found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: copies differ in weights", text)
         self.assertTrue(found, text)
