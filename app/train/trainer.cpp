@@ -156,9 +156,11 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     // After steps that were passed over the weights are those of a checkpoint before them; of a comparison it is not
     // known yet what they are worth.
     const bool stopping = request == kStop;
+    const bool spoiled = stopping && was_to_go_back(step);
     save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
     const bool saving = (due && !save_postponed) || stopping;
-    const bool keeping = saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing());
+    const bool keeping =
+        !spoiled && (saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing()));
     using Save = RunCheckpoints::Save;
     const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
     if (keeping && run_.corruption().may_save(step)) {
@@ -317,6 +319,19 @@ bool Trainer::goes_back(Request request) {
   wanted_ = kGoOn;
   if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request - kRollBack);
   return false;
+}
+
+// Whether a stop came before the run could go back from what it has: that is no state to go on from, and the checkpoint
+// that it was to go back to is; where there is none, what there is is better than nothing.
+bool Trainer::was_to_go_back(int64_t step) {
+  if (runtime_.group().all_reduce_max(wanted_) == kGoOn) return false;
+  run_.checkpoints().complete_pending_save();
+  if (!run_.checkpoints().last_path()) return false;
+  if (runtime_.group().is_root()) {
+    log_warning("step {} is not saved, as the run was to go back from it; it goes on from {}", step,
+                run_.checkpoints().last());
+  }
+  return true;
 }
 
 void Trainer::go_back(Request request) {

@@ -37,7 +37,8 @@ class Trainer {
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }
 
   enum class Outcome { kDone, kStopped };
-  // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved. Error when too
+  // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved, unless
+  // the run was to go back to the last one by then. Error when too
   // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
   // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
@@ -74,6 +75,7 @@ class Trainer {
   void give_up(int64_t step);
   void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
   bool goes_back(Request request);
+  bool was_to_go_back(int64_t step);
   void go_back(Request request);
   void roll_back(int64_t spike);
   void go_on_in_bfloat16();

@@ -1,11 +1,13 @@
 """Steps that go wrong: losses that jump or are not finite; and where a run's time went."""
 
 import json
+import os
 import random
 import re
 import shutil
+import signal
 
-from support import DONE, FAILED, Scratch, checkpoints, write_megatron
+from support import DONE, FAILED, STOPPED, Scratch, checkpoints, write_megatron
 
 SEQ_LEN, BATCH = 32, 8
 TOKENS_A_STEP = (SEQ_LEN + 1) * BATCH
@@ -24,7 +26,10 @@ class GuardsTest(Scratch):
         write_megatron(self.dir / "noisy", [tokens])
 
     def noisy(self, *overrides, ranks=1, code=DONE, log="log", **training):
-        config = self.config(
+        return self.run_octavo("train", self.noisy_config(log, **training), *overrides, ranks=ranks, code=code)
+
+    def noisy_config(self, log="log", **training):
+        return self.config(
             self.dir / "noisy",
             data={"shuffle": "none", "bos_id": None, "eos_id": None},
             training={"steps": STEPS, "micro_batch_size": 2, "loss_spike_window": 10} | training,
@@ -32,7 +37,6 @@ class GuardsTest(Scratch):
             checkpoint={"dir": f"{log}_checkpoints", "every": 25},
             logging={"dir": log},
         )
-        return self.run_octavo("train", config, *overrides, ranks=ranks, code=code)
 
     def test_a_spike_is_told(self):
         out = self.noisy().out
@@ -84,6 +88,21 @@ class GuardsTest(Scratch):
                     self.assertEqual(back, clean)
                 else:
                     self.assert_close(back, clean, 1e-4)
+
+    def test_a_stop_before_going_back_saves_no_spike(self):
+        """The signal comes while the step of the spike is validated, for as long as it takes."""
+        for every, saved in ((25, ["step_00000025"]), (0, [f"step_{NOISY_STEP:08}"])):
+            with self.subTest(every=every):
+                log = f"every{every}"
+                validation = [f"data.validation=[{self.dir}/noisy]", f"validation.every={NOISY_STEP}", "validation.batches=1000000"]
+                process = self.start("train", self.noisy_config(log, on_loss_spike="rollback"), f"checkpoint.every={every}", *validation)
+                self.wait_for(lambda: b" is a spike, " in os.pread(process.captured[0].fileno(), 1_000_000, 0), process)
+                process.send_signal(signal.SIGTERM)
+                result = self.finish(process)
+                self.assertEqual(result.code, STOPPED, result.err)
+                self.assertEqual(checkpoints(self.dir / f"{log}_checkpoints"), saved)
+                said = f"step {NOISY_STEP} is not saved, as the run was to go back from it; it goes on from {log}_checkpoints/step_00000025"
+                self.assertEqual(said in result.out, every > 0, result.out)
 
     def test_a_spike_with_no_checkpoint_to_go_back_to(self):
         out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
