@@ -95,6 +95,8 @@ std::optional<Checkpoint> RunCheckpoints::open() {
   std::optional<Checkpoint> found;
   if (memory_writer_ && config_.checkpoint.resume == "auto") found = newer_in_memory();
   if (memory_writer_ && !found) free_memory();
+  if (!memory_writer_ && (config_.checkpoint.resume == "auto" || config_.checkpoint.resume == "never"))
+    free_left_memory();
   if (!found) found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
@@ -157,6 +159,14 @@ void RunCheckpoints::free_memory() {
   runtime_.group().agree_on_files("freeing memory", [&] {
     memory_writer_->wait_for_removals();
     memory_->clear();
+  });
+}
+
+// What a run that died left of this directory, which one that keeps nothing in memory would never look at again.
+void RunCheckpoints::free_left_memory() {
+  runtime_.group().agree_on_files("freeing memory", [&] {
+    std::error_code ignored;
+    if (runtime_.group().local_rank() == 0) fs::remove_all(memory_directory(config_.checkpoint.dir), ignored);
   });
 }
 

@@ -84,6 +84,7 @@ class RunCheckpoints {
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
   void open_memory();
+  void free_left_memory();
   void carry_in_memory();
   std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
   std::optional<Checkpoint> newer_in_memory();

@@ -69,6 +69,16 @@ class InMemoryTest(Resuming):
         self.assertIn("resuming checkpoints/step_00000025", result.out)
         self.assertIn("the run goes on from disk", result.out)
 
+    def test_a_run_that_keeps_nothing_frees_what_was_left(self):
+        config = self.endless()
+        self.kill_behind(config, 35, 1)
+        other = Path("/dev/shm") / f"octavo_{os.getuid()}_of_another_directory"
+        (other / "step_00000001").mkdir(parents=True)
+        self.assertEqual(len(kept_in_memory()), 2)
+        result = self.train(config, "training.steps=30", "checkpoint.in_memory=false")
+        self.assertIn("resuming checkpoints/step_00000025", result.out)
+        self.assertEqual(kept_in_memory(), {other})
+
     def test_never_begins_anew(self):
         config = self.endless()
         self.kill_behind(config, 35, 1)
