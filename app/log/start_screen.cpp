@@ -151,7 +151,8 @@ std::string checkpoints_text(const CheckpointConfig& checkpoint) {
   std::string when;
   if (checkpoint.every > 0) when = fmt::format("every {} steps and ", checkpoint.every);
   if (checkpoint.every_minutes > 0) when += fmt::format("every {:g} minutes and ", checkpoint.every_minutes);
-  return fmt::format("{}: {}at the end; the last {} are kept", checkpoint.dir, when, checkpoint.keep);
+  const std::string kept = checkpoint.keep == 0 ? "all" : fmt::format("the last {}", checkpoint.keep);
+  return fmt::format("{}: {}at the end; {} are kept", checkpoint.dir, when, kept);
 }
 
 }  // namespace

@@ -107,6 +107,12 @@ TEST_F(StartScreenTest, OfAResumedOne) {
   expect_part(text, "301 to 900, each 8 x 256 = 2,048 tokens: 1,228,800 tokens more, 1,843,200 in all\n");
 }
 
+TEST_F(StartScreenTest, OfCheckpointsThatAreKept) {
+  expect_part(screen(facts()), "at the end; the last 3 are kept\n");
+  config_.checkpoint.keep = 0;
+  expect_part(screen(facts()), "at the end; all are kept\n");
+}
+
 TEST_F(StartScreenTest, OfManyLongNames) {
   StartFacts many = facts();
   many.datasets.clear();
