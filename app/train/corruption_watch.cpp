@@ -33,7 +33,10 @@ CorruptionWatch::CorruptionWatch(const Config& config, Runtime& runtime, Trainin
     identity.place += fmt::format(", GPU {} ({})", runtime.gpu(), gpu_info(runtime.gpu()).uuid);
   }
   check_.emplace(config, state, training_rank(runtime), runtime.group(), identity);
-  if (check_->recomputes() || !runtime.group().is_root()) return;
+}
+
+void CorruptionWatch::say_what_is_checked() const {
+  if (!check_ || check_->recomputes()) return;
   log_info(
       "training.check_every compares what ranks hold alike; with training.deterministic it would also compute a "
       "micro-batch twice");

@@ -14,12 +14,15 @@
 
 namespace octavo {
 
-// Every method is a collective. finish() and may_save() throw AgreedError, with the rank, its machine and GPU, what
-// differs and the last checkpoint, where something does and the run is to end.
+// Every method but say_what_is_checked() is a collective. finish() and may_save() throw AgreedError, with the rank, its
+// machine and GPU, what differs and the last checkpoint, where something does and the run is to end.
 class CorruptionWatch {
  public:
   // All must outlive the object.
   CorruptionWatch(const Config& config, Runtime& runtime, TrainingState& state, RunCheckpoints& checkpoints);
+
+  // In the log, once a run: where a part of what could be checked is not.
+  void say_what_is_checked() const;
 
   // Around a step's own work: before, with its batch uploaded last; behind.
   void begin_step(const TrainingStep& step, const Batch& batch);

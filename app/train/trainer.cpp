@@ -99,7 +99,9 @@ void Trainer::log_start() {
       log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
                stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size,
                config_.data.seq_len);
-    if (first_of_process_) log_info("started in {}", timer_.report());
+    if (!first_of_process_) return;
+    run_.corruption().say_what_is_checked();
+    log_info("started in {}", timer_.report());
   }
 }
 
