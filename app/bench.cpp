@@ -52,7 +52,7 @@ void print_throughput(const nlohmann::ordered_json& r) {
 // The same config with the smallest batch that its ranks can make a step of; none where that is its own.
 std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
   Config one = config;
-  one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
+  one.training.global_batch_size = smallest_batch(config, ranks);
   if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
   return one;
 }

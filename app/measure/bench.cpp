@@ -175,6 +175,10 @@ void Bench::trace_step(const std::string& path) {
   trace.write(path, fmt::format("a step of octavo bench {}, {}", config_.source, runtime_.describe()));
 }
 
+int64_t smallest_batch(const Config& config, int64_t ranks) {
+  return config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
+}
+
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
   const double step_ms = median(step_times);

@@ -50,6 +50,10 @@ class Bench {
   int64_t targets_ = 0;  // of a step, all ranks'
 };
 
+// Sequences of the smallest batch that `ranks` ranks can make a step of: a micro-batch of each that has samples of its
+// own.
+int64_t smallest_batch(const Config& config, int64_t ranks);
+
 // Throughput of a run whose steps took `step_times`, in milliseconds: parameters, compute (the dtype), seq_len,
 // micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
 // GPUs mfu.

@@ -69,10 +69,10 @@ void check_values(const BenchArguments& arguments, const std::vector<SweepAxis>&
   }
 }
 
-// The config of a combination: one micro-batch a rank and step.
+// The config of a combination: one micro-batch a step of each rank that has samples of its own.
 Config combination_config(const BenchArguments& arguments, std::vector<std::string> overrides, ProcessGroup& group) {
-  const Config loaded = load_config(arguments.config.path, overrides);
-  const int64_t sequences = loaded.training.micro_batch_size * group.size();
+  int64_t sequences = 0;
+  group.agree([&] { sequences = smallest_batch(load_config(arguments.config.path, overrides), group.size()); });
   overrides.push_back(fmt::format("{}={}", kGlobalBatchKey, sequences));
   return load_run_config({arguments.config.path, overrides}, group, Purpose::kSynthetic);
 }

@@ -51,6 +51,13 @@ class BenchTest(Scratch):
                 said = "with one micro-batch a step: step " in self.bench(*sizes, ranks=ranks).out
                 self.assertEqual(said, smallest is not None)
 
+    def test_a_sweep_has_one_micro_batch_a_step(self):
+        """Of each rank that has samples of its own; a mesh that the ranks cannot make does not end it."""
+        swept = self.bench("--json", "training.micro_batch_size=2", "--sweep", "parallel.tensor_parallel=1,2,3", ranks=2)
+        runs = json.loads(swept.out)["combinations"]
+        self.assertEqual([run.get("global_batch_size") for run in runs], [4, 2, None])
+        self.assertEqual([run["status"] for run in runs], ["ok", "ok", "refused"])
+
     def test_ops_of_tensor_parallel_ranks(self):
         whole, parts = (
             {op["op"] for op in json.loads(self.bench("--json", *overrides, ranks=2).out)["ops"]}
