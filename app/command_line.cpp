@@ -30,10 +30,7 @@ Command on_root(std::function<int()> work) {
   return [work = std::move(work)](ProcessGroup& group) {
     int exit_code = kExitDone;
     group.agree([&] {
-      if (!group.is_root()) return;
-      exit_code = work();
-      std::cout.flush();
-      CHECK(std::cout.good(), "standard output cannot be written");
+      if (group.is_root()) exit_code = work();
     });
     return static_cast<int>(group.all_reduce_max(exit_code));
   };

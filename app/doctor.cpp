@@ -111,8 +111,6 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
     } else {
       print_report(report);
     }
-    std::cout.flush();
-    CHECK(std::cout.good(), "standard output cannot be written");
   });
   return report.is_ok() ? kExitDone : kExitFailed;
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <iostream>
 #include <new>
 #include <optional>
 #include <string>
@@ -69,7 +70,9 @@ int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
 
 int run_command(const Command& command, ProcessGroup& group) {
   try {
-    return command(group);
+    const int exit_code = command(group);
+    group.agree([&] { CHECK(std::cout.flush().good(), "standard output cannot be written"); });
+    return exit_code;
   } catch (const InputError& error) {
     return fail(group, error, kExitBadInput);
   } catch (const std::bad_alloc&) {

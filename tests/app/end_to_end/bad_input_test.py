@@ -310,6 +310,14 @@ class BadPlaceTest(BadInput):
         self.refused_untouched("checkpoint.resume=empty", mentions=["empty"])
         self.refused_untouched("checkpoint.resume=config.yaml", mentions=["config.yaml"])
 
+    def test_output_that_cannot_be_written(self):
+        config, path = self.config(self.corpus), write_megatron(self.dir / "tokens", [[1] * 99])
+        short = ("--steps", 1, "--warmup", 0)
+        for line in (("plan", config, "--json"), ("plan", config), ("bench", config, *short, "--json"), ("bench", config, *short),
+                     ("bench", config, *short, "--data"), ("config", config), ("inspect", path), ("bench", config, *short, "--sweep", "linear=bfloat16")):
+            with self.subTest(line), open("/dev/full", "w") as full:
+                self.refused(*line, code=FAILED, stdout=full, mentions=["standard output cannot be written"])
+
     def test_under_mpirun_an_error_is_printed_once(self):
         small = write_megatron(self.dir / "bad", [[1] * 99 + [300]] * 3)
         for override, mention in (
