@@ -175,11 +175,14 @@ class Packer {
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();
     summary_.tokens = writer_->num_tokens();
-    writer_->finish();
-    if (!held_out_writer_) return;
-    summary_.held_out_documents = held_out_writer_->num_documents();
-    summary_.held_out_tokens = held_out_writer_->num_tokens();
-    held_out_writer_->finish();
+    writer_->close();
+    if (held_out_writer_) {
+      summary_.held_out_documents = held_out_writer_->num_documents();
+      summary_.held_out_tokens = held_out_writer_->num_tokens();
+      held_out_writer_->close();
+      held_out_writer_->publish();
+    }
+    writer_->publish();
   }
 
   PackOptions options_;

@@ -37,9 +37,10 @@ struct PackSummary {
   int64_t empty_documents = 0;  // left out: no byte to learn from
 };
 
-// Writes PREFIX.bin, .idx and .json under temporary names and renames them once everything is read, so that bad input
-// leaves an older dataset of that name whole. InputError when a named input is missing, unreadable or not text, a JSONL
-// line is malformed (naming file and line), or there is no document at all; Error when the disk is full.
+// Writes PREFIX.bin, .idx and .json under temporary names and renames them once everything is read and written, so that
+// bad input and a full disk leave older datasets of their names whole. InputError when a named input is missing,
+// unreadable or not text, a JSONL line is malformed (naming file and line), or there is no document at all; Error when
+// the disk is full.
 PackSummary pack(const PackOptions& options);
 
 }  // namespace octavo

@@ -61,7 +61,8 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
   num_tokens_ += static_cast<int64_t>(tokens.size());
 }
 
-void TokenFileWriter::write_index(OutputFile& idx) const {
+void TokenFileWriter::write_index() {
+  OutputFile& idx = *idx_;
   idx.write(std::string_view("MMIDIDX\0\0", 9));
   write_value<uint64_t>(idx, 1);
   write_value(idx, static_cast<uint8_t>(dtype_));
@@ -92,19 +93,23 @@ std::string TokenFileWriter::sidecar() const {
   return json.dump(2) + "\n";
 }
 
-void TokenFileWriter::finish() {
-  OutputFile idx(prefix_ + ".idx"), json(prefix_ + ".json");
-  write_index(idx);
-  json.write(sidecar());
+void TokenFileWriter::close() {
+  idx_.emplace(prefix_ + ".idx");
+  json_.emplace(prefix_ + ".json");
+  write_index();
+  json_->write(sidecar());
   bin_.finish();
-  idx.finish();
-  json.finish();
+  idx_->finish();
+  json_->finish();
+}
+
+void TokenFileWriter::publish() {
   // An older index must not be taken for that of the new tokens, should the process die between these lines.
   std::error_code ignored;
-  std::filesystem::remove(idx.path(), ignored);
+  std::filesystem::remove(idx_->path(), ignored);
   bin_.rename();
-  json.rename();
-  idx.rename();
+  json_->rename();
+  idx_->rename();
 }
 
 }  // namespace octavo

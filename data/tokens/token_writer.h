@@ -20,7 +20,7 @@ struct TokenFileInfo {
   std::optional<int32_t> bos = {}, eos = {};  // ids the tokenizer has for them, not tokens of the file
 };
 
-// Used by one thread. Everything goes to temporary names; only finish() makes the files appear, .idx last, so that an
+// Used by one thread. Everything goes to temporary names; only publish() makes the files appear, .idx last, so that an
 // interrupted writer leaves no half dataset, and an older one of the same name stays whole until then. Documents are
 // streamed to disk; memory grows by 12 bytes a document.
 class TokenFileWriter {
@@ -31,20 +31,28 @@ class TokenFileWriter {
   // Appends one document, possibly empty. InputError when an id does not fit the dtype; Error when the disk is full.
   void add_document(std::span<const int32_t> tokens);
 
-  // Writes PREFIX.idx and PREFIX.json and gives all three files their names. Call once, last.
-  void finish();
+  // Writes PREFIX.idx and PREFIX.json, and all three files down to the device, still under temporary names. Once,
+  // behind the last document. Error when the disk is full.
+  void close();
+  // Gives the closed files their names: what can fail is behind it by then, also for several writers.
+  void publish();
+  void finish() {
+    close();
+    publish();
+  }
 
   int64_t num_documents() const { return static_cast<int64_t>(document_ends_.size()); }
   int64_t num_tokens() const { return num_tokens_; }
 
  private:
-  void write_index(OutputFile& idx) const;
+  void write_index();
   std::string sidecar() const;
 
   std::string prefix_;
   TokenDtype dtype_;
   TokenFileInfo info_;
   OutputFile bin_;
+  std::optional<OutputFile> idx_, json_;  // once they are closed
   std::vector<int32_t> sequence_lengths_;
   std::vector<int64_t> document_ends_;  // sequences up to and including each document
   int64_t num_tokens_ = 0;

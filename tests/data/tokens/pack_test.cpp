@@ -122,6 +122,22 @@ TEST(Pack, BadInputIsRefusedByName) {
   }
 }
 
+TEST(Pack, AFullDiskLeavesBothOutputsAsTheyWere) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const TempDir dir;
+  for (const char* name : {"a", "b"}) write_file(dir / (std::string("old/") + name), name);
+  for (const char* name : {"c", "d"}) write_file(dir / (std::string("new/") + name), name);
+  pack({.inputs = {dir / "old"}, .output = dir / "p", .hold_out_every = 2, .hold_out_output = dir / "h"});
+  const Texts old = texts_of(dir / "p");
+  const Texts old_held_out = texts_of(dir / "h");
+  std::filesystem::create_symlink("/dev/full", dir / "h.bin.tmp");
+  const PackOptions again{
+      .inputs = {dir / "new"}, .output = dir / "p", .hold_out_every = 2, .hold_out_output = dir / "h"};
+  expect_mentions(message_of<Error>([&] { pack(again); }), {"h.bin", "No space left"});
+  EXPECT_EQ(texts_of(dir / "p"), old);
+  EXPECT_EQ(texts_of(dir / "h"), old_held_out);
+}
+
 TEST(Pack, UnreadableFilesOfATreeAreCounted) {
   if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
   const TempDir dir;
