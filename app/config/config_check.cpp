@@ -205,7 +205,12 @@ void check_lm_head_shape(const Config& config) {
 }
 
 // What attention has no kernels for there.
-void check_context_on_gpu(const Config& config) {
+void check_lengths_on_gpu(const Config& config) {
+  for (const Config& stage : stage_configs(config)) {
+    CHECK_INPUT(stage.data.seq_len > 1,
+                "data.seq_len is 1{}, which attention's backward has no kernels for on GPUs, expected at least 2 there",
+                stage.stage.number > 0 ? fmt::format(" in stage {}", stage.stage.number) : "");
+  }
   if (config.parallel.context_parallel == 1) return;
   CHECK_INPUT(
       !config.data.document_mask,
@@ -295,9 +300,7 @@ void resolve_device(Config& config, Device device) {
               "precision.compute is {}, which attention has no kernels for on GPUs, expected bfloat16 there (float32 "
               "runs with device: cpu)",
               name_of(kFloatType, config.precision.compute));
-  CHECK_INPUT(!is_cuda || config.data.seq_len > 1,
-              "data.seq_len is 1, which attention's backward has no kernels for on GPUs, expected at least 2 there");
-  if (is_cuda) check_context_on_gpu(config);
+  if (is_cuda) check_lengths_on_gpu(config);
   config.compute_given = true;
   config.device = is_cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
 }
