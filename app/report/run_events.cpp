@@ -30,7 +30,7 @@ constexpr EventPattern kPatterns[] = {
     {"differ", EventKind::kWarning},
     {"is lost", EventKind::kWarning},
     {"cannot be", EventKind::kWarning},
-    {"it jumps", EventKind::kWarning},
+    {" times as long as those before", EventKind::kWarning},
     {"saturate", EventKind::kWarning},
     {"max_epochs", EventKind::kWarning},
     {"data.skip: ", EventKind::kNote, true},

@@ -97,6 +97,16 @@ TEST_F(ReportTest, RefusesWhatIsNoRun) {
             std::string::npos);
 }
 
+TEST_F(ReportTest, WhatStandsOutIsAWarning) {
+  write("run", "metrics.jsonl", line(20, 5));
+  const std::string at = "2026-11-22 10:00:00.123  ";
+  const std::string dir = write("run", "log.txt", at + "step 7: it took 900 ms, 3.1 times as long as those before\n");
+  const RunRecords run = read_run(dir);
+  ASSERT_EQ(run.events.size(), 1u);
+  EXPECT_EQ(run.events[0].kind, EventKind::kWarning);
+  EXPECT_EQ(run.events[0].step, 7);
+}
+
 TEST_F(ReportTest, ReadsEventsAndStarts) {
   write("run", "metrics.jsonl", line(20, 5));
   const char* at = "2026-11-22 10:00:00.123  ";
