@@ -1,16 +1,14 @@
 #include "app/process/cores.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
-#include <string_view>
 #include <tuple>
 
+#include "app/process/launcher.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -30,41 +28,12 @@ constexpr std::array kBindingVariables = {"OMPI_MCA_hwloc_base_binding_policy",
                                           "OMP_PROC_BIND",
                                           "OMP_PLACES",
                                           "GOMP_CPU_AFFINITY"};
-constexpr std::array<std::string_view, 4> kLaunchers = {"mpirun", "mpiexec", "orterun", "orted"};
 
 int topology(int core, const char* what) {
   std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what));
   int value = 0;
   file >> value;
   return file ? value : 0;
-}
-
-struct Process {
-  std::string name;
-  pid_t parent = 0;
-};
-
-// /proc/PID/stat: "pid (name) state parent ...", where the name may hold anything.
-Process process(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const size_t open = text.find('(');
-  const size_t close = text.rfind(')');
-  if (open == std::string::npos || close == std::string::npos) return {};
-  Process found{.name = text.substr(open + 1, close - open - 1)};
-  char state = 0;
-  std::istringstream(text.substr(close + 1)) >> state >> found.parent;
-  return found;
-}
-
-// The launcher among this process's ancestors, which may be behind a script; 0 where there is none.
-pid_t launcher() {
-  for (pid_t pid = ::getppid(); pid > 1;) {
-    const Process ancestor = process(pid);
-    if (std::find(kLaunchers.begin(), kLaunchers.end(), ancestor.name) != kLaunchers.end()) return pid;
-    pid = ancestor.parent;
-  }
-  return 0;
 }
 
 std::vector<Core> cores_of(pid_t pid) {
@@ -116,7 +85,7 @@ bool is_bound_by_default(const Environment& environment) {
 
 std::optional<Widening> widen_to_share(int local_rank, int local_size) {
   if (!is_bound_by_default(process_environment())) return std::nullopt;
-  const pid_t parent = launcher();
+  const pid_t parent = find_launcher();
   if (parent == 0) return std::nullopt;
   const std::vector<Core> machine = cores_of(parent);
   const std::vector<Core> bound = cores_of(0);
