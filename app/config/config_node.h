@@ -1,6 +1,6 @@
 // ConfigNode: the config as it was written, before any key is understood: a tree of maps, lists and scalars, each with
 // the place it came from. A YAML file, command-line overrides and a checkpoint's JSON all become one of these, so that
-// one reader (app/config/config_reader.h) is strict about all of them.
+// one reader (app/config/config.cpp) is strict about all of them.
 #pragma once
 
 #include <cstdint>

@@ -74,7 +74,8 @@ class Runtime {
   // The kind of processor: ranks on the same one compute the same bits.
   std::string processor() const;
   int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
-  // GiB in use on this rank's device: allocated on the GPU by anyone, or resident in this process.
+  // GiB of this rank's device: allocated on the GPU by anyone at this moment, or the most that was resident in this
+  // process so far.
   double memory_gib() const;
   // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
   int64_t available_bytes() const;

@@ -12,7 +12,7 @@ namespace octavo {
 
 namespace {
 
-// In checkpoint.dir: a machine a line and, behind a #, why. Read by scripts/restarts.sh.
+// In checkpoint.dir: a machine a line and, behind a #, why. Read by scripts/launching.sh.
 constexpr const char* kExcludedHostsName = "excluded_hosts";
 
 void exclude_hosts(const std::string& checkpoint_dir, const std::set<std::string>& hosts, const std::string& why) {

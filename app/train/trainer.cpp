@@ -260,7 +260,7 @@ void Trainer::finish_step(const FinishedStep& step, bool always, bool validating
     validation_s_ = seconds_since(begin);
     goodput_->add(Goodput::kValidation, validation_s_);
   }
-  const bool due = config_.logging.every > 0 && step.step() % config_.logging.every == 0;
+  const bool due = step.step() % config_.logging.every == 0;
   const bool first = step.step() == run_.start().step + 1;
   const bool stands_out = guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped;
   if (due || first || always || validating || stands_out || precision_gap_ || run_.fp8_due(step.step()))
