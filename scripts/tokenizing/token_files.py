@@ -92,10 +92,6 @@ class TokenFileWriter:
             os.replace(self.prefix + suffix + ".tmp", self.prefix + suffix)
         fsync_folder(os.path.dirname(self.prefix))
 
-    def finish(self, description):
-        self.close(description)
-        self.publish()
-
     def discard(self):
         for file in (self.bin, self.idx):
             try:

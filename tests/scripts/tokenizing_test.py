@@ -240,7 +240,9 @@ class TokenFileWriterTest(PlannedTest):
         writer = TokenFileWriter(prefix, vocab_size)
         for tokens in tokens_of_documents:
             writer.add_document(array.array(writer.typecode, tokens).tobytes())
-        writer.finish({"tokenizer": "t", "vocab_size": vocab_size})
+        writer.close({"tokenizer": "t", "vocab_size": vocab_size})
+        self.assertFalse(Path(prefix + ".idx").exists())
+        writer.publish()
         return Path(prefix + ".idx").read_bytes(), Path(prefix + ".bin").read_bytes(), Path(prefix + ".json")
 
     def test_u16(self):
@@ -264,7 +266,7 @@ class TokenFileWriterTest(PlannedTest):
         os.truncate(self.root / "out/tokens.bin", 10)
         self.assertIsNone(read_sidecar(str(self.root / "out/tokens")))
 
-    def test_nothing_appears_before_finish(self):
+    def test_nothing_appears_before_it_is_published(self):
         prefix = str(self.root / "tokens")
         writer = TokenFileWriter(prefix, 300)
         writer.add_document(b"\x01\x00")
@@ -295,7 +297,8 @@ class MergeTest(PlannedTest):
             merger.shuffled(parts, seed, str(self.root / "buckets"))
             self.assertFalse((self.root / "buckets").exists())
         for writer in writers:
-            writer.finish({})
+            writer.close({})
+            writer.publish()
         found = [read_dataset(self.root / name) for name in ("a", "b")]
         self.assertTrue(all(tokens == [tokens[0]] * (tokens[0] % 3 + 1) for tokens in found[0] + found[1]))
         return [[tokens[0] for tokens in documents] for documents in found]
