@@ -104,11 +104,6 @@ class GuardsTest(Scratch):
                 said = f"step {NOISY_STEP} is not saved, as the run was to go back from it; it goes on from {log}_checkpoints/step_00000025"
                 self.assertEqual(said in result.out, every > 0, result.out)
 
-    def test_a_run_that_goes_back_says_once_what_it_checks(self):
-        out = self.noisy(on_loss_spike="rollback", check_every=10).out
-        self.assertIn("are passed over", out)
-        self.assertEqual(out.count("training.check_every compares what ranks hold alike"), 1, out)
-
     def test_a_spike_with_no_checkpoint_to_go_back_to(self):
         out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
         self.assertIn(f"there is no checkpoint to go back to from step {NOISY_STEP}", out)
