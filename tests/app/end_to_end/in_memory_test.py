@@ -55,7 +55,8 @@ class InMemoryTest(Resuming):
                 self.assertEqual(kept_in_memory(), set(), "a run that ends frees it")
                 self.assertEqual(checkpoints(self.dir / "checkpoints")[-1], f"step_{step + 5:08}")
                 self.train(config, f"training.steps={step + 5}", "checkpoint.dir=whole", "logging.dir=whole_log", ranks=ranks)
-                self.assertEqual(self.losses(), self.losses("whole_log"))
+                losses = {at: numbers for at, numbers in self.losses().items() if at <= step + 5}  # it may have come further
+                self.assertEqual(losses, self.losses("whole_log"))
 
     def test_what_is_damaged_in_memory_is_left(self):
         config = self.endless()

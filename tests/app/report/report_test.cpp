@@ -63,8 +63,8 @@ TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   const std::string before = line(1, 5) + line(5, 4) + line(10, 3.5) + line(15, 3) + line(20, 2.5) + line(11, 3.25);
   const auto points = [&](const std::string& name, const std::string& text) {
     std::vector<std::pair<double, double>> all;
-    for (const Point& point : read_run(write(name, "metrics.jsonl", text)).metric("loss"))
-      all.emplace_back(point.x, point.y);
+    const RunRecords run = read_run(write(name, "metrics.jsonl", text));
+    for (const Point& point : run.metric("loss")) all.emplace_back(point.x, point.y);
     return all;
   };
   using Points = std::vector<std::pair<double, double>>;
