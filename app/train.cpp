@@ -130,8 +130,7 @@ class Stages {
     if (goodput_) config.checkpoint.resume = "auto";
     try {
       const MemoryRoom room = memory_room(config, runtime_);  // before the run takes its part of it
-      Trainer trainer(config, runtime_, timer_, goodput_, &console_);
-      if (!goodput_) folder_.open();
+      Trainer trainer(config, runtime_, timer_, goodput_, &console_, &folder_);
       if (runtime_.group().is_root()) log_start(config, runtime_, trainer, room);
       outcome = while_running(runtime_.group(), [&] { return trainer.run(signals); });
       CHECK(outcome != Trainer::Outcome::kDone || stage + 1 == num_stages(config_) ||

@@ -136,7 +136,7 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     CHECK_INPUT(::access(options_.dir.c_str(), R_OK | W_OK | X_OK) == 0, "checkpoint.dir {}: cannot be written to: {}",
                 options_.dir, std::strerror(errno));
     if (!keeps_house()) return;
-    lock_.emplace(options_.dir);
+    lock_.emplace(options_.dir, kCheckpointDirectory);
     std::vector<fs::path> left = put_interrupted_back(options_.dir);
     find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
     keep_house([left = std::move(left)] { remove_left_behind(left); });

@@ -29,17 +29,16 @@ std::string this_process() {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const std::filesystem::path& dir, std::chrono::milliseconds patience)
-    : dir_(dir), path_(dir / "lock") {
+DirectoryLock::DirectoryLock(const std::filesystem::path& dir, DirectoryUse use, std::chrono::milliseconds patience)
+    : dir_(dir), use_(use), path_(dir / use.file) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   Attempt attempt = try_lock();
   while (attempt == Attempt::kHeld && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kPause);
     attempt = try_lock();
   }
-  CHECK_INPUT(attempt != Attempt::kHeld,
-              "checkpoint.dir {}: is in use by another run, {}; expected a directory of its own", dir.string(),
-              holder());
+  CHECK_INPUT(attempt != Attempt::kHeld, "{} {}: is in use by another run, {}; expected a directory of its own",
+              use_.key, dir.string(), holder());
 }
 
 // A holder's end may remove the file between opening and locking it, so what was locked must be what is there.
@@ -61,7 +60,7 @@ DirectoryLock::Attempt DirectoryLock::try_lock() {
   ::close(std::exchange(descriptor_, -1));
   if (error == EWOULDBLOCK || error == EINTR) return Attempt::kHeld;
   has_locks_ = false;
-  log_warning("checkpoint.dir {}: its file system has no locks ({}), so nothing keeps a second run from using it",
+  log_warning("{} {}: its file system has no locks ({}), so nothing keeps a second run from using it", use_.key,
               dir_.string(), std::strerror(error));
   return Attempt::kUnknown;
 }
@@ -86,7 +85,7 @@ void DirectoryLock::renew() {
   if (!has_locks_ || (descriptor_ >= 0 && is_in_place())) return;
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   const Attempt attempt = try_lock();
-  CHECK(attempt != Attempt::kHeld, "checkpoint.dir {}: is in use by another run, {}", dir_.string(), holder());
+  CHECK(attempt != Attempt::kHeld, "{} {}: is in use by another run, {}", use_.key, dir_.string(), holder());
 }
 
 DirectoryLock::~DirectoryLock() {

@@ -228,13 +228,18 @@ void RunCheckpoints::prepare(int64_t start_step) {
   runtime_.group().agree_on_files("looking at the room for checkpoints", [&] {
     if (!runtime_.group().is_root() || start_step >= config_.training.steps) return;
     check_room(start_step);
-    leave_other_runs();
+  });
+}
+
+void RunCheckpoints::leave_other_runs(int64_t start_step) {
+  runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
+    if (runtime_.group().is_root() && start_step < config_.training.steps) move_other_runs();
   });
 }
 
 // So that auto never takes steps of a run that this one does not go on from: all of them, or where it goes on from one
 // that is there, those after it.
-void RunCheckpoints::leave_other_runs() const {
+void RunCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
   std::vector<FoundCheckpoint> others = find_checkpoints(dir);
   const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {

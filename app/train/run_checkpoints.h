@@ -48,9 +48,11 @@ class RunCheckpoints {
   // collective.
   void started_from(const Checkpoint* checkpoint);
   // Before the first step after `start_step`: memory for copies, InputError where the machine has too little; whether
-  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning; and what is in
-  // the directory of a run that this one does not go on from is moved to one of its own there.
+  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning.
   void prepare(int64_t start_step);
+  // And once nothing can refuse the start any more: what is in the directory of a run that this one does not go on from
+  // is moved to one of its own there.
+  void leave_other_runs(int64_t start_step);
 
   // Whether one is to be saved after this step, which is not the last.
   bool due(int64_t step) const;
@@ -91,7 +93,7 @@ class RunCheckpoints {
   std::set<std::string> needed_files(const Checkpoint& checkpoint) const;
   void attempt_in_memory(const std::function<void()>& work);
   void check_room(int64_t start_step);
-  void leave_other_runs() const;
+  void move_other_runs() const;
   int64_t checkpoints_to_come(int64_t start_step, int64_t there) const;
   std::vector<CheckpointTensor> pieces() const;  // what this rank writes
   // A part of a save; its failure, where all ranks share it, is counted.

@@ -13,12 +13,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "app/log/append_file.h"
 #include "build_config.h"
 #include "core/commit.h"
+#include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
 #include "core/printable.h"
@@ -89,6 +91,15 @@ RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), 
   if (!runtime.group().is_root()) return;
   log_ = std::make_shared<LogFile>();
   spdlog::default_logger()->sinks().push_back(log_);
+}
+
+void RunFolder::lock() {
+  if (!runtime_.group().is_root() || lock_) return;
+  const fs::path dir = config_.logging.dir;
+  std::error_code error;
+  fs::create_directories(dir, error);
+  CHECK_INPUT(!error, "logging.dir {}: cannot be created: {}", dir.string(), error.message());
+  lock_.emplace(dir, kLoggingDirectory);
 }
 
 void RunFolder::open() {

@@ -2,13 +2,16 @@
 //   config.yaml     the config of its last start, every key with its value
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day
+//   log.lock        held by the run that writes here (checkpoint/directory_lock.h)
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "app/config/config.h"
 #include "app/process/runtime.h"
+#include "checkpoint/directory_lock.h"
 
 namespace octavo {
 
@@ -21,8 +24,11 @@ class RunFolder {
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
-  // Writes the files: log.txt by a thread, so that the run waits for no disk, and goes on where that is full
-  // (app/log/append_file.h). A collective; rank 0 writes. InputError where a file cannot be opened.
+  // Before anything is written here: creates the directory and locks it, once, on rank 0. InputError where another run
+  // has it. Not a collective.
+  void lock();
+  // With the lock, writes the files: log.txt by a thread, so that the run waits for no disk, and goes on where that is
+  // full (app/log/append_file.h). A collective; rank 0 writes. InputError where a file cannot be opened.
   void open();
   // A line for log.txt alone: what ends the run goes to the console as an error of the program.
   void note(const std::string& line);
@@ -31,6 +37,7 @@ class RunFolder {
   class LogFile;
   const Config& config_;
   Runtime& runtime_;
+  std::optional<DirectoryLock> lock_;
   std::shared_ptr<LogFile> log_;  // of the default logger too
 };
 

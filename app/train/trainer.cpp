@@ -52,7 +52,7 @@ void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& mar
 }  // namespace
 
 Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput,
-                 Console* console)
+                 Console* console, RunFolder* folder)
     : config_(config),
       runtime_(runtime),
       timer_(timer),
@@ -72,10 +72,13 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
                 config.precision_guard.every);
   }
   const bool continues = config.checkpoint.resume != "never";
-  runtime.group().agree([&] {
+  runtime.group().agree_on_files("opening the log", [&] {
+    if (folder != nullptr) folder->lock();
     log_.emplace(config_, runtime, runtime.group().is_root(),
                  continues ? std::optional(run_.start().step) : std::nullopt, console);
   });
+  if (folder != nullptr && first_of_process_) folder->open();
+  run_.checkpoints().leave_other_runs(run_.start().step);
   if (!goodput_) goodput_.emplace(config.logging.dir, continues && runtime.group().is_root(), run_.start().steps_s);
   timer_.mark("memory");
 }

@@ -18,6 +18,7 @@
 #include "app/process/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/link_watch.h"
+#include "app/train/run_folder.h"
 #include "app/train/signals.h"
 #include "app/train/training_run.h"
 
@@ -29,9 +30,9 @@ class Trainer {
   // or a random initialization. A collective; what is wrong is an InputError on every rank, before any training.
   // `config` is validated and its device resolved; `runtime` and `timer`, which has the times of all this, must outlive
   // the trainer. The goodput is carried on from the stage before, where there was one. `console`: where the progress is
-  // shown, if it is a terminal. OtherStage as TrainingRun.
+  // shown, if it is a terminal. `folder`, where there is one, is locked and opened. OtherStage as TrainingRun.
   Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput = {},
-          Console* console = nullptr);
+          Console* console = nullptr, RunFolder* folder = nullptr);
 
   const TrainingRun& training_run() const { return run_; }
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }

@@ -23,9 +23,9 @@ using std::chrono::milliseconds;
 
 class DirectoryLockTest : public testing::Test {
  protected:
-  std::string refusal() {
+  std::string refusal(DirectoryUse use = kCheckpointDirectory) {
     try {
-      const DirectoryLock lock(path_, milliseconds(200));
+      const DirectoryLock lock(path_, use, milliseconds(200));
     } catch (const InputError& error) {
       return error.what();
     }
@@ -37,11 +37,21 @@ class DirectoryLockTest : public testing::Test {
 
 TEST_F(DirectoryLockTest, ASecondOneIsRefusedByName) {
   {
-    const DirectoryLock lock(path_);
+    const DirectoryLock lock(path_, kCheckpointDirectory);
     EXPECT_NE(refusal().find(fmt::format("in use by another run, process {} on ", ::getpid())), std::string::npos);
   }
   EXPECT_EQ(refusal(), "");
   EXPECT_TRUE(fs::is_empty(path_)) << "left over";
+}
+
+// So that logging.dir may be checkpoint.dir.
+TEST_F(DirectoryLockTest, IsOfOneUse) {
+  const DirectoryLock lock(path_, kCheckpointDirectory);
+  EXPECT_EQ(refusal(kLoggingDirectory), "");
+  const DirectoryLock log(path_, kLoggingDirectory);
+  const std::string sentence = refusal(kLoggingDirectory);
+  EXPECT_TRUE(sentence.starts_with(fmt::format("logging.dir {}: is in use by another run", path_.string())))
+      << sentence;
 }
 
 TEST_F(DirectoryLockTest, EndsWithItsProcess) {
@@ -49,7 +59,7 @@ TEST_F(DirectoryLockTest, EndsWithItsProcess) {
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const DirectoryLock lock(path_);
+    const DirectoryLock lock(path_, kCheckpointDirectory);
     char byte = 1;
     static_cast<void>(!::write(ready[1], &byte, 1));
     ::pause();
@@ -66,13 +76,13 @@ TEST_F(DirectoryLockTest, EndsWithItsProcess) {
 }
 
 TEST_F(DirectoryLockTest, IsTakenAgainWhereItWasRemoved) {
-  DirectoryLock lock(path_);
+  DirectoryLock lock(path_, kCheckpointDirectory);
   fs::remove(dir_ / "lock");
   lock.renew();
   EXPECT_NE(refusal(), "");
   fs::remove(dir_ / "lock");
   {
-    const DirectoryLock other(path_);
+    const DirectoryLock other(path_, kCheckpointDirectory);
     EXPECT_THROW(lock.renew(), Error);
   }
   lock.renew();

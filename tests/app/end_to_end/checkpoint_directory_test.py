@@ -153,6 +153,31 @@ class RunLockTest(Resuming):
                     self.assertTrue(json.loads(self.run_octavo("inspect", f"shared{attempt}/{name}").out)["intact"])
                 self.assertFalse((self.dir / f"shared{attempt}/lock").exists())
 
+    def test_one_log_for_two_runs(self):
+        """The same of logging.dir, which may be the directory of the checkpoints as well."""
+        for ranks, directories in ((1, ("a", "b")), (2, ("log", "c"))):
+            with self.subTest(ranks=ranks):
+                config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
+                runs = [self.start("train", config, f"checkpoint.dir={name}", "logging.dir=log", ranks=ranks) for name in directories]
+                deadline = time.monotonic() + 40
+                while all(run.poll() is None for run in runs):
+                    self.assertLess(time.monotonic(), deadline, "neither was refused")
+                    time.sleep(0.05)
+                [loser] = [i for i in range(2) if runs[i].poll() is not None]
+                refused = self.finish(runs[loser])
+                self.assertEqual(refused.code, BAD_INPUT, refused.err)
+                [sentence] = refused.octavo_lines()
+                self.assertRegex(sentence, r"logging.dir log: is in use by another run, process \d+ on \S+; expected a directory of its own$")
+                winner, log = runs[1 - loser], self.dir / "log"
+                self.wait_for(lambda: metrics_lines(log / "metrics.jsonl") >= 5, winner)
+                winner.send_signal(signal.SIGUSR1)
+                self.assertEqual(self.finish(winner).code, STOPPED)
+                steps = [json.loads(line)["step"] for line in (log / "metrics.jsonl").read_text().splitlines()]
+                self.assertEqual(steps, list(range(1, len(steps) + 1)))
+                self.assertEqual(metrics_lines(log / "starts.jsonl"), 1)
+                self.assertFalse((log / "log.lock").exists())
+                shutil.rmtree(log)
+
     def test_a_run_that_ends_is_waited_for(self):
         for number in (signal.SIGKILL, signal.SIGUSR1):
             first = self.long_run()
@@ -207,6 +232,9 @@ class LineageTest(Resuming):
         before = snapshot(self.dir / "checkpoints")
         self.refused("train", config, "checkpoint.resume=never", "data.train=[nowhere]", mentions=["nowhere"])
         self.refused("train", config, "checkpoint.resume=checkpoints/step_00000004", "data.seed=9", mentions=["loader state"])
+        (self.dir / "occupied/metrics.jsonl").mkdir(parents=True)
+        self.refused("train", config, "checkpoint.resume=never", "logging.dir=occupied", mentions=["occupied/metrics.jsonl"])
+        self.assertEqual(sorted(path.name for path in (self.dir / "occupied").iterdir()), ["metrics.jsonl"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
 
 
