@@ -65,23 +65,70 @@ void check_supported_architecture(const Json& json, const std::string& path) {
               path);
 }
 
-// Version 5 puts everything into rope_parameters; version 4 has rope_theta beside an optional rope_scaling.
-void parse_rope(const Json& json, const std::string& path, ModelConfig& config) {
-  const char* key = given(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const Json rope = given(json, key) ? json.at(key) : Json::object();
-  CHECK_INPUT(rope.is_object(), "{}: {} is {}, expected an object", path, key, rope.dump());
-  config.rope_theta = 10000.0;  // the default of transformers
-  for (const Json* place : {&json, &rope}) {
-    if (given(*place, "rope_theta")) config.rope_theta = get_number(*place, "rope_theta", path);
-  }
-  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
+void expect_same(const std::string& path, const std::string& name, const Json& value, const std::string& other_name,
+                 const Json& other) {
+  CHECK_INPUT(value == other, "{}: {} is {}, but {} is {}, expected the same", path, name, value.dump(), other_name,
+              other.dump());
+}
+
+void check_partial_rotary_factor(const Json& json, const std::string& where) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  CHECK_INPUT(!given(json, kKey) || json.at(kKey) == 1, "{}: {} is {}, expected 1", where, kKey, json.at(kKey).dump());
+}
+
+// Of rope_parameters or rope_scaling; none where the rope is plain.
+std::optional<RopeScaling> parse_rope_scaling(const Json& rope, const std::string& path, const std::string& key) {
   const std::string where = fmt::format("{}: {}", path, key);
+  CHECK_INPUT(rope.is_object(), "{} is {}, expected an object", where, rope.dump());
+  const bool has_older_key = given(rope, "type");
+  if (has_older_key && given(rope, "rope_type"))
+    expect_same(path, key + ".rope_type", rope.at("rope_type"), key + ".type", rope.at("type"));
+  const char* type_key = has_older_key ? "type" : "rope_type";
+  const Json type = given(rope, type_key) ? rope.at(type_key) : Json("default");
   CHECK_INPUT(type == "default" || type == "llama3", "{}: the rope type is {}, expected \"default\" or \"llama3\"",
               where, type.dump());
-  CHECK_INPUT(!given(rope, "partial_rotary_factor") || rope.at("partial_rotary_factor") == 1,
-              "{}: partial_rotary_factor is {}, expected 1", where, rope.value("partial_rotary_factor", Json()).dump());
-  if (type == "default") return;
-  read_hf_fields(rope, where, config.rope_scaling.emplace());
+  check_partial_rotary_factor(rope, where);
+  if (type == "default") return std::nullopt;
+  RopeScaling scaling;
+  read_hf_fields(rope, where, scaling);
+  return scaling;
+}
+
+void expect_same_scaling(const std::string& path, const std::optional<RopeScaling>& scaling, const std::string& key,
+                         const std::optional<RopeScaling>& other, const std::string& other_key) {
+  const auto type = [](const std::optional<RopeScaling>& of) { return of ? "llama3" : "default"; };
+  expect_same(path, key + ".rope_type", type(scaling), other_key + ".rope_type", type(other));
+  if (!scaling) return;
+  const Json fields = shape_to_json<Json>(*scaling);
+  const Json others = shape_to_json<Json>(*other);
+  for (const auto& [name, value] : fields.items())
+    expect_same(path, fmt::format("{}.{}", key, name), value, fmt::format("{}.{}", other_key, name), others.at(name));
+}
+
+// Version 5 puts everything into rope_parameters; version 4 has rope_theta beside an optional rope_scaling. Of a file
+// with both, versions and other programs take one or the other, so they must say the same.
+void parse_rope(const Json& json, const std::string& path, ModelConfig& config) {
+  constexpr const char* kTheta = "rope_theta";
+  config.rope_theta = 10000.0;  // the default of transformers
+  std::string theta_name;       // that it was found under
+  const auto read_theta = [&](const Json& place, const std::string& name) {
+    if (!given(place, kTheta)) return;
+    const double theta = get_number(place, kTheta, path);
+    if (!theta_name.empty()) expect_same(path, name, theta, theta_name, config.rope_theta);
+    config.rope_theta = theta;
+    theta_name = name;
+  };
+  read_theta(json, kTheta);
+  check_partial_rotary_factor(json, path);
+  std::string scaling_key;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!given(json, key)) continue;
+    const std::optional<RopeScaling> scaling = parse_rope_scaling(json.at(key), path, key);
+    read_theta(json.at(key), fmt::format("{}.{}", key, kTheta));
+    if (!scaling_key.empty()) expect_same_scaling(path, scaling, key, config.rope_scaling, scaling_key);
+    config.rope_scaling = scaling;
+    scaling_key = key;
+  }
 }
 
 // `positions` stands where the list has what is of the rope.

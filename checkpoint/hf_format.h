@@ -1,6 +1,6 @@
 // The config.json of Hugging Face's Llama models, as transformers 4 and 5 write and read it. They differ in rope:
 // version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 rope_parameters {rope_theta,
-// rope_type, factor, ...}.
+// rope_type, factor, ...}. A file may have both if they say the same.
 #pragma once
 
 #include <cstdint>

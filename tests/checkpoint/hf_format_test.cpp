@@ -109,6 +109,36 @@ TEST(HfFormat, WritesWhatBothVersionsRead) {
   }
 }
 
+// Of which transformers 4, 5 and others take one or the other.
+TEST(HfFormat, RefusesTwoRopesThatDiffer) {
+  Json llama3 = version_4_config().at("rope_scaling");
+  const auto with = [&](const Json& changes) {
+    Json changed = llama3;
+    changed.merge_patch(changes);
+    return changed;
+  };
+  expect_refused({{"rope_parameters", with({{"factor", 8.0}})}},
+                 "rope_scaling.factor is 32.0, but rope_parameters.factor is 8.0, expected the same");
+  expect_refused({{"rope_parameters", with({{"original_max_position_embeddings", 4096}})}},
+                 "rope_parameters.original_max_position_embeddings is 4096");
+  expect_refused(
+      {{"rope_parameters", {{"rope_theta", 500000.0}}}},
+      "rope_scaling.rope_type is \"llama3\", but rope_parameters.rope_type is \"default\", expected the same");
+  expect_refused({{"rope_parameters", with({{"rope_theta", 10000.0}})}},
+                 "rope_parameters.rope_theta is 10000.0, but rope_theta is 500000.0, expected the same");
+  expect_refused({{"rope_scaling", {{"rope_theta", 1e4}}}}, "rope_scaling.rope_theta is 10000.0, but rope_theta is");
+  expect_refused({{"rope_scaling", {{"type", "default"}}}},
+                 "rope_scaling.rope_type is \"llama3\", but rope_scaling.type is \"default\", expected the same");
+  expect_refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor is 0.5, expected 1");
+  expect_refused({{"rope_parameters", with({{"partial_rotary_factor", 0.5}})}}, "rope_parameters: partial_rotary");
+
+  Json equal = version_4_config();
+  equal["rope_parameters"] = with({{"rope_theta", 500000}, {"type", "llama3"}, {"partial_rotary_factor", 1.0}});
+  EXPECT_EQ(parse_hf_config(equal, "config.json"), model_preset("llama3_1b"));
+  equal["rope_scaling"] = nullptr;
+  EXPECT_EQ(parse_hf_config(equal, "config.json"), model_preset("llama3_1b"));
+}
+
 TEST(HfFormat, KnowsThePositions) {
   const auto positions = [](const char* preset, int64_t known, int64_t seq_len) -> int64_t {
     HfMetadata metadata;
