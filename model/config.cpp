@@ -51,7 +51,8 @@ void check_fields(const Struct& fields, const char* section) {
   });
 }
 
-void check_rope_scaling(const ModelConfig& model) {
+void check_rope(const ModelConfig& model) {
+  CHECK_INPUT(model.rope_theta >= 1, "model.rope_theta is {}, expected at least 1", model.rope_theta);
   if (!model.rope_scaling) return;
   const RopeScaling& scaling = *model.rope_scaling;
   CHECK_INPUT(scaling.factor >= 1 && scaling.factor <= kMaxRopeFactor,
@@ -99,7 +100,7 @@ void ModelConfig::validate(const std::string& where) const {
     CHECK_INPUT(num_parameters() <= kMaxParameters, "the model has {} parameters, expected at most {}",
                 num_parameters(), kMaxParameters);
     check_attention(*this);
-    check_rope_scaling(*this);
+    check_rope(*this);
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}{}{}", where, where.empty() ? "" : ": ", error.what()));
   }

@@ -214,7 +214,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   training.add("z_loss", &Training::z_loss, kNonNegative, "", "Coefficient of the mean squared logarithm of the softmax's normalizer, which is minimized beside the loss; 1e-4 keeps logits from drifting, 0 for none.");
   training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Steps in a row that may be passed over (their loss or gradient norm is not finite, or a spike) before the run ends with a checkpoint from before; and rollbacks to one checkpoint.");
   training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss far above those before it: a warning, a step that changes nothing, or a rollback to the last checkpoint, from which the samples of the spike are passed over.");
-  training.add("loss_spike_z", &Training::loss_spike_z, kPositive, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.");
+  training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.");
   training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses, and gradient norms, that spikes are told by; 0 for never.");
   training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.");
   training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.");
@@ -276,7 +276,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("nccl_max_ctas", &Parallel::nccl_max_ctas, Integers{0, kMaxCtas}, "multiprocessors", "Multiprocessors that a collective may take; 0 for NCCL's choice.");
   parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL reaches tensors: through its own buffers (plain), in memory mapped by all ranks (registered), with gathers on the copy engines too (copy_engine); auto registers the shard axis on one machine.");
   parallel.add("cover_multiprocessors", &Parallel::cover_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "What products take while they cover a tensor-parallel collective; 0 for all.");
-  parallel.add("timeout_s", &Parallel::timeout_s, kNonNegative, "seconds", "A collective that takes longer ends the run; 0 for never.");
+  parallel.add("timeout_s", &Parallel::timeout_s, kSecondsOrNever, "seconds", "A collective that takes longer ends the run; 0 for never.");
 }
 
 void add_activation_checkpointing(std::vector<ConfigKey>& keys) {
@@ -290,7 +290,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   SectionKeys<CheckpointConfig> checkpoint(keys, "checkpoint", &Config::checkpoint);
   checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one a step that was saved.");
   checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints; 0 for one only at the end and when stopped by a signal.");
-  checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kNonNegative, "minutes", "Time after which one is saved too, by rank 0's clock since the last save began; 0 for no such time.");
+  checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kMinutesOrNever, "minutes", "Time after which one is saved too, by rank 0's clock since the last save began; 0 for no such time.");
   checkpoint.add("keep", &CheckpointConfig::keep, Integers{0, kMaxSteps}, "checkpoints", "Newest checkpoints that are kept; 0 for all.");
   checkpoint.add("keep_every", &CheckpointConfig::keep_every, Integers{0, kMaxSteps}, "steps", "Checkpoints of steps that are multiples of this are kept for ever; 0 for none.");
   checkpoint.add("max_failed_saves", &CheckpointConfig::max_failed_saves, Integers{0, kMaxSteps}, "saves", "So many failed saves in a row end the run; with 0 the first does.");

@@ -131,6 +131,10 @@ bool Numbers::read(const ConfigNode& node, double& value) const {
   return true;
 }
 
+bool ZeroOr::read(const ConfigNode& node, double& value) const {
+  return Numbers(0, 0, true, true, "").read(node, value) || Numbers::read(node, value);
+}
+
 bool Flag::read(const ConfigNode& node, bool& value) const {
   if (node.kind != Kind::kScalar || node.is_string || (node.text != "true" && node.text != "false")) return false;
   value = node.text == "true";

@@ -88,9 +88,19 @@ struct Numbers : PlainValue {
 
 inline constexpr double kLargestNumber = std::numeric_limits<float>::max();
 inline constexpr Numbers kPositive{0, kLargestNumber, false, true, "a number above 0 as float32"};
-inline constexpr Numbers kNonNegative{0, kLargestNumber, true, true, "a number of at least 0 as float32"};
 inline constexpr Numbers kUnitInterval{0, 1, true, true, "a number from 0 to 1"};
 inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1 as float32"};
+inline constexpr Numbers kAtLeastOne{1, kLargestNumber, true, true, "a number of at least 1 as float32"};
+
+// Or 0, which says that there is none of it; what only rounds to 0 does not.
+struct ZeroOr : Numbers {
+  constexpr explicit ZeroOr(const Numbers& others) : Numbers(others) {}
+  std::string expected() const { return "0 or " + Numbers::expected(); }
+  bool read(const ConfigNode& node, double& value) const;
+};
+inline constexpr ZeroOr kNonNegative{kPositive};
+inline constexpr ZeroOr kSecondsOrNever{kAtLeastOne};
+inline constexpr ZeroOr kMinutesOrNever{{0.01F, kLargestNumber, true, true, "a number of at least 0.01 as float32"}};
 
 struct Flag : PlainValue {
   std::string expected() const { return "true or false"; }

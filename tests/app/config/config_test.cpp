@@ -285,8 +285,10 @@ TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
   expect_error("data: {train: [{weight: 1}]}\n", {"data.train", "no path"});
   expect_error("data: {train: [{pth: x}]}\n", {"unknown key data.train.pth", "data.train.path"});
   expect_error("data: {validation: [[x]]}\n", {"data.validation is a list", "path"});
-  expect_error("data: {train: [{path: x, weight: -1}]}\n", {"data.train.weight is '-1'", "at least 0"});
-  expect_error("data: {train: [{path: x, max_epochs: -1}]}\n", {"data.train.max_epochs is '-1'", "at least 0"});
+  expect_error("data: {train: [{path: x, weight: -1}]}\n",
+               {"data.train.weight is '-1'", "expected 0 or a number above 0"});
+  expect_error("data: {train: [{path: x, max_epochs: -1}]}\n",
+               {"data.train.max_epochs is '-1'", "expected 0 or a number above 0"});
   expect_error("data: {train: [{path: []}]}\n", {"data.train.path is a list", "a list of them"});
 }
 
@@ -374,9 +376,30 @@ TEST_F(ConfigTest, NumbersAreWithinTheirBoundsAsFloat32) {
   EXPECT_EQ(load("optimizer: {eps: 1e-40, lr: 1e38, ema_decay: 0.9999999}\n").optimizer.ema_decay, 0.9999999);
   expect_error("optimizer: {eps: 1e-50}\n", {"optimizer.eps is '1e-50'", "a number above 0 as float32"});
   expect_error("optimizer: {lr: 1e39}\n", {"optimizer.lr is '1e39'", "a number above 0 as float32"});
-  expect_error("training: {z_loss: 1e300}\n", {"training.z_loss is '1e300'", "a number of at least 0 as float32"});
+  expect_error("training: {z_loss: 1e300}\n", {"training.z_loss is '1e300'", "0 or a number above 0 as float32"});
   expect_error("optimizer: {ema_decay: 0.99999999999}\n", {"optimizer.ema_decay", "below 1 as float32"});
   expect_error("optimizer: {betas: [0.9, 0.99999999999]}\n", {"optimizer.betas", "below 1 as float32"});
+}
+
+// Where 0 is for none, what is meant as a value is one.
+TEST_F(ConfigTest, ZeroIsForNoneAndNothingElseRoundsToIt) {
+  const Config config = load(
+      "optimizer: {grad_clip: 0, weight_decay: 0.0}\nparallel: {timeout_s: 0}\ncheckpoint: {every_minutes: 0.01}\n"
+      "training: {z_loss: 1e-40, loss_spike_z: 1}\n");
+  EXPECT_EQ(config.optimizer.grad_clip, 0);
+  EXPECT_EQ(config.parallel.timeout_s, 0);
+  EXPECT_EQ(config.checkpoint.every_minutes, 0.01);
+  EXPECT_EQ(config.training.z_loss, 1e-40);
+  expect_error("optimizer: {grad_clip: 1e-320}\n",
+               {"optimizer.grad_clip is '1e-320'", "expected 0 or a number above 0 as float32"});
+  expect_error("data: {train: [{path: a, weight: 1e-60}]}\n", {"data.train.weight is '1e-60'", "expected 0 or"});
+  expect_error("parallel: {timeout_s: 1e-320}\n",
+               {"parallel.timeout_s is '1e-320'", "expected 0 or a number of at least 1 as float32"});
+  expect_error("parallel: {timeout_s: 0.9}\n", {"parallel.timeout_s is '0.9'"});
+  expect_error("checkpoint: {every_minutes: 1e-9}\n",
+               {"checkpoint.every_minutes is '1e-9'", "expected 0 or a number of at least 0.01 as float32"});
+  expect_error("training: {loss_spike_z: 0.5}\n", {"training.loss_spike_z is '0.5'", "a number of at least 1"});
+  expect_error("training: {loss_spike_z: 0}\n", {"training.loss_spike_z is '0'", "a number of at least 1"});
 }
 
 TEST_F(ConfigTest, EnumerationsListWhatIsAllowed) {

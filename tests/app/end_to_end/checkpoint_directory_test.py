@@ -252,7 +252,7 @@ class KeptCheckpointsTest(Resuming):
                                 optimizer={"schedule": "constant"})
         for ranks in (1, 2):
             name = f"on{ranks}"
-            process = self.start("train", config, "checkpoint.every_minutes=0.005", f"checkpoint.dir={name}",
+            process = self.start("train", config, "checkpoint.every_minutes=0.01", f"checkpoint.dir={name}",
                                  f"logging.dir=log{ranks}", ranks=ranks)
             self.wait_for(lambda: len(checkpoints(self.dir / name)) >= 4, process)
             process.send_signal(signal.SIGUSR1)
