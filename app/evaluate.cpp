@@ -35,8 +35,8 @@ int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
   const ValidationLoss result = validator.loss(inference.state().model);
   if (!group.is_root()) return kExitDone;
   const auto line = [](const std::string& what, double loss, int64_t targets) {
-    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, loss, std::exp(loss),
-             with_thousands_separators(targets));
+    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, unsigned_nan(loss),
+             unsigned_nan(std::exp(loss)), with_thousands_separators(targets));
   };
   int64_t targets = 0;
   for (size_t d = 0; d < validator.datasets().size(); ++d) {

@@ -27,6 +27,8 @@ std::string with_unit(int64_t value) {
   return fmt::format("{:.{}f}{}", shown, decimals, "KMBT"[unit]);
 }
 
+double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 std::string format_duration(double seconds) {
   constexpr int64_t kMinute = 60;
   constexpr int64_t kHour = 60 * kMinute;

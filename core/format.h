@@ -19,6 +19,9 @@ std::string with_thousands_separators(int64_t value);
 // Three digits at least, and a unit: 812, 12.3K, 683K, 8.03B, 15.6T.
 std::string with_unit(int64_t value);
 
+// The same value to be printed: NaN has no sign, which fmt would show where the device left one ("-nan").
+double unsigned_nan(double value);
+
 // 42s, 31m, 5h 12m, 3d 4h; "-" when it is not a finite number of at least 0.
 std::string format_duration(double seconds);
 

@@ -151,11 +151,11 @@ nlohmann::json distinction(const nlohmann::json& line) {
 std::string console_line(const StepMetrics& metrics, double eta_seconds) {
   std::string line =
       fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", metrics.step, metrics.total_steps,
-                  metrics.loss, metrics.grad_norm, metrics.lr, format_rate(metrics.wps));
+                  unsigned_nan(metrics.loss), unsigned_nan(metrics.grad_norm), metrics.lr, format_rate(metrics.wps));
   if (metrics.mfu) line += fmt::format("  mfu {:.1f}%", 100 * *metrics.mfu);
   line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
                       format_duration(eta_seconds));
-  if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", *metrics.validation_loss);
+  if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", unsigned_nan(*metrics.validation_loss));
   if (metrics.marks.any()) line += fmt::format("  [{}]", describe(metrics.marks));
   return line;
 }

@@ -22,7 +22,8 @@ double num_targets(const StepData& data) { return static_cast<double>(std::max<i
 
 std::string by_name(const NumbersByName& numbers) {
   std::string text;
-  for (const auto& [name, value] : numbers) text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, value);
+  for (const auto& [name, value] : numbers)
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, unsigned_nan(value));
   return text;
 }
 
@@ -133,8 +134,8 @@ void StepLog::report(const FinishedStep& step, StepContext context) {
   const bool on_terminal = shows_progress();
   log_line(on_terminal ? LogLevel::kDetail : LogLevel::kInfo, console_line(m, tokens_left(m.step) * seconds / tokens));
   if (on_terminal && m.validation_loss) {
-    console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", m.step, m.total_steps, m.loss,
-                                *m.validation_loss));
+    console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", m.step, m.total_steps,
+                                unsigned_nan(m.loss), unsigned_nan(*m.validation_loss)));
   }
   if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
   queue_.post([this, m] { write(m); });

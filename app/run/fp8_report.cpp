@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/format.h"
 #include "model/block.h"
 
 namespace octavo {
@@ -46,7 +47,7 @@ std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorRe
       "step {}: {} of {} FP8 tensors do not fit their format, the worst the {} of {} in layer {}: {:.2f}% saturated, "
       "{:.1f}% flushed to zero, amax {:.3g}",
       step, bad, tensors.size(), worst->tensor, worst->linear, worst->layer, 100 * worst->saturated_share(),
-      100 * worst->flushed_share(), worst->stats.amax);
+      100 * worst->flushed_share(), unsigned_nan(worst->stats.amax));
 }
 
 bool reports_fp8(const Config& config) {

@@ -8,6 +8,7 @@
 
 #include "app/memory/plan_memory.h"
 #include "core/error.h"
+#include "core/format.h"
 #include "core/log.h"
 
 namespace octavo {
@@ -24,13 +25,13 @@ std::string describe_steps(int64_t first, int64_t last) {
 }
 
 std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
-  const double loss = step.loss();
+  const double loss = unsigned_nan(step.loss());
   const char* outcome = verdict == StepVerdict::kSkipped ? "; it changes nothing" : "";
   const std::string samples =
       fmt::format("samples {} to {}{}", step.data.samples.begin, step.data.samples.end - 1, outcome);
   if (!std::isfinite(loss) || !std::isfinite(step.result.grad_norm)) {
     return fmt::format("step {}: the loss is {:.4g} and the gradient norm {:.4g}; {}", step.step(), loss,
-                       step.result.grad_norm, samples);
+                       unsigned_nan(step.result.grad_norm), samples);
   }
   return fmt::format("step {}: the loss of {:.4f} is a spike, {:.1f} standard deviations above those before; {}",
                      step.step(), loss, marks.loss_z.value_or(0), samples);
@@ -413,7 +414,7 @@ void Trainer::compare_with_bfloat16(int64_t step, double loss) {
   if (!runtime_.group().is_root()) return;
   const std::string found =
       fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
-                  describe_steps(precision_guard_.first_step() + 1, step), *precision_gap_);
+                  describe_steps(precision_guard_.first_step() + 1, step), unsigned_nan(*precision_gap_));
   if (precision_guard_.tolerates(*precision_gap_)) return log_info("{}", found);
   log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
   if (config_.precision_guard.action == OnPrecisionGap::kBFloat16) wanted_ = kUseBFloat16;

@@ -75,6 +75,21 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
             "eta 0s  validation_loss 2.5000");
 }
 
+TEST_F(MetricsTest, ConsoleLineHasNanWithoutASign) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  StepMetrics metrics = example();
+  metrics.loss = std::copysign(kNan, -1.0);
+  metrics.grad_norm = std::copysign(kNan, -1.0);
+  metrics.validation_loss = std::copysign(kNan, -1.0);
+  const std::string line = console_line(metrics, 0);
+  EXPECT_NE(line.find("  loss nan  grad_norm nan  "), std::string::npos) << line;
+  EXPECT_NE(line.find("  validation_loss nan"), std::string::npos) << line;
+  metrics.loss = -kInfinity;
+  metrics.grad_norm = kInfinity;
+  EXPECT_NE(console_line(metrics, 0).find("  loss -inf  grad_norm inf  "), std::string::npos);
+}
+
 TEST_F(MetricsTest, NumbersAndDurations) {
   EXPECT_EQ(with_thousands_separators(0), "0");
   EXPECT_EQ(with_thousands_separators(999), "999");
