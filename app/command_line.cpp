@@ -1,10 +1,16 @@
 #include "app/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <iostream>
+#include <limits>
+#include <optional>
+#include <system_error>
 
 #include "app/manual.h"
 #include "core/error.h"
+#include "core/nearest_name.h"
 
 namespace octavo {
 
@@ -14,15 +20,51 @@ constexpr int kMaxSteps = 1'000'000;  // of a benchmark
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
 
-// A number within bounds, which NaN is not; CLI::Range lets that pass, and CLI::PositiveNumber names bounds of 309
-// digits.
-CLI::Validator number(double least, double most) {
+// What a value may be. CLI11's own rules and sentences are others than those of the config's keys: it reads 010 as
+// eight and -1 as a large seed, and lets NaN pass. What stands behind the option's name when `allows` refuses a value;
+// `type` stands in the help.
+template <typename Allows>
+CLI::Validator value(const Allows& allows, const std::string& expected, const std::string& type) {
   const auto check = [=](const std::string& text) {
-    double value = 0;
-    const bool within = CLI::detail::lexical_cast(text, value) && least <= value && value <= most;
-    return within ? "" : fmt::format("'{}', expected a number from {:g} to {:g}", text, least, most);
+    return allows(text) ? "" : fmt::format("is '{}', expected {}", text, expected);
   };
-  return CLI::Validator(check, fmt::format("from {:g} to {:g}", least, most));
+  return CLI::Validator(check, type);
+}
+
+// The whole text as a number in plain decimal digits.
+template <typename Number>
+std::optional<Number> parse(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+CLI::Validator number(double least, double most) {
+  const std::string range = fmt::format("from {:g} to {:g}", least, most);
+  const auto allows = [=](const std::string& text) {
+    const std::optional<double> number = parse<double>(text);
+    return number && least <= *number && *number <= most;
+  };
+  return value(allows, "a number " + range, range);
+}
+
+template <typename Integer>
+CLI::Validator integer(Integer least, Integer most) {
+  const std::string range = fmt::format("from {} to {}", least, most);
+  const auto allows = [=](const std::string& text) {
+    const std::optional<Integer> number = parse<Integer>(text);
+    const bool is_plain = text.size() == 1 || (!text.starts_with('0') && !text.starts_with("-0"));
+    return number && is_plain && least <= *number && *number <= most;
+  };
+  return value(allows, "an integer " + range, range);
+}
+
+CLI::Validator one_of(const std::vector<std::string>& choices) {
+  const auto allows = [=](const std::string& text) {
+    return std::find(choices.begin(), choices.end(), text) != choices.end();
+  };
+  return value(allows, fmt::format("one of {}", fmt::join(choices, ", ")),
+               fmt::format("{{{}}}", fmt::join(choices, ",")));
 }
 
 // A command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
@@ -68,8 +110,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
       "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op");
   add_config(bench, line.bench.config);
   add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --sweep training.micro_batch_size=1,2,4");
-  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(CLI::Range(0, kMaxSteps));
-  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(CLI::Range(1, kMaxSteps));
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(integer(0, kMaxSteps));
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(integer(1, kMaxSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
   auto* energy =
       bench->add_flag("--energy", line.bench.energy,
@@ -93,7 +135,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   auto* quick = doctor->add_flag("--quick", line.doctor.quick, "what can be told in seconds, without measuring");
   doctor
       ->add_option("--ranks-per-node", line.doctor.ranks_per_node, "of the run to come: GPUs that a machine must have")
-      ->check(CLI::Range(1, 1 << 10))
+      ->check(integer(1, 1 << 10))
       ->default_str("");
   doctor->add_option("--save", line.doctor.save, "FILE to write the measured rates to, as JSON")->excludes(quick);
   doctor->add_option("--disk", line.doctor.disk,
@@ -105,13 +147,13 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();
   generate->add_option("--prompt", line.generate.prompt, "text to continue")->required();
   generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")
-      ->check(CLI::Range(int64_t{1}, kMaxTokens));
+      ->check(integer(int64_t{1}, kMaxTokens));
   generate->add_option("--samples", line.generate.samples, "texts, computed together; printed with a line --- between")
-      ->check(CLI::Range(int64_t{1}, kMaxSamples));
+      ->check(integer(int64_t{1}, kMaxSamples));
   SamplingOptions& sampling = line.generate.sampling;
   generate->add_option("--temperature", sampling.temperature, "0: the most likely token")->check(number(0, 1e6));
   generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")
-      ->check(CLI::Range(int64_t{0}, kMaxTokens));
+      ->check(integer(int64_t{0}, kMaxTokens));
   generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")->check(number(0, 1));
   generate->add_option("--min-p", sampling.min_p, "among those so many times as likely as the most likely")
       ->check(number(0, 1));
@@ -120,11 +162,10 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
                    "TEXT that ends a sample and is not printed; may be given several times")
       ->expected(1)
       ->take_all()
-      ->check([](const std::string& text) { return std::string(text.empty() ? "is empty, expected a text" : ""); })
       ->default_str("");
-  generate->add_option("--seed", line.generate.seed, "of the first sample; the next has the next");
-  generate->add_option("--device", line.generate.device, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  generate->add_option("--seed", line.generate.seed, "of the first sample; the next has the next")
+      ->check(integer(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+  generate->add_option("--device", line.generate.device, "auto, cpu or cuda")->check(one_of({"auto", "cpu", "cuda"}));
   generate->add_flag("--ema", line.generate.ema, kEmaHelp);
   add_example(generate, "octavo generate runs/quickstart/checkpoints --prompt 'static int ' --temperature 0.5");
   generate->callback(
@@ -135,11 +176,11 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
   auto* plan = app.add_subcommand("plan", "memory per GPU, FLOPs and predicted throughput, without running");
   add_config(plan, line.plan.config);
   plan->add_option("--gpus", line.plan.gpus, "ranks of the run")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(integer(1, 1 << 20))
       ->default_str("as the config's mesh states");
   plan->add_option("--gpu-memory", line.plan.gpu_memory, "of one GPU, as 80GiB or 80GB")->default_str("the machine's");
   plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save");
-  plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(integer(1, 1 << 20));
   plan->add_option("--network-gbps", line.plan.network_gbps, "Gbit/s of each GPU to other nodes")
       ->check(number(1e-6, 1e9));
   plan->add_option("--network-latency-us", line.plan.network_latency_us, "of one hop between nodes")
@@ -183,7 +224,7 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
   pack->add_option("--output", line.pack.output, "PREFIX of the token file")->required();
   pack->add_option("--hold-out-every", line.pack.hold_out_every,
                    "every n-th document goes to a second token file; 0: none")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+      ->check(integer(int64_t{0}, int64_t{1} << 40));
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one")
       ->default_str("OUTPUT_held_out");
   add_example(pack, "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
@@ -215,13 +256,25 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
   auto* export_hf = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
   export_hf->add_option("checkpoint", line.export_hf.checkpoint, "CHECKPOINT")->required();
   export_hf->add_option("hf_dir", line.export_hf.hf_dir, "HF_DIR")->required();
-  export_hf->add_option("--dtype", line.export_hf.dtype, "float32 or bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  export_hf->add_option("--dtype", line.export_hf.dtype, "float32 or bfloat16")->check(one_of({"float32", "bfloat16"}));
   export_hf->add_option("--shard-size", line.export_hf.shard_size, "tensors of a file at most, as 5GB or 500MiB");
   export_hf->add_flag("--force", line.export_hf.force, "replace a model in HF_DIR that octavo did not export");
   export_hf->add_flag("--ema", line.export_hf.ema, kEmaHelp);
   add_example(export_hf, "octavo export runs/quickstart/checkpoints exported --dtype bfloat16");
   export_hf->callback([&] { line.command = on_root([&] { return export_command(line.export_hf); }); });
+}
+
+// A variable of a script that is not set must not pass for a path, or for none.
+void refuse_empty_texts(CLI::App& app) {
+  const auto check = [](const std::string& text) {
+    return std::string(text.empty() ? "is empty, expected a text" : "");
+  };
+  for (CLI::App* command : app.get_subcommands({})) {
+    for (CLI::Option* option : command->get_options()) {
+      const bool may_be_empty = option->check_name("overrides") || option->check_name("--prompt");
+      if (option->get_type_name() == "TEXT" && !may_be_empty) option->check(check);
+    }
+  }
 }
 
 // For those who install octavo, so that it is not among the commands that --help lists.
@@ -242,17 +295,68 @@ void add_manual_command(CLI::App& app, CommandLine& line) {
   add("--fish", fish_completion, "the completion for fish");
 }
 
+// "there is no option --stpes; did you mean --steps?"
+std::string no_such(const std::string& what, const std::string& written, const std::vector<std::string>& known) {
+  const std::string message = fmt::format("there is no {} {}", what, written);
+  if (const std::optional<std::string> meant = nearest_name(written, known)) {
+    return fmt::format("{}; did you mean {}?", message, *meant);
+  }
+  return fmt::format("{}, expected {}", message, fmt::join(known, ", "));
+}
+
+// What `command` was given and cannot take.
+std::string describe_extra(const CLI::App& command, const std::string& extra) {
+  if (!extra.starts_with('-')) return fmt::format("the argument '{}' is one too many", extra);
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  return no_such("option", extra.substr(0, extra.find('=')), options);
+}
+
+// What was found wrong with what `command` was given.
+std::string describe_in(const CLI::App& command, const CLI::ParseError& error) {
+  std::string sentence = error.what();
+  const std::string option = sentence.substr(0, sentence.find_first_of(": "));
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
+    return sentence.erase(sentence.find(':'), 1);  // of "--steps: is 'x', expected ..."
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (sentence.ends_with(" missing")) return option + " has no value, expected one";
+    if (sentence.ends_with(" flag override")) return fmt::format("--{} has a value, expected none", option);
+    return option + " is given several times, expected once";
+  }
+  const std::vector<std::string> extras = command.remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) return sentence;
+  return describe_extra(command, extras.front());
+}
+
 }  // namespace
+
+std::string describe(const CLI::ParseError& error, const CLI::App& app, const std::string& first_argument) {
+  const std::vector<CLI::App*> called = app.get_subcommands();
+  if (!called.empty()) {
+    const CLI::App& command = app.remaining().empty() ? *called.front() : app;
+    return fmt::format("{} (see octavo {} --help)", describe_in(command, error), called.front()->get_name());
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); }))
+    names.push_back(command->get_name());
+  return (first_argument.empty() ? fmt::format("there is no command, expected {}", fmt::join(names, ", "))
+                                 : no_such("command", first_argument, names)) +
+         " (see octavo --help)";
+}
 
 void describe_command_line(CLI::App& app, CommandLine& line) {
   app.require_subcommand(1);
-  app.option_defaults()->always_capture_default();
+  app.option_defaults()->always_capture_default()->disable_flag_override();
   app.footer("octavo COMMAND --help has its options, their defaults and an example.");
   add_compute_commands(app, line);
   add_plan_command(app, line);
   add_config_command(app, line);
   add_file_commands(app, line);
   add_manual_command(app, line);
+  refuse_empty_texts(app);
 }
 
 }  // namespace octavo

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "app/commands.h"
 
 namespace CLI {
 class App;
-}
+class ParseError;
+}  // namespace CLI
 
 namespace octavo {
 
@@ -40,5 +42,9 @@ struct CommandLine {
 
 // Adds the subcommands to `app`, whose parse() fills in `line`, which must outlive it.
 void describe_command_line(CLI::App& app, CommandLine& line);
+
+// What parse() found wrong, as a sentence that names the command or option, what was found and what was expected.
+// `first_argument`: the first word of the command line, empty where there is none.
+std::string describe(const CLI::ParseError& error, const CLI::App& app, const std::string& first_argument);
 
 }  // namespace octavo

@@ -6,21 +6,18 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <new>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "app/command_line.h"
 #include "app/process/console.h"
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
-#include "core/nearest_name.h"
 #include "core/printable.h"
 
 namespace octavo {
@@ -82,20 +79,6 @@ int run_command(const Command& command, ProcessGroup& group) {
   }
 }
 
-// What CLI11 says, but of a command that there is not, the nearest that there is.
-std::string complaint(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  const std::string written = argc > 1 ? argv[1] : "";
-  std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
-  const bool is_command = std::find(commands.begin(), commands.end(), written) != commands.end();
-  if (written.empty() || written.front() == '-' || is_command) return error.what();
-  const std::string message = fmt::format("there is no command {}", written);
-  if (const std::optional<std::string> meant = nearest_name(written, commands)) {
-    return fmt::format("{}; did you mean {}?", message, *meant);
-  }
-  return fmt::format("{}, expected {}", message, fmt::join(commands, ", "));
-}
-
 int main(int argc, char** argv) {
   StartupTimer timer;
   occupy_standard_streams();
@@ -124,9 +107,15 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool asked = error.get_exit_code() == 0;  // --help, --version
-    if (asked && group.is_root()) app.exit(error);
-    if (!asked && group.is_root())
-      print_error(fmt::format("{} (see octavo --help)", complaint(app, error, argc, argv)));
+    if (asked && group.is_root()) {
+      app.exit(error);
+      std::cout.flush();
+      if (!std::cout.good()) {
+        print_error("standard output cannot be written");
+        return kExitFailed;
+      }
+    }
+    if (!asked && group.is_root()) print_error(describe(error, app, argc > 1 ? argv[1] : ""));
     return asked ? kExitDone : kExitBadInput;
   }
   if (line.asks_for_json()) spdlog::set_level(spdlog::level::off);

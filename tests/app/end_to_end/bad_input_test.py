@@ -277,6 +277,33 @@ class BadPlaceTest(BadInput):
         for line in (("--help",), ("train", "--help"), ("--version",)):
             with self.subTest(line):
                 self.assertIn("octavo", self.run_octavo(*line).out.lower())
+                with open("/dev/full", "wb") as full:
+                    self.refused(*line, code=FAILED, stdout=full, mentions=["standard output cannot be written"])
+
+    def test_options(self):
+        """A sentence names the option, what was found and what was expected."""
+        steps = "--steps is '{}', expected an integer from 1 to 1000000 (see octavo bench --help)"
+        seed = "--seed is '{}', expected an integer from 0 to 18446744073709551615 (see octavo generate --help)"
+        generate = ("generate", "nowhere", "--prompt", "x")
+        for line, sentence in (
+            *((("bench", self.path, "--steps", text), steps.format(text))
+              for text in ("many", "1.5", "1e3", "0", "010", "0x10", "+5", "", "99999999999999999999")),
+            *(((*generate, "--seed", text), seed.format(text)) for text in ("x", "-1", "18446744073709551616")),
+            ((*generate, "--device", "tpu"), "--device is 'tpu', expected one of auto, cpu, cuda (see octavo generate --help)"),
+            ((*generate, "--stop", ""), "--stop is empty, expected a text (see octavo generate --help)"),
+            ((*generate, "--prompt", "y"), "--prompt is given several times, expected once (see octavo generate --help)"),
+            (("bench", self.path, "--steps"), "--steps has no value, expected one (see octavo bench --help)"),
+            (("bench", self.path, "--json=5"), "--json has a value, expected none (see octavo bench --help)"),
+            (("bench", self.path, "--stpes", "5"), "there is no option --stpes; did you mean --steps? (see octavo bench --help)"),
+            (("train", self.path, "--json"), "there is no option --json, expected --help (see octavo train --help)"),
+            (("import", "a", "b", "c"), "the argument 'c' is one too many (see octavo import --help)"),
+            (("config", ""), "config is empty, expected a text (see octavo config --help)"),
+            (("report", "log", "--output", ""), "--output is empty, expected a text (see octavo report --help)"),
+            (("--json", "bench", self.path), "there is no option --json, expected --help, --version (see octavo bench --help)"),
+        ):
+            with self.subTest(line):
+                self.assertEqual(self.refused(*line), "octavo: " + sentence)
+        self.refused(*generate, "--seed", "18446744073709551615", mentions=["nowhere"])  # is one
 
     @unittest.skipIf(shutil.which("nvidia-smi"), "this machine may have a GPU")
     def test_cuda_without_a_gpu(self):

@@ -126,7 +126,7 @@ class PlanTest(Scratch):
                                       ("--save-seconds", "nan", "from 0"), ("--price-per-gpu-hour", "1e308", "to 1e+09"),
                                       ("--price-per-gpu-hour", "dear", "from 1e-06")):
             with self.subTest(option, value=value):
-                line = self.refused("plan", MODEL_8B, option, value, mentions=[f"{option}: '{value}', expected a number", bounds])
+                line = self.refused("plan", MODEL_8B, option, value, mentions=[f"{option} is '{value}', expected a number", bounds])
                 self.assertLess(len(line), 120)
 
     def test_search(self):
