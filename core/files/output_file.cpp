@@ -4,13 +4,32 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
 
 namespace octavo {
 
+namespace {
+
+// Renaming would put a file in the place of a device, or of /dev/stdout, and fails in that of a directory.
+void check_place(const std::string& path) {
+  CHECK_INPUT(!path.empty(), "the path of a file to write is empty");
+  std::error_code error;
+  const std::filesystem::file_status there = std::filesystem::status(path, error);
+  if (!std::filesystem::status_known(there) || !std::filesystem::exists(there)) return;
+  CHECK_INPUT(!std::filesystem::is_directory(there), "{}: is a directory, expected a file or a new name", path);
+  const bool is_stream = std::filesystem::read_symlink(path, error).string().starts_with("/proc/");
+  CHECK_INPUT(!is_stream && std::filesystem::is_regular_file(there),
+              "{}: is no file on disk, expected one or a new name", path);
+}
+
+}  // namespace
+
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
+  check_place(path_);
   file_.reset(std::fopen(temporary_.c_str(), "wb"));
   const int error = errno;
   CHECK(file_ != nullptr || (error != ENOSPC && error != EDQUOT), "{}: cannot be created: {}", temporary_,

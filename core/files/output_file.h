@@ -14,7 +14,8 @@ namespace octavo {
 // Not movable, used by one thread. Writes to PATH.tmp; the destructor removes that file unless rename() was reached.
 class OutputFile {
  public:
-  // InputError when the file cannot be created (no such directory, no permission), Error when the disk is full.
+  // InputError when the file cannot be created (no such directory, no permission) or what is at `path` is no file (a
+  // directory, a device, /dev/stdout), Error when the disk is full.
   explicit OutputFile(std::string path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;

@@ -35,6 +35,13 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
                                                          .eos = ByteTokenizer::kEos});
 }
 
+// Whether files of both names would be the same, however the names are written.
+bool is_same_place(const std::string& prefix, const std::string& other) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(fs::absolute(prefix), error);
+  return !error && place == fs::weakly_canonical(fs::absolute(other), error);
+}
+
 class Packer {
  public:
   explicit Packer(const PackOptions& options) : options_(options) {
@@ -42,7 +49,7 @@ class Packer {
     CHECK_INPUT(options.hold_out_every == 0 || options.hold_out_every >= 2,
                 "pack: hold_out_every is {}, expected 0 (off) or at least 2", options.hold_out_every);
     if (options_.hold_out_output.empty()) options_.hold_out_output = options_.output + "_held_out";
-    CHECK_INPUT(options_.hold_out_every == 0 || options_.hold_out_output != options_.output,
+    CHECK_INPUT(options_.hold_out_every == 0 || !is_same_place(options_.hold_out_output, options_.output),
                 "pack: {} is both the output and the held-out output", options_.output);
   }
 

@@ -318,6 +318,18 @@ class BadPlaceTest(BadInput):
                     self.assertIn(value, sentence)
         self.assertEqual((self.dir / "file").read_text(), "a file")
 
+    def test_files_are_not_put_in_the_place_of_others(self):
+        self.train(self.path)
+        os.mkfifo(self.dir / "fifo")
+        (self.dir / "folder").mkdir()
+        (self.dir / "stream").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+        for name, what in (("fifo", "is no file on disk"), ("folder", "is a directory"), ("stream", "is no file on disk")):
+            with self.subTest(name):
+                before = os.lstat(self.dir / name)
+                for line in (("report", "log", "--output", name), ("bench", self.path, "--trace", name)):
+                    self.refused(*line, mentions=[f"{name}: {what}, expected"])
+                self.assertEqual(os.lstat(self.dir / name).st_ino, before.st_ino)
+
     def test_checkpoints_of_another_model(self):
         self.train(self.path)
         for override, field in (

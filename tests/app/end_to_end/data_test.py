@@ -89,6 +89,9 @@ class PackTest(Scratch):
         self.refused("pack", "--input", good, "--output", self.write("file", "") / "corpus")
         self.refused("pack", "--input", good, "--output", "packed/corpus", "--hold-out-every", "5")
         self.refused("pack", "--input", good, "--output", "packed/corpus", "--hold-out-every", "-1")
+        for same in ("packed/corpus", "./packed//corpus", self.dir / "packed/../packed/corpus"):
+            self.refused("pack", "--input", good, good, "--output", "packed/corpus", "--hold-out-every", "2", "--hold-out-output", same,
+                         mentions=["pack: packed/corpus is both the output and the held-out output"])
         self.assertEqual(read_megatron(self.dir / "packed/corpus")[1], before)
 
     def test_packing_under_mpirun_writes_once(self):
