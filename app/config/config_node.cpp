@@ -58,6 +58,9 @@ class TreeBuilder {
       node.kind = Kind::kScalar;
       node.text = yaml.Scalar();
       CHECK_INPUT(is_utf8(node.text), "{}: the value {} is not UTF-8", node.where, node.describe());
+      // The system would take a path for what stands before it.
+      CHECK_INPUT(node.text.find('\0') == std::string::npos, "{}: the value {} has a NUL byte", node.where,
+                  node.describe());
       node.is_string = yaml.Tag() == "!" || yaml.Tag() == "tag:yaml.org,2002:str";
     } else if (yaml.IsSequence()) {
       node.kind = Kind::kList;

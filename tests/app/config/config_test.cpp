@@ -321,6 +321,7 @@ TEST_F(ConfigTest, WrongTypesNameKeyAndText) {
   expect_error("optimizer: {lr: 1e999}\n", {"optimizer.lr is '1e999'"});
   expect_error("checkpoint: {dir: {a: 1}}\n", {"checkpoint.dir is a map"});
   expect_error("checkpoint: {dir: \"\"}\n", {"checkpoint.dir", "not empty"});
+  expect_error("checkpoint: {dir: \"a\\0b\"}\n", {"small.yaml:1: the value ", "a\\x00b", " has a NUL byte"});
   expect_error("training: 5\n", {"training is '5'", "expected a section"});
   expect_error("training: [5]\n", {"training is a list", "expected a section"});
   expect_error("model: {rope_scaling: 8}\n", {"model.rope_scaling is '8'", "expected a section"});
