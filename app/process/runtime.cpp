@@ -83,8 +83,14 @@ int choose_threads(ProcessGroup& group) {
   const uint64_t mine = checksum(set.data(), std::ssize(set));
   const std::vector<uint64_t> all = group.all_gather(mine);
   const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
-  return std::max(1, cores / sharing);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) return std::max(1, cores / sharing);
+  constexpr int kMostThreads = 4096;  // OpenMP's own tables of threads do not fit on a stack from some number on
+  const int threads = omp_get_max_threads();
+  group.agree([&] {
+    CHECK_INPUT(threads <= kMostThreads, "OMP_NUM_THREADS is {}, expected an integer from 1 to {}", threads,
+                kMostThreads);
+  });
+  return threads;
 }
 
 // Launchers show each rank all GPUs of the machine, or its own alone.

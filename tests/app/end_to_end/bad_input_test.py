@@ -318,6 +318,10 @@ class BadPlaceTest(BadInput):
                     self.assertIn(value, sentence)
         self.assertEqual((self.dir / "file").read_text(), "a file")
 
+    def test_more_threads_than_openmp_can_start(self):
+        self.refused_untouched(variables={"OMP_NUM_THREADS": "100000"},
+                               mentions=["OMP_NUM_THREADS is 100000, expected an integer from 1 to 4096"])
+
     def test_files_are_not_put_in_the_place_of_others(self):
         self.train(self.path)
         os.mkfifo(self.dir / "fifo")
