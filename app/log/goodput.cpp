@@ -30,6 +30,8 @@ constexpr std::array<const char*, Goodput::kUses> kNames = {"steps",      "start
 
 std::string key_of(size_t use) { return fmt::format("{}_s", kNames[use]); }
 
+constexpr double kMostRestarts = 1e15;  // of a file that is none of ours: it must fit an integer
+
 double number_at(const nlohmann::json& json, const std::string& key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_number() ? std::max(found->get<double>(), 0.0) : 0.0;
@@ -56,9 +58,11 @@ Goodput::Goodput(std::string dir, bool continues, double steps_s, Clocks clocks)
 
 void Goodput::take_up(const nlohmann::json& earlier, double steps_s) {
   CHECK_INPUT(earlier.is_object(), "{}: is {}, expected an object", path_, earlier.type_name());
+  for (const char* key : {"wall_s", "updated"})
+    CHECK_INPUT(number_at(earlier, key) > 0, "{}: has no {}, expected a number above 0", path_, key);
   for (size_t use = 0; use < kUses; ++use) seconds_[use] = number_at(earlier, key_of(use));
   earlier_wall_s_ = number_at(earlier, "wall_s");
-  restarts_ = static_cast<int64_t>(number_at(earlier, "restarts")) + 1;
+  restarts_ = static_cast<int64_t>(std::min(number_at(earlier, "restarts"), kMostRestarts)) + 1;
   set_back(steps_s);
   if (earlier.value("ended", nlohmann::json(false)) == true) return;
   const double gap = clocks_.wall() - clocks_.since_launch() - number_at(earlier, "updated");

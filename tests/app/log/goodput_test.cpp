@@ -97,6 +97,13 @@ TEST_F(GoodputTest, OthersAndDamagedFilesAreNotTakenUp) {
     std::ofstream(dir_ / Goodput::kFileName) << text;
     EXPECT_GE(process(now_).wall_seconds(), 0) << text;
   }
+  // The time since 1970 would be that since the run stood still.
+  for (const char* text : {"{}", "{\"wall_s\": 5}", "{\"updated\": 5}"}) {
+    std::ofstream(dir_ / Goodput::kFileName) << text;
+    EXPECT_DOUBLE_EQ(process(now_).wall_seconds(), 0) << text;
+  }
+  std::ofstream(dir_ / Goodput::kFileName) << R"({"wall_s": 5, "updated": 5, "restarts": 1e300, "ended": true})";
+  EXPECT_GT(process(now_).to_json().at("restarts").get<int64_t>(), 0);
 }
 
 }  // namespace
