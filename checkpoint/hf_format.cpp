@@ -122,7 +122,7 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
   check_partial_rotary_factor(json, path);
   std::string scaling_key;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!given(json, key)) continue;
+    if (!given(json, key) || json.at(key).empty()) continue;
     const std::optional<RopeScaling> scaling = parse_rope_scaling(json.at(key), path, key);
     read_theta(json.at(key), fmt::format("{}.{}", key, kTheta));
     if (!scaling_key.empty()) expect_same_scaling(path, scaling, key, config.rope_scaling, scaling_key);

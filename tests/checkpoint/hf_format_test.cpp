@@ -70,8 +70,10 @@ TEST(HfFormat, FillsInWhatOldConfigsLeaveOut) {
   EXPECT_FALSE(config.rope_scaling.has_value());
   EXPECT_FALSE(config.tie_word_embeddings);
   json["head_dim"] = nullptr;
-  json["rope_scaling"] = nullptr;
-  EXPECT_EQ(parse_hf_config(json, "config.json"), config);
+  for (const Json& none : {Json(), Json::object()}) {
+    json["rope_scaling"] = none;
+    EXPECT_EQ(parse_hf_config(json, "config.json"), config);
+  }
 }
 
 TEST(HfFormat, ReadsVersion5) {
