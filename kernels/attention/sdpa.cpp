@@ -96,9 +96,9 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
 }
 
 int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool deterministic) {
-  constexpr int64_t kKeysPerSum = 256;
+  const int64_t keys_per_sum = shape.head_dim > 64 ? 256 : 128;
   const int64_t rows = shape.batch * shape.num_heads * shape.seq_len;
-  const int64_t sums = deterministic ? (keys + kKeysPerSum - 1) / kKeysPerSum + 1 : 1;
+  const int64_t sums = deterministic ? (keys + keys_per_sum - 1) / keys_per_sum + 1 : 1;
   const int64_t d_q_and_statistics = rows * (sums * shape.head_dim + 1) * dtype_bytes(DType::kFloat32);
   const bool grouped = shape.num_kv_heads < shape.num_heads;
   const int64_t of_every_head = 2 * shape.batch * shape.num_heads * keys * shape.head_dim;  // d_k and d_v

@@ -58,7 +58,7 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream);
 // where cuDNN cannot be asked, what was measured: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim],
 // beside one number a row; where queries share kv heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at
 // 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The deterministic one is estimated from above, with a sum for every
-// 256 keys (8.4 GB were measured there).
+// 256 keys of heads of 128, for every 128 of smaller ones (8.4 GB were measured there).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // That on a planned stream, of queries that see `keys` keys: more than they are where others precede them

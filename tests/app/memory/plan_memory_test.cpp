@@ -137,6 +137,10 @@ TEST(PlannedStream, DeterministicAttentionNeedsMore) {
   const auto deterministic = static_cast<double>(sdpa_workspace_bytes(shape, DType::kBFloat16, stream));
   EXPECT_GE(deterministic, 8.4e9);  // measured
   EXPECT_LE(deterministic, 1.1 * 8.4e9);
+  constexpr double kOfSmallHeads = 4295229696;  // measured of 4,096 queries over 32,768 keys
+  const auto small = static_cast<double>(sdpa_planned_workspace_bytes({1, 4096, 16, 16, 64}, 32768, true));
+  EXPECT_GE(small, kOfSmallHeads);
+  EXPECT_LE(small, 1.01 * kOfSmallHeads);
 }
 
 // Copies of half the tokens beside what attention on so many takes.
