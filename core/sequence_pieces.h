@@ -13,13 +13,13 @@ struct ContextRank {
   int64_t rank = 0;
   int64_t size = 1;
 
-  int64_t pieces() const { return size == 1 ? 1 : 2; }             // of a rank
-  int64_t whole_pieces() const { return pieces() * size; }         // of the sequence
-  int64_t share(int64_t seq_len) const { return seq_len / size; }  // tokens of a rank
+  constexpr int64_t pieces() const { return size == 1 ? 1 : 2; }             // of a rank
+  constexpr int64_t whole_pieces() const { return pieces() * size; }         // of the sequence
+  constexpr int64_t share(int64_t seq_len) const { return seq_len / size; }  // tokens of a rank
   // Which of the sequence's pieces a rank's piece i is.
-  int64_t piece(int64_t i) const { return i == 0 ? rank : 2 * size - 1 - rank; }
+  constexpr int64_t piece(int64_t i) const { return i == 0 ? rank : 2 * size - 1 - rank; }
   // The position in a sequence of seq_len of token t of this rank's share.
-  int64_t position(int64_t t, int64_t seq_len) const {
+  constexpr int64_t position(int64_t t, int64_t seq_len) const {
     const int64_t length = seq_len / whole_pieces();
     return piece(t / length) * length + t % length;
   }

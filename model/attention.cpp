@@ -168,7 +168,9 @@ ContextSdpaShape context_sdpa_shape(const ModelConfig& config, const BatchShape&
 }
 
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  if (shape.context.size > 1) return context_sdpa_workspace_bytes(context_sdpa_shape(config, shape), compute, stream);
+  if (shape.context.size > 1) {
+    return context_sdpa_workspace_bytes(context_sdpa_shape(config, shape), compute, stream, shape.document_mask);
+  }
   return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask);
 }
 

@@ -212,11 +212,6 @@ void check_lengths_on_gpu(const Config& config) {
                 stage.stage.number > 0 ? fmt::format(" in stage {}", stage.stage.number) : "");
   }
   if (config.parallel.context_parallel == 1) return;
-  CHECK_INPUT(
-      !config.data.document_mask,
-      "data.document_mask is true with parallel.context_parallel {}, which attention has no kernels for on GPUs, "
-      "expected one without the other there",
-      config.parallel.context_parallel);
   const std::string who_asks = fmt::format(" of whole tiles of {} tokens on GPUs", kContextPieceUnit);
   for (const Config& stage : stage_configs(config)) check_pieces(stage, kContextPieceUnit, who_asks);
 }

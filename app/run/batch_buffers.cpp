@@ -15,7 +15,7 @@ BatchShape batch_shape(const Config& config, const ContextRank& context) {
 
 BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_size, Arena& arena, Stream& stream)
     : shape_(shape), rows_(rows), uploaded_rows_(rows), stream_(&stream) {
-  const int64_t arrays = shape.document_mask ? 5 : 3;
+  const int64_t arrays = shape.document_mask ? 3 + kNumbersOfDocument : 3;
   for (Tensor& set : device_)
     set = arena.allocate("token batch", DType::kInt32, {arrays, rows * shape.seq_len}, Lifetime::kStep);
   datasets_.assign(static_cast<size_t>(rows), 0);
@@ -31,12 +31,11 @@ BatchBuffers::BatchBuffers(const BatchShape& shape, int64_t rows, int64_t vocab_
   upload(zeros);
 }
 
-// Documents first: kernels read a pair at once, of which an odd number of tokens before them would leave none aligned.
 BatchBuffers::Set BatchBuffers::view(const Tensor& memory) const {
   const int64_t tokens = memory.dim(1);
-  const int64_t first = shape_.document_mask ? 2 : 0;
-  const auto row = [&](int64_t i) { return memory.rows(first + i, first + i + 1).view({tokens}); };
-  return {row(0), row(1), row(2), shape_.document_mask ? memory.rows(0, 2).view({tokens, 2}) : Tensor()};
+  const auto row = [&](int64_t i) { return memory.rows(i, i + 1).view({tokens}); };
+  return {row(0), row(1), row(2),
+          shape_.document_mask ? memory.rows(3, memory.dim(0)).view({tokens, kNumbersOfDocument}) : Tensor()};
 }
 
 void BatchBuffers::upload(const Batch& batch) {
@@ -77,7 +76,7 @@ void BatchBuffers::list_documents(const Batch& batch, const Tensor& documents) {
   const auto tokens = static_cast<size_t>(shape_.tokens());
   for (size_t token = 0; token < batch.document_start.size(); token += tokens) {
     append_documents(std::span(batch.document_start).subspan(token, tokens), shape_.seq_len, list, shape_.context);
-    write_pairs(std::span(list).subspan(begin.back()), documents.data<int32_t>() + 2 * token);
+    write_documents(std::span(list).subspan(begin.back()), documents.data<int32_t>() + kNumbersOfDocument * token);
     begin.push_back(list.size());
   }
 }

@@ -32,7 +32,7 @@ class BatchBuffers {
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
  private:
-  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 2], of which the list of a
+  // One set of int32 arrays: [rows * seq_len] each, and documents [rows * seq_len, 3], of which the list of a
   // micro-batch begins at its first token.
   struct Set {
     Tensor inputs, targets, order, documents;

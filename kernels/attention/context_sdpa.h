@@ -5,9 +5,9 @@
 //   s[t][j] = q_t . k_j / sqrt(head_dim) for start(t) <= j <= p(t),   p = softmax(s),   out_t = sum_j p[t][j] v_j
 //
 // On GPUs each of the two pieces is one attention, of queries p0 to p1 over keys 0 to p1 with the causal mask aligned
-// at the bottom right; pieces are multiples of kContextPieceUnit tokens there, and there are no documents. Backward is
-// as in kernels/attention/sdpa.h; d_kv is this rank's part of a sum over the ranks, zero for keys that none of its
-// queries sees. Queued on `stream`; deterministic as sdpa.
+// at the bottom right; within documents each run of tokens of one document is (kernels/attention/run_batches.h). Pieces
+// are multiples of kContextPieceUnit tokens there. Backward is as in kernels/attention/sdpa.h; d_kv is this rank's part
+// of a sum over the ranks, zero for keys that none of its queries sees. Queued on `stream`; deterministic as sdpa.
 #pragma once
 
 #include "core/sequence_pieces.h"
@@ -18,8 +18,23 @@ namespace octavo {
 struct ContextSdpaShape {
   SdpaShape queries;  // seq_len: of a rank's share
   ContextRank context;
-  int64_t whole_seq_len() const { return queries.seq_len * context.size; }
-  int64_t kv_width() const { return 2 * queries.num_kv_heads * queries.head_dim; }
+  constexpr int64_t whole_seq_len() const { return queries.seq_len * context.size; }
+  constexpr int64_t kv_width() const { return 2 * queries.num_kv_heads * queries.head_dim; }
+  constexpr int64_t piece_length() const { return queries.seq_len / context.pieces(); }
+
+  // Where the tensors below have what belongs to a run of the rank's tokens (kernels/attention/documents.h). The rank's
+  // piece of its sequence that it lies in:
+  constexpr int64_t piece_of(const Document& run) const { return run.begin % queries.seq_len / piece_length(); }
+  // The row of kv of the first key that it attends to; the others follow, its own last.
+  constexpr int64_t first_key(const Document& run) const {
+    const int64_t position = context.position(run.begin % queries.seq_len, whole_seq_len());
+    return run.begin / queries.seq_len * whole_seq_len() + position - run.before;
+  }
+  // The element of lse of a query head of its first token; those of the others follow.
+  constexpr int64_t first_lse(const Document& run, int64_t head) const {
+    const int64_t sequence = piece_of(run) * queries.batch + run.begin / queries.seq_len;
+    return (sequence * queries.num_heads + head) * piece_length() + run.begin % piece_length();
+  }
 };
 
 struct ContextSdpaForward {
@@ -45,10 +60,12 @@ struct ContextSdpaBackward {
 };
 void context_sdpa_backward(const ContextSdpaBackward& args, Stream& stream);
 
-// Scratch that the larger of forward and backward needs, the same on every rank. What runs is planned and built here;
-// on a planned stream it is estimated as in kernels/attention/sdpa.h.
-int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype, Stream& stream);
-// Of it, on GPUs: for the gradients of the keys that a rank's first piece sees, at most half the sequence.
+// Scratch that the larger of forward and backward needs, `within_documents` or not, the same on every rank. What runs
+// is planned and built here; on a planned stream it is estimated as in kernels/attention/sdpa.h.
+int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype, Stream& stream,
+                                     bool within_documents = false);
+// Of it, on GPUs without documents: for the gradients of the keys that a rank's first piece sees, at most half the
+// sequence.
 int64_t early_d_kv_bytes(const ContextSdpaShape& shape, DType dtype);
 
 // The pieces that GPUs have kernels for are multiples of so many tokens.

@@ -17,14 +17,16 @@ void append_documents(std::span<const int32_t> document_start, int64_t seq_len, 
     ++documents.back().length;
   }
   std::sort(documents.begin() + first, documents.end(), [](const Document& a, const Document& b) {
-    return a.length != b.length ? a.length > b.length : a.begin < b.begin;
+    return a.keys() != b.keys() ? a.keys() > b.keys() : a.begin < b.begin;
   });
 }
 
-void write_pairs(std::span<const Document> documents, int32_t* pairs) {
+void write_documents(std::span<const Document> documents, int32_t* numbers) {
+  static_assert(sizeof(Document) == kNumbersOfDocument * sizeof(int32_t));
   for (const Document& document : documents) {
-    *pairs++ = document.begin;
-    *pairs++ = document.length;
+    *numbers++ = document.begin;
+    *numbers++ = document.length;
+    *numbers++ = document.before;
   }
 }
 

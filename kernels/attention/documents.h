@@ -16,22 +16,26 @@ struct Document {
   int32_t begin = 0;  // its first token, counted over the micro-batch
   int32_t length = 0;
   int32_t before = 0;  // tokens of the document before the first, which lie in other pieces
+  // What its last token attends to.
+  constexpr int64_t keys() const { return int64_t{before} + length; }
   bool operator==(const Document&) const = default;
 };
 
 struct Documents {
-  std::span<const Document> list;  // on the host, longest first; empty: every sequence is one document
-  Tensor device;                   // [count, 2] int32: begin and length of each, where a GPU reads them
+  std::span<const Document> list;  // on the host, most keys first; empty: every sequence is one document
+  Tensor device;                   // [count, 3] int32: begin, length and before of each, where a GPU reads them
   bool empty() const { return list.empty(); }
   int64_t size() const { return static_cast<int64_t>(list.size()); }
 };
 
-// Appends the documents of a micro-batch, longest first. document_start: of every token of the rank, [tokens], the
-// position in its sequence at which its document begins there. seq_len: tokens of a sequence on this rank.
+// Appends the documents of a micro-batch, those of most keys first. document_start: of every token of the rank,
+// [tokens], the position in its sequence at which its document begins there. seq_len: tokens of a sequence on this
+// rank.
 void append_documents(std::span<const int32_t> document_start, int64_t seq_len, std::vector<Document>& documents,
                       const ContextRank& context = {});
 
-// Writes begin and length of each document, as Documents::device has them: 2 * documents.size() numbers.
-void write_pairs(std::span<const Document> documents, int32_t* pairs);
+// Writes them as Documents::device has them: kNumbersOfDocument * documents.size() numbers.
+inline constexpr int64_t kNumbersOfDocument = 3;
+void write_documents(std::span<const Document> documents, int32_t* numbers);
 
 }  // namespace octavo

@@ -7,80 +7,87 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Document `i` of a batch: its first token and its length; none behind the last.
-__device__ int2 document_at(const int2* documents, int count, int i) {
-  return i < count ? documents[i] : make_int2(0, 0);
+__global__ void lengths_kernel(int32_t* lengths, int batch, const PaddedRows map) {
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i < batch) lengths[i] = static_cast<int32_t>(max(map.length(i), int64_t{1}));
 }
 
-__global__ void lengths_kernel(int32_t* lengths, int batch, const int2* documents, int count) {
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
-  if (i < batch) lengths[i] = max(document_at(documents, count, i).y, 1);
-}
+enum class Copy : uint8_t { kPad, kUnpad, kAdd };
 
 struct Rows {
-  uint4* padded;
-  uint4* rows;
-  const int2* documents;
-  int count;
-  int seq_len;  // of the padded sequences
-  int vectors;  // of 16 bytes in a row
+  using Element = __nv_bfloat16;
+  static constexpr int kElements = kVector<Element>;
+
+  Element* padded;
+  Element* rows;
+  int width;          // of a padded row
+  int64_t row_width;  // of the others
+  PaddedRows map;
+  int64_t piece;  // of which rows are added
 };
 
 // A block takes a row of a padded sequence.
-template <bool kPad>
+template <Copy kCopy>
 __global__ void __launch_bounds__(kThreads) copy_rows(const Rows a) {
-  const int2 document = document_at(a.documents, a.count, static_cast<int>(blockIdx.x) / a.seq_len);
-  const int position = static_cast<int>(blockIdx.x) % a.seq_len;
-  const bool is_padding = position >= document.y;
-  if (!kPad && is_padding) return;
-  uint4* padded = a.padded + static_cast<int64_t>(blockIdx.x) * a.vectors;
-  uint4* row = a.rows + static_cast<int64_t>(document.x + position) * a.vectors;
-  for (int i = static_cast<int>(threadIdx.x); i < a.vectors; i += static_cast<int>(blockDim.x)) {
-    if constexpr (kPad) {
-      padded[i] = is_padding ? make_uint4(0, 0, 0, 0) : row[i];
+  using Vector = Vec<Rows::Element>;
+  const int64_t sequence = blockIdx.x / a.map.seq_len;
+  const int64_t position = blockIdx.x % a.map.seq_len;
+  const bool is_padding = position >= a.map.length(sequence);
+  if (kCopy != Copy::kPad && is_padding) return;
+  if (kCopy == Copy::kAdd && a.map.piece(sequence) != a.piece) return;
+  Rows::Element* padded = a.padded + static_cast<int64_t>(blockIdx.x) * a.width;
+  Rows::Element* row = a.rows + (is_padding ? 0 : (a.map.first_row(sequence) + position) * a.row_width);
+  const int step = static_cast<int>(blockDim.x) * Rows::kElements;
+  for (int i = static_cast<int>(threadIdx.x) * Rows::kElements; i < a.width; i += step) {
+    if constexpr (kCopy == Copy::kPad) {
+      (is_padding ? Vector{make_uint4(0, 0, 0, 0)} : Vector::load(row + i)).store(padded + i);
+    } else if constexpr (kCopy == Copy::kUnpad) {
+      Vector::load(padded + i).store(row + i);
     } else {
-      row[i] = padded[i];
+      float sum[Rows::kElements];
+      float term[Rows::kElements];
+      Vector::load(row + i).widen(sum);
+      Vector::load(padded + i).widen(term);
+#pragma unroll
+      for (int j = 0; j < Rows::kElements; ++j) sum[j] += term[j];
+      Vector::narrow(sum).store(row + i);
     }
   }
 }
 
-template <bool kPad>
-void launch_rows(const char* name, const Tensor& padded, const Tensor& rows, const Tensor& documents, int64_t seq_len,
-                 const Stream& stream) {
-  const int64_t row_bytes = rows.dim(1) * dtype_bytes(rows.dtype());
-  const int64_t vectors = row_bytes / static_cast<int64_t>(sizeof(uint4));
-  const Rows a{.padded = pointer<uint4>(padded),
-               .rows = pointer<uint4>(rows),
-               .documents = pointer<const int2>(documents),
-               .count = static_cast<int>(documents.dim(0)),
-               .seq_len = static_cast<int>(seq_len),
-               .vectors = static_cast<int>(vectors)};
-  const auto threads = static_cast<unsigned>(std::min<int64_t>(kThreads, round_up(vectors, 32)));
-  launch(name, copy_rows<kPad>, {.grid = grid_dim(padded.dim(0)), .block = threads}, stream, a);
+template <Copy kCopy>
+void launch_rows(const char* name, const Tensor& padded, const Tensor& rows, const PaddedRows& map,
+                 const Stream& stream, int64_t piece = 0) {
+  const int64_t width = padded.dim(1);
+  const Rows a{.padded = pointer<Rows::Element>(padded),
+               .rows = pointer<Rows::Element>(rows),
+               .width = static_cast<int>(width),
+               .row_width = rows.dim(1),
+               .map = map,
+               .piece = piece};
+  const auto threads = static_cast<unsigned>(std::min<int64_t>(kThreads, round_up(width / Rows::kElements, 32)));
+  launch(name, copy_rows<kCopy>, {.grid = grid_dim(padded.dim(0)), .block = threads}, stream, a);
 }
 
 struct Lse {
   float* padded;
   float* lse;
-  const int2* documents;
-  int count;
   int heads;
-  int padded_seq_len;
-  int seq_len;
+  PaddedRows map;
 };
 
 // A block takes one head of a padded sequence.
 template <bool kPad>
 __global__ void __launch_bounds__(kThreads) copy_lse(const Lse a) {
-  const int2 document = document_at(a.documents, a.count, static_cast<int>(blockIdx.x) / a.heads);
-  const int head = static_cast<int>(blockIdx.x) % a.heads;
-  float* padded = a.padded + static_cast<int64_t>(blockIdx.x) * a.padded_seq_len;
-  const int64_t sequence = document.x / a.seq_len;
-  float* lse = a.lse + (sequence * a.heads + head) * a.seq_len + document.x % a.seq_len;
-  const int end = kPad ? a.padded_seq_len : document.y;
-  for (int i = static_cast<int>(threadIdx.x); i < end; i += kThreads) {
+  const int64_t sequence = blockIdx.x / a.heads;
+  const int64_t head = blockIdx.x % a.heads;
+  float* padded = a.padded + static_cast<int64_t>(blockIdx.x) * a.map.seq_len;
+  const int64_t length = a.map.length(sequence);
+  float* lse = a.lse + (length > 0 ? a.map.first_lse(sequence, head) : 0);
+  const int64_t end = kPad ? a.map.seq_len : length;
+  for (int64_t i = threadIdx.x; i < end; i += kThreads) {
     if constexpr (kPad) {
-      padded[i] = i < document.y ? lse[i] : 0.0f;
+      padded[i] = i < length ? lse[i] : 0.0f;
     } else {
       lse[i] = padded[i];
     }
@@ -88,40 +95,40 @@ __global__ void __launch_bounds__(kThreads) copy_lse(const Lse a) {
 }
 
 template <bool kPad>
-void launch_lse(const char* name, const Tensor& padded, const Tensor& lse, const Tensor& documents,
+void launch_lse(const char* name, const Tensor& padded, const Tensor& lse, const PaddedRows& map,
                 const Stream& stream) {
   const Lse a{.padded = pointer<float>(padded),
               .lse = pointer<float>(lse),
-              .documents = pointer<const int2>(documents),
-              .count = static_cast<int>(documents.dim(0)),
               .heads = static_cast<int>(padded.dim(1)),
-              .padded_seq_len = static_cast<int>(padded.dim(2)),
-              .seq_len = static_cast<int>(lse.dim(2))};
+              .map = map};
   launch(name, copy_lse<kPad>, {.grid = grid_dim(padded.dim(0) * padded.dim(1)), .block = kThreads}, stream, a);
 }
 
 }  // namespace
 
-void padded_lengths(const Tensor& lengths, const Tensor& documents, Stream& stream) {
+void padded_lengths(const Tensor& lengths, const PaddedRows& map, Stream& stream) {
   launch("padded_lengths", lengths_kernel, {.grid = grid_dim(ceil_div(lengths.numel(), kThreads)), .block = kThreads},
-         stream, pointer<int32_t>(lengths), static_cast<int>(lengths.numel()), pointer<const int2>(documents),
-         static_cast<int>(documents.dim(0)));
+         stream, pointer<int32_t>(lengths), static_cast<int>(lengths.numel()), map);
 }
 
-void pad_rows(const Tensor& padded, const Tensor& rows, const Tensor& documents, int64_t seq_len, Stream& stream) {
-  launch_rows<true>("pad_rows", padded, rows, documents, seq_len, stream);
+void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map, Stream& stream) {
+  launch_rows<Copy::kPad>("pad_rows", padded, rows, map, stream);
 }
 
-void unpad_rows(const Tensor& rows, const Tensor& padded, const Tensor& documents, int64_t seq_len, Stream& stream) {
-  launch_rows<false>("unpad_rows", padded, rows, documents, seq_len, stream);
+void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, Stream& stream) {
+  launch_rows<Copy::kUnpad>("unpad_rows", padded, rows, map, stream);
 }
 
-void pad_lse(const Tensor& padded, const Tensor& lse, const Tensor& documents, Stream& stream) {
-  launch_lse<true>("pad_lse", padded, lse, documents, stream);
+void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece, Stream& stream) {
+  launch_rows<Copy::kAdd>("add_unpadded_rows", padded, rows, map, stream, piece);
 }
 
-void unpad_lse(const Tensor& lse, const Tensor& padded, const Tensor& documents, Stream& stream) {
-  launch_lse<false>("unpad_lse", padded, lse, documents, stream);
+void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map, Stream& stream) {
+  launch_lse<true>("pad_lse", padded, lse, map, stream);
+}
+
+void unpad_lse(const Tensor& lse, const Tensor& padded, const PaddedRows& map, Stream& stream) {
+  launch_lse<false>("unpad_lse", padded, lse, map, stream);
 }
 
 }  // namespace octavo::cuda

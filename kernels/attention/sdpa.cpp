@@ -34,7 +34,8 @@ void check_documents(const SdpaShape& shape, const Documents& documents, const S
   }
   CHECK(tokens == shape.batch * shape.seq_len, "sdpa: documents of {} tokens, expected all {}", tokens,
         shape.batch * shape.seq_len);
-  if (stream.is_cuda()) expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), 2});
+  if (stream.is_cuda())
+    expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), kNumbersOfDocument});
 }
 
 void check_common(const SdpaShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& lse,

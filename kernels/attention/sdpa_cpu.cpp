@@ -279,7 +279,6 @@ void backward(const SdpaBackward& args, void* workspace) {
 struct Shared {
   Shared(const ContextSdpaShape& s, const Documents& d) : shape(s), documents(d) {}
 
-  int64_t piece_length() const { return shape.queries.seq_len / shape.context.pieces(); }
   // Its runs of sequence b that attend to keys of their own: documents, or pieces without them.
   template <typename Body>
   void for_each_run(int64_t b, const Body& body) const {
@@ -288,16 +287,15 @@ struct Shared {
       if (document.begin / seq_len == b) body(document);
     }
     for (int64_t i = 0; documents.empty() && i < shape.context.pieces(); ++i) {
-      const int64_t begin = i * piece_length();
+      const int64_t length = shape.piece_length();
+      const int64_t begin = i * length;
       body(Document{.begin = static_cast<int32_t>(b * seq_len + begin),
-                    .length = static_cast<int32_t>(piece_length()),
+                    .length = static_cast<int32_t>(length),
                     .before = static_cast<int32_t>(shape.context.position(begin, shape.whole_seq_len()))});
     }
   }
   // The position in its sequence of the first key of a run.
-  int64_t first_key(const Document& run) const {
-    return shape.context.position(run.begin % shape.queries.seq_len, shape.whole_seq_len()) - run.before;
-  }
+  int64_t first_key(const Document& run) const { return shape.first_key(run) % shape.whole_seq_len(); }
   SdpaShape shape_of(const Document& run) const {
     SdpaShape one = shape.queries;
     one.batch = 1;
@@ -312,10 +310,7 @@ struct Shared {
     return one;
   }
   float* lse(const Tensor& lse, const Document& run, int64_t head) const {
-    const int64_t b = run.begin / shape.queries.seq_len;
-    const int64_t token = run.begin % shape.queries.seq_len;
-    const int64_t row = (token / piece_length() * shape.queries.batch + b) * shape.queries.num_heads + head;
-    return lse.data<float>() + row * piece_length() + token % piece_length();
+    return lse.data<float>() + shape.first_lse(run, head);
   }
 
   const ContextSdpaShape& shape;

@@ -16,6 +16,11 @@ struct SdpaPlan::Graph : cudnn_frontend::graph::Graph {};
 SdpaPlan::SdpaPlan() : graph(std::make_unique<Graph>()) {}
 SdpaPlan::~SdpaPlan() = default;
 
+void* SdpaPlan::workspace(int64_t begin, const Stream& stream) const {
+  if (workspace_bytes == 0) return nullptr;
+  return static_cast<char*>(stream.workspace(begin + workspace_bytes)) + begin;
+}
+
 namespace {
 
 namespace fe = cudnn_frontend;
@@ -76,10 +81,11 @@ void make_key_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaG
 
 float attention_scale(const SdpaShape& s) { return 1.0f / std::sqrt(static_cast<float>(s.head_dim)); }
 
-// Queries that are all of the sequence begin with its first key, those of a piece end with the last one they see.
+// Queries that are all of the sequence begin with its first key, those of a piece end with the last one they see: of
+// the sequence's own lengths, where it has some.
 template <typename Attributes>
-void mask_future(Attributes& options, const SdpaGeometry& g) {
-  const bool all = g.keys == g.shape.seq_len;
+void mask_future(Attributes& options, const SdpaGeometry& g, SdpaLengths lengths) {
+  const bool all = g.keys == g.shape.seq_len && lengths != SdpaLengths::kAtTheEnd;
   options.set_diagonal_alignment(all ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
       .set_diagonal_band_right_bound(0);
 }
@@ -103,7 +109,7 @@ void take_lengths(Attributes& options, SdpaPlan& plan, const SdpaShape& s) {
   plan.takes_lengths = true;
 }
 
-std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, bool padded, cudnnHandle_t handle) {
+std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengths, cudnnHandle_t handle) {
   auto plan = make_plan();
   const SdpaShape& s = g.shape;
   const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
@@ -111,8 +117,8 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, bool padded, cudn
   const auto v = plan->graph->tensor(key_tensor(kV, g));
   auto options =
       fe::graph::SDPA_attributes().set_name("sdpa_forward").set_generate_stats(true).set_attn_scale(attention_scale(s));
-  mask_future(options, g);
-  if (padded) take_lengths(options, *plan, s);
+  mask_future(options, g, lengths);
+  if (lengths != SdpaLengths::kFull) take_lengths(options, *plan, s);
   const auto [out, lse] = plan->graph->sdpa(q, k, v, options);
   make_query_output(out, kOut, g, g.out);
   lse->set_output(true)
@@ -136,7 +142,9 @@ Buffer upload_full_lengths(const SdpaShape& s, Stream& stream) {
   return lengths;
 }
 
-std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, bool padded, cudnnHandle_t handle, Stream& stream) {
+std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, SdpaLengths lengths, cudnnHandle_t handle,
+                                         Stream& stream) {
+  const bool padded = lengths != SdpaLengths::kFull;
   auto plan = make_plan();
   const SdpaShape& s = g.shape;
   const auto q = plan->graph->tensor(query_tensor(kQ, g, g.q));
@@ -149,7 +157,7 @@ std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, bool padded, cud
                      .set_name("sdpa_backward")
                      .set_attn_scale(attention_scale(s))
                      .set_deterministic_algorithm(stream.deterministic());
-  mask_future(options, g);
+  mask_future(options, g, lengths);
   if (padded || g.keys % kTile != 0) take_lengths(options, *plan, s);
   if (plan->takes_lengths && !padded) plan->lengths = upload_full_lengths(s, stream);
   const auto [d_q, d_k, d_v] = plan->graph->sdpa_backward(q, k, v, out, d_out, lse, options);
@@ -171,16 +179,16 @@ SdpaPlans::SdpaPlans(Stream& stream) {
 
 void SdpaPlans::Destroy::operator()(cudnnContext* handle) const { cudnnDestroy(handle); }
 
-const SdpaPlan& SdpaPlans::forward(const SdpaGeometry& geometry, bool padded) {
-  auto& plan = plans_[{geometry, Pass::kForward, padded}];
-  if (!plan) plan = build_forward(geometry, padded, handle_.get());
+const SdpaPlan& SdpaPlans::forward(const SdpaGeometry& geometry, SdpaLengths lengths) {
+  auto& plan = plans_[{geometry, Pass::kForward, lengths}];
+  if (!plan) plan = build_forward(geometry, lengths, handle_.get());
   return *plan;
 }
 
-const SdpaPlan& SdpaPlans::backward(const SdpaGeometry& geometry, bool padded, Stream& stream) {
+const SdpaPlan& SdpaPlans::backward(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream) {
   const Pass pass = stream.deterministic() ? Pass::kDeterministicBackward : Pass::kBackward;
-  auto& plan = plans_[{geometry, pass, padded}];
-  if (!plan) plan = build_backward(geometry, padded, handle_.get(), stream);
+  auto& plan = plans_[{geometry, pass, lengths}];
+  if (!plan) plan = build_backward(geometry, lengths, handle_.get(), stream);
   return *plan;
 }
 

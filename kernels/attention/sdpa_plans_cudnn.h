@@ -40,6 +40,13 @@ struct SdpaGeometry {
   }
 };
 
+// The lengths that sequences have before their padding.
+enum class SdpaLengths : uint8_t {
+  kFull,     // no padding: all are as long as the geometry says
+  kSquare,   // of each its own, as many queries as keys
+  kAtTheEnd  // of each its own of queries and of keys, of which the last are the queries' own
+};
+
 struct SdpaPlan {
   struct Graph;
   SdpaPlan();
@@ -47,9 +54,12 @@ struct SdpaPlan {
   SdpaPlan(const SdpaPlan&) = delete;
   SdpaPlan& operator=(const SdpaPlan&) = delete;
 
+  // That of the stream, from byte `begin` on; null where the plan needs none.
+  void* workspace(int64_t begin, const Stream& stream) const;
+
   std::unique_ptr<Graph> graph;
   int64_t workspace_bytes = 0;
-  bool takes_lengths = false;  // of the sequences, [batch] int32
+  bool takes_lengths = false;  // of the sequences, [batch] int32, of queries and of keys
   Buffer lengths;              // those that it takes where no sequence has padding
 };
 
@@ -57,9 +67,8 @@ class SdpaPlans {
  public:
   explicit SdpaPlans(Stream& stream);
 
-  // Of sequences of which all are as long as the geometry says, or with padding behind them.
-  const SdpaPlan& forward(const SdpaGeometry& geometry, bool padded);
-  const SdpaPlan& backward(const SdpaGeometry& geometry, bool padded, Stream& stream);
+  const SdpaPlan& forward(const SdpaGeometry& geometry, SdpaLengths lengths);
+  const SdpaPlan& backward(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream);
   // Queued on the stream. `pointers`: of every tensor that the plan has.
   void execute(const SdpaPlan& plan, SdpaPointers& pointers, const SdpaShape& shape, void* workspace) const;
 
@@ -68,9 +77,9 @@ class SdpaPlans {
   struct Key {
     SdpaGeometry geometry;
     Pass pass;
-    bool padded;
+    SdpaLengths lengths;
 
-    auto order() const { return std::tuple(geometry.order(), pass, padded); }
+    auto order() const { return std::tuple(geometry.order(), pass, lengths); }
     bool operator<(const Key& other) const { return order() < other.order(); }
   };
   struct Destroy {

@@ -149,10 +149,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.data.document_mask = dice.yes();
   if (context_ranks > 1) {  // two pieces each
     c.data.seq_len *= 2 * context_ranks;
-    if (gpu) {
-      c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextPieceUnit);
-      c.data.document_mask = false;
-    }
+    if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextPieceUnit);
   }
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
   // A scale of FP8 is of a micro-batch.

@@ -302,7 +302,7 @@ TEST_P(MeshDraws, RanksThatShareSequences) {
       draw.config.parallel.data_parallel_replicate = replicate;
       draw.config.parallel.tensor_parallel = tensor;
       draw.config.data.seq_len = 2 * context * (is_cuda() ? kContextPieceUnit : 5);
-      draw.config.data.document_mask = !is_cuda();
+      draw.config.data.document_mask = true;
       draw.config.training.micro_batch_size = 2;
       draw.config.training.global_batch_size = 4 * size_ / context / tensor;
       draw.reshard_after_forward = replicate == 1;

@@ -7,10 +7,20 @@
 namespace octavo::padded_documents_test {
 namespace {
 
-TEST(DocumentsTest, AreListedLongestFirst) {
+TEST(DocumentsTest, AreListedMostKeysFirst) {
   std::vector<Document> documents = {{100, 1}};  // of a micro-batch before
   append_documents(std::vector<int32_t>{0, 0, 2, 3, 3, 3, /* a sequence */ 0, 0, 0, 0, 0, 5}, 6, documents);
   EXPECT_EQ(documents, (std::vector<Document>{{100, 1}, {6, 5}, {3, 3}, {0, 2}, {2, 1}, {11, 1}}));
+}
+
+// Rank 0 of two has the tokens 0 to 2 and 9 to 11 of twelve. What a document has before a piece counts.
+TEST(DocumentsTest, CountWhatLiesInOtherPieces) {
+  std::vector<Document> documents;
+  append_documents(std::vector<int32_t>{0, 0, 2, /* a piece */ 4, 10, 10}, 6, documents, {.rank = 0, .size = 2});
+  EXPECT_EQ(documents, (std::vector<Document>{{3, 1, 5}, {0, 2, 0}, {4, 2, 0}, {2, 1, 0}}));
+  std::vector<int32_t> numbers(documents.size() * kNumbersOfDocument);
+  write_documents(documents, numbers.data());
+  EXPECT_EQ(numbers, (std::vector<int32_t>{3, 1, 5, 0, 2, 0, 4, 2, 0, 2, 1, 0}));
 }
 
 // Sequences whose documents have lengths of about `mean`.

@@ -20,15 +20,46 @@ class ContextSdpaParity : public ParityTest {
           d_kv(DType::kBFloat16, {s.batch * shape.whole_seq_len(), shape.kv_width()}) {}
   };
 
-  // `whole`: of whole sequences.
-  void compare(const SdpaShape& whole, const ContextRank& rank) {
+  // A rank's runs of documents of these lengths, over and over; the last one of a sequence is cut at its end. None
+  // where there are no lengths.
+  class TwinDocuments {
+   public:
+    TwinDocuments(const ContextSdpaShape& shape, const std::vector<int64_t>& lengths) {
+      if (lengths.empty()) return;
+      const int64_t whole = shape.whole_seq_len();
+      std::vector<int32_t> start;
+      for (int64_t row = 0, next = 0; row < shape.queries.batch; ++row) {
+        std::vector<int32_t> of_whole;
+        for (int64_t t = 0, end = 0, begin = 0; t < whole; ++t) {
+          if (t == end) begin = t, end += lengths[static_cast<size_t>(next++) % lengths.size()];
+          of_whole.push_back(static_cast<int32_t>(begin));
+        }
+        for (int64_t t = 0; t < shape.queries.seq_len; ++t) {
+          start.push_back(of_whole[static_cast<size_t>(shape.context.position(t, whole))]);
+        }
+      }
+      append_documents(start, shape.queries.seq_len, list_, shape.context);
+      twin_.emplace(DType::kInt32, std::vector<int64_t>{std::ssize(list_), kNumbersOfDocument});
+      write_documents(list_, twin_->cpu().data<int32_t>());
+    }
+    Documents on(const Stream& s) const { return {.list = list_, .device = twin_ ? twin_->on(s) : Tensor()}; }
+    const std::optional<Twin>& twin() const { return twin_; }
+
+   private:
+    std::vector<Document> list_;
+    std::optional<Twin> twin_;
+  };
+
+  static ContextSdpaShape shape_of(const SdpaShape& whole, const ContextRank& rank) {
     ContextSdpaShape shape{whole, rank};
     shape.queries.seq_len = rank.share(whole.seq_len);
-    SCOPED_TRACE(fmt::format("rank {} of {}, batch {}, seq_len {}, heads {}/{} of {}", rank.rank, rank.size,
-                             whole.batch, whole.seq_len, whole.num_heads, whole.num_kv_heads, whole.head_dim));
-    reserve(context_sdpa_workspace_bytes(shape, DType::kBFloat16, cpu()),
-            context_sdpa_workspace_bytes(shape, DType::kBFloat16, gpu()));
-    Tensors t(shape);
+    return shape;
+  }
+
+  void forward(const ContextSdpaShape& shape, Tensors& t, const TwinDocuments& documents, bool within_documents) {
+    if (within_documents) upload(*documents.twin());
+    reserve(context_sdpa_workspace_bytes(shape, DType::kBFloat16, cpu(), within_documents),
+            context_sdpa_workspace_bytes(shape, DType::kBFloat16, gpu(), within_documents));
     fill(t.qkv, 1.5f);
     fill(t.kv, 1.5f);
     fill(t.d_out);
@@ -40,27 +71,39 @@ class ContextSdpaParity : public ParityTest {
                             .lse = t.lse.on(s),
                             .qkv = t.qkv.on(s),
                             .kv = t.kv.on(s),
-                            .documents = {}},
+                            .documents = documents.on(s)},
                            s);
     });
+  }
+  static void backward(const ContextSdpaShape& shape, const Tensors& t, Stream& s, const TwinDocuments& documents) {
+    context_sdpa_backward({.shape = shape,
+                           .d_qkv = t.d_qkv.on(s),
+                           .d_kv = t.d_kv.on(s),
+                           .d_out = t.d_out.on(s),
+                           .out = t.out.on(s),
+                           .lse = t.lse.on(s),
+                           .qkv = t.qkv.on(s),
+                           .kv = t.kv.on(s),
+                           .documents = documents.on(s)},
+                          s);
+  }
+
+  // `whole`: of whole sequences; in documents of these lengths, if there are any.
+  void compare(const SdpaShape& whole, const ContextRank& rank, const std::vector<int64_t>& lengths = {}) {
+    const ContextSdpaShape shape = shape_of(whole, rank);
+    SCOPED_TRACE(fmt::format("rank {} of {}, batch {}, seq_len {}, heads {}/{} of {}, documents of {}", rank.rank,
+                             rank.size, whole.batch, whole.seq_len, whole.num_heads, whole.num_kv_heads, whole.head_dim,
+                             fmt::join(lengths, ", ")));
+    const TwinDocuments documents(shape, lengths);
+    Tensors t(shape);
+    forward(shape, t, documents, !lengths.empty());
     expect_close(t.out, "out", 1e-2);
     expect_close(t.lse, "lse", 1e-3);
     upload(t.out);  // what the CPU made of them, so that errors do not add up
     upload(t.lse);
     fill(t.d_qkv);  // the columns of k and v are left as they are
     poison(t.d_kv);
-    on_both([&](Stream& s) {
-      context_sdpa_backward({.shape = shape,
-                             .d_qkv = t.d_qkv.on(s),
-                             .d_kv = t.d_kv.on(s),
-                             .d_out = t.d_out.on(s),
-                             .out = t.out.on(s),
-                             .lse = t.lse.on(s),
-                             .qkv = t.qkv.on(s),
-                             .kv = t.kv.on(s),
-                             .documents = {}},
-                            s);
-    });
+    on_both([&](Stream& s) { backward(shape, t, s, documents); });
     expect_close(t.d_qkv, "d_qkv", 1e-2);
     expect_close(t.d_kv, "d_kv", 1.5e-2);  // the sum of two pieces, each rounded
   }
@@ -72,6 +115,52 @@ TEST_F(ContextSdpaParity, EveryRank) {
     for (const SdpaShape& whole : {SdpaShape{1, 512, 2, 2, 64}, {2, 768, 4, 1, 128}, {1, 1024, 8, 2, 32}}) {
       const int64_t ranks = whole.seq_len / 256;
       for (int64_t rank = 0; rank < ranks; ++rank) compare(whole, {.rank = rank, .size = ranks});
+    }
+  }
+}
+
+// Documents that begin in a piece and before it, at its first token, or two pieces earlier; of one token; one a
+// sequence; many in a piece. Pieces of odd lengths too.
+TEST_F(ContextSdpaParity, WithinDocuments) {
+  for (const bool deterministic : {false, true}) {
+    gpu().set_deterministic(deterministic);
+    for (const SdpaShape& whole :
+         {SdpaShape{1, 512, 2, 2, 64}, {2, 768, 4, 1, 128}, {1, 1024, 8, 2, 32}, {2, 4 * 101, 4, 2, 64}}) {
+      const int64_t ranks = whole.seq_len == 404 ? 2 : whole.seq_len / 256;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        for (const auto& lengths : std::vector<std::vector<int64_t>>{
+                 {200, 31, 1, 90}, {128}, {1}, {300, 5}, {whole.seq_len}, {whole.seq_len - 1}, {130, 600}}) {
+          compare(whole, {.rank = rank, .size = ranks}, lengths);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ContextSdpaParity, LongPiecesWithinDocuments) {
+  for (const auto& lengths : std::vector<std::vector<int64_t>>{{1100, 7, 300}, {3000}, {40, 900, 2500}}) {
+    for (int64_t rank = 0; rank < 2; ++rank) compare({2, 4096, 8, 2, 128}, {.rank = rank, .size = 2}, lengths);
+  }
+}
+
+// The gradient of a key whose document the rank has runs of in both pieces is a sum of two.
+TEST_F(ContextSdpaParity, DeterministicBackwardWithinDocuments) {
+  gpu().set_deterministic(true);
+  const SdpaShape whole{2, 1536, 8, 2, 128};
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const ContextSdpaShape shape = shape_of(whole, {.rank = rank, .size = 3});
+    const TwinDocuments documents(shape, {1000, 90, 31, 1});
+    Tensors t(shape);
+    forward(shape, t, documents, true);
+    fill(t.d_qkv);
+    backward(shape, t, gpu(), documents);
+    const std::vector<char> d_qkv = gpu_bytes(t.d_qkv);
+    const std::vector<char> d_kv = gpu_bytes(t.d_kv);
+    for (int i = 0; i < 5; ++i) {
+      poison(t.d_kv);
+      backward(shape, t, gpu(), documents);
+      EXPECT_EQ(gpu_bytes(t.d_qkv), d_qkv);
+      EXPECT_EQ(gpu_bytes(t.d_kv), d_kv);
     }
   }
 }

@@ -138,8 +138,8 @@ class SdpaParity : public ParityTest {
         }
       }
       append_documents(start, shape.seq_len, list_);
-      twin_.emplace(DType::kInt32, std::vector<int64_t>{static_cast<int64_t>(list_.size()), 2});
-      write_pairs(list_, twin_->cpu().data<int32_t>());
+      twin_.emplace(DType::kInt32, std::vector<int64_t>{static_cast<int64_t>(list_.size()), kNumbersOfDocument});
+      write_documents(list_, twin_->cpu().data<int32_t>());
     }
     Documents on(const Stream& s) const { return {.list = list_, .device = twin_ ? twin_->on(s) : Tensor()}; }
     const std::optional<Twin>& twin() const { return twin_; }
