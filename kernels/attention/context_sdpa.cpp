@@ -48,6 +48,10 @@ void check_shares(const ContextSdpaShape& shape, const ContextSdpaForward& args,
   CHECK(q.num_kv_heads > 0 && q.num_heads % q.num_kv_heads == 0 && q.seq_len % pieces == 0,
         "context_sdpa: {} query heads, {} kv heads, {} tokens in {} pieces", q.num_heads, q.num_kv_heads, q.seq_len,
         pieces);
+  const bool are_tiles = pieces == 2 && shape.piece_length() % kContextPieceUnit == 0;
+  CHECK(!stream.is_cuda() || are_tiles || !args.documents.empty(),
+        "context_sdpa: {} pieces of {} tokens, expected two of a multiple of {} on a GPU", pieces, shape.piece_length(),
+        kContextPieceUnit);
   expect_tensor(args.qkv, "context_sdpa qkv", args.qkv.dtype(), {tokens, q.qkv_width()});
   expect_tensor(args.kv, "context_sdpa kv", args.qkv.dtype(), {tokens * shape.context.size, shape.kv_width()});
   expect_tensor(args.out, "context_sdpa out", args.qkv.dtype(), {tokens, q.out_width()});

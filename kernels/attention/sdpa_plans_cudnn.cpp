@@ -62,12 +62,16 @@ fe::graph::Tensor_attributes key_tensor(SdpaTensor uid, const SdpaGeometry& g) {
   return head_tensor(uid, dims(g, g.shape.num_kv_heads, g.keys), strides(g, g.kv));
 }
 
-fe::graph::Tensor_attributes lse_tensor(const SdpaShape& s) {
-  return fe::graph::Tensor_attributes()
-      .set_uid(kLse)
+void describe_lse(fe::graph::Tensor_attributes& lse, const SdpaShape& s) {
+  lse.set_uid(kLse)
       .set_dim({s.batch, s.num_heads, s.seq_len, 1})
       .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
       .set_data_type(fe::DataType_t::FLOAT);
+}
+fe::graph::Tensor_attributes lse_tensor(const SdpaShape& s) {
+  fe::graph::Tensor_attributes lse;
+  describe_lse(lse, s);
+  return lse;
 }
 
 void make_query_output(const TensorAttributes& tensor, SdpaTensor uid, const SdpaGeometry& g, const Strides& of) {
@@ -121,11 +125,7 @@ std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengt
   if (lengths != SdpaLengths::kFull) take_lengths(options, *plan, s);
   const auto [out, lse] = plan->graph->sdpa(q, k, v, options);
   make_query_output(out, kOut, g, g.out);
-  lse->set_output(true)
-      .set_uid(kLse)
-      .set_dim({s.batch, s.num_heads, s.seq_len, 1})
-      .set_stride({s.num_heads * s.seq_len, s.seq_len, 1, 1})
-      .set_data_type(fe::DataType_t::FLOAT);
+  describe_lse(lse->set_output(true), s);
   finish(*plan, s, "building the attention forward", handle);
   return plan;
 }
