@@ -6,7 +6,7 @@
 
 #include "tests/kernels/op_fixture.h"
 
-namespace octavo {
+namespace octavo::run_batches_test {
 namespace {
 
 struct Case {
@@ -414,4 +414,4 @@ TEST_P(RunBatchesTest, MakeWhatAttentionWithinDocumentsMakes) {
 }
 
 }  // namespace
-}  // namespace octavo
+}  // namespace octavo::run_batches_test
