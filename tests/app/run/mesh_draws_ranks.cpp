@@ -259,7 +259,8 @@ class MeshDraws : public DeviceRanksTest {
     const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
     if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4};
     if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6};
-    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 1e-6};
+    // Where a gradient is nothing but rounding, AdamW makes an update of its sign.
+    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 2e-6};
   }
 
  private:
