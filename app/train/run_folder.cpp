@@ -23,6 +23,7 @@
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
+#include "core/log.h"
 #include "core/printable.h"
 #include "core/work_queue.h"
 
@@ -110,7 +111,11 @@ void RunFolder::open() {
     const fs::path dir = config_.logging.dir;
     log_->open(dir / "log.txt");
     const std::set<std::string> hosts(names.begin(), names.end());
-    AppendFile((dir / "starts.jsonl").string()).write(printable_json(describe_start(runtime_, hosts)) + "\n");
+    AppendFile starts((dir / "starts.jsonl").string());
+    const char* end_of_cut_line = starts.ends_a_line() ? "" : "\n";  // left by a crash, or a full disk
+    if (!starts.write(end_of_cut_line + printable_json(describe_start(runtime_, hosts)) + "\n")) {
+      log_warning("{}; this start is not in it", starts.failure());
+    }
     write_output_file((dir / "config.yaml").string(), to_yaml(config_));
   });
 }
