@@ -34,7 +34,7 @@ struct ShapeField {
 
 // clang-format off
 inline constexpr ShapeField<ModelConfig> kModelFields[] = {
-    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream."},
+    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream, a multiple of num_heads."},
     {"intermediate_size", "intermediate_size", &ModelConfig::intermediate_size, kMaxIntermediate, Presence::kRequired, "Width of the SwiGLU."},
     {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Transformer blocks."},
     {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Query heads."},
