@@ -106,17 +106,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == 0;  // --help, --version
-    if (asked && group.is_root()) {
-      app.exit(error);
-      std::cout.flush();
-      if (!std::cout.good()) {
-        print_error("standard output cannot be written");
-        return kExitFailed;
-      }
+    if (error.get_exit_code() == 0) {  // --help, --version
+      const auto print = [&](const ProcessGroup& ranks) { return ranks.is_root() ? app.exit(error) : kExitDone; };
+      return run_command(print, group);
     }
-    if (!asked && group.is_root()) print_error(describe(error, app, argc > 1 ? argv[1] : ""));
-    return asked ? kExitDone : kExitBadInput;
+    if (group.is_root()) print_error(describe(error, app, argc > 1 ? argv[1] : ""));
+    return kExitBadInput;
   }
   if (line.asks_for_json()) spdlog::set_level(spdlog::level::off);
   return run_command(line.command, group);
