@@ -7,6 +7,7 @@
 #include "core/profiler.h"
 #include "kernels/attention/run_batches.h"
 #include "kernels/attention/sdpa_cpu.h"
+#include "kernels/attention/workspace_parts.h"
 
 namespace octavo {
 
@@ -86,9 +87,9 @@ int64_t planned_workspace_bytes_within_documents(const ContextSdpaShape& shape, 
 }  // namespace
 
 int64_t early_d_kv_bytes(const ContextSdpaShape& shape, DType dtype) {
-  constexpr int64_t kAlignment = 256;
-  const int64_t bytes = shape.queries.batch * shape.whole_seq_len() / 2 * shape.kv_width() * dtype_bytes(dtype);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  WorkspaceParts parts(nullptr);
+  parts.take(dtype, {shape.queries.batch * shape.whole_seq_len() / 2, shape.kv_width()});
+  return parts.bytes();
 }
 
 void context_sdpa_forward(const ContextSdpaForward& args, Stream& stream) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/attention/workspace_parts.h"
 
 namespace octavo {
 
@@ -42,19 +43,15 @@ PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaSh
 }
 
 PaddedTensors::PaddedTensors(const SdpaShape& shape, DType dtype, void* memory) {
-  constexpr int64_t kAlignment = 256;
-  const auto take = [&](DType type, std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : static_cast<char*>(memory) + bytes, type, dims);
-    bytes += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    return tensor;
-  };
+  WorkspaceParts parts(memory);
   const int64_t tokens = shape.batch * shape.seq_len;
-  lengths = take(DType::kInt32, {shape.batch});
-  qkv = take(dtype, {tokens, shape.qkv_width()});
-  d_qkv = take(dtype, {tokens, shape.qkv_width()});
-  out = take(dtype, {tokens, shape.out_width()});
-  d_out = take(dtype, {tokens, shape.out_width()});
-  lse = take(DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  lengths = parts.take(DType::kInt32, {shape.batch});
+  qkv = parts.take(dtype, {tokens, shape.qkv_width()});
+  d_qkv = parts.take(dtype, {tokens, shape.qkv_width()});
+  out = parts.take(dtype, {tokens, shape.out_width()});
+  d_out = parts.take(dtype, {tokens, shape.out_width()});
+  lse = parts.take(DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  bytes = parts.bytes();
 }
 
 }  // namespace octavo

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention/workspace_parts.h"
+
 namespace octavo {
 
 namespace {
@@ -76,18 +78,15 @@ RunBatch run_batch(const Documents& documents, int64_t first, const ContextSdpaS
 }
 
 RunTensors::RunTensors(const RunBatch& batch, DType dtype, void* memory) {
-  constexpr int64_t kAlignment = 256;
-  const auto take = [&](DType type, std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : static_cast<char*>(memory) + bytes, type, dims);
-    bytes += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    return tensor;
-  };
+  WorkspaceParts parts(memory);
   const SdpaShape& shape = batch.shape;
   const int64_t kv_width = ContextSdpaShape{.queries = shape, .context = {}}.kv_width();
-  for (Tensor* lengths : {&query_lengths, &key_lengths}) *lengths = take(DType::kInt32, {shape.batch});
-  for (Tensor* rows : {&q, &d_q, &out, &d_out}) *rows = take(dtype, {shape.batch * shape.seq_len, shape.out_width()});
-  for (Tensor* rows : {&kv, &d_kv}) *rows = take(dtype, {shape.batch * batch.keys, kv_width});
-  lse = take(DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  for (Tensor* lengths : {&query_lengths, &key_lengths}) *lengths = parts.take(DType::kInt32, {shape.batch});
+  for (Tensor* rows : {&q, &d_q, &out, &d_out})
+    *rows = parts.take(dtype, {shape.batch * shape.seq_len, shape.out_width()});
+  for (Tensor* rows : {&kv, &d_kv}) *rows = parts.take(dtype, {shape.batch * batch.keys, kv_width});
+  lse = parts.take(DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  bytes = parts.bytes();
 }
 
 void forward_within_documents(const ContextSdpaForward& args, RunBatchOps& ops, Stream& stream) {
