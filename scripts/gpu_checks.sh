@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a machine with a GPU can check, in one go: the kernels against the CPU, memory errors, the golden cases,
-# a short training run on the GPU against the same on the CPU, activation checkpointing, and the throughput; on several GPUs
-# also the collectives, and meshes and checkpoints of several ranks against one GPU.
+# a short training run on the GPU against the same on the CPU, activation checkpointing, the throughput, the collectives, and
+# meshes of several ranks against one GPU.
 #
 #   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training recompute ranks bench; all by default
 #
@@ -73,12 +73,26 @@ check_training() {
 # All modes and recipes give the same bits.
 check_recompute() { run_tests app '*CheckpointingTest*'; }
 
+# on_ranks N COMMAND...: on N ranks, a GPU each. Where there are fewer they share them: NCCL takes each for a host of its own then, which it
+# reaches by TCP. All of it runs as on several machines, slowly.
+on_ranks() {
+  local ranks="$1" gpus
+  shift
+  make_mpirun "$ranks"
+  gpus="$(count_gpus)"
+  if ((ranks <= gpus)); then
+    "${MPIRUN[@]}" "$@"
+  else
+    # shellcheck disable=SC2016  # the rank's own
+    "${MPIRUN[@]}" bash -c 'NCCL_HOSTID="$OMPI_COMM_WORLD_RANK" exec "$@"' -- "$@"
+  fi
+}
+
 # train_mesh NAME RANKS [key=value ...]: eight steps of the quick start's model.
 train_mesh() {
   local name="$1" ranks="$2"
   shift 2
-  make_mpirun "$ranks"
-  "${MPIRUN[@]}" "$build/octavo" train configs/quickstart.yaml device=cuda training.steps=8 training.micro_batch_size=1 \
+  on_ranks "$ranks" "$build/octavo" train configs/quickstart.yaml device=cuda training.steps=8 training.micro_batch_size=1 \
     training.global_batch_size=8 training.deterministic=true optimizer.lr=3.0e-4 logging.every=1 validation.every=0 \
     "logging.dir=$scratch/$name" "checkpoint.dir=$scratch/$name/checkpoints" "data.train=[{path: $scratch/train}]" \
     "data.validation=[]" "$@"
@@ -86,22 +100,14 @@ train_mesh() {
 
 # The collectives on GPUs, and shards and tensor parallelism against one GPU.
 check_ranks() {
-  local gpus
+  local gpus ranks
   gpus="$(count_gpus)"
-  if ((gpus < 2)); then
-    echo "left out: this machine has $gpus GPU"
-    return
-  fi
-  make_mpirun 2
-  "${MPIRUN[@]}" "$build/tests/octavo_parallel_ranks" --gtest_brief=1
-  "${MPIRUN[@]}" "$build/tests/octavo_model_ranks" --gtest_brief=1
+  on_ranks 2 "$build/tests/octavo_parallel_ranks" --gtest_brief=1
+  on_ranks 2 "$build/tests/octavo_model_ranks" --gtest_brief=1
   # Meshes drawn at random, against one of the GPUs; on all of them where there are more than two.
-  OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" "${MPIRUN[@]}" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
-  if ((gpus > 2)); then
-    make_mpirun "$gpus"
-    OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" "${MPIRUN[@]}" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
-    make_mpirun 2
-  fi
+  for ranks in 2 $((gpus > 2 ? gpus : 0)); do
+    ((ranks == 0)) || OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" on_ranks "$ranks" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
+  done
   pack_corpus
   train_mesh one 1
   train_mesh shards 2

@@ -1,6 +1,7 @@
 #include "parallel/ranks/start_checks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "core/error.h"
@@ -19,7 +20,9 @@ std::string line_at(const std::string& text, size_t at) {
 }  // namespace
 
 void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::string& description) {
-  const uint64_t mine = checksum(uuid.data(), std::ssize(uuid));
+  const char* host = std::getenv("NCCL_HOSTID");
+  const std::string gpu = fmt::format("{} {}", uuid, host != nullptr ? host : "");
+  const uint64_t mine = checksum(gpu.data(), std::ssize(gpu));
   const std::vector<uint64_t> all = group.all_gather(mine);
   group.agree([&] {
     const auto first = std::find(all.begin(), all.end(), mine) - all.begin();

@@ -8,7 +8,9 @@
 
 namespace octavo {
 
-// Every rank uses a GPU of its own. `uuid` is the same exactly for the same GPU; `description` is for the message.
+// Every rank uses a GPU of its own. `uuid` is the same exactly for the same GPU; `description` is for the message. As
+// NCCL does, it takes ranks whose NCCL_HOSTID differ for ranks of different hosts: so several can share a GPU, slowly,
+// to check what several GPUs do (scripts/gpu_checks.sh).
 void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::string& description);
 
 // Every rank has rank 0's settings, given as lines like "training.steps 100"; the message has the first that differs.

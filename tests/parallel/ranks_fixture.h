@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -25,16 +26,18 @@ class RanksTest : public ::testing::Test {
   const int size_ = ranks->size();
 };
 
-// Once with tensors on the CPU, over MPI, and once on GPUs, over NCCL, where every rank has one.
+// Once with tensors on the CPU, over MPI, and once on GPUs, over NCCL, where every rank has one or NCCL_HOSTID lets
+// them share.
 class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<Device> {
  protected:
   bool is_cuda() const { return GetParam() == Device::kCuda; }
 
   void SetUp() override {
     if (!is_cuda()) return;
-    const bool has_gpu = cuda_device_count() >= group_.local_size();
+    const int gpus = cuda_device_count();
+    const bool has_gpu = gpus >= group_.local_size() || (gpus > 0 && std::getenv("NCCL_HOSTID") != nullptr);
     if (group_.all_reduce_max(has_gpu ? 0 : 1) != 0) GTEST_SKIP() << "needs a GPU a rank";
-    stream_ = Stream::cuda(group_.local_rank());
+    stream_ = Stream::cuda(group_.local_rank() % gpus);
   }
 
   Stream stream_ = Stream::cpu();

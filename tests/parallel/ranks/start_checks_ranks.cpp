@@ -1,4 +1,8 @@
 // The checks among ranks before anything is computed.
+#include <cstdlib>
+#include <optional>
+#include <string>
+
 #include "parallel/ranks/start_checks.h"
 #include "tests/kernels/op_fixture.h"
 #include "tests/parallel/ranks_fixture.h"
@@ -6,7 +10,21 @@
 namespace octavo::start_checks_ranks {
 namespace {
 
-using StartChecks = RanksTest;
+// The environment has NCCL_HOSTID as each test sets it, and as it was afterwards.
+class StartChecks : public RanksTest {
+ protected:
+  void SetUp() override {
+    if (const char* host = std::getenv("NCCL_HOSTID"); host != nullptr) before_ = host;
+    unsetenv("NCCL_HOSTID");
+  }
+  void TearDown() override {
+    unsetenv("NCCL_HOSTID");
+    if (before_) setenv("NCCL_HOSTID", before_->c_str(), 1);
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
 
 TEST_F(StartChecks, OwnGpu) {
   check_own_gpu(group_, "uuid " + std::to_string(rank_), "GPU 0000:1b:00.0 (NVIDIA H200)");
@@ -16,6 +34,14 @@ TEST_F(StartChecks, OwnGpu) {
   expect_error<InputError>(
       [&] { check_own_gpu(group_, "uuid " + std::to_string(gpu), name); },
       "ranks 0 and " + std::to_string(size_ - 1) + " both use GPU 0000:10:00.0 (NVIDIA H200); start one rank a GPU");
+}
+
+TEST_F(StartChecks, RanksThatNcclTakesForThoseOfSeveralHostsShareAGpu) {
+  setenv("NCCL_HOSTID", std::to_string(rank_).c_str(), 1);
+  check_own_gpu(group_, "uuid", "GPU 0000:10:00.0 (NVIDIA H200)");
+  setenv("NCCL_HOSTID", "one", 1);
+  expect_error<InputError>([&] { check_own_gpu(group_, "uuid", "GPU 0000:10:00.0 (NVIDIA H200)"); },
+                           "ranks 0 and 1 both use GPU 0000:10:00.0 (NVIDIA H200)");
 }
 
 TEST_F(StartChecks, SameSettings) {
