@@ -9,7 +9,7 @@ install(TARGETS octavo)
 install(DIRECTORY configs DESTINATION ${octavo_share})
 
 file(GLOB octavo_scripts CONFIGURE_DEPENDS scripts/*.py)
-list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fp8_loss_parity|make_golden)\\.py$")  # of developers
+list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fetch_flash_attention|fp8_loss_parity|make_golden)\\.py$")  # of developers
 install(PROGRAMS ${octavo_scripts} scripts/launch_mpirun.sh scripts/launch_slurm.sh DESTINATION ${octavo_share}/scripts)
 install(FILES scripts/common.sh scripts/launching.sh DESTINATION ${octavo_share}/scripts)
 install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}/scripts PATTERN __pycache__ EXCLUDE)

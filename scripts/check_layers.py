@@ -63,18 +63,19 @@ TOP_FOLDERS = {layer.split("/")[0] for layer in STANDS_ON}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
-CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|nccl)\.(cpp|h))$|^core/cuda_check\.h$"
+CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|flash|nccl)\.(cpp|h))$|^core/cuda_check\.h$"
 MPI_FILES = re.compile(r"_mpi\.(cpp|h)$")
 VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
     (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu|h)$"), "an NCCL header"),
     (re.compile(r"^mpi(\.h|/|-ext)"), MPI_FILES, "an MPI header"),
     (re.compile(r"^(oneapi/dnnl/|dnnl)"), re.compile(r"_onednn\.cpp$"), "a oneDNN header"),
+    (re.compile(r"^(flash[._]|cute/|cutlass/)"), re.compile(r"/flash_[a-z0-9_]*\.(cpp|cu|cuh)$"), "a FlashAttention header"),
     (re.compile(r"^(cblas|openblas_config)\.h$"), re.compile(r"_openblas\.cpp$"), "an OpenBLAS header"),
 ]
 
 # Our own headers that include those, so that only the same kind of file may include them.
-CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|nccl)\.h$|^core/cuda_check\.h$")
+CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|flash|nccl)\.h$|^core/cuda_check\.h$")
 MPI_HEADERS = re.compile(r"_mpi\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -108,8 +109,8 @@ def check_include(name, header, quoted):
     return None
 
 
-# What a file implements for one library or kind of processor, it says at the end of its name.
-VARIANT = re.compile(r"_(cuda|cublaslt|cudnn|nccl|mpi|onednn|openblas|x86|other)$")
+# What a file implements for one library, kind of processor or size, it says at the end of its name.
+VARIANT = re.compile(r"(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other)$")
 
 
 def lacks_header(path):
@@ -181,6 +182,9 @@ def self_test():
         "kernels/matmul/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
         "kernels/matmul/plan_cublaslt.h": (header + "#include <cublasLt.h>\n", 0),
         "kernels/matmul/plan.h": (header, 0),
+        "kernels/attention/flash_kernels.h": (header, 0),
+        "kernels/attention/flash_kernels_64_flash.cu": ('#include "flash_fwd_launch_template.h"\n', 0),
+        "kernels/attention/sdpa.h": (header + '#include <flash.h>\n', 1),
         "kernels/matmul/plan.cpp": ('#include "kernels/matmul/plan_cublaslt.h"\n#include "core/cuda_launch.cuh"\n', 2),
         "kernels/matmul/up.h": (header + '#include "model/llama.h"\n#include "data/loader.h"\n', 2),
         "kernels/matmul/switch.cuh": (header + "#ifdef OCTAVO_CUDA\n#endif\n", 1),

@@ -6,14 +6,16 @@
 #
 # --tokenizing also makes .deps/venv with the Python packages that scripts/tokenize_hf.py reads text, Parquet and Zstandard with.
 #
-# With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend. Where that
-# fails, a sentence says so and CMake builds the CPU program.
+# With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend, and the sources of
+# FlashAttention-3 into .deps/flash_attention. Where that fails, a sentence says so, and CMake builds the CPU program without the one,
+# attention by cuDNN alone without the other.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cudnn_frontend_version=1.18.0
 frontend_dir="$OCTAVO_ROOT/.deps/cudnn_frontend"
+flash_dir="$OCTAVO_ROOT/.deps/flash_attention"
 
 # Each line: how to see that it is there | apt package. `cmd` looks on PATH, `hdr` asks the compiler for a header (so that
 # a library installed by other means counts), `py` asks for a Python module.
@@ -141,6 +143,12 @@ fetch_cudnn_frontend() {
   mv "$scratch/unpacked/include" "$frontend_dir/include"
 }
 
+fetch_flash_attention() {
+  local python
+  python="$(python_with pip)" || python=python3
+  "$python" "$OCTAVO_ROOT/scripts/fetch_flash_attention.py" "$flash_dir"
+}
+
 make_tokenizing_venv() {
   python_with "tokenizers, pyarrow, zstandard" >/dev/null && return 0
   local venv="$OCTAVO_ROOT/.deps/venv"
@@ -164,4 +172,8 @@ if nvcc="$(find_nvcc)" && ! has_cudnn_frontend "$nvcc"; then
   say "Fetching the headers of cuDNN's C++ frontend $cudnn_frontend_version"
   fetch_cudnn_frontend || printf '%s\n' \
     "setup.sh: could not fetch nvidia-cudnn-frontend $cudnn_frontend_version; without it the CPU program is built" >&2
+fi
+if find_nvcc >/dev/null && [[ ! -e "${FLASH_ATTENTION_PATH:-$flash_dir}/hopper/flash_bwd_launch_template.h" ]]; then
+  say "Fetching the sources of FlashAttention-3"
+  fetch_flash_attention || printf 'setup.sh: could not fetch FlashAttention-3; without it cuDNN attends on GPUs, and takes longer\n' >&2
 fi

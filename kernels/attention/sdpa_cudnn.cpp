@@ -1,8 +1,10 @@
-// Attention by cuDNN (kernels/attention/sdpa_plans_cudnn.h). Documents are copied into batches of sequences of equal
-// length, with padding that cuDNN is told of (kernels/attention/padded_documents.h).
+// Attention by cuDNN (kernels/attention/sdpa_plans_cudnn.h), where FlashAttention is not the faster one. Documents are
+// copied into batches of sequences of equal length, with padding that cuDNN is told of
+// (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_plans_cudnn.h"
 
@@ -133,17 +135,24 @@ int64_t plans_workspace_bytes(const SdpaShape& shape, SdpaLengths lengths, Strea
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) return forward_within_documents(args, stream);
+  if constexpr (kHasFlashAttention) {
+    if (flash_attends(args.shape)) return flash_forward(args, stream);
+  }
   forward(args, {}, stream);
 }
 
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) return backward_within_documents(args, stream);
+  if constexpr (kHasFlashAttention) {
+    if (flash_attends(args.shape)) return flash_backward(args, stream);
+  }
   backward(args, {}, stream);
 }
 
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
+  if (!within_documents && flash_attends(shape)) return flash_workspace_bytes(shape);
   if (!within_documents) return plans_workspace_bytes(shape, SdpaLengths::kFull, stream);
   int64_t bytes = 0;
   for (int64_t level = 0; level < num_padded_levels(shape); ++level) {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "kernels/attention/context_sdpa.h"
+#include "kernels/attention/flash_attention.h"
 
 namespace octavo {
 
@@ -34,10 +35,11 @@ class PlanMemory : public testing::Test {
 };
 
 void expect_gib(const MemoryPlan& plan, double gib) {
-  EXPECT_NEAR(static_cast<double>(plan.total_bytes()) / kGiB, gib, 0.5);
+  EXPECT_NEAR(static_cast<double>(plan.total_bytes()) / kGiB, gib, 0.7);
 }
 
-// The memory in use that the benchmarks report (docs/benchmarks).
+// The memory in use that the benchmarks report (docs/benchmarks), where cuDNN attended: its workspace is up to 0.3 GiB
+// larger.
 TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
   const char* small = "llama3_1.8b_1gpu.yaml";
   for (const auto& [recipe, gib] : {std::pair{"bfloat16", 54.6},
@@ -128,13 +130,30 @@ TEST(PlannedStream, NeedsNoGpuAndRefusesWork) {
   EXPECT_THROW(stream.zero(Tensor(&value, DType::kInt32, {1})), Error);
 }
 
-TEST(PlannedStream, DeterministicAttentionNeedsMore) {
+// Sums of gradients in float32, of queries and of keys; beside them numbers a row and, 64 queries a tile, turns.
+TEST(PlannedStream, FlashAttentionNeedsSums) {
   Stream stream = Stream::planned(132);
+  for (const int64_t seq_len : {8192, 8191, 1}) {
+    const SdpaShape shape{2, seq_len, 32, 8, 128};
+    const int64_t rows = 2 * ((seq_len + 63) / 64 * 64), keys = 2 * ((seq_len + 127) / 128 * 128);
+    const int64_t sums = 4 * 128 * (rows * 32 + 2 * keys * 8);
+    const int64_t bytes = flash_workspace_bytes(shape);
+    EXPECT_GE(bytes, sums + 2 * 4 * rows * 32) << seq_len;
+    EXPECT_LE(bytes, sums + 2 * 4 * rows * 32 + 4 * (rows / 64 * 32 + 2 * keys / 128 * 8) + 8 * 256) << seq_len;
+    if (!flash_attends(shape)) continue;
+    for (const bool deterministic : {false, true}) {
+      stream.set_deterministic(deterministic);
+      EXPECT_EQ(sdpa_workspace_bytes(shape, DType::kBFloat16, stream), bytes) << seq_len;
+    }
+  }
+  EXPECT_FALSE(flash_attends({2, 8192, 32, 8, 32}));
+}
+
+TEST(PlannedStream, DeterministicAttentionOfCudnnNeedsMore) {
   const SdpaShape shape{2, 8192, 32, 8, 128};
-  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream);
+  const int64_t bytes = sdpa_planned_workspace_bytes(shape, shape.seq_len, false);
   EXPECT_GE(bytes, int64_t{4} * 2 * 8192 * 32 * 128);
-  stream.set_deterministic(true);
-  const auto deterministic = static_cast<double>(sdpa_workspace_bytes(shape, DType::kBFloat16, stream));
+  const auto deterministic = static_cast<double>(sdpa_planned_workspace_bytes(shape, shape.seq_len, true));
   EXPECT_GE(deterministic, 8.4e9);  // measured
   EXPECT_LE(deterministic, 1.1 * 8.4e9);
   constexpr double kOfSmallHeads = 4295229696;  // measured of 4,096 queries over 32,768 keys
@@ -147,7 +166,7 @@ TEST(PlannedStream, DeterministicAttentionNeedsMore) {
 TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
   Stream stream = Stream::planned(132);
   const SdpaShape shape{2, 8192, 32, 8, 128};
-  const int64_t half = sdpa_workspace_bytes({1, 8192, 32, 8, 128}, DType::kBFloat16, stream);
+  const int64_t half = sdpa_planned_workspace_bytes({1, 8192, 32, 8, 128}, 8192, false);
   const int64_t copies = int64_t{8192} * 2 * 2 * (shape.qkv_width() + shape.out_width());
   const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
   EXPECT_GE(bytes, half + copies);

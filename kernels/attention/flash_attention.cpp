@@ -1,0 +1,48 @@
+#include "kernels/attention/flash_attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention/workspace_parts.h"
+
+namespace octavo {
+
+namespace {
+
+// Backward's, kernels/attention/flash_kernels.cuh.
+constexpr int64_t query_tile(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
+constexpr int64_t kKeyTile = 128;
+
+constexpr int64_t tiles(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; }
+
+}  // namespace
+
+FlashForwardTensors::FlashForwardTensors(void* memory) {
+  WorkspaceParts parts(memory);
+  tiles = parts.take(DType::kInt32, {1});
+  bytes = parts.bytes();
+}
+
+FlashBackwardTensors::FlashBackwardTensors(const SdpaShape& s, void* memory) {
+  const int64_t query_tiles = tiles(s.seq_len, query_tile(s.head_dim));
+  const int64_t key_tiles = tiles(s.seq_len, kKeyTile);
+  const int64_t queries = query_tiles * query_tile(s.head_dim);
+  const int64_t keys = key_tiles * kKeyTile;
+  WorkspaceParts parts(memory);
+  d_q = parts.take(DType::kFloat32, {s.batch, s.num_heads, queries * s.head_dim});
+  d = parts.take(DType::kFloat32, {s.batch, s.num_heads, queries});
+  lse = parts.take(DType::kFloat32, {s.batch, s.num_heads, queries});
+  turns_of_queries = parts.take(DType::kInt32, {query_tiles, s.batch, s.num_heads});
+  const int64_t begin = parts.bytes();
+  d_k = parts.take(DType::kFloat32, {s.batch, s.num_kv_heads, keys * s.head_dim});
+  d_v = parts.take(DType::kFloat32, {s.batch, s.num_kv_heads, keys * s.head_dim});
+  turns_of_keys = parts.take(DType::kInt32, {key_tiles, s.batch, s.num_kv_heads});
+  turns_of_values = parts.take(DType::kInt32, {key_tiles, s.batch, s.num_kv_heads});
+  bytes = parts.bytes();
+  zeros = Tensor(d_k.raw(), DType::kUInt8, {bytes - begin});
+}
+
+int64_t flash_workspace_bytes(const SdpaShape& shape) {
+  return std::max(FlashForwardTensors(nullptr).bytes, FlashBackwardTensors(shape, nullptr).bytes);
+}
+
+}  // namespace octavo
