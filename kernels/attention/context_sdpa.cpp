@@ -5,6 +5,7 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/attention/run_batches.h"
 #include "kernels/attention/sdpa_cpu.h"
 #include "kernels/attention/workspace_parts.h"
@@ -134,8 +135,10 @@ int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype,
   if (stream.is_planned()) {
     SdpaShape piece = shape.queries;
     piece.seq_len = shape.piece_length();
-    return early_d_kv_bytes(shape, dtype) +
-           sdpa_planned_workspace_bytes(piece, shape.whole_seq_len(), stream.deterministic());
+    const int64_t keys = shape.whole_seq_len();
+    return early_d_kv_bytes(shape, dtype) + (flash_attends(piece.head_dim)
+                                                 ? flash_workspace_bytes(piece, keys)
+                                                 : sdpa_planned_workspace_bytes(piece, keys, stream.deterministic()));
   }
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::context_sdpa_workspace_bytes(shape, dtype, stream, within_documents);

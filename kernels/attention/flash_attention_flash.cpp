@@ -11,31 +11,33 @@ namespace octavo::cuda {
 
 namespace {
 
-// What both passes have alike. Tensors are views into the packed qkv buffer: nothing is copied.
-void set_common(Flash_fwd_params& params, const SdpaShape& s, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                const Stream& stream) {
-  auto* packed = qkv.data<BFloat16>();
-  params.q_ptr = packed;
-  params.k_ptr = packed + s.num_heads * s.head_dim;
-  params.v_ptr = packed + (s.num_heads + s.num_kv_heads) * s.head_dim;
-  params.q_batch_stride = params.k_batch_stride = params.v_batch_stride = s.seq_len * s.qkv_width();
-  params.q_row_stride = params.k_row_stride = params.v_row_stride = s.qkv_width();
-  params.q_head_stride = params.k_head_stride = params.v_head_stride = s.head_dim;
+// What both passes have alike.
+void set_common(Flash_fwd_params& params, const SdpaGeometry& g, const SdpaPointers& pointers, const Stream& stream) {
+  const SdpaShape& s = g.shape;
+  params.q_ptr = pointers.at(kQ);
+  params.k_ptr = pointers.at(kK);
+  params.v_ptr = pointers.at(kV);
+  params.o_ptr = pointers.at(kOut);
+  params.softmax_lse_ptr = pointers.at(kLse);
+  params.q_batch_stride = g.q.sequence;
+  params.q_row_stride = g.q.token;
+  params.k_batch_stride = params.v_batch_stride = g.kv.sequence;
+  params.k_row_stride = params.v_row_stride = g.kv.token;
+  params.o_batch_stride = g.out.sequence;
+  params.o_row_stride = g.out.token;
+  params.q_head_stride = params.k_head_stride = params.v_head_stride = params.o_head_stride = s.head_dim;
   params.v_dim_stride = 1;
-  params.o_ptr = out.raw();
-  params.o_batch_stride = s.seq_len * s.out_width();
-  params.o_row_stride = s.out_width();
-  params.o_head_stride = s.head_dim;
-  params.softmax_lse_ptr = lse.raw();
 
   params.b = params.b_k = static_cast<int>(s.batch);
   params.h = static_cast<int>(s.num_heads);
   params.h_k = static_cast<int>(s.num_kv_heads);
-  params.seqlen_q = params.seqlen_k = static_cast<int>(s.seq_len);
-  params.total_q = params.total_k = static_cast<int>(s.batch * s.seq_len);
+  params.seqlen_q = static_cast<int>(s.seq_len);
+  params.seqlen_k = static_cast<int>(g.keys);
+  params.total_q = static_cast<int>(s.batch * s.seq_len);
+  params.total_k = static_cast<int>(s.batch * g.keys);
   params.d = params.d_rounded = params.dv = params.dv_rounded = static_cast<int>(s.head_dim);
   params.scale_softmax = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-  params.window_size_left = static_cast<int>(s.seq_len) - 1;
+  params.window_size_left = static_cast<int>(g.keys) - 1;
   params.window_size_right = 0;
   params.num_splits = 1;
   params.num_sm = stream.multiprocessors();
@@ -43,36 +45,44 @@ void set_common(Flash_fwd_params& params, const SdpaShape& s, const Tensor& qkv,
   params.is_causal = true;
 }
 
+// That of the stream, from byte `begin` on.
+void* workspace(int64_t begin, int64_t bytes, const Stream& stream) {
+  return static_cast<char*>(stream.workspace(begin + bytes)) + begin;
+}
+
+void zero(const Tensor& tensor, const Stream& stream) { zero_async(tensor.raw(), tensor.bytes(), stream.native()); }
+
 }  // namespace
 
-void flash_forward(const SdpaForward& args, Stream& stream) {
+void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream) {
   Flash_fwd_params params = {};
-  set_common(params, args.shape, args.qkv, args.out, args.lse, stream);
-  const FlashForwardTensors scratch(stream.workspace(FlashForwardTensors(nullptr).bytes));
-  zero_async(scratch.tiles.raw(), scratch.tiles.bytes(), stream.native());
+  set_common(params, geometry, pointers, stream);
+  const FlashForwardTensors scratch(workspace(begin, FlashForwardTensors(nullptr).bytes, stream));
+  zero(scratch.tiles, stream);
   params.tile_count_semaphore = scratch.tiles.data<int32_t>();
-  auto* run = args.shape.head_dim == 64 ? run_flash_forward<64> : run_flash_forward<128>;
+  auto* run = geometry.shape.head_dim == 64 ? run_flash_forward<64> : run_flash_forward<128>;
   run(params, static_cast<cudaStream_t>(stream.native()));
 }
 
-void flash_backward(const SdpaBackward& args, Stream& stream) {
-  const SdpaShape& s = args.shape;
+void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream) {
+  const SdpaShape& s = geometry.shape;
   Flash_bwd_params params = {};
-  set_common(params, s, args.qkv, args.out, args.lse, stream);
-  params.do_ptr = args.d_out.raw();
+  set_common(params, geometry, pointers, stream);
+  params.do_ptr = pointers.at(kDOut);
   params.do_batch_stride = params.o_batch_stride;
   params.do_row_stride = params.o_row_stride;
-  params.do_head_stride = params.o_head_stride;
-  auto* packed = args.d_qkv.data<BFloat16>();
-  params.dq_ptr = packed;
-  params.dk_ptr = packed + s.num_heads * s.head_dim;
-  params.dv_ptr = packed + (s.num_heads + s.num_kv_heads) * s.head_dim;
-  params.dq_batch_stride = params.dk_batch_stride = params.dv_batch_stride = params.q_batch_stride;
-  params.dq_row_stride = params.dk_row_stride = params.dv_row_stride = params.q_row_stride;
-  params.dq_head_stride = params.dk_head_stride = params.dv_head_stride = params.q_head_stride;
+  params.dq_ptr = pointers.at(kDQ);
+  params.dq_batch_stride = params.q_batch_stride;
+  params.dq_row_stride = params.q_row_stride;
+  params.dk_ptr = pointers.at(kDK);
+  params.dv_ptr = pointers.at(kDV);
+  params.dk_batch_stride = params.dv_batch_stride = geometry.d_kv.sequence;
+  params.dk_row_stride = params.dv_row_stride = geometry.d_kv.token;
+  params.do_head_stride = params.dq_head_stride = params.dk_head_stride = params.dv_head_stride = s.head_dim;
 
-  const FlashBackwardTensors scratch(s, stream.workspace(FlashBackwardTensors(s, nullptr).bytes));
-  zero_async(scratch.zeros.raw(), scratch.zeros.bytes(), stream.native());
+  const int64_t bytes = FlashBackwardTensors(s, geometry.keys, nullptr).bytes;
+  const FlashBackwardTensors scratch(s, geometry.keys, workspace(begin, bytes, stream));
+  zero(scratch.zeros, stream);
   params.seqlen_q_rounded = static_cast<int>(scratch.d.dim(2));
   params.seqlen_k_rounded = static_cast<int>(scratch.d_k.dim(2) / s.head_dim);
   params.dq_accum_ptr = scratch.d_q.raw();

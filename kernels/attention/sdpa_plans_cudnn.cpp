@@ -110,7 +110,6 @@ void take_lengths(Attributes& options, SdpaPlan& plan, const SdpaShape& s) {
                                   .set_data_type(fe::DataType_t::INT32));
   };
   options.set_padding_mask(true).set_seq_len_q(lengths(kQueryLengths)).set_seq_len_kv(lengths(kKeyLengths));
-  plan.takes_lengths = true;
 }
 
 std::unique_ptr<SdpaPlan> build_forward(const SdpaGeometry& g, SdpaLengths lengths, cudnnHandle_t handle) {
@@ -158,8 +157,9 @@ std::unique_ptr<SdpaPlan> build_backward(const SdpaGeometry& g, SdpaLengths leng
                      .set_attn_scale(attention_scale(s))
                      .set_deterministic_algorithm(stream.deterministic());
   mask_future(options, g, lengths);
-  if (padded || g.keys % kTile != 0) take_lengths(options, *plan, s);
-  if (plan->takes_lengths && !padded) plan->lengths = upload_full_lengths(s, stream);
+  const bool has_partial_tile = g.keys % kTile != 0;
+  if (padded || has_partial_tile) take_lengths(options, *plan, s);
+  if (!padded && has_partial_tile) plan->lengths = upload_full_lengths(s, stream);
   const auto [d_q, d_k, d_v] = plan->graph->sdpa_backward(q, k, v, out, d_out, lse, options);
   make_query_output(d_q, kDQ, g, g.q);
   make_key_output(d_k, kDK, g);

@@ -1,12 +1,10 @@
-// Attention by cuDNN (kernels/attention/sdpa_plans_cudnn.h), where FlashAttention is not the faster one. Documents are
-// copied into batches of sequences of equal length, with padding that cuDNN is told of
-// (kernels/attention/padded_documents.h).
+// Attention of whole sequences on GPUs (kernels/attention/attend.h). Documents are copied into batches of sequences of
+// equal length, with padding that attention is told of (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
-#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/attend.h"
 #include "kernels/attention/padded_documents.h"
-#include "kernels/attention/sdpa_plans_cudnn.h"
 
 namespace octavo::cuda {
 
@@ -40,41 +38,37 @@ struct Sequences {
   SdpaLengths kind() const { return lengths == nullptr ? SdpaLengths::kFull : SdpaLengths::kSquare; }
 };
 
-void forward(const SdpaForward& args, const Sequences& sequences, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
-  const SdpaPlan& plan = plans.forward(packed_geometry(args.shape), sequences.kind());
-  const Heads qkv(args.qkv, args.shape);
-  SdpaPointers pointers{{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOut, args.out.raw()}, {kLse, args.lse.raw()}};
-  if (plan.takes_lengths) {
-    pointers.emplace(kQueryLengths, sequences.lengths);
-    pointers.emplace(kKeyLengths, sequences.lengths);
+SdpaPointers with_lengths(SdpaPointers pointers, const Sequences& sequences) {
+  if (sequences.lengths != nullptr) {
+    pointers.insert({{kQueryLengths, sequences.lengths}, {kKeyLengths, sequences.lengths}});
   }
-  plans.execute(plan, pointers, args.shape, plan.workspace(sequences.workspace_begin, stream));
+  return pointers;
+}
+
+void forward(const SdpaForward& args, const Sequences& sequences, Stream& stream) {
+  const Heads qkv(args.qkv, args.shape);
+  const SdpaPointers pointers{{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOut, args.out.raw()}, {kLse, args.lse.raw()}};
+  attend_forward(packed_geometry(args.shape), sequences.kind(), with_lengths(pointers, sequences),
+                 sequences.workspace_begin, stream);
 }
 
 void backward(const SdpaBackward& args, const Sequences& sequences, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
-  const SdpaPlan& plan = plans.backward(packed_geometry(args.shape), sequences.kind(), stream);
   const Heads qkv(args.qkv, args.shape);
   const Heads d_qkv(args.d_qkv, args.shape);
-  SdpaPointers pointers{{kQ, qkv.q},
-                        {kK, qkv.k},
-                        {kV, qkv.v},
-                        {kOut, args.out.raw()},
-                        {kLse, args.lse.raw()},
-                        {kDOut, args.d_out.raw()},
-                        {kDQ, d_qkv.q},
-                        {kDK, d_qkv.k},
-                        {kDV, d_qkv.v}};
-  if (plan.takes_lengths) {
-    void* lengths = sequences.lengths != nullptr ? sequences.lengths : plan.lengths.data();
-    pointers.emplace(kQueryLengths, lengths);
-    pointers.emplace(kKeyLengths, lengths);
-  }
-  plans.execute(plan, pointers, args.shape, plan.workspace(sequences.workspace_begin, stream));
+  const SdpaPointers pointers{{kQ, qkv.q},
+                              {kK, qkv.k},
+                              {kV, qkv.v},
+                              {kOut, args.out.raw()},
+                              {kLse, args.lse.raw()},
+                              {kDOut, args.d_out.raw()},
+                              {kDQ, d_qkv.q},
+                              {kDK, d_qkv.k},
+                              {kDV, d_qkv.v}};
+  attend_backward(packed_geometry(args.shape), sequences.kind(), with_lengths(pointers, sequences),
+                  sequences.workspace_begin, stream);
 }
 
-// Calls run(shape, tensors, map) for each batch of documents, behind which cuDNN may use the workspace.
+// Calls run(shape, tensors, map) for each batch of documents, behind which attention may use the workspace.
 template <typename Run>
 void for_padded_batches(const Documents& documents, const SdpaShape& shape, const Tensor& qkv, Stream& stream,
                         Run run) {
@@ -123,11 +117,10 @@ void backward_within_documents(const SdpaBackward& args, Stream& stream) {
                      });
 }
 
-int64_t plans_workspace_bytes(const SdpaShape& shape, SdpaLengths lengths, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
-  const int64_t forward_bytes = plans.forward(packed_geometry(shape), lengths).workspace_bytes;
-  if (shape.seq_len == 1) return forward_bytes;  // cuDNN has no backward for a single token
-  return std::max(forward_bytes, plans.backward(packed_geometry(shape), lengths, stream).workspace_bytes);
+int64_t workspace_bytes(const SdpaShape& shape, SdpaLengths lengths, Stream& stream) {
+  const SdpaGeometry geometry = packed_geometry(shape);
+  return std::max(attend_forward_workspace_bytes(geometry, lengths, stream),
+                  attend_backward_workspace_bytes(geometry, lengths, stream));
 }
 
 }  // namespace
@@ -135,30 +128,23 @@ int64_t plans_workspace_bytes(const SdpaShape& shape, SdpaLengths lengths, Strea
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) return forward_within_documents(args, stream);
-  if constexpr (kHasFlashAttention) {
-    if (flash_attends(args.shape)) return flash_forward(args, stream);
-  }
   forward(args, {}, stream);
 }
 
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
   if (!args.documents.empty()) return backward_within_documents(args, stream);
-  if constexpr (kHasFlashAttention) {
-    if (flash_attends(args.shape)) return flash_backward(args, stream);
-  }
   backward(args, {}, stream);
 }
 
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
-  if (!within_documents && flash_attends(shape)) return flash_workspace_bytes(shape);
-  if (!within_documents) return plans_workspace_bytes(shape, SdpaLengths::kFull, stream);
+  if (!within_documents) return workspace_bytes(shape, SdpaLengths::kFull, stream);
   int64_t bytes = 0;
   for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
     const SdpaShape padded = padded_shape(shape, level);
-    bytes = std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes +
-                                plans_workspace_bytes(padded, SdpaLengths::kSquare, stream));
+    bytes = std::max(
+        bytes, PaddedTensors(padded, dtype, nullptr).bytes + workspace_bytes(padded, SdpaLengths::kSquare, stream));
   }
   return bytes;
 }

@@ -1,11 +1,11 @@
-// Attention by cuDNN (kernels/attention/sdpa_plans_cudnn.h) of a rank that shares its sequences
-// (kernels/attention/context_sdpa.h): each piece of queries is a graph of its own, over the keys up to its end; within
-// documents each batch of runs is (kernels/attention/run_batches.h).
+// Attention on GPUs of a rank that shares its sequences (kernels/attention/context_sdpa.h): each piece of queries is an
+// attention of its own (kernels/attention/attend.h), over the keys up to its end; within documents each batch of runs
+// is (kernels/attention/run_batches.h).
 #include <algorithm>
 
 #include "core/error.h"
+#include "kernels/attention/attend.h"
 #include "kernels/attention/run_batches.h"
-#include "kernels/attention/sdpa_plans_cudnn.h"
 #include "kernels/math/sum_terms.h"
 
 namespace octavo::cuda {
@@ -44,44 +44,38 @@ struct Piece {
 };
 
 void forward(const ContextSdpaForward& args, const Piece& piece, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
-  const SdpaGeometry geometry = piece.geometry(args.shape.whole_seq_len());
-  const SdpaPlan& plan = plans.forward(geometry, SdpaLengths::kFull);
   auto* keys = args.kv.data<BFloat16>();
-  SdpaPointers pointers{{kQ, piece.rows(args.qkv)},
-                        {kK, keys},
-                        {kV, values_behind(keys, args.shape.queries)},
-                        {kOut, piece.rows(args.out)},
-                        {kLse, piece.rows_of_lse(args.lse)}};
-  plans.execute(plan, pointers, geometry.shape, plan.workspace(0, stream));
+  attend_forward(piece.geometry(args.shape.whole_seq_len()), SdpaLengths::kFull,
+                 {{kQ, piece.rows(args.qkv)},
+                  {kK, keys},
+                  {kV, values_behind(keys, args.shape.queries)},
+                  {kOut, piece.rows(args.out)},
+                  {kLse, piece.rows_of_lse(args.lse)}},
+                 0, stream);
 }
 
 // d_kv: `d_kv_tokens` of each sequence, of which those that the piece sees are written.
 void backward(const ContextSdpaBackward& args, const Piece& piece, BFloat16* d_kv, int64_t d_kv_tokens,
               Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
-  const SdpaGeometry geometry = piece.geometry(d_kv_tokens);
-  const SdpaPlan& plan = plans.backward(geometry, SdpaLengths::kFull, stream);
   auto* keys = args.kv.data<BFloat16>();
-  SdpaPointers pointers{{kQ, piece.rows(args.qkv)},
-                        {kK, keys},
-                        {kV, values_behind(keys, args.shape.queries)},
-                        {kOut, piece.rows(args.out)},
-                        {kLse, piece.rows_of_lse(args.lse)},
-                        {kDOut, piece.rows(args.d_out)},
-                        {kDQ, piece.rows(args.d_qkv)},
-                        {kDK, d_kv},
-                        {kDV, values_behind(d_kv, args.shape.queries)}};
-  const int64_t behind = early_d_kv_bytes(args.shape, args.qkv.dtype());
-  plans.execute(plan, pointers, geometry.shape, plan.workspace(behind, stream));
+  attend_backward(piece.geometry(d_kv_tokens), SdpaLengths::kFull,
+                  {{kQ, piece.rows(args.qkv)},
+                   {kK, keys},
+                   {kV, values_behind(keys, args.shape.queries)},
+                   {kOut, piece.rows(args.out)},
+                   {kLse, piece.rows_of_lse(args.lse)},
+                   {kDOut, piece.rows(args.d_out)},
+                   {kDQ, piece.rows(args.d_qkv)},
+                   {kDK, d_kv},
+                   {kDV, values_behind(d_kv, args.shape.queries)}},
+                  early_d_kv_bytes(args.shape, args.qkv.dtype()), stream);
 }
 
 int64_t piece_workspace_bytes(const Piece& piece, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
   const int64_t whole = piece.shape.whole_seq_len();
   const int64_t d_kv_tokens = piece.index == 0 ? whole / 2 : whole;
-  return std::max(plans.forward(piece.geometry(whole), SdpaLengths::kFull).workspace_bytes,
-                  plans.backward(piece.geometry(d_kv_tokens), SdpaLengths::kFull, stream).workspace_bytes);
+  return std::max(attend_forward_workspace_bytes(piece.geometry(whole), SdpaLengths::kFull, stream),
+                  attend_backward_workspace_bytes(piece.geometry(d_kv_tokens), SdpaLengths::kFull, stream));
 }
 
 SdpaGeometry geometry_of(const RunBatch& batch) {
@@ -93,16 +87,15 @@ SdpaGeometry geometry_of(const RunBatch& batch) {
 }
 
 int64_t batch_workspace_bytes(const RunBatch& batch, DType dtype, Stream& stream) {
-  auto& plans = stream.state<SdpaPlans>();
   const SdpaGeometry geometry = geometry_of(batch);
   return RunTensors(batch, dtype, nullptr).bytes +
-         std::max(plans.forward(geometry, SdpaLengths::kAtTheEnd).workspace_bytes,
-                  plans.backward(geometry, SdpaLengths::kAtTheEnd, stream).workspace_bytes);
+         std::max(attend_forward_workspace_bytes(geometry, SdpaLengths::kAtTheEnd, stream),
+                  attend_backward_workspace_bytes(geometry, SdpaLengths::kAtTheEnd, stream));
 }
 
 class CudaRunBatchOps : public RunBatchOps {
  public:
-  explicit CudaRunBatchOps(Stream& stream) : stream_(stream), plans_(stream.state<SdpaPlans>()) {}
+  explicit CudaRunBatchOps(Stream& stream) : stream_(stream) {}
 
   void padded_lengths(const Tensor& lengths, const PaddedRows& map) override {
     cuda::padded_lengths(lengths, map, stream_);
@@ -123,14 +116,14 @@ class CudaRunBatchOps : public RunBatchOps {
     cuda::unpad_lse(lse, padded, map, stream_);
   }
   void forward(const RunBatch& batch, const RunTensors& t) override {
-    run(plans_.forward(geometry_of(batch), SdpaLengths::kAtTheEnd), batch, t, pointers_of(batch, t));
+    attend_forward(geometry_of(batch), SdpaLengths::kAtTheEnd, pointers_of(batch, t), t.bytes, stream_);
   }
   void backward(const RunBatch& batch, const RunTensors& t) override {
     SdpaPointers pointers = pointers_of(batch, t);
     auto* d_keys = t.d_kv.data<BFloat16>();
     pointers.insert(
         {{kDOut, t.d_out.raw()}, {kDQ, t.d_q.raw()}, {kDK, d_keys}, {kDV, values_behind(d_keys, batch.shape)}});
-    run(plans_.backward(geometry_of(batch), SdpaLengths::kAtTheEnd, stream_), batch, t, std::move(pointers));
+    attend_backward(geometry_of(batch), SdpaLengths::kAtTheEnd, std::move(pointers), t.bytes, stream_);
   }
 
  private:
@@ -144,12 +137,7 @@ class CudaRunBatchOps : public RunBatchOps {
             {kQueryLengths, t.query_lengths.raw()},
             {kKeyLengths, t.key_lengths.raw()}};
   }
-  void run(const SdpaPlan& plan, const RunBatch& batch, const RunTensors& t, SdpaPointers pointers) {
-    plans_.execute(plan, pointers, batch.shape, plan.workspace(t.bytes, stream_));
-  }
-
   Stream& stream_;
-  SdpaPlans& plans_;
 };
 
 }  // namespace
