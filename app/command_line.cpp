@@ -16,7 +16,7 @@ namespace octavo {
 
 namespace {
 
-constexpr int kMaxSteps = 1'000'000;  // of a benchmark
+constexpr int kMaxTimedSteps = 1'000'000;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
 
@@ -110,8 +110,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
       "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op");
   add_config(bench, line.bench.config);
   add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --sweep training.micro_batch_size=1,2,4");
-  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(integer(0, kMaxSteps));
-  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(integer(1, kMaxSteps));
+  bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(integer(0, kMaxTimedSteps));
+  bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(integer(1, kMaxTimedSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
   auto* energy =
       bench->add_flag("--energy", line.bench.energy,

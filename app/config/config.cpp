@@ -19,18 +19,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 using Kind = ConfigNode::Kind;
 
-// What is written under a full name; null where nothing is.
-const ConfigNode* find_name(const ConfigNode& tree, const std::string& name) {
-  const ConfigNode* node = &tree;
-  for (size_t begin = 0; node != nullptr;) {
-    const size_t end = name.find('.', begin);
-    node = node->find(name.substr(begin, end - begin));
-    if (end == std::string::npos) break;
-    begin = end + 1;
-  }
-  return node;
-}
-
 // The full names of keys and of the sections that they are in, each section before its keys.
 struct KnownNames {
   std::vector<std::string> all;
@@ -55,7 +43,7 @@ KnownNames known_names() {
 
 void check_sections(const ConfigNode& tree, const std::vector<std::string>& sections) {
   for (const std::string& section : sections) {
-    const ConfigNode* node = find_name(tree, section);
+    const ConfigNode* node = tree.find_name(section);
     if (node != nullptr && node->kind != Kind::kMap && node->kind != Kind::kNull)
       refuse_value(*node, section, "a section of keys");
   }
@@ -82,15 +70,13 @@ void check_dataset_paths(const std::vector<DatasetSource>& sources, const char* 
                 "{}: {} has no path in dataset {}, expected {{path: PREFIX, weight: NUMBER}}", source, key, i + 1);
 }
 
-constexpr int64_t kMostSteps = 1'000'000'000;
-
 void add_up_stages(const ConfigNode& tree, Config& config) {
   if (config.stages.empty()) return;
   int64_t steps = 0;
   for (const StageChanges& stage : config.stages) steps += stage.steps;
-  CHECK_INPUT(steps <= kMostSteps, "{}: the stages have {} steps together, expected at most {}", config.source, steps,
-              kMostSteps);
-  const ConfigNode* found = find_name(tree, "training.steps");
+  CHECK_INPUT(steps <= kMaxSteps, "{}: the stages have {} steps together, expected at most {}", config.source, steps,
+              kMaxSteps);
+  const ConfigNode* found = tree.find_name("training.steps");
   CHECK_INPUT(found == nullptr || found->kind == Kind::kNull || config.training.steps == steps,
               "{}: training.steps is {}, but the stages have {} steps together; leave it out, or give the same",
               found->where, config.training.steps, steps);
@@ -113,7 +99,7 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
   const KnownNames names = known_names();
   check_sections(tree, names.sections);
   for (const ConfigKey& key : config_keys()) {
-    const ConfigNode* found = find_name(tree, key.name);
+    const ConfigNode* found = tree.find_name(key.name);
     if (found != nullptr && !key.read(*found, config)) refuse_value(*found, key.name, key.expected);
   }
   refuse_retired_keys(tree);

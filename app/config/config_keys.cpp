@@ -20,7 +20,6 @@ using OrderedJson = nlohmann::ordered_json;
 // Upper limits keep every product of sizes (samples, bytes) inside 64 bits, as those of model/config.h do.
 constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
-constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxCtas = 64;  // NCCL's own limit

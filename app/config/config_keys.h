@@ -30,6 +30,9 @@ struct ConfigKey {
   std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
 };
 
+// Of a run, and of intervals in one.
+inline constexpr int64_t kMaxSteps = 1'000'000'000;
+
 // A key that there was: a config that is written has it no more, a checkpoint's may.
 struct RetiredKey {
   const char* section;

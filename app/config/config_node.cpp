@@ -174,6 +174,17 @@ const ConfigNode* ConfigNode::find(std::string_view key) const {
   return found == keys.end() ? nullptr : &children[static_cast<size_t>(found - keys.begin())];
 }
 
+const ConfigNode* ConfigNode::find_name(std::string_view name) const {
+  const ConfigNode* node = this;
+  for (size_t begin = 0; node != nullptr;) {
+    const size_t end = name.find('.', begin);
+    node = node->find(name.substr(begin, end - begin));
+    if (end == std::string_view::npos) break;
+    begin = end + 1;
+  }
+  return node;
+}
+
 std::string ConfigNode::describe() const {
   switch (kind) {
     case Kind::kNull:

@@ -23,6 +23,8 @@ struct ConfigNode {
 
   // The child of that key; null when there is none or this is not a map.
   const ConfigNode* find(std::string_view key) const;
+  // What is written under a full name, "training.steps"; null where nothing is.
+  const ConfigNode* find_name(std::string_view name) const;
   // What a message says was found: 'text', the string "text", a list, a map or nothing.
   std::string describe() const;
 };

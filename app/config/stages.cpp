@@ -42,16 +42,9 @@ std::pair<std::string, std::string> parts(const std::string& name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-// What is written under a full name.
-const ConfigNode* find_in(const ConfigNode& stage, const std::string& name) {
-  const auto [section, key] = parts(name);
-  const ConfigNode* found = stage.find(section);
-  return found == nullptr ? nullptr : found->find(key);
-}
-
 struct StagesRule {
   std::vector<ConfigKey> keys;  // that a stage may change
-  static constexpr Integers kSteps{1, 1'000'000'000};
+  static constexpr Integers kSteps{1, kMaxSteps};
 
   std::string expected() const { return "a list of {steps: STEPS, data: {...}, training: {...}, optimizer: {...}}"; }
 
@@ -91,7 +84,7 @@ struct StagesRule {
         refuse_value(*found, fmt::format("stages.{}", section), "a section of keys");
     }
     for (const ConfigKey& key : keys) {
-      const ConfigNode* found = find_in(item, key.name);
+      const ConfigNode* found = item.find_name(key.name);
       if (found == nullptr) continue;
       if (!key.read(*found, changed)) refuse_value(*found, "stages." + key.name, key.expected);
       stage.changes[key.name] = *key.write(changed);
