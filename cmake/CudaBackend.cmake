@@ -1,5 +1,6 @@
 # Finds what the CUDA backend needs: the toolkit (with cuBLASLt), cuDNN 9, its header-only C++ frontend, and NCCL.
-# Anything missing is named with what to install, and the CPU program is built.
+# Anything missing is named with what to install, and the CPU program is built. FlashAttention-3's sources may be missing: cuDNN
+# attends then.
 set(OCTAVO_HAS_CUDA OFF)
 set(OCTAVO_HAS_FLASH_ATTENTION OFF)
 set(octavo_cuda_missing "")
@@ -54,7 +55,7 @@ if(OCTAVO_CUDA)
       endif()
       set(OCTAVO_HAS_CUDA ON)
       find_path(FLASH_ATTENTION_DIR hopper/flash_bwd_launch_template.h
-                HINTS ${CMAKE_SOURCE_DIR}/.deps/flash_attention ENV FLASH_ATTENTION_PATH)
+                HINTS ENV FLASH_ATTENTION_PATH ${CMAKE_SOURCE_DIR}/.deps/flash_attention)
     endif()
   else()
     list(APPEND octavo_cuda_missing "a working nvcc (install the CUDA toolkit 12.8 or newer)")
@@ -76,7 +77,8 @@ if(OCTAVO_HAS_CUDA)
   target_include_directories(octavo_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
   target_link_libraries(octavo_nccl INTERFACE octavo_cuda ${NCCL_LIBRARY})
   message(STATUS "CUDA backend: on (${OCTAVO_CUDA_GENCODE})")
-  if(FLASH_ATTENTION_DIR)
+  if(EXISTS "${FLASH_ATTENTION_DIR}/hopper/flash_bwd_launch_template.h" AND OCTAVO_CUDA_GENCODE MATCHES 90a
+     AND EXISTS "${FLASH_ATTENTION_DIR}/csrc/cutlass/include/cute/tensor.hpp")
     set(OCTAVO_HAS_FLASH_ATTENTION ON)
     # octavo_flash_attention: the headers that its kernels are compiled from, as their authors compile them.
     add_library(octavo_flash_attention INTERFACE)

@@ -70,7 +70,7 @@ VENDOR_HEADERS = [
     (re.compile(r"^nccl"), re.compile(r"_nccl\.(cpp|cu|h)$"), "an NCCL header"),
     (re.compile(r"^mpi(\.h|/|-ext)"), MPI_FILES, "an MPI header"),
     (re.compile(r"^(oneapi/dnnl/|dnnl)"), re.compile(r"_onednn\.cpp$"), "a oneDNN header"),
-    (re.compile(r"^(flash[._]|cute/|cutlass/)"), re.compile(r"/flash_[a-z0-9_]*\.(cpp|cu|cuh)$"), "a FlashAttention header"),
+    (re.compile(r"^(flash[._]|cuda_check\.h|cute/|cutlass/)"), re.compile(r"_flash\.(cpp|cu)$|/flash_[a-z_]*\.cuh$"), "a FlashAttention header"),
     (re.compile(r"^(cblas|openblas_config)\.h$"), re.compile(r"_openblas\.cpp$"), "an OpenBLAS header"),
 ]
 
@@ -184,6 +184,7 @@ def self_test():
         "kernels/matmul/plan.h": (header, 0),
         "kernels/attention/flash_kernels.h": (header, 0),
         "kernels/attention/flash_kernels_64_flash.cu": ('#include "flash_fwd_launch_template.h"\n', 0),
+        "kernels/attention/flash_kernels.cpp": ("#include <flash.h>\n", 1),
         "kernels/attention/sdpa.h": (header + '#include <flash.h>\n', 1),
         "kernels/matmul/plan.cpp": ('#include "kernels/matmul/plan_cublaslt.h"\n#include "core/cuda_launch.cuh"\n', 2),
         "kernels/matmul/up.h": (header + '#include "model/llama.h"\n#include "data/loader.h"\n', 2),

@@ -2,12 +2,17 @@
 """Fetches the sources of FlashAttention-3 and of CUTLASS, which it is written in, from the Python package index.
 
     fetch_flash_attention.py OUT_DIR      OUT_DIR/hopper and OUT_DIR/csrc/cutlass/include, as in a checkout of FlashAttention
+    fetch_flash_attention.py --version    the checksum of what it fetches, which OUT_DIR/SHA256 then has
 
-The index has them in the source package of xformers, which contains both as they are; nothing of xformers itself is used. The
-index is that of PIP_INDEX_URL, or of pip's configuration. What comes must have the checksum below.
+The index has them in the source package of xformers, which contains both as they are, and their licenses; nothing of xformers
+itself is used. The index is that of PIP_INDEX_URL, or of pip's index-url under [global]; PIP_CERT, SSL_CERT_FILE and the
+proxies of the environment are heeded, pip's other settings are not. What comes must have the checksum below.
 """
 
+import base64
 import hashlib
+import html
+import http.client
 import io
 import os
 import re
@@ -17,7 +22,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -25,7 +29,14 @@ from pathlib import Path
 PROJECT = "xformers"
 PACKAGE = "xformers-0.0.34.tar.gz"
 SHA256 = "716bd9ffe61f46c2cc0536abf8b8c43ec594bea47a49394ea5cfa417e9de6a6f"
-PARTS = ("hopper", "csrc/cutlass/include")
+ROOT = "xformers-0.0.34/"
+# What is taken of the package, and where it goes.
+PARTS = {
+    "third_party/flash-attention/hopper/": "hopper/",
+    "third_party/flash-attention/csrc/cutlass/include/": "csrc/cutlass/include/",
+    "third_party/flash-attention/csrc/cutlass/LICENSE.txt": "csrc/cutlass/LICENSE.txt",
+    "LICENSE": "LICENSE",
+}
 CA_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
@@ -42,39 +53,62 @@ def tls():
     return ssl.create_default_context(cafile=next((f for f in files if f and Path(f).is_file()), None))
 
 
-def read(url):
-    with urllib.request.urlopen(url, timeout=120, context=tls()) as answer:
-        return answer.read()
+def without_user(url):
+    """The URL without the name and password that it may have, and these as a header."""
+    parts = urllib.parse.urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    header = {"Authorization": "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()} if at else {}
+    return parts._replace(netloc=host).geturl(), header
+
+
+def read(url, header):
+    """What is there, and where that was in the end."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=120, context=tls()) as answer:
+        return answer.read(), answer.url
 
 
 def fetch():
-    page_url = f"{index_url().rstrip('/')}/{PROJECT}/"
-    link = re.search(rf'href="([^"]*/{re.escape(PACKAGE)})[#"]', read(page_url).decode())
+    page_url, header = without_user(f"{index_url().rstrip('/')}/{PROJECT}/")
+    page, page_url = read(page_url, header)
+    link = re.search(rf"""href=["']((?:[^"']*/)?{re.escape(PACKAGE)}(?:\?[^"'#]*)?)["'#]""", page.decode())
     if not link:
         raise OSError(f"{page_url} has no {PACKAGE}")
-    url = urllib.parse.urljoin(page_url, link.group(1))
-    data = read(url)
+    url = urllib.parse.urljoin(page_url, html.unescape(link.group(1)))
+    same_host = urllib.parse.urlsplit(url).netloc == urllib.parse.urlsplit(page_url).netloc
+    data, url = read(url, header if same_host else {})
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
         raise OSError(f"{url} has the SHA-256 {found}, expected {SHA256}")
     return data
 
 
+def place_of(name):
+    """Where a file of the package goes; None where it is not taken."""
+    name = name.removeprefix(ROOT)
+    for part, place in PARTS.items():
+        if (name == part or (part.endswith("/") and name.startswith(part))) and ".." not in name.split("/"):
+            return place + name.removeprefix(part)
+    return None
+
+
 def unpack(data, out):
-    root = f"{PACKAGE.removesuffix('.tar.gz')}/third_party/flash-attention/"
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member in archive:
-            name = member.name.removeprefix(root)
-            if member.isfile() and member.name.startswith(root) and name.startswith(tuple(f"{p}/" for p in PARTS)):
-                path = out / name
+            place = place_of(member.name)
+            if member.isfile() and place:
+                path = out / place
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with archive.extractfile(member) as source, path.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
+    (out / "SHA256").write_text(f"{SHA256}\n", encoding="utf-8")
 
 
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    if sys.argv[1] == "--version":
+        print(SHA256)
+        return
     out = Path(sys.argv[1])
     try:
         data = fetch()
@@ -83,7 +117,7 @@ def main():
             unpack(data, Path(scratch) / out.name)
             shutil.rmtree(out, ignore_errors=True)
             (Path(scratch) / out.name).rename(out)
-    except (OSError, urllib.error.URLError, tarfile.TarError) as error:
+    except (OSError, ValueError, http.client.HTTPException, tarfile.TarError) as error:
         sys.exit(f"fetch_flash_attention.py: {error}")
 
 

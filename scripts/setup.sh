@@ -143,6 +143,15 @@ fetch_cudnn_frontend() {
   mv "$scratch/unpacked/include" "$frontend_dir/include"
 }
 
+# Those that FLASH_ATTENTION_PATH names, or those that are fetched, unless another version is to be.
+has_flash_attention() {
+  if [[ -n "${FLASH_ATTENTION_PATH:-}" ]]; then
+    [[ -e "$FLASH_ATTENTION_PATH/hopper/flash_bwd_launch_template.h" ]]
+  else
+    [[ "$(cat "$flash_dir/SHA256" 2>/dev/null)" == "$("$OCTAVO_ROOT/scripts/fetch_flash_attention.py" --version)" ]]
+  fi
+}
+
 fetch_flash_attention() {
   local python
   python="$(python_with pip)" || python=python3
@@ -173,7 +182,7 @@ if nvcc="$(find_nvcc)" && ! has_cudnn_frontend "$nvcc"; then
   fetch_cudnn_frontend || printf '%s\n' \
     "setup.sh: could not fetch nvidia-cudnn-frontend $cudnn_frontend_version; without it the CPU program is built" >&2
 fi
-if find_nvcc >/dev/null && [[ ! -e "${FLASH_ATTENTION_PATH:-$flash_dir}/hopper/flash_bwd_launch_template.h" ]]; then
+if find_nvcc >/dev/null && ! has_flash_attention; then
   say "Fetching the sources of FlashAttention-3"
   fetch_flash_attention || printf 'setup.sh: could not fetch FlashAttention-3; without it cuDNN attends on GPUs, and takes longer\n' >&2
 fi

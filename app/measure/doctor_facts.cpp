@@ -121,6 +121,7 @@ std::map<std::string, std::string> library_versions() {
   versions["cuda_runtime"] = text(cuda.runtime);
   versions["cublaslt"] = cublaslt_version();
   versions["cudnn"] = cudnn_version();
+  versions["flash_attention"] = kHasFlashAttention ? "3" : "none";
   versions["nccl"] = nccl_version();
   return versions;
 }

@@ -8,7 +8,7 @@ namespace octavo::cuda {
 namespace {
 
 bool is_flash(const SdpaGeometry& geometry, SdpaLengths lengths) {
-  return lengths == SdpaLengths::kFull && flash_attends(geometry.shape.head_dim);
+  return lengths == SdpaLengths::kFull && flash_attends(geometry.shape);
 }
 
 void execute(const SdpaPlan& plan, const SdpaGeometry& geometry, SdpaPointers& pointers, int64_t begin,

@@ -136,7 +136,7 @@ int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype,
     SdpaShape piece = shape.queries;
     piece.seq_len = shape.piece_length();
     const int64_t keys = shape.whole_seq_len();
-    return early_d_kv_bytes(shape, dtype) + (flash_attends(piece.head_dim)
+    return early_d_kv_bytes(shape, dtype) + (flash_attends(piece)
                                                  ? flash_workspace_bytes(piece, keys)
                                                  : sdpa_planned_workspace_bytes(piece, keys, stream.deterministic()));
   }

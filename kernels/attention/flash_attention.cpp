@@ -8,7 +8,7 @@ namespace octavo {
 
 namespace {
 
-// Backward's, kernels/attention/flash_kernels.cuh.
+// Backward's, kernels/attention/flash_launch.cuh.
 constexpr int64_t query_tile(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
 constexpr int64_t kKeyTile = 128;
 

@@ -8,9 +8,11 @@
 
 namespace octavo {
 
-// Whether it is what attends on GPUs. A program without CUDA plans for one that has everything.
-inline bool flash_attends(int64_t head_dim) {
-  return (kHasFlashAttention || !kHasCuda) && (head_dim == 64 || head_dim == 128);
+// Whether it is what attends on GPUs. Heads that share no keys are left to cuDNN: the kernels here add up the gradients
+// of keys over query heads. A program without CUDA plans for one that has everything.
+inline bool flash_attends(const SdpaShape& shape) {
+  return (kHasFlashAttention || !kHasCuda) && shape.num_kv_heads < shape.num_heads &&
+         (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
 // Where what a pass needs beside its tensors lies; in `memory`, or nowhere where that is null. Rows are those of the

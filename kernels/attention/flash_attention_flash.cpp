@@ -1,11 +1,15 @@
 #include <cuda_runtime_api.h>
 #include <flash.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/cuda_backend.h"
+#include "core/error.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_kernels.h"
+#include "kernels/attention/flash_ordered_kernels.h"
 
 namespace octavo::cuda {
 
@@ -45,6 +49,18 @@ void set_common(Flash_fwd_params& params, const SdpaGeometry& g, const SdpaPoint
   params.is_causal = true;
 }
 
+// FlashAttention counts in int: blocks of a grid, and elements of all heads of a sequence's sums.
+void check_sizes(const SdpaGeometry& g) {
+  const SdpaShape& s = g.shape;
+  constexpr int64_t kMaxBatch = 65535, kTile = 128;
+  const auto rounded = [](int64_t rows) { return (rows + kTile - 1) / kTile * kTile; };
+  const int64_t of_queries = s.num_heads * rounded(s.seq_len) * s.head_dim;
+  const int64_t of_keys = s.num_kv_heads * rounded(g.keys) * s.head_dim;
+  CHECK(s.batch <= kMaxBatch && (s.batch == 1 || std::max(of_queries, of_keys) <= std::numeric_limits<int>::max()),
+        "sdpa: {} sequences of {} tokens, {} heads of {}: too large for FlashAttention; take fewer sequences at a time",
+        s.batch, s.seq_len, s.num_heads, s.head_dim);
+}
+
 // That of the stream, from byte `begin` on.
 void* workspace(int64_t begin, int64_t bytes, const Stream& stream) {
   return static_cast<char*>(stream.workspace(begin + bytes)) + begin;
@@ -55,6 +71,7 @@ void zero(const Tensor& tensor, const Stream& stream) { zero_async(tensor.raw(),
 }  // namespace
 
 void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream) {
+  check_sizes(geometry);
   Flash_fwd_params params = {};
   set_common(params, geometry, pointers, stream);
   const FlashForwardTensors scratch(workspace(begin, FlashForwardTensors(nullptr).bytes, stream));
@@ -66,6 +83,7 @@ void flash_forward(const SdpaGeometry& geometry, const SdpaPointers& pointers, i
 
 void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, int64_t begin, Stream& stream) {
   const SdpaShape& s = geometry.shape;
+  check_sizes(geometry);
   Flash_bwd_params params = {};
   set_common(params, geometry, pointers, stream);
   params.do_ptr = pointers.at(kDOut);
@@ -93,9 +111,14 @@ void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, 
   params.dq_semaphore = scratch.turns_of_queries.data<int32_t>();
   params.dk_semaphore = scratch.turns_of_keys.data<int32_t>();
   params.dv_semaphore = scratch.turns_of_values.data<int32_t>();
+  params.tile_count_semaphore = params.dq_semaphore;  // must not be null, and is not read
   params.deterministic = stream.deterministic();
-  auto* run = s.head_dim == 64 ? run_flash_backward<64> : run_flash_backward<128>;
-  run(params, static_cast<cudaStream_t>(stream.native()));
+  const auto run = [&](auto* kernels) { kernels(params, static_cast<cudaStream_t>(stream.native())); };
+  if (s.head_dim == 64) {
+    run(params.deterministic ? run_flash_ordered_backward<64> : run_flash_backward<64>);
+  } else {
+    run(params.deterministic ? run_flash_ordered_backward<128> : run_flash_backward<128>);
+  }
 }
 
 }  // namespace octavo::cuda

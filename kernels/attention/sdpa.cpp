@@ -111,7 +111,7 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
   if (stream.is_planned() && stream.is_cuda() && within_documents) {
     return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
   }
-  if (stream.is_planned() && flash_attends(shape.head_dim)) return flash_workspace_bytes(shape, shape.seq_len);
+  if (stream.is_planned() && flash_attends(shape)) return flash_workspace_bytes(shape, shape.seq_len);
   if (stream.is_planned()) return sdpa_planned_workspace_bytes(shape, shape.seq_len, stream.deterministic());
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream, within_documents);

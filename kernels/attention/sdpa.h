@@ -11,8 +11,8 @@
 //   d_q_i = sum_j ds k_j / sqrt(head_dim),  d_k_j = sum_i ds q_i / sqrt(head_dim),  d_v_j = sum_i p d_out_i,
 // the latter two summed over the query heads that share the key/value head.
 //
-// Queued on `stream`. Forward is deterministic; backward is on the CPU, and on GPUs when the stream is deterministic
-// (which costs a larger workspace).
+// Queued on `stream`. Forward is deterministic; backward is on the CPU, and on GPUs when the stream is deterministic,
+// at some cost in time.
 #pragma once
 
 #include <string>
@@ -54,11 +54,12 @@ struct SdpaBackward {
 void sdpa_backward(const SdpaBackward& args, Stream& stream);
 
 // Scratch that the larger of forward and backward needs, `within_documents` or not: with them, on GPUs, also for copies
-// of the tensors (kernels/attention/padded_documents.h). What runs is planned and built here. On a planned stream,
-// where cuDNN cannot be asked, what was measured: backward sums d_q in float32, [batch, num_heads, seq_len, head_dim],
-// beside one number a row; where queries share kv heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at
-// 2 x 8192 tokens, 32 heads of 128, 8 kv heads). The deterministic one is estimated from above, with a sum for every
-// 256 keys of heads of 128, for every 128 of smaller ones (8.4 GB were measured there).
+// of the tensors (kernels/attention/padded_documents.h). What runs is planned and built here. FlashAttention's
+// (kernels/attention/flash_attention.h) is known. On a planned stream, where cuDNN cannot be asked, what was measured:
+// backward sums d_q in float32, [batch, num_heads, seq_len, head_dim], beside one number a row; where queries share kv
+// heads, it has d_k and d_v of every query head in bfloat16 (514 MiB at 2 x 8192 tokens, 32 heads of 128, 8 kv heads).
+// The deterministic one is estimated from above, with a sum for every 256 keys of heads of 128, for every 128 of
+// smaller ones (8.4 GB were measured there).
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents = false);
 
 // That on a planned stream, of queries that see `keys` keys: more than they are where others precede them

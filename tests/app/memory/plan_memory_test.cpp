@@ -140,13 +140,14 @@ TEST(PlannedStream, FlashAttentionNeedsSums) {
     const int64_t bytes = flash_workspace_bytes(shape, seq_len);
     EXPECT_GE(bytes, sums + 2 * 4 * rows * 32) << seq_len;
     EXPECT_LE(bytes, sums + 2 * 4 * rows * 32 + 4 * (rows / 64 * 32 + 2 * keys / 128 * 8) + 8 * 256) << seq_len;
-    if (!flash_attends(shape.head_dim)) continue;
+    if (!flash_attends(shape)) continue;
     for (const bool deterministic : {false, true}) {
       stream.set_deterministic(deterministic);
       EXPECT_EQ(sdpa_workspace_bytes(shape, DType::kBFloat16, stream), bytes) << seq_len;
     }
   }
-  EXPECT_FALSE(flash_attends(32));
+  EXPECT_FALSE(flash_attends({2, 8192, 32, 8, 32}));
+  EXPECT_FALSE(flash_attends({2, 8192, 32, 32, 128}));
 }
 
 TEST(PlannedStream, DeterministicAttentionOfCudnnNeedsMore) {

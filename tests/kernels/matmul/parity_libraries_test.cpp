@@ -271,6 +271,29 @@ TEST_F(SdpaParity, DeterministicBackward) {
   }
 }
 
+// Every sum of a query's gradient has the terms of many blocks of keys, which take turns while copies keep the memory
+// busy.
+TEST_F(SdpaParity, DeterministicBackwardOfManyTiles) {
+  gpu().set_deterministic(true);
+  for (const SdpaShape& shape : {SdpaShape{2, 4096, 16, 8, 128}, {2, 4096, 16, 4, 64}}) {
+    Tensors t(shape);
+    fill(t.qkv);
+    fill(t.d_out);
+    reserve(0, sdpa_workspace_bytes(shape, DType::kBFloat16, gpu()));
+    sdpa_forward({.shape = shape, .out = t.out.gpu(), .lse = t.lse.gpu(), .qkv = t.qkv.gpu(), .documents = {}}, gpu());
+    backward(shape, t, gpu());
+    const auto once = gpu_bytes(t.d_qkv);
+    Stream beside = Stream::beside(gpu());
+    const Buffer copy = Buffer::device(Device::kCuda, t.qkv.gpu().bytes());
+    for (int i = 0; i < 100; ++i) {
+      beside.copy(copy.data(), t.qkv.gpu().raw(), copy.bytes());
+      backward(shape, t, gpu());
+      ASSERT_EQ(gpu_bytes(t.d_qkv), once) << "heads of " << shape.head_dim << ", run " << i;
+    }
+    beside.synchronize();
+  }
+}
+
 // Of one token, of the whole sequence, many short ones, odd lengths, all together; in sequences that are no power of
 // two, shorter than a batch of documents and longer.
 TEST_F(SdpaParity, WithinDocuments) {

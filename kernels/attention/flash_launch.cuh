@@ -1,0 +1,52 @@
+// FlashAttention-3's templates, for the files that compile its kernels. What fails there throws: as it comes, it would
+// end the program, or go on without a kernel that could not be launched.
+#pragma once
+
+#include <cuda_check.h>  // FlashAttention's
+#include <cutlass/kernel_launch.h>
+
+#include "core/cuda_check.h"
+
+namespace cutlass {
+
+template <typename Kernel, typename Params>
+void launch_or_throw(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, const Params& params,
+                     bool /*launch_with_pdl*/) {
+  device_kernel<Kernel><<<grid, block, shared_bytes, stream>>>(params);
+  octavo::cuda::check(cudaGetLastError(), "the launch of a kernel of FlashAttention");
+}
+
+}  // namespace cutlass
+
+#undef CHECK_CUDA
+#define CHECK_CUDA(call) octavo::cuda::check(call, "FlashAttention")
+#define kernel_launch launch_or_throw
+#include "flash_bwd_launch_template.h"
+#include "flash_fwd_launch_template.h"
+#undef kernel_launch
+
+namespace octavo::cuda {
+
+// Backward's tiles and how its warp groups share them, as the authors chose them for causal attention.
+template <int kHeadDim>
+struct FlashTiles;
+template <>
+struct FlashTiles<64> {
+  static constexpr int kQueries = 128, kQueryWarpGroups = 2;
+};
+template <>
+struct FlashTiles<128> {
+  static constexpr int kQueries = 64, kQueryWarpGroups = 1;
+};
+
+template <int kHeadDim, bool kInOrder>
+void launch_flash_backward(Flash_bwd_params& params, cudaStream_t stream) {
+  using Tiles = FlashTiles<kHeadDim>;
+  constexpr int kKeys = 128;
+  constexpr bool kCausal = true, kGrouped = true;
+  // No window, soft cap or padding; then stages, and which products are transposed.
+  run_flash_bwd<90, kHeadDim, Tiles::kQueries, kKeys, cutlass::bfloat16_t, kCausal, false, false, false, kInOrder,
+                kGrouped, 2, 2, true, false, false, 2, 1, 2, Tiles::kQueryWarpGroups, false>(params, stream);
+}
+
+}  // namespace octavo::cuda

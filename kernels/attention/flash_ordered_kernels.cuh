@@ -1,0 +1,30 @@
+// Of kernels/attention/flash_ordered_kernels.h. A block that has added to a sum lets the next one. FlashAttention-3
+// does so once the copy engine has read what it adds, where the next one's sum may still overtake it; here the block
+// waits until it is added.
+#pragma once
+
+#include <cute/arch/copy_sm90_tma.hpp>
+
+namespace cute {
+
+template <int kPending>
+CUTE_DEVICE void tma_sums_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace cute
+
+#define tma_store_wait tma_sums_wait
+#include "kernels/attention/flash_launch.cuh"
+#undef tma_store_wait
+
+#include "kernels/attention/flash_ordered_kernels.h"
+
+namespace octavo::cuda {
+
+template <int kHeadDim>
+void run_flash_ordered_backward(Flash_bwd_params& params, cudaStream_t stream) {
+  launch_flash_backward<kHeadDim, /*kInOrder=*/true>(params, stream);
+}
+
+}  // namespace octavo::cuda
