@@ -1,15 +1,24 @@
 """Tests of the Python scripts that need nothing but the standard library. Run with python3 -m unittest."""
 
+import base64
 import contextlib
+import functools
+import hashlib
+import http.server
 import io
+import os
 import sys
+import tarfile
+import threading
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import count_tests  # noqa: E402
+import fetch_flash_attention  # noqa: E402
 import plot_metrics  # noqa: E402
 from scratch import ScratchTest  # noqa: E402
 
@@ -37,6 +46,93 @@ class PlotMetricsTest(ScratchTest):
 
     def test_no_validation(self):
         self.assertIsNone(plot_metrics.last_validation_loss([{"step": 1, "loss": 4.0}]))
+
+
+class FetchFlashAttentionTest(ScratchTest):
+    """From an index on this machine, which wants a name and a password."""
+
+    PAGES = (
+        '<a href="../../files/{}#sha256=0">x</a>',
+        "<a href='/files/{}?token=1&amp;x=2'>x</a>",
+        '<a href="/files/old-{}">y</a><a href="/files/{}">x</a>',
+    )
+
+    def setUp(self):
+        super().setUp()
+        self.served = self.root / "server"
+        (self.served / "simple/xformers").mkdir(parents=True)
+        (self.served / "files").mkdir()
+        files = {name: f"content of {name}".encode() for name in (
+            "LICENSE",
+            "setup.py",
+            "third_party/flash-attention/hopper/flash.h",
+            "third_party/flash-attention/hopper/../../../escaped.h",
+            "third_party/flash-attention/csrc/cutlass/include/cute/tensor.hpp",
+            "third_party/flash-attention/csrc/cutlass/LICENSE.txt",
+        )}
+        self.package = self.served / "files" / fetch_flash_attention.PACKAGE
+        with tarfile.open(self.package, "w:gz") as archive:
+            for name, content in files.items():
+                member = tarfile.TarInfo(fetch_flash_attention.ROOT + name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self):
+                wanted = "Basic " + base64.b64encode(b"user:pass word").decode()
+                if self.headers.get("Authorization") == wanted:
+                    return super().do_GET()
+                return self.send_error(401)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Handler, directory=str(self.served))
+        )
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+
+    def run_script(self, out, user="user:pass%20word", checksum=None):
+        """The sentence that it ends with; None where it succeeds."""
+        index = f"http://{user}@127.0.0.1:{self.server.server_address[1]}/simple/"
+        checksum = checksum or hashlib.sha256(self.package.read_bytes()).hexdigest()
+        with (
+            unittest.mock.patch.dict(os.environ, {"PIP_INDEX_URL": index}),
+            unittest.mock.patch.object(fetch_flash_attention, "SHA256", checksum),
+            unittest.mock.patch.object(sys, "argv", ["fetch_flash_attention.py", str(out)]),
+        ):
+            try:
+                return fetch_flash_attention.main()
+            except SystemExit as end:
+                return end.code
+
+    def test_takes_what_is_needed(self):
+        for number, page in enumerate(self.PAGES):
+            (self.served / "simple/xformers/index.html").write_text(page.replace("{}", fetch_flash_attention.PACKAGE))
+            out = self.root / f"out{number}"
+            self.assertIsNone(self.run_script(out))
+            found = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+            self.assertEqual(
+                found,
+                ["LICENSE", "SHA256", "csrc/cutlass/LICENSE.txt", "csrc/cutlass/include/cute/tensor.hpp", "hopper/flash.h"],
+            )
+        self.assertEqual(list(self.root.rglob("escaped.h")), [])
+
+    def test_says_what_is_wrong_without_the_password(self):
+        out = self.root / "out"
+        index = self.served / "simple/xformers/index.html"
+        index.write_text("<a href='other-1.0.tar.gz'>x</a>")
+        self.assertIn("has no xformers-", self.run_script(out))
+        index.write_text(self.PAGES[2].replace("{}", fetch_flash_attention.PACKAGE))
+        self.assertIn("expected 00", self.run_script(out, checksum="00"))
+        sentence = self.run_script(out, user="user:wrong")
+        self.assertIn("401", sentence)
+        self.assertNotIn("wrong", sentence)
+        self.package.write_bytes(b"cut short")
+        self.assertIn("fetch_flash_attention.py: ", self.run_script(out))
+        self.assertFalse(out.exists())
 
 
 class CountTestsTest(ScratchTest):
