@@ -18,6 +18,10 @@ ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # for runs that are made
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aprompt {RATE}, generated {RATE}\n\Z"
 
+# mpirun asks the ranks that are left when one has ended two times to end, a second apart, before it kills them. Where they have said what they
+# have to say, or are to be killed whatever they do, that is not waited for.
+AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
+
 # A model that takes milliseconds a step and still has every part: grouped-query attention, several layers.
 TINY_MODEL = {
     "hidden_size": 64,
@@ -49,6 +53,7 @@ def environment():
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait leave the cores to those of the test beside this one
         # For builds with sanitizers: memory that is refused is a case of its own, and MPI leaks.
         # Last wins: Open MPI leaks from modules it has unloaded, which no suppression can name.
         "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1:detect_leaks=0",
@@ -112,6 +117,8 @@ class Scratch(unittest.TestCase):
 
     def refused(self, *arguments, ranks=1, code=BAD_INPUT, mentions=(), **options):
         """Runs octavo, which must fail with `code` and one sentence naming everything in `mentions`."""
+        if ranks > 1 and code == BAD_INPUT:  # all ranks know of it, and none has ended before all have come to their end
+            options["variables"] = AT_ONCE | options.get("variables", {})
         result = self.run_octavo(*arguments, ranks=ranks, code=code, **options)
         lines = result.octavo_lines()
         self.assertEqual(len(lines), 1, f"{arguments}: {result.err}")
