@@ -7,7 +7,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from support import BAD_INPUT, FAILED, ROOT, environment, snapshot, text_documents, write_llm_c, write_megatron
+from support import AT_ONCE, BAD_INPUT, FAILED, ROOT, environment, snapshot, text_documents, write_llm_c, write_megatron
 from training_test import Corpus
 
 
@@ -387,7 +387,7 @@ class BadPlaceTest(BadInput):
         line = [os.environ["OCTAVO"], "train", str(self.path)]
         result = subprocess.run(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", *line,
                                  ":", "-n", "1", *line, "training.steps=5"],
-                                cwd=self.dir, env=environment(), capture_output=True, text=True, timeout=60)
+                                cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, text=True, timeout=60)
         lines = [line for line in result.stderr.splitlines() if line.startswith("octavo: ")]
         self.assertEqual(len(lines), 1, result.stderr)
         self.assertIn("rank 1 has training.steps 5, but rank 0 has training.steps", lines[0])
@@ -408,6 +408,6 @@ class BadPlaceTest(BadInput):
         self.path.write_text(json.dumps(config))
         for ranks in (1, 2):
             # Sanitizers add a warning of their own.
-            sentences = self.run_octavo("train", self.path, ranks=ranks, code=BAD_INPUT).octavo_lines()
+            sentences = self.run_octavo("train", self.path, ranks=ranks, code=BAD_INPUT, variables=AT_ONCE).octavo_lines()
             self.assertEqual(len(sentences), 1, sentences)
             self.assertRegex(sentences[0], r"memory.*GiB")

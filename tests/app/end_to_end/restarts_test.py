@@ -2,12 +2,15 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 
 from kill_cycles_test import processes_below, send_kill
 from signal_test import Signalled
-from support import BAD_INPUT, DONE, FAILED, ROOT, STOPPED, checkpoints, metrics_lines
+from support import AT_ONCE, BAD_INPUT, DONE, FAILED, ROOT, STOPPED, checkpoints, metrics_lines
+
+PACE = 4  # of the launchers' pauses
 
 
 class Restarted(Signalled):
@@ -16,7 +19,10 @@ class Restarted(Signalled):
                 "checkpoint": {"every": 5, "keep": 2}}
 
     def launch(self, script, *arguments, ranks=2, variables=None):
-        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
+        """With pauses of a quarter of their time."""
+        self.write_program("sleep", f'printf -v seconds %d.%03d $(($1 / {PACE})) $(($1 % {PACE} * 1000 / {PACE}))\n'
+                                    f'exec {shutil.which("sleep")} "$seconds"\n')
+        variables = AT_ONCE | {"PATH": f"{self.dir}:{os.environ['PATH']}", "NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | (variables or {})
         return self.start_line([ROOT / "scripts" / script, *map(str, arguments)], None, variables, start_new_session=True)
 
     def kill_a_rank(self, process, after, directory="checkpoints"):
@@ -124,7 +130,8 @@ class RestartsTest(Restarted):
 
     def test_a_signal_between_two_runs(self):
         program = self.write_program("fails", "[[ $1 != train ]] || { echo >>starts; exit 1; }\n")
-        process = self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1, variables={"OCTAVO": str(program)})
+        variables = {"OCTAVO": str(program), "PATH": os.environ["PATH"]}  # the pauses as they are
+        process = self.launch("launch_mpirun.sh", "--restarts", 50, "x.yaml", ranks=1, variables=variables)
         self.wait_for(lambda: b"restart 2" in os.pread(process.captured[1].fileno(), 10_000, 0), process)
         time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
@@ -134,7 +141,7 @@ class RestartsTest(Restarted):
     def test_a_signal_between_two_runs_goes_to_no_other_process(self):
         program = self.write_program("fails", "[[ $1 != train ]] || exit 1\n")
         line = ["bash", "-x", str(ROOT / "scripts/launch_mpirun.sh"), "--restarts", "50", "x.yaml"]
-        process = self.start_line(line, None, {"NPROC": "1", "OCTAVO": str(program)}, start_new_session=True)
+        process = self.start_line(line, None, AT_ONCE | {"NPROC": "1", "OCTAVO": str(program)}, start_new_session=True)
         self.wait_for(lambda: b"+ sleep 2" in os.pread(process.captured[1].fileno(), 100_000, 0), process)
         process.send_signal(signal.SIGTERM)
         result = self.finish(process)
@@ -168,7 +175,7 @@ class NodeCheckTest(Restarted):
         self.assertEqual(log, ["train x.yaml"] * 2)
 
     def test_restarts_check_again_and_end(self):
-        text = self.UNFIT.replace("[[ $1 != doctor ]]", "[[ $1 != doctor || ! -e died ]]") + "[[ $1 != train ]] || { touch died; exit 1; }\n"
+        text = self.UNFIT.replace("[[ $1 != doctor ]]", "[[ $1 != doctor || ! -e died ]]") + "[[ $1 != train ]] || { touch died; until (($(grep -c train log) == 2)); do sleep 0; done; exit 1; }\n"
         result, log = self.launch_with(text, "--restarts", "9", code=FAILED)
         self.assertEqual(log[:3], ["doctor --quick --ranks-per-node 2 --disk here"] + ["train x.yaml"] * 2)
         self.assertEqual(log[3:], ["doctor --quick --ranks-per-node 2 --disk here"] * 3)
@@ -242,9 +249,9 @@ class SlurmRestartsTest(Restarted):
 
     def test_the_end_of_its_time_puts_it_back_into_the_queue(self):
         began = time.monotonic()
-        process = self.launch_job(self.ten_steps(**self.LONG), time_left="0:10")
+        process = self.launch_job(self.ten_steps(**self.LONG), time_left="0:16")
         self.assertEqual(self.finish(process).code, DONE)
-        self.assertGreater(time.monotonic() - began, 8.5)
+        self.assertGreater(time.monotonic() - began, 14.5 / PACE)
         self.assertEqual(set((self.dir / "scancel.log").read_text().splitlines()), {"--signal=TERM 7"})
         self.assertEqual((self.dir / "scontrol.log").read_text(), "requeue 7\n")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
@@ -255,7 +262,7 @@ class SlurmRestartsTest(Restarted):
             with self.subTest(at):
                 (self.dir / "starts").write_text("")
                 program = self.write_program("octavo", f'if [[ $1 == train ]]; then echo >>starts; fi\nif [[ $1 != {at} ]]; then exit 0; fi\n'
-                                                       '[[ $1 == train ]] || sleep 6\nexit 1\n')
+                                                       '[[ $1 == train ]] || sleep 8\nexit 1\n')
                 process = self.launch_job(*options, "x.yaml", time_left="0:05", variables={"OCTAVO": str(program)})
                 self.write_program("srun", 'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
                 result = self.finish(process)

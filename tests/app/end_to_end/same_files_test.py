@@ -6,7 +6,7 @@ import shutil
 import struct
 import subprocess
 
-from support import BAD_INPUT, DONE, Result, checkpoints, command, copy_tree, environment, snapshot, text_documents, write_megatron
+from support import AT_ONCE, BAD_INPUT, DONE, Result, checkpoints, command, copy_tree, environment, snapshot, text_documents, write_megatron
 from training_test import Corpus
 
 
@@ -26,7 +26,7 @@ class SameFilesTest(Corpus):
         line = [os.environ["OCTAVO"], command, *map(str, arguments)]
         launch = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "1", "--wdir", str(self.a), *line,
                   ":", "-n", "1", "--wdir", str(self.b), *line]
-        done = subprocess.run(launch, cwd=self.dir, env=environment(), capture_output=True, timeout=120)
+        done = subprocess.run(launch, cwd=self.dir, env=environment() | AT_ONCE, capture_output=True, timeout=120)
         result = Result(done.returncode, done.stdout, done.stderr)
         self.assertEqual(result.code, code, f"{arguments}: {result.out[-1500:]}{result.err[-1500:]}")
         return result
