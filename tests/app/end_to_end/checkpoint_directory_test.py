@@ -6,7 +6,7 @@ import signal
 import time
 
 from resume_test import Resuming
-from support import BAD_INPUT, DONE, STOPPED, checkpoints, copy_tree, metrics_lines, snapshot
+from support import AT_ONCE, BAD_INPUT, DONE, STOPPED, checkpoints, copy_tree, metrics_lines, snapshot
 
 
 def flip(path, position):
@@ -127,19 +127,25 @@ class RunLockTest(Resuming):
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2}, optimizer={"schedule": "constant"})
         return self.start("train", config, *overrides, ranks=ranks)
 
+    def losers(self, pairs):
+        """Of each pair of runs the number of the one that has ended. They are started and waited for side by side, as each waits for the time
+        that the other may need to end."""
+        deadline = time.monotonic() + 60
+        while any(run_a.poll() is None and run_b.poll() is None for run_a, run_b in pairs):
+            self.assertLess(time.monotonic(), deadline, "neither was refused")
+            time.sleep(0.05)
+        for pair in pairs:
+            [loser] = [i for i in range(2) if pair[i].poll() is not None]
+            yield loser
+
     def test_two_runs_at_once(self):
         """One does its steps, the other is refused; nothing is overwritten."""
-        for attempt in range(4):  # each waits for the time that the other may need to end
+        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
+        pairs = [[self.start("train", config, f"checkpoint.dir=shared{attempt}", f"logging.dir=log{attempt}_{i}", "checkpoint.every=20",
+                             ranks=1 + attempt % 2, variables=AT_ONCE) for i in range(2)] for attempt in range(4)]
+        for attempt, loser in enumerate(self.losers(pairs)):
             with self.subTest(attempt=attempt):
-                ranks = 1 + attempt % 2
-                config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
-                runs = [self.start("train", config, f"checkpoint.dir=shared{attempt}", f"logging.dir=log{attempt}_{i}",
-                                   "checkpoint.every=20", ranks=ranks) for i in range(2)]
-                deadline = time.monotonic() + 40
-                while all(run.poll() is None for run in runs):
-                    self.assertLess(time.monotonic(), deadline, "neither was refused")
-                    time.sleep(0.05)
-                [loser] = [i for i in range(2) if runs[i].poll() is not None]
+                runs = pairs[attempt]
                 refused = self.finish(runs[loser])
                 self.assertEqual(refused.code, BAD_INPUT, refused.err)
                 [sentence] = refused.octavo_lines()
@@ -155,20 +161,17 @@ class RunLockTest(Resuming):
 
     def test_one_log_for_two_runs(self):
         """The same of logging.dir, which may be the directory of the checkpoints as well."""
-        for ranks, directories in ((1, ("a", "b")), (2, ("log", "c"))):
+        config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
+        pairs = [[self.start("train", config, f"checkpoint.dir={name}", f"logging.dir=log{ranks}", ranks=ranks, variables=AT_ONCE)
+                  for name in directories] for ranks, directories in ((1, ("a", "b")), (2, ("log2", "c")))]
+        for ranks, loser in enumerate(self.losers(pairs), start=1):
             with self.subTest(ranks=ranks):
-                config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
-                runs = [self.start("train", config, f"checkpoint.dir={name}", "logging.dir=log", ranks=ranks) for name in directories]
-                deadline = time.monotonic() + 40
-                while all(run.poll() is None for run in runs):
-                    self.assertLess(time.monotonic(), deadline, "neither was refused")
-                    time.sleep(0.05)
-                [loser] = [i for i in range(2) if runs[i].poll() is not None]
+                runs = pairs[ranks - 1]
                 refused = self.finish(runs[loser])
                 self.assertEqual(refused.code, BAD_INPUT, refused.err)
                 [sentence] = refused.octavo_lines()
-                self.assertRegex(sentence, r"logging.dir log: is in use by another run, process \d+ on \S+; expected a directory of its own$")
-                winner, log = runs[1 - loser], self.dir / "log"
+                self.assertRegex(sentence, rf"logging.dir log{ranks}: is in use by another run, process \d+ on \S+; expected a directory of its own$")
+                winner, log = runs[1 - loser], self.dir / f"log{ranks}"
                 self.wait_for(lambda: metrics_lines(log / "metrics.jsonl") >= 5, winner)
                 winner.send_signal(signal.SIGUSR1)
                 self.assertEqual(self.finish(winner).code, STOPPED)
@@ -176,7 +179,6 @@ class RunLockTest(Resuming):
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
                 self.assertEqual(metrics_lines(log / "starts.jsonl"), 1)
                 self.assertFalse((log / "log.lock").exists())
-                shutil.rmtree(log)
 
     def test_a_run_that_ends_is_waited_for(self):
         for number in (signal.SIGKILL, signal.SIGUSR1):
