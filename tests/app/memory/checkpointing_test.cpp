@@ -25,11 +25,12 @@ struct Outcome {
 
 Config config_of(DeviceChoice device, LinearPrecision linear, const ActivationCheckpointing& checkpointing) {
   Config config;
-  config.model = {.hidden_size = 256,
-                  .intermediate_size = 512,
+  const int64_t size = device == DeviceChoice::kCpu ? 1 : 2;  // which emulates FP8
+  config.model = {.hidden_size = 128 * size,
+                  .intermediate_size = 256 * size,
                   .num_layers = 4,
-                  .num_heads = 4,
-                  .num_kv_heads = 2,
+                  .num_heads = 2 * size,
+                  .num_kv_heads = size,
                   .head_dim = 64,
                   .vocab_size = 272,
                   .rope_scaling = std::nullopt};
