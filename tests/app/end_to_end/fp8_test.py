@@ -13,7 +13,8 @@ class Fp8Test(Corpus):
     RECIPES = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise")
 
     def run_recipe(self, name, recipe, *overrides, ranks=1):
-        config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, optimizer={"lr": 5e-4, "schedule": "constant"})
+        config = self.config(self.corpus, model=self.MODEL, data={"seq_len": 128}, optimizer={"lr": 5e-4, "schedule": "constant"},
+                             training={"steps": 6, "global_batch_size": 4})
         self.train(config, f"logging.dir={name}", f"checkpoint.dir={name}_checkpoints", f"precision.linear={recipe}",
                    "training.micro_batch_size=2", "checkpoint.every=3", *overrides, ranks=ranks)
         return self.losses(name)

@@ -93,7 +93,7 @@ class TensorParallelFp8Test(Meshes):
                 sections = {"model": {"hidden_size": 96, "intermediate_size": 192, "num_heads": 6, "num_kv_heads": 6, "head_dim": 32,
                                       "vocab_size": 288, "tie_word_embeddings": tied},
                             "data": {"seq_len": 96}, "optimizer": {"lr": 1e-6}}
-                run = lambda *overrides, ranks=1: self.run_mesh(f"precision.lm_head={lm_head}", *overrides, ranks=ranks, steps=5, **sections)
+                run = lambda *overrides, ranks=1: self.run_mesh(f"precision.lm_head={lm_head}", "training.global_batch_size=4", *overrides, ranks=ranks, steps=5, **sections)
                 one = run()
                 for ranks in (tensor, 2 * tensor):
                     with self.subTest(lm_head=lm_head, tensor=tensor, ranks=ranks):
