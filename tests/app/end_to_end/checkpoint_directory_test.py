@@ -255,7 +255,7 @@ class KeptCheckpointsTest(Resuming):
         for ranks in (1, 2):
             name = f"on{ranks}"
             process = self.start("train", config, "checkpoint.every_minutes=0.01", f"checkpoint.dir={name}",
-                                 f"logging.dir=log{ranks}", ranks=ranks)
+                                 f"logging.dir=log{ranks}", ranks=ranks, variables=AT_ONCE)
             self.wait_for(lambda: len(checkpoints(self.dir / name)) >= 4, process)
             process.send_signal(signal.SIGUSR1)
             self.assertEqual(self.finish(process).code, STOPPED)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from resume_test import Resuming
-from support import FAILED, STOPPED, checkpoint_tensors, checkpoints, snapshot
+from support import AT_ONCE, FAILED, STOPPED, checkpoint_tensors, checkpoints, snapshot
 
 
 def small_files():
@@ -93,7 +93,7 @@ class FailedSaveTest(Resuming):
                     training={"steps": 100_000, "micro_batch_size": 2},
                     checkpoint={"dir": directory.name, "every": 20, "keep": 2, "max_failed_saves": 1000},
                 )
-                process = self.start("train", config, ranks=ranks)
+                process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
                 self.wait_for(lambda: checkpoints(directory), process)
                 try:
                     with open(directory / "filler", "wb", buffering=0) as filler:
@@ -116,7 +116,7 @@ class FailedSaveTest(Resuming):
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
             config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20, "max_failed_saves": 1000})
-            process = self.start("train", config, ranks=ranks)
+            process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
             self.wait_for(lambda: checkpoints(directory), process)
             there = checkpoints(directory)
@@ -133,7 +133,7 @@ class FailedSaveTest(Resuming):
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
             config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20})
-            process = self.start("train", config, ranks=ranks)
+            process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
             self.wait_for(lambda: checkpoints(directory), process)
             directory.rename(self.dir / f"gone{ranks}")

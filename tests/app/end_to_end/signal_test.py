@@ -7,15 +7,15 @@ import signal
 import time
 
 from resume_test import Resuming, parent
-from support import DONE, ROOT, STOPPED, checkpoint_tensors, checkpoints, metrics_lines, text_documents, write_megatron
+from support import AT_ONCE, DONE, ROOT, STOPPED, checkpoint_tensors, checkpoints, metrics_lines, text_documents, write_megatron
 
 
 class Signalled(Resuming):
     LONG = {"training": {"steps": 100_000, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
 
-    def start_script(self, *arguments, ranks=2, stdout=None):
+    def start_script(self, *arguments, ranks=2, stdout=None, more=AT_ONCE):
         """As a new process group, as a shell or `timeout` would."""
-        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]}
+        variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | more
         return self.start_line([ROOT / "scripts/launch_mpirun.sh", *map(str, arguments)], stdout, variables,
                                start_new_session=True)
 
@@ -47,9 +47,9 @@ class Signalled(Resuming):
 
 
 class ScriptSignalTest(Signalled):
-    def check(self, number, ranks):
+    def check(self, number, ranks, more=AT_ONCE):
         config = self.ten_steps(**self.LONG)
-        process = self.start_script(config, ranks=ranks)
+        process = self.start_script(config, ranks=ranks, more=more)
         self.wait_for_steps(process, 3)
         process.send_signal(number)
         result = self.finish(process)
@@ -67,7 +67,7 @@ class ScriptSignalTest(Signalled):
                 shutil.rmtree(self.dir / "log")
 
     def test_sigint(self):
-        self.check(signal.SIGINT, 2)
+        self.check(signal.SIGINT, 2, more={})
 
     def test_the_whole_process_group_is_signalled(self):
         """As Ctrl-C and `timeout` do."""
@@ -90,7 +90,7 @@ class ScriptSignalTest(Signalled):
                 self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
 
     def test_sigkill_to_the_script_ends_mpirun(self):
-        process = self.start_script(self.ten_steps(**self.LONG))
+        process = self.start_script(self.ten_steps(**self.LONG), more={})  # while mpirun has patience
         self.wait_for_steps(process, 3)
         process.kill()
         process.wait()
