@@ -267,17 +267,11 @@ class MeshDraws : public DeviceRanksTest {
   std::unique_ptr<Ranks> alone_;  // of the reference
 };
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
-
 // Five and seven ranks have few meshes.
 int64_t number_of_draws(int ranks) {
   const char* text = std::getenv("OCTAVO_DRAWS");
   if (text != nullptr) return std::atoll(text);
-  return kIsSlow || ranks == 5 || ranks == 7 ? 4 : 8;
+  return ranks == 5 || ranks == 7 ? 4 : 8;
 }
 
 TEST_P(MeshDraws, EqualOneRank) {
