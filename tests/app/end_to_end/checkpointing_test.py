@@ -7,10 +7,10 @@ class ActivationCheckpointingTest(Meshes):
     # All dimensions, and those of two ranks, are multiples of 16, which products in FP8 need.
     MODEL = {"hidden_size": 64, "intermediate_size": 96, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32,
              "vocab_size": 272}
-    MODES = (["mode=selective"], ["mode=full"], ["mode=block", "ratio=0.67"])
+    MODES = (["mode=selective"], ["mode=full"], ["mode=block", "ratio=0.67"], ["mode=auto"])
     RECIPES = ("bfloat16", "fp8_tensorwise", "fp8_delayed")
-    # One rank: tests/model/activation_checkpointing_test.cpp and tests/app/memory/checkpointing_test.cpp.
     MESHES = {
+        "one rank": (1, []),
         "two shards": (2, ["parallel.reshard_after_forward=true"]),
         "tensor parallel": (2, ["parallel.tensor_parallel=2"]),
         "context parallel": (2, ["parallel.context_parallel=2"]),
@@ -19,7 +19,7 @@ class ActivationCheckpointingTest(Meshes):
     def run_mode(self, linear, ranks, mesh, mode):
         keys = [f"activation_checkpointing.{key}" for key in mode]
         return self.run_mesh(f"precision.linear={linear}", "precision.compute=bfloat16", *mesh, *keys, ranks=ranks,
-                             steps=2, model=self.MODEL)
+                             steps=3, model=self.MODEL)
 
     def test_every_mode_gives_the_same_bits(self):
         for linear in self.RECIPES:

@@ -110,11 +110,10 @@ class HostileTextTest(Hostile):
 
     def test_empty_values(self):
         """What is given must have a value; only what may be absent may be empty."""
-        empty = ("", " ", "null", "~")
-        for i, key in enumerate(("training.steps", "training.seed", "training.deterministic", "optimizer.lr", "optimizer.schedule",
-                                 "optimizer.betas", "data.seq_len", "data.tokenizer", "data.train", "checkpoint.dir", "precision.linear",
-                                 "model.hidden_size", "activation_checkpointing.ratio", "device")):
-            for value in empty if key in ("training.steps", "data.train") else empty[i % 4 :][:1]:
+        for key in ("training.steps", "training.seed", "training.deterministic", "optimizer.lr", "optimizer.schedule",
+                    "optimizer.betas", "data.seq_len", "data.tokenizer", "data.train", "checkpoint.dir", "precision.linear",
+                    "model.hidden_size", "activation_checkpointing.ratio", "device"):
+            for value in ("", " ", "null", "~"):
                 with self.subTest(key=key, value=value):
                     sentence = self.refused_soon("train", self.path, f"{key}={value}", mentions=[key])
                     if key != "data.train":
@@ -158,8 +157,7 @@ class HostileTextTest(Hostile):
     def test_models_of_impossible_sizes(self):
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                     "head_dim", "vocab_size"):
-            impossible = (0, -1, 255, 10**6, 2**31 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1.5, 1e300, "2", [2], True)
-            for value in impossible if key in ("hidden_size", "num_hidden_layers") else (0, 2**31 - 1, 2**63 - 1, 2**64, "2"):
+            for value in (0, -1, 255, 10**6, 2**31 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1.5, 1e300, "2", [2], True):
                 with self.subTest(key=key, value=value):
                     self.refused_soon("import", self.weights(**{key: value}), "out")
         self.refused_soon("train", self.path, f"model.init_from={self.weights(num_hidden_layers=10**6)}", mentions=["1000000"])

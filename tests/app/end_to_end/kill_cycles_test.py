@@ -1,6 +1,6 @@
 """SIGKILL at any moment, again and again: what is left always resumes by itself, and the run is the one never interrupted.
 
-OCTAVO_KILL_CYCLES: kills in all, sixty by default; OCTAVO_KILL_SEED: another choice of them. For a night:
+OCTAVO_KILL_CYCLES: kills in all, a hundred by default; OCTAVO_KILL_SEED: another choice of them. For a night:
 
     OCTAVO_KILL_CYCLES=1000 OCTAVO_KILL_SEED=2 python3 tests/app/end_to_end_test.py build/octavo KillCyclesTest
 """
@@ -16,7 +16,7 @@ from contextlib import suppress
 from resume_test import Resuming, parent
 from support import AT_ONCE, DONE, checkpoints, metrics_lines
 
-CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "60"))
+CYCLES = int(os.environ.get("OCTAVO_KILL_CYCLES", "100"))
 SEED = int(os.environ.get("OCTAVO_KILL_SEED", "11"))
 
 RANKS = (1, 2, 3, 4)

@@ -267,15 +267,13 @@ class MeshDraws : public DeviceRanksTest {
   std::unique_ptr<Ranks> alone_;  // of the reference
 };
 
-// Five and seven ranks have few meshes.
-int64_t number_of_draws(int ranks) {
+int64_t number_of_draws() {
   const char* text = std::getenv("OCTAVO_DRAWS");
-  if (text != nullptr) return std::atoll(text);
-  return ranks == 5 || ranks == 7 ? 4 : 8;
+  return text != nullptr ? std::atoll(text) : 8;
 }
 
 TEST_P(MeshDraws, EqualOneRank) {
-  for (int64_t seed = 1; seed <= number_of_draws(size_); ++seed) {
+  for (int64_t seed = 1; seed <= number_of_draws(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {} on {} ranks", seed, size_));
     const MeshDraw draw = MeshDraw::of(static_cast<uint64_t>(seed), size_, GetParam());
     expect_equal_to_one_rank(draw, tolerance_of(draw));
