@@ -101,12 +101,14 @@ train_mesh() {
 # The collectives on GPUs, and shards and tensor parallelism against one GPU.
 check_ranks() {
   local gpus ranks
+  local -a sizes=(2)
   gpus="$(count_gpus)"
+  ((gpus <= 2)) || sizes+=("$gpus")
   on_ranks 2 "$build/tests/octavo_parallel_ranks" --gtest_brief=1
   on_ranks 2 "$build/tests/octavo_model_ranks" --gtest_brief=1
   # Meshes drawn at random, against one of the GPUs; on all of them where there are more than two.
-  for ranks in 2 $((gpus > 2 ? gpus : 0)); do
-    ((ranks == 0)) || OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" on_ranks "$ranks" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
+  for ranks in "${sizes[@]}"; do
+    OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" on_ranks "$ranks" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
   done
   pack_corpus
   train_mesh one 1

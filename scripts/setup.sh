@@ -148,7 +148,7 @@ has_flash_attention() {
   if [[ -n "${FLASH_ATTENTION_PATH:-}" ]]; then
     [[ -e "$FLASH_ATTENTION_PATH/hopper/flash_bwd_launch_template.h" ]]
   else
-    [[ "$(cat "$flash_dir/SHA256" 2>/dev/null)" == "$("$OCTAVO_ROOT/scripts/fetch_flash_attention.py" --version)" ]]
+    [[ -e "$flash_dir/SHA256" && "$(cat "$flash_dir/SHA256")" == "$("$OCTAVO_ROOT/scripts/fetch_flash_attention.py" --version)" ]]
   fi
 }
 

@@ -111,7 +111,6 @@ void flash_backward(const SdpaGeometry& geometry, const SdpaPointers& pointers, 
   params.dq_semaphore = scratch.turns_of_queries.data<int32_t>();
   params.dk_semaphore = scratch.turns_of_keys.data<int32_t>();
   params.dv_semaphore = scratch.turns_of_values.data<int32_t>();
-  params.tile_count_semaphore = params.dq_semaphore;  // must not be null, and is not read
   params.deterministic = stream.deterministic();
   const auto run = [&](auto* kernels) { kernels(params, static_cast<cudaStream_t>(stream.native())); };
   if (s.head_dim == 64) {
