@@ -12,8 +12,8 @@ from training_test import Corpus
 LARGEST_MAPPING = 1 << 30  # what is larger is a sanitizer's
 
 
-def rank_pid(rank, directory=None):
-    """The process of that rank and where it runs, among those that this one's children started; in that directory, if one is given."""
+def rank_pid(rank, directory):
+    """The process of that rank among those that run in the directory; tests beside this one have ranks of their own."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environment = (path / "environ").read_bytes().split(b"\0")
@@ -21,11 +21,11 @@ def rank_pid(rank, directory=None):
             where = (path / "cwd").resolve()
         except OSError:
             continue
-        if directory and where != Path(directory).resolve():
+        if where != directory.resolve():
             continue
         if f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment and command[0] == os.environ["OCTAVO"].encode():
-            return int(path.name), where
-    return None, None
+            return int(path.name)
+    raise AssertionError(f"no rank {rank} runs in {directory}")
 
 
 def copies_of(pid, content):
@@ -49,14 +49,23 @@ def copies_of(pid, content):
     return found
 
 
-def flip_bits(pid, content):
-    """Flips a bit of every copy of `content` in the memory of the process, and returns how many there were."""
-    places = copies_of(pid, content)
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        for place in places:
-            memory.seek(place)
-            memory.write(bytes([content[0] ^ 4]))
-    return len(places)
+def flip_bits(pids, content):
+    """Flips a bit of every copy of `content` in the memory of these processes, which all stand still meanwhile: how many there were."""
+    flipped = 0
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for pid in pids:
+            places = copies_of(pid, content)
+            with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+                for place in places:
+                    memory.seek(place)
+                    memory.write(bytes([content[0] ^ 4]))
+            flipped += len(places)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    return flipped
 
 
 class CorruptionTest(Corpus):
@@ -74,15 +83,11 @@ class CorruptionTest(Corpus):
         self.wait_for(lambda: checkpoints(self.dir / "checkpoints"), process, seconds=180)
         directory = self.dir / "checkpoints" / checkpoints(self.dir / "checkpoints")[-1]
         content = checkpoint_tensors(directory)["model.layers.1.mlp.up_proj.weight"][-1][512:640]
-        pid, where = rank_pid(victim)
-        self.assertEqual(where, self.dir.resolve())
-        os.kill(pid, signal.SIGSTOP)
+        pid = rank_pid(victim, self.dir)
         try:
-            self.assertGreater(flip_bits(pid, content), 0)
+            self.assertGreater(flip_bits([pid], content), 0)
         except PermissionError:
             self.skipTest("needs to write into the memory of its children")
-        finally:
-            os.kill(pid, signal.SIGCONT)
         return config, process, pid
 
     def test_a_flipped_bit_ends_the_run_and_is_not_saved(self):
