@@ -99,10 +99,17 @@ trap 'rm -f "$hostfile"' EXIT
 stopping=""
 reminders=""
 mpirun=""
-# mpirun has nobody to pass a signal on to while it starts them, so it is sent again; the ranks take it as the same request.
+# mpirun has nobody to pass a signal on to while it starts them, so it is sent again, from the background; the ranks take it as the same request.
 request_stop() {
-  local pause
   kill -USR1 "$mpirun" 2>/dev/null || return 0
+  trap '' TERM # or the same signal, sent to the whole process group, would end the reminders
+  remind </dev/null >/dev/null 2>&1 &
+  reminders=$!
+  disown "$reminders" # it is killed without a word
+  trap 'on_signal TERM' TERM
+}
+remind() {
+  local pause
   for pause in 1 2 4 8 16; do
     sleep "$pause"
     kill -USR1 "$mpirun" 2>/dev/null || return 0
@@ -112,8 +119,7 @@ on_signal() {
   if [[ -z "$stopping" ]]; then
     stopping=$SECONDS
     echo "launch_mpirun.sh: SIG$1: the ranks are told to save a checkpoint and end" >&2
-    request_stop </dev/null >/dev/null 2>&1 &
-    reminders=$!
+    request_stop
   elif [[ "$1" == INT ]] && ((SECONDS - stopping >= 2)); then
     kill -TERM "$mpirun" 2>/dev/null || true
   fi
@@ -144,7 +150,7 @@ run_once() {
   "${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
   mpirun=$!
   # What was told to stop before there was an mpirun to tell.
-  if [[ -n "$stopping" ]]; then request_stop </dev/null >/dev/null 2>&1 & fi
+  if [[ -n "$stopping" ]]; then request_stop; fi
   # A signal ends a wait; the status of a process that has ended is kept for the next one.
   while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
   wait "$mpirun" || code=$?
@@ -154,7 +160,7 @@ run_once() {
 
 status=0
 run_with_restarts "$octavo" run_once "$@"
-if [[ -n "$reminders" ]]; then kill "$reminders" 2>/dev/null || true; fi
+if [[ -n "$reminders" ]]; then kill -KILL "$reminders" 2>/dev/null || true; fi
 # SIGUSR1 ends a rank, and mpirun itself, that has only begun and does not expect it yet: nothing is lost.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l USR1))); then status=3; fi
 exit "$status"

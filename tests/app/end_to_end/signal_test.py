@@ -70,12 +70,14 @@ class ScriptSignalTest(Signalled):
         self.check(signal.SIGINT, 2, more={})
 
     def test_the_whole_process_group_is_signalled(self):
-        """As Ctrl-C and `timeout` do."""
+        """As Ctrl-C and `timeout` do, and more than once: whatever the script has started by then is told, too."""
         config = self.ten_steps(**self.LONG)
         process = self.start_script(config)
         self.wait_for_steps(process, 3)
         process.send_signal(signal.SIGTERM)
-        os.killpg(process.pid, signal.SIGTERM)
+        for _ in range(100):
+            os.killpg(process.pid, signal.SIGTERM)
+            time.sleep(0.0002)
         result = self.finish(process)
         self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
