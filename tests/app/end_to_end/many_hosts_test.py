@@ -254,7 +254,7 @@ class ExcludedHostsTest(LaunchedHosts):
             training={"steps": 100000, "global_batch_size": 18, "micro_batch_size": 1, "check_every": 5,
                       "on_corruption": "exclude"},
             optimizer={"lr": 1e-30, "min_lr_ratio": 0.0, "weight_decay": 0.0},
-            checkpoint={"every": 10},
+            checkpoint={"every": 10, "keep": 0},  # one is read while the run goes on
             parallel={"data_parallel_replicate": 3},
         )
         process = self.launch(3, config, "--restarts", "2")
