@@ -18,6 +18,7 @@
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/printable.h"
 
 namespace octavo {
@@ -85,9 +86,7 @@ int main(int argc, char** argv) {
   // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.
   std::signal(SIGXFSZ, SIG_IGN);
   const auto sink = std::make_shared<ConsoleSink>();
-  auto logger = std::make_shared<spdlog::logger>("octavo", sink);
-  logger->set_level(spdlog::level::debug);
-  spdlog::set_default_logger(logger);
+  start_log(sink);
 
   CLI::App app("Octavo pretrains Llama-3-family language models.", "octavo");
   app.set_version_flag("--version",

@@ -2,7 +2,6 @@
 
 #include <fmt/chrono.h>
 #include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <ctime>
@@ -91,7 +90,7 @@ class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
 RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
   if (!runtime.group().is_root()) return;
   log_ = std::make_shared<LogFile>();
-  spdlog::default_logger()->sinks().push_back(log_);
+  add_log_sink(log_);
 }
 
 void RunFolder::lock() {
@@ -121,7 +120,7 @@ void RunFolder::open() {
 }
 
 RunFolder::~RunFolder() {
-  if (log_) std::erase(spdlog::default_logger()->sinks(), log_);
+  if (log_) remove_log_sink(log_);
 }
 
 void RunFolder::note(const std::string& line) {
