@@ -39,13 +39,15 @@ using Clock = std::chrono::steady_clock;
 // Network file systems show what another machine wrote after a while: NFS looks again after a minute at most.
 constexpr std::chrono::seconds kLongestLag{60};
 
-// The size of a file that another rank wrote, once it is as expected; or what it is by then.
+// The size of a file that another rank wrote, once it is as expected; or what it is by then. Not waited for where its
+// directory, which this rank made, is gone.
 int64_t size_when_seen(const fs::path& path, int64_t expected, Clock::time_point by, std::error_code& error) {
   constexpr std::chrono::milliseconds kPause{100};
   for (;;) {
     const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
     const bool may_come = error == std::errc::no_such_file_or_directory || (!error && bytes < expected);
-    if (!may_come || Clock::now() >= by) return bytes;
+    std::error_code ignored;
+    if (!may_come || Clock::now() >= by || !fs::is_directory(path.parent_path(), ignored)) return bytes;
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -363,6 +365,8 @@ void CheckpointWriter::install() {
     if (elsewhere.contains(shard.file)) continue;
     std::error_code error;
     const int64_t bytes = size_when_seen(temporary_ / shard.file, shard.bytes, lag_ends, error);
+    std::error_code ignored;
+    CHECK(!error || fs::is_directory(temporary_, ignored), "{}: is gone since it was made", temporary_.string());
     CHECK(!error, "{}: not seen by rank 0 ({}); checkpoint.dir must be on a file system that all ranks share",
           (temporary_ / shard.file).string(), error.message());
     CHECK(bytes == shard.bytes, "{}: is {} bytes long, its rank wrote {}", (temporary_ / shard.file).string(), bytes,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -382,6 +383,31 @@ TEST_F(CheckpointTest, SurvivesAFullDiskWhileTheManifestIsWritten) {
   }
   EXPECT_EQ(listing(), std::vector<std::string>{"step_00000001"});
   EXPECT_EQ(damage(root()), "");
+}
+
+TEST_F(CheckpointTest, DoesNotWaitForADirectoryThatVanished) {
+  State state(23);
+  save(1, state);
+  const std::string gone = dir_ / "gone";
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  writer.save(2, small_model(), {}, state.tensors());
+  // The shard's writing goes on by its descriptor; only what is done by the directory's name can fail.
+  while (!fs::exists(fs::path(root()) / ".tmp_step_00000002" / shard_name(0))) continue;
+  fs::rename(root(), gone);
+  const auto begin = std::chrono::steady_clock::now();
+  std::string message;
+  try {
+    writer.finish();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_NE(message.find(".tmp_step_00000002: is gone since it was made"), std::string::npos) << message;
+  EXPECT_FALSE(fs::exists(root())) << "nothing is written where the file system was";
+  fs::rename(gone, root());
+  writer.save(2, small_model(), {}, state.tensors());
+  writer.finish();
+  EXPECT_EQ(writer.last_saved(), step_path(2));
 }
 
 TEST_F(CheckpointTest, RefusesADirectoryThatCannotBe) {
