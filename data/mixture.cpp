@@ -10,6 +10,8 @@ namespace octavo {
 
 namespace {
 
+__extension__ typedef unsigned __int128 Wide;
+
 // The weights times the smallest power of ten up to 10^9 that makes them whole; nothing where none does.
 std::vector<int64_t> decimal_weights(std::span<const double> weights) {
   constexpr double kMostUnits = 1e15;  // integers that a double holds, and sums of them
@@ -56,28 +58,69 @@ Mixture::Mixture(std::vector<int64_t> weights) : total_(std::accumulate(weights.
   CHECK(total_ > 0, "weights that sum to {}, expected more than 0", total_);
   for (size_t d = 0; d < weights.size(); ++d) {
     CHECK(weights[d] >= 0, "dataset {} has weight {}, expected at least 0", d, weights[d]);
-    if (weights[d] > 0) shares_.push_back({.dataset = static_cast<int64_t>(d), .weight = weights[d]});
+    if (weights[d] == 0) continue;
+    datasets_.push_back(static_cast<int64_t>(d));
+    weights_.push_back(weights[d]);
   }
+  taken_.resize(weights_.size());
+  behind_.resize(weights_.size());
+}
+
+Mixture::Range Mixture::behind() const {
+  Range range{behind_.front(), behind_.front()};
+  for (const int64_t behind : behind_) {
+    range.most = std::max(range.most, behind);
+    range.least = std::min(range.least, behind);
+  }
+  return range;
+}
+
+size_t Mixture::take_furthest(int64_t behind) {
+  const auto share = static_cast<size_t>(std::find(behind_.begin(), behind_.end(), behind) - behind_.begin());
+  ++taken_[share];
+  behind_[share] -= total_;
+  return share;
+}
+
+void Mixture::advance() {
+  for (size_t i = 0; i < weights_.size(); ++i) behind_[i] += weights_[i];
+  ++next_sample_;
 }
 
 int64_t Mixture::next() {
-  Share* furthest = &shares_.front();
-  for (Share& share : shares_) {
-    if (share.behind > furthest->behind) furthest = &share;
-  }
-  ++furthest->taken;
-  furthest->behind -= total_;
-  for (Share& share : shares_) share.behind += share.weight;
-  const int64_t dataset = furthest->dataset;
-  if (++next_sample_ == period_begin_ + total_) rewind();
-  return dataset;
+  const size_t share = take_furthest(behind().most);
+  advance();
+  if (next_sample_ == period_begin_ + total_) rewind();
+  return datasets_[share];
 }
 
-// To the beginning of a period, where the counts are exact.
 void Mixture::rewind() {
   period_begin_ = next_sample_ - next_sample_ % total_;
   next_sample_ = period_begin_;
-  for (Share& share : shares_) share.taken = share.behind = 0;
+  std::fill(taken_.begin(), taken_.end(), 0);
+  std::fill(behind_.begin(), behind_.end(), 0);
+}
+
+bool Mixture::settle(int64_t begin, int64_t end) {
+  const Wide total = static_cast<Wide>(total_);
+  int64_t excess = period_begin_ - begin;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Wide due = static_cast<Wide>(weights_[i]) * static_cast<Wide>(begin - period_begin_);
+    const Wide bound = (due + total - 1) / total;
+    taken_[i] = static_cast<int64_t>(bound);
+    behind_[i] = -static_cast<int64_t>(bound * total - due);
+    excess += taken_[i];
+  }
+  for (next_sample_ = begin; excess > 0 && next_sample_ < end; advance()) {
+    const auto [most, least] = behind();
+    if (most - least < total_) {
+      --excess;
+    } else {
+      take_furthest(most);
+    }
+  }
+  if (excess > 0) rewind();
+  return excess == 0;
 }
 
 void Mixture::seek(int64_t g) {
@@ -86,14 +129,17 @@ void Mixture::seek(int64_t g) {
     next_sample_ = g;
     rewind();
   }
+  // A walk that settles nothing is followed by a longer one, and by one from the beginning of the period at last.
+  int64_t walk = 1 + total_ / *std::min_element(weights_.begin(), weights_.end()) / 8;
+  while (g - next_sample_ > walk && !settle(g - walk, g)) walk *= 4;
   while (next_sample_ < g) next();
 }
 
 int64_t Mixture::taken(int64_t dataset) const {
-  for (const Share& share : shares_) {
-    if (share.dataset == dataset) return period_begin_ / total_ * share.weight + share.taken;
-  }
-  return 0;
+  const auto found = std::find(datasets_.begin(), datasets_.end(), dataset);
+  if (found == datasets_.end()) return 0;
+  const auto share = static_cast<size_t>(found - datasets_.begin());
+  return period_begin_ / total_ * weights_[share] + taken_[share];
 }
 
 }  // namespace octavo

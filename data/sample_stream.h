@@ -69,7 +69,7 @@ class SampleStream {
 
   // Locates sample next_sample() and goes on to the one after it; reads nothing.
   Sample next();
-  // On, or back, to sample g. Several datasets: takes time for up to g samples, at some 10^8 a second.
+  // Goes on, or back, to sample g (Mixture::seek).
   void seek(int64_t g);
   int64_t next_sample() const { return config_.origin.sample + mixture_.next_sample(); }
 

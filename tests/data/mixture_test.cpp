@@ -97,6 +97,28 @@ TEST(Mixture, ASampleIsReachedFromAnywhere) {
   }
 }
 
+// Each weight has a number of bits of its own, so that some datasets are taken seldom.
+TEST(Mixture, ASampleIsWhatTheWalkFromTheBeginningMakesIt) {
+  std::mt19937_64 random(11);
+  for (int draw = 0; draw < 120; ++draw) {
+    Weights weights(draw % 20 == 0 ? 100 : 2 + random() % 12);
+    const uint64_t most_bits = 2 + random() % 31;
+    for (int64_t& weight : weights) weight = static_cast<int64_t>(random() % (uint64_t{2} << random() % most_bits));
+    weights[random() % weights.size()] += 1;
+    Mixture walked(weights);
+    for (int64_t g = 0; g < 20'000; g += 10 + static_cast<int64_t>(random() % 4000)) {
+      while (walked.next_sample() < g) walked.next();
+      Mixture sought(weights);
+      sought.seek(g);
+      for (size_t d = 0; d < weights.size(); ++d) {
+        const auto dataset = static_cast<int64_t>(d);
+        ASSERT_EQ(sought.taken(dataset), walked.taken(dataset)) << "draw " << draw << " sample " << g;
+      }
+      for (int next = 0; next < 10; ++next) ASSERT_EQ(sought.next(), walked.next());
+    }
+  }
+}
+
 TEST(Mixture, FarSamplesAreReachedQuickly) {
   const auto begin = std::chrono::steady_clock::now();
   constexpr int64_t kFar = int64_t{1} << 58;
@@ -109,6 +131,13 @@ TEST(Mixture, FarSamplesAreReachedQuickly) {
   Mixture thirds(integer_weights(std::vector<double>{1.0 / 3, 2.0 / 3}));
   thirds.seek(10'000'000);
   EXPECT_NEAR(static_cast<double>(thirds.taken(0)), 1e7 / 3, 1);
+  // 2^32 choices among 100 datasets would take minutes.
+  std::vector<double> shares;
+  for (int d = 1; d <= 100; ++d) shares.push_back(std::sqrt(d));
+  Mixture many(integer_weights(shares));
+  many.seek(2'000'000'000);
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  EXPECT_NEAR(static_cast<double>(many.taken(99)), 10 / sum * 2e9, 2);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   EXPECT_LT(taken.count(), 5);
 }
