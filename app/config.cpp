@@ -2,6 +2,7 @@
 
 #include "app/commands.h"
 #include "app/config/config_keys.h"
+#include "app/run/former_checkpoints.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -54,7 +55,9 @@ int config_command(const ConfigCommandArguments& arguments) {
   if (arguments.config.path.empty()) {
     print_keys(arguments.markdown ? kMarkdown : kText);
   } else {
-    std::cout << to_yaml(load_config(arguments.config.path, arguments.config.overrides));
+    Config config = load_config(arguments.config.path, arguments.config.overrides);
+    find_former_checkpoints(config);
+    std::cout << to_yaml(config);
   }
   return kExitDone;
 }

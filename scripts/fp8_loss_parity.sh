@@ -47,8 +47,7 @@ train() {
   local recipe="$1"
   shift
   say "Training with $recipe linears"
-  "$octavo" train "$config" "precision.linear=$recipe" "checkpoint.dir=$run_dir/$recipe/checkpoints" \
-    "logging.dir=$run_dir/$recipe" "$@" >>"$run_dir/$recipe.log" 2>&1 || {
+  "$octavo" train "$config" "precision.linear=$recipe" "logging.dir=$run_dir/$recipe" "$@" >>"$run_dir/$recipe.log" 2>&1 || {
     tail -n 20 "$run_dir/$recipe.log" >&2
     die "the $recipe run ended early; its log is $run_dir/$recipe.log"
   }

@@ -64,7 +64,7 @@ check_training() {
   pack_corpus
   for device in cpu cuda; do
     "$build/octavo" train configs/quickstart.yaml "device=$device" training.steps=30 training.micro_batch_size=8 \
-      optimizer.lr=1.0e-3 logging.every=1 "logging.dir=$scratch/$device" "checkpoint.dir=$scratch/$device/checkpoints" \
+      optimizer.lr=1.0e-3 logging.every=1 "logging.dir=$scratch/$device" \
       validation.every=30 "data.train=[{path: $scratch/train}]" "data.validation=[{path: $scratch/held_out}]"
   done
   python3 scripts/compare_metrics.py "$scratch/cpu/metrics.jsonl" "$scratch/cuda/metrics.jsonl" --tolerance 0.01
@@ -94,7 +94,7 @@ train_mesh() {
   shift 2
   on_ranks "$ranks" "$build/octavo" train configs/quickstart.yaml device=cuda training.steps=8 training.micro_batch_size=1 \
     training.global_batch_size=8 training.deterministic=true optimizer.lr=3.0e-4 logging.every=1 validation.every=0 \
-    "logging.dir=$scratch/$name" "checkpoint.dir=$scratch/$name/checkpoints" "data.train=[{path: $scratch/train}]" \
+    "logging.dir=$scratch/$name" "data.train=[{path: $scratch/train}]" \
     "data.validation=[]" "$@"
 }
 

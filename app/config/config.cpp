@@ -102,6 +102,7 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
     const ConfigNode* found = tree.find_name(key.name);
     if (found != nullptr && !key.read(*found, config)) refuse_value(*found, key.name, key.expected);
   }
+  if (config.checkpoint.dir.empty()) config.checkpoint.dir = default_checkpoint_dir(config);
   refuse_retired_keys(tree);
   refuse_unknown_keys(tree, names.all);
   // After the unknown keys: what is missing is better reported as a key that is misspelt.
@@ -132,6 +133,10 @@ OrderedJson config_sections(const Config& config) {
 bool Config::model_complete() const {
   return model.hidden_size > 0 && model.intermediate_size > 0 && model.num_layers > 0 && model.num_heads > 0 &&
          model.num_kv_heads > 0 && model.head_dim > 0 && model.vocab_size > 0;
+}
+
+std::string default_checkpoint_dir(const Config& config) {
+  return (std::filesystem::path(config.logging.dir) / "checkpoints").string();
 }
 
 Config load_config(const std::string& path, std::span<const std::string> overrides) {

@@ -61,7 +61,8 @@ struct PrecisionGuardConfig {
 enum class AllowedChange : uint8_t { kData, kSchedule };
 
 struct CheckpointConfig {
-  std::string dir = "checkpoints";  // holds step_00000500/ and so on
+  std::string dir =
+      {};  // holds step_00000500/ and so on; a config that was read has one, logging.dir/checkpoints by default
   int64_t every = 500;
   double every_minutes = 0;
   int64_t keep = 3;
@@ -166,6 +167,9 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 // The same from to_json's JSON, whose every value comes back unchanged; `source` names it in messages.
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
+
+// The directory of the checkpoints of a run whose config names none.
+std::string default_checkpoint_dir(const Config& config);
 
 // Every key with its resolved value, in the config's own layout; of a stage's config the whole run's.
 nlohmann::json to_json(const Config& config);

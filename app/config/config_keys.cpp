@@ -287,7 +287,7 @@ void add_activation_checkpointing(std::vector<ConfigKey>& keys) {
 
 void add_outputs(std::vector<ConfigKey>& keys) {
   SectionKeys<CheckpointConfig> checkpoint(keys, "checkpoint", &Config::checkpoint);
-  checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one a step that was saved.");
+  checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one for each step that was saved.").fallback = "checkpoints in logging.dir";
   checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints; 0 for one only at the end and when stopped by a signal.");
   checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kMinutesOrNever, "minutes", "Time after which one is saved too, by rank 0's clock since the last save began; 0 for no such time.");
   checkpoint.add("keep", &CheckpointConfig::keep, Integers{0, kMaxSteps}, "checkpoints", "Newest checkpoints that are kept; 0 for all.");

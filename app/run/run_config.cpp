@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "app/process/same_files.h"
+#include "app/run/former_checkpoints.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -30,6 +31,17 @@ Config config_of_checkpoint(const std::string& path, std::span<const std::string
   return config;
 }
 
+// Ranks may see other directories than rank 0.
+void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
+  if (purpose == Purpose::kSynthetic) return;
+  std::string note;
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (group.is_root()) note = find_former_checkpoints(config);
+  });
+  config.checkpoint.dir = group.broadcast(config.checkpoint.dir);
+  if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
+}
+
 }  // namespace
 
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
@@ -43,6 +55,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (config.source.empty()) config = load_config(arguments.path, arguments.overrides);
     validate(config, group.size(), purpose);
   });
+  find_former_checkpoints_on_root(config, group, purpose);
   const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
   group.agree([&] {
     if (!weights) return;

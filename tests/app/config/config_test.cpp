@@ -187,7 +187,7 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
   EXPECT_EQ(config.optimizer.warmup_steps, 200);
   EXPECT_EQ(config.optimizer.beta2, 0.95);
   EXPECT_EQ(config.parallel.data_parallel_shard, -1);
-  EXPECT_EQ(config.checkpoint.dir, "checkpoints");
+  EXPECT_EQ(config.checkpoint.dir, "runs/small/checkpoints");
   EXPECT_EQ(config.checkpoint.every, 500);
   EXPECT_EQ(config.checkpoint.resume, "auto");
   EXPECT_TRUE(config.checkpoint.async);
@@ -196,6 +196,12 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
   EXPECT_EQ(config.logging.fp8_stats_every, 0);
   EXPECT_EQ(config.validation.batches, 20);
   EXPECT_EQ(config.device, DeviceChoice::kAuto);
+}
+
+TEST_F(ConfigTest, CheckpointsAreInTheRunFolderUnlessTheConfigNamesAnotherDirectory) {
+  EXPECT_EQ(load("device: cpu\n", {"logging.dir=runs/s2"}).checkpoint.dir, "runs/s2/checkpoints");
+  EXPECT_EQ(load("logging: {dir: a}\ncheckpoint: {dir: b}\n").checkpoint.dir, "b");
+  EXPECT_EQ(load(to_yaml(load("device: cpu\n"))).checkpoint.dir, "runs/small/checkpoints");
 }
 
 TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
