@@ -1,5 +1,7 @@
 #include "checkpoint/machine_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <future>
 #include <map>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_files.h"
+#include "checkpoint/memory_directory.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -82,6 +85,13 @@ void send_file(RankTransfers& transfers, int to, const fs::path& path) {
 MachineMemory::MachineMemory(fs::path dir, ProcessGroup& group)
     : dir_(std::move(dir)), group_(group), machines_(group) {
   if (machines_.count() > 1) transfers_.emplace(group);
+  group_.agree_on_files("making a directory in memory", [&] {
+    if (keeps_house()) make_private_directory(dir_);
+  });
+}
+
+MachineMemory::~MachineMemory() {
+  if (keeps_house()) ::rmdir(dir_.c_str());
 }
 
 bool MachineMemory::has_shard_of(int rank) const {
@@ -221,9 +231,8 @@ void MachineMemory::fetch(const std::vector<Held>& held, const Checkpoint& check
   }
 }
 
-void MachineMemory::clear() const {
-  if (!keeps_house()) return;
-  for (const FoundCheckpoint& found : find_checkpoints(dir_)) remove_directory(found.path);
+void MachineMemory::remove() const {
+  if (keeps_house()) remove_directory(dir_);
 }
 
 }  // namespace octavo

@@ -24,9 +24,14 @@ namespace octavo {
 
 class MachineMemory {
  public:
-  // `dir`: of this name on every machine, and each machine's own. A collective; InputError where there are several
-  // machines and MPI is not for several threads. `group` must outlive the object.
+  // `dir`: of this name on every machine, and each machine's own, which is made (make_private_directory()). A
+  // collective; InputError where that is not possible, or where there are several machines and MPI is not for several
+  // threads. `group` must outlive the object.
   MachineMemory(std::filesystem::path dir, ProcessGroup& group);
+  // Removes the directory where nothing is in it.
+  ~MachineMemory();
+  MachineMemory(const MachineMemory&) = delete;
+  MachineMemory& operator=(const MachineMemory&) = delete;
 
   const std::filesystem::path& dir() const { return dir_; }
   int machines() const { return machines_.count(); }
@@ -46,8 +51,8 @@ class MachineMemory {
   // every rank); none where there is none. What `needs` asks for and this machine lacks is fetched from others before,
   // and compared with its checksums. A collective; AgreedInputError where it is damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted, const Needs& needs);
-  // Removes all of them. Called by every rank.
-  void clear() const;
+  // Removes the directory with all that is in it. Called by every rank.
+  void remove() const;
 
  private:
   struct Held;

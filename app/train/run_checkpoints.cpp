@@ -1,7 +1,5 @@
 #include "app/train/run_checkpoints.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -11,8 +9,8 @@
 #include "app/run/tokenizer.h"
 #include "app/run/weights.h"
 #include "checkpoint/checkpoint_files.h"
+#include "checkpoint/memory_directory.h"
 #include "core/error.h"
-#include "core/files/checksum.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -73,33 +71,52 @@ RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime, TrainingS
                .keep = config.checkpoint.keep,
                .async = config.checkpoint.async,
                .keep_every = config.checkpoint.keep_every},
-              runtime.group(), runtime.stream()) {
-  if (config.checkpoint.in_memory) open_memory();
-}
+              runtime.group(), runtime.stream()) {}
 
-// Where memory does for files; the name is the directory's, so that a run finds what it left there.
-std::filesystem::path memory_directory(const std::string& checkpoint_dir) {
-  const std::string path = fs::weakly_canonical(checkpoint_dir).string();
-  const std::string name = checksum_hex(path.data(), std::ssize(path));
-  return fs::path("/dev/shm") / fmt::format("octavo_{}_{}", ::getuid(), name);
-}
-
-void RunCheckpoints::open_memory() {
-  memory_.emplace(memory_directory(config_.checkpoint.dir), runtime_.group());
-  memory_writer_.emplace(
-      CheckpointOptions{.dir = memory_->dir().string(), .keep = 1, .async = true, .memory = &*memory_},
-      runtime_.group(), runtime_.stream());
+void RunCheckpoints::open_memory(const fs::path& directory) {
+  memory_.emplace(directory, runtime_.group());
+  memory_writer_.emplace(CheckpointOptions{.dir = directory.string(), .keep = 1, .async = true, .memory = &*memory_},
+                         runtime_.group(), runtime_.stream());
 }
 
 std::optional<Checkpoint> RunCheckpoints::open() {
   std::optional<Checkpoint> found;
-  if (memory_writer_ && config_.checkpoint.resume == "auto") found = newer_in_memory();
-  if (memory_writer_ && !found) free_memory();
-  if (!memory_writer_ && (config_.checkpoint.resume == "auto" || config_.checkpoint.resume == "never"))
-    free_left_memory();
-  if (!found) found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
+  if (config_.checkpoint.in_memory && config_.checkpoint.resume == "auto") {
+    if (const fs::path left = left_memory(); !left.empty()) {
+      open_memory(left);
+      found = newer_in_memory();
+    }
+  }
+  if (!found) {
+    memory_writer_.reset();
+    memory_.reset();
+    found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
+  }
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
+}
+
+// The directory in memory that an earlier start named; empty for none.
+fs::path RunCheckpoints::left_memory() {
+  fs::path left;
+  runtime_.group().agree_on_files("looking for what is in memory", [&] {
+    if (runtime_.group().is_root()) left = memory_directory(config_.checkpoint.dir);
+  });
+  return runtime_.group().broadcast(left.string());
+}
+
+// With another name, what a machine keeps that is away now is never taken for this run's.
+void RunCheckpoints::replace_left_memory() {
+  fs::path directory = left_memory();
+  runtime_.group().agree_on_files("freeing memory", [&] {
+    if (!directory.empty() && runtime_.group().local_rank() == 0) remove_private_directory(directory);
+  });
+  runtime_.group().agree_on_files("naming a directory in memory", [&] {
+    if (!runtime_.group().is_root()) return;
+    forget_memory_directory(config_.checkpoint.dir);
+    if (config_.checkpoint.in_memory) directory = renew_memory_directory(config_.checkpoint.dir);
+  });
+  if (config_.checkpoint.in_memory) open_memory(runtime_.group().broadcast(directory.string()));
 }
 
 // What tells a checkpoint on disk from any other; empty for none.
@@ -158,15 +175,8 @@ void RunCheckpoints::free_memory() {
   attempt_in_memory([&] { memory_writer_->finish(); });
   runtime_.group().agree_on_files("freeing memory", [&] {
     memory_writer_->wait_for_removals();
-    memory_->clear();
-  });
-}
-
-// What a run that died left of this directory, which one that keeps nothing in memory would never look at again.
-void RunCheckpoints::free_left_memory() {
-  runtime_.group().agree_on_files("freeing memory", [&] {
-    std::error_code ignored;
-    if (runtime_.group().local_rank() == 0) fs::remove_all(memory_directory(config_.checkpoint.dir), ignored);
+    memory_->remove();
+    if (runtime_.group().is_root()) forget_memory_directory(config_.checkpoint.dir);
   });
 }
 
@@ -220,6 +230,7 @@ void RunCheckpoints::carry_in_memory() {
 }
 
 void RunCheckpoints::prepare(int64_t start_step) {
+  if (!memory_) replace_left_memory();
   reserve_staging();
   if (memory_writer_) carry_in_memory();
   int64_t bytes = 0;

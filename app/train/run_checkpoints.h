@@ -25,17 +25,12 @@ namespace octavo {
 // published then (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
-// Where checkpoint.in_memory keeps the newest state of the runs of a directory on each machine
-// (checkpoint/machine_memory.h), so that a run that died is started again without reading its checkpoint from disk.
-std::filesystem::path memory_directory(const std::string& checkpoint_dir);
-
 // Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
 // gone) leaves nothing behind and is a warning of rank 0's; the next one that is due tries again.
 // checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
 class RunCheckpoints {
  public:
-  // Opens config.checkpoint.dir for writing, and with checkpoint.in_memory the directory of those in memory
-  // (memory_directory). All three must outlive the object.
+  // Opens config.checkpoint.dir for writing. All three must outlive the object.
   RunCheckpoints(const Config& config, Runtime& runtime, TrainingState& state);
 
   // The one that the run goes on from, on every rank the same; none where it begins anew. Nothing of it is loaded. Of
@@ -48,7 +43,8 @@ class RunCheckpoints {
   // collective.
   void started_from(const Checkpoint* checkpoint);
   // Before the first step after `start_step`: memory for copies, InputError where the machine has too little; whether
-  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning.
+  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning. Frees what an
+  // earlier start left in memory, unless this one goes on from it.
   void prepare(int64_t start_step);
   // And once nothing can refuse the start any more: what is in the directory of a run that this one does not go on from
   // is moved to one of its own there.
@@ -85,8 +81,9 @@ class RunCheckpoints {
  private:
   void carry_tokenizer(const Checkpoint* resumed);
   void reserve_staging();
-  void open_memory();
-  void free_left_memory();
+  void open_memory(const std::filesystem::path& directory);
+  std::filesystem::path left_memory();
+  void replace_left_memory();
   void carry_in_memory();
   std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
   std::optional<Checkpoint> newer_in_memory();
@@ -106,6 +103,7 @@ class RunCheckpoints {
   Runtime& runtime_;
   TrainingState& state_;
   CheckpointWriter writer_;
+  // With checkpoint.in_memory: between open() and prepare() only where the run goes on from what is in memory.
   std::optional<MachineMemory> memory_;
   std::optional<CheckpointWriter> memory_writer_;
   bool saves_in_memory_ = false;  // as the last save

@@ -6,21 +6,22 @@ import signal
 from pathlib import Path
 
 from resume_test import Resuming, parent
-from support import DONE, checkpoints, metrics_lines
+from support import BAD_INPUT, DONE, checkpoints, metrics_lines
 
 
-def kept_in_memory():
-    return {path for path in Path("/dev/shm").glob(f"octavo_{os.getuid()}_*") if any(path.glob("step_*"))}
+def memory_directory(directory):
+    """What a directory of checkpoints has in memory; None where it names nothing."""
+    file = directory / "memory_id"
+    return Path(f"/dev/shm/octavo_{file.read_text()}_{file.stat().st_ino}") if file.exists() else None
 
 
 class InMemoryTest(Resuming):
-    def setUp(self):
-        super().setUp()
-        self.before = set(Path("/dev/shm").glob(f"octavo_{os.getuid()}_*"))
-
-    def tearDown(self):
-        for path in set(Path("/dev/shm").glob(f"octavo_{os.getuid()}_*")) - self.before:
-            shutil.rmtree(path)
+    def kept_in_memory(self, directory="checkpoints"):
+        """The directory in memory, which is removed at the end of the test."""
+        path = memory_directory(self.dir / directory)
+        self.assertTrue(path.is_dir() and any(path.glob("step_*")))
+        self.addCleanup(shutil.rmtree, path, ignore_errors=True)
+        return path
 
     def endless(self, **checkpoint):
         return self.ten_steps(training={"steps": 1_000_000, "micro_batch_size": 1}, optimizer={"schedule": "constant"},
@@ -30,7 +31,7 @@ class InMemoryTest(Resuming):
         process = self.start("train", config, ranks=ranks)
         # Steps take a few milliseconds, and what goes to disk is behind them.
         self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines
-                      and (self.dir / "checkpoints/step_00000025").is_dir(), process)
+                      and (lines < 25 or (self.dir / "checkpoints/step_00000025").is_dir()), process)
         for name in os.listdir("/proc"):
             if ranks > 1 and name.isdigit() and parent(int(name)) == process.pid:
                 os.kill(int(name), signal.SIGKILL)
@@ -46,13 +47,13 @@ class InMemoryTest(Resuming):
                     shutil.rmtree(self.dir / name, ignore_errors=True)
                 config = self.endless()
                 self.kill_behind(config, 35, ranks)
-                kept = kept_in_memory()
-                self.assertEqual(len(kept), 1)
-                step = int(checkpoints(kept.pop())[-1][5:])
+                kept = self.kept_in_memory()
+                step = int(checkpoints(kept)[-1][5:])
                 self.assertGreater(step, 25)
                 result = self.train(config, f"training.steps={step + 5}", ranks=ranks)
-                self.assertRegex(result.out, rf"resuming /dev/shm/octavo_\S+/step_{step:08} after step {step}")
-                self.assertEqual(kept_in_memory(), set(), "a run that ends frees it")
+                self.assertIn(f"resuming {kept}/step_{step:08} after step {step}", result.out)
+                self.assertFalse(kept.exists(), "a run that ends frees it")
+                self.assertIsNone(memory_directory(self.dir / "checkpoints"))
                 self.assertEqual(checkpoints(self.dir / "checkpoints")[-1], f"step_{step + 5:08}")
                 self.train(config, f"training.steps={step + 5}", "checkpoint.dir=whole", "logging.dir=whole_log", ranks=ranks)
                 losses = {at: numbers for at, numbers in self.losses().items() if at <= step + 5}  # it may have come further
@@ -61,11 +62,10 @@ class InMemoryTest(Resuming):
     def test_what_is_damaged_in_memory_is_left(self):
         config = self.endless()
         self.kill_behind(config, 35, 1)
-        for path in kept_in_memory():
-            for shard in path.glob("step_*/rank_*.safetensors"):
-                content = bytearray(shard.read_bytes())
-                content[-5] ^= 1
-                shard.write_bytes(content)
+        for shard in self.kept_in_memory().glob("step_*/rank_*.safetensors"):
+            content = bytearray(shard.read_bytes())
+            content[-5] ^= 1
+            shard.write_bytes(content)
         result = self.train(config, "training.steps=40")
         self.assertIn("resuming checkpoints/step_00000025", result.out)
         self.assertIn("the run goes on from disk", result.out)
@@ -73,16 +73,43 @@ class InMemoryTest(Resuming):
     def test_a_run_that_keeps_nothing_frees_what_was_left(self):
         config = self.endless()
         self.kill_behind(config, 35, 1)
-        other = Path("/dev/shm") / f"octavo_{os.getuid()}_of_another_directory"
-        (other / "step_00000001").mkdir(parents=True)
-        self.assertEqual(len(kept_in_memory()), 2)
+        kept = self.kept_in_memory()
+        result = self.train(config, "training.steps=40", "logging.dir=other_log", "checkpoint.dir=other")
+        self.assertNotIn("resuming", result.out)
+        self.assertTrue(kept.exists(), "a run takes nothing of another directory's")
         result = self.train(config, "training.steps=30", "checkpoint.in_memory=false")
         self.assertIn("resuming checkpoints/step_00000025", result.out)
-        self.assertEqual(kept_in_memory(), {other})
+        self.assertFalse(kept.exists())
 
     def test_never_begins_anew(self):
         config = self.endless()
         self.kill_behind(config, 35, 1)
+        kept = self.kept_in_memory()
         result = self.train(config, "training.steps=3", "checkpoint.resume=never")
         self.assertNotIn("resuming", result.out)
-        self.assertEqual(kept_in_memory(), set())
+        self.assertFalse(kept.exists())
+
+    def test_a_run_folder_that_was_removed_is_another_run(self):
+        config = self.endless(every=1_000_000)
+        self.kill_behind(config, 4, 1)
+        self.kept_in_memory()
+        for name in ("checkpoints", "log"):
+            shutil.rmtree(self.dir / name)
+        result = self.train(config, "training.steps=3", "training.seed=7")
+        self.assertNotIn("resuming", result.out)
+        self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000003"])
+
+    def test_what_another_put_in_its_place_is_refused(self):
+        config = self.endless()
+        self.kill_behind(config, 35, 1)
+        kept = self.kept_in_memory()
+        planted = self.dir / "planted"
+        shutil.move(kept, planted)
+        kept.symlink_to(planted)
+        self.addCleanup(kept.unlink)
+        before = sorted(planted.rglob("*"))
+        result = self.finish(self.start("train", config, "training.steps=40"))
+        self.assertEqual(result.code, BAD_INPUT)
+        self.assertIn(f"{kept}: is no directory, expected one that this user made", result.err)
+        self.train(config, "training.steps=30", "checkpoint.in_memory=false")
+        self.assertEqual(sorted(planted.rglob("*")), before, "nothing is removed through a link")
