@@ -2,8 +2,10 @@
 
 #include "app/commands.h"
 #include "app/config/config_keys.h"
+#include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 
@@ -49,15 +51,24 @@ void print_keys(const Layout& layout) {
   }
 }
 
+// The config that a run would take; bos and eos stay auto where the token files are not here.
+Config resolved_config(const ConfigArguments& arguments) {
+  Config config = load_config(arguments.path, arguments.overrides);
+  find_former_checkpoints(config);
+  try {
+    resolve_document_tokens(config, Purpose::kTrain);
+  } catch (const UnreadableFile&) {
+  }
+  return config;
+}
+
 }  // namespace
 
 int config_command(const ConfigCommandArguments& arguments) {
   if (arguments.config.path.empty()) {
     print_keys(arguments.markdown ? kMarkdown : kText);
   } else {
-    Config config = load_config(arguments.config.path, arguments.config.overrides);
-    find_former_checkpoints(config);
-    std::cout << to_yaml(config);
+    std::cout << to_yaml(resolved_config(arguments.config));
   }
   return kExitDone;
 }

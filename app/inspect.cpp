@@ -8,6 +8,8 @@
 
 #include "app/commands.h"
 #include "app/config/stages.h"
+#include "app/run/document_tokens.h"
+#include "app/run/former_checkpoints.h"
 #include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
@@ -33,7 +35,10 @@ void inspect_samples(const InspectArguments& arguments) {
   const int64_t begin = parse_index(range.substr(0, colon), arguments.samples);
   const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
   CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
-  const std::vector<Config> stages = stage_configs(load_config(arguments.target, arguments.overrides));
+  Config config = load_config(arguments.target, arguments.overrides);
+  find_former_checkpoints(config);
+  resolve_document_tokens(config, Purpose::kTrain);
+  const std::vector<Config> stages = stage_configs(config);
   for (size_t i = 0; i < stages.size(); ++i) {
     const int64_t first = stages[i].data.origin.sample;
     const int64_t next = i + 1 < stages.size() ? stages[i + 1].data.origin.sample : std::numeric_limits<int64_t>::max();

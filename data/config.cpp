@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <set>
 
+#include "data/tokens/token_row.h"
+
 namespace octavo {
 
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources) {
@@ -21,6 +23,15 @@ std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources
     names.push_back(std::move(name));
   }
   return names;
+}
+
+std::vector<std::string> token_files_of(const DatasetSource& source) {
+  std::vector<std::string> paths;
+  for (const std::string& path : source.paths) {
+    const std::vector<std::string> files = find_token_files(path);
+    paths.insert(paths.end(), files.begin(), files.end());
+  }
+  return paths;
 }
 
 }  // namespace octavo

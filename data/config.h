@@ -25,6 +25,10 @@ struct DatasetSource {
 // "_2", "_3" and so on behind.
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
 
+// The token files of a dataset in their order, those of its folders included (find_token_files in
+// data/tokens/token_row.h).
+std::vector<std::string> token_files_of(const DatasetSource& source);
+
 enum class Shuffle {
   kLcg,   // windows in the order of the LCG permutation, a new one every epoch
   kNone,  // windows in file order, over and over
@@ -59,8 +63,12 @@ struct DataConfig {
   // A sample is one token longer: inputs are its first seq_len, targets its last.
   int64_t seq_len = 8192;
   Shuffle shuffle = Shuffle::kLcg;
+  // Tokens that the loader puts before and after every document.
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
+  // Whether the ids are still to be found: those that the token files' sidecars name (find_document_tokens).
+  bool bos_auto = false;
+  bool eos_auto = false;
   // Whether attention stays within documents, and the loss leaves out targets of the next one.
   bool document_mask = false;
   OnMaxEpochs on_max_epochs = OnMaxEpochs::kWarn;

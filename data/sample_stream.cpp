@@ -27,11 +27,10 @@ void check_special_token(const char* key, const std::optional<int32_t>& id, int6
   CHECK_INPUT(!id || (*id >= 0 && *id < limit), "data.{} is {}, expected an id from 0 to {}", key, *id, limit - 1);
 }
 
-void check_options(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size) {
+void check_options(const DataConfig& config, const std::vector<DatasetSource>& sources) {
   CHECK_INPUT(config.seq_len >= 1, "data.seq_len is {}, expected at least 1", config.seq_len);
   CHECK_INPUT(!sources.empty(), "no dataset is given, expected at least one in data.train or data.validation");
-  check_special_token("bos_id", config.bos_id, vocab_size);
-  check_special_token("eos_id", config.eos_id, vocab_size);
+  CHECK(!config.bos_auto && !config.eos_auto, "data.bos_id or data.eos_id is still to be found");
 }
 
 std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
@@ -44,15 +43,6 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   CHECK_INPUT(sum > 0 && std::isfinite(sum), "the weights of the datasets sum to {}, expected more than 0", sum);
   return integer_weights(weights);
-}
-
-std::vector<std::string> files_of(const DatasetSource& source) {
-  std::vector<std::string> paths;
-  for (const std::string& path : source.paths) {
-    const std::vector<std::string> files = find_token_files(path);
-    paths.insert(paths.end(), files.begin(), files.end());
-  }
-  return paths;
 }
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
@@ -70,7 +60,7 @@ Json order_json(const DataConfig& config) {
 
 SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size)
     : config_(config),
-      seq_len_((check_options(config, sources, vocab_size), config.seq_len)),
+      seq_len_((check_options(config, sources), config.seq_len)),
       weights_(weights_of(sources)),
       mixture_(weights_) {
   config_.train.clear();
@@ -83,10 +73,12 @@ SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSo
   for (size_t d = 0; d < sources.size(); ++d) {
     const DatasetOrigin origin =
         origins.empty() ? DatasetOrigin{.id = static_cast<int64_t>(d), .draws = 0} : origins[d];
-    const std::vector<std::string> files = files_of(sources[d]);
+    const std::vector<std::string> files = token_files_of(sources[d]);
     for (const std::string& file : files) {
       if (vocab_size > 0) sidecars.check(file);
     }
+    check_special_token("bos_id", config.bos_id, vocab_size);
+    check_special_token("eos_id", config.eos_id, vocab_size);
     TokenRow row(files, {config.bos_id, config.eos_id, vocab_size});
     const WindowOrder order({.num_tokens = row.num_tokens(),
                              .seq_len = seq_len_,

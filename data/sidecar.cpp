@@ -1,6 +1,7 @@
 #include "data/sidecar.h"
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,12 +19,19 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxSidecarBytes = int64_t{1} << 20;
 constexpr const char* kByteTokenizer = "byte";
 
-// Null where there is none that can be read: training does not need it.
+std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
+
+// Null where there is none, or something else than an object.
 Json read_sidecar(const std::string& path) {
+  if (!path_exists(path)) return nullptr;
+  Json json = parse_json(read_input_file(path, kMaxSidecarBytes), path);
+  return json.is_object() ? json : Json();
+}
+
+// Null where it cannot be read either.
+Json read_sidecar_if_possible(const std::string& path) {
   try {
-    if (!path_exists(path)) return nullptr;
-    Json json = parse_json(read_input_file(path, kMaxSidecarBytes), path);
-    return json.is_object() ? json : Json();
+    return read_sidecar(path);
   } catch (const InputError&) {
     return nullptr;
   }
@@ -60,7 +68,58 @@ bool may_be_same(const std::string& a, const std::string& b) {
   return !content || !other || *content == *other;
 }
 
+// A sidecar's bos or eos.
+std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {
+  const Json id = sidecar.is_null() ? Json() : integer_of(sidecar, name);
+  if (id.is_null()) return std::nullopt;
+  constexpr int32_t kLargest = std::numeric_limits<int32_t>::max();
+  CHECK_INPUT(id >= 0 && id <= kLargest, "{} has {} {}, expected null or an id from 0 to {}", path, name, id.dump(),
+              kLargest);
+  return id.get<int32_t>();
+}
+
+// What a token file's sidecar names.
+struct NamedTokens {
+  std::string path;  // of the sidecar
+  bool has_sidecar = false;
+  std::optional<int32_t> bos, eos;
+
+  std::string describe(const char* name, const std::optional<int32_t>& id) const {
+    if (id) return fmt::format("{} has {} {}", path, name, *id);
+    return has_sidecar ? fmt::format("{} has no {}", path, name) : fmt::format("there is no {}", path);
+  }
+};
+
+NamedTokens named_tokens(const std::string& token_file) {
+  const std::string path = sidecar_path(token_file);
+  const Json sidecar = read_sidecar(path);
+  if (sidecar.is_null()) (void)count_tokens(token_file);  // refuses a missing file, of which nothing is known
+  return {path, !sidecar.is_null(), document_token(path, sidecar, "bos"), document_token(path, sidecar, "eos")};
+}
+
+void check_same_token(const char* name, const NamedTokens& a, const std::optional<int32_t>& id_of_a,
+                      const NamedTokens& b, const std::optional<int32_t>& id_of_b) {
+  CHECK_INPUT(id_of_a == id_of_b,
+              "{}, but {}, expected the same in all sidecars where data.{}_id is auto; set it to the id that all these "
+              "files mean, or to null for none",
+              a.describe(name, id_of_a), b.describe(name, id_of_b), name);
+}
+
 }  // namespace
+
+void find_document_tokens(DataConfig& config, const std::vector<std::string>& token_files) {
+  std::optional<NamedTokens> first;
+  for (const std::string& file : token_files) {
+    if (!config.bos_auto && !config.eos_auto) return;
+    const NamedTokens named = named_tokens(file);
+    if (!first) first = named;
+    if (config.bos_auto) check_same_token("bos", *first, first->bos, named, named.bos);
+    if (config.eos_auto) check_same_token("eos", *first, first->eos, named, named.eos);
+  }
+  if (config.bos_auto && first) config.bos_id = first->bos;
+  if (config.eos_auto && first) config.eos_id = first->eos;
+  config.bos_auto = config.eos_auto = false;
+}
 
 void SidecarCheck::check_tokenizer(const std::string& path, const Json& tokenizer) {
   if (!tokenizer.is_string() || same_tokenizers_.contains(tokenizer)) return;
@@ -71,8 +130,8 @@ void SidecarCheck::check_tokenizer(const std::string& path, const Json& tokenize
 }
 
 void SidecarCheck::check(const std::string& token_file) {
-  const std::string path = token_file_prefix(token_file) + ".json";
-  const Json sidecar = read_sidecar(path);
+  const std::string path = sidecar_path(token_file);
+  const Json sidecar = read_sidecar_if_possible(path);
   if (sidecar.is_null()) return;
   check_tokenizer(path, sidecar.value("tokenizer", Json()));
   const Json vocab_size = integer_of(sidecar, "vocab_size");

@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "data/config.h"
 
@@ -32,5 +33,11 @@ class SidecarCheck {
   int64_t vocab_size_;
   std::set<std::string> same_tokenizers_;  // those compared already
 };
+
+// Finds the ids that `config` leaves to the token files (bos_auto, eos_auto): those that the sidecars of all
+// `token_files` name, none where no sidecar names one. UnreadableFile when a token file is missing; InputError naming
+// two files that name different ids, a file that names one and a file that names none included, or a sidecar that is
+// not JSON.
+void find_document_tokens(DataConfig& config, const std::vector<std::string>& token_files);
 
 }  // namespace octavo

@@ -96,6 +96,7 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
   Config config;
   config.source = source;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
+  config.data.bos_auto = config.data.eos_auto = true;
   const KnownNames names = known_names();
   check_sections(tree, names.sections);
   for (const ConfigKey& key : config_keys()) {

@@ -33,7 +33,6 @@ constexpr int64_t kMaxReaderThreads = 256;
 Flag rule_of(const bool&) { return {}; }
 Text rule_of(const std::string&) { return {}; }
 Seed rule_of(const uint64_t&) { return {}; }
-OptionalInteger<int32_t> rule_of(const std::optional<int32_t>&) { return kOptionalToken; }
 
 // `get` returns what the rule reads and writes of a Config, const where that is.
 template <typename Get, typename Rule>
@@ -81,6 +80,23 @@ struct ComputeRule : OneOf<DType> {
   }
   OrderedJson write(const Config& config) const {
     return config.compute_given ? OneOf::write(config.precision.compute) : OrderedJson(nullptr);
+  }
+};
+
+// `auto` for the id that the token files' sidecars name, an id, or empty for none.
+struct DocumentTokenRule {
+  std::optional<int32_t> DataConfig::*id;
+  bool DataConfig::*is_auto;
+
+  std::string expected() const { return "auto, null or " + kOptionalToken.expected(); }
+  bool read(const ConfigNode& found, DataConfig& data) const {
+    data.*is_auto = found.kind == ConfigNode::Kind::kScalar && found.text == "auto";
+    if (!(data.*is_auto)) return kOptionalToken.read(found, data.*id);
+    (data.*id).reset();
+    return true;
+  }
+  OrderedJson write(const DataConfig& data) const {
+    return data.*is_auto ? OrderedJson("auto") : kOptionalToken.write(data.*id);
   }
 };
 
@@ -190,8 +206,11 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, of which windows spread over each are taken, always the same; each has a loss of its own.").item_keys = kDatasetKeys;
   data.add("seq_len", &Data::seq_len, Integers{1, kMaxSeqLen}, "tokens", "Tokens that a model sees at once.");
   data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training windows: lcg, a new pseudo-random one every epoch, or none, as in the file.");
-  data.add("bos_id", &Data::bos_id, "token", "Token put before every document; empty for none.");
-  data.add("eos_id", &Data::eos_id, "token", "Token put after every document; empty for none.");
+  const auto whole = [](auto& config) -> auto& { return config.data; };
+  keys.push_back(make_key("data.bos_id", whole, DocumentTokenRule{&Data::bos_id, &Data::bos_auto}, "token", "Token put before every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
+  keys.back().fallback = "auto";
+  keys.push_back(make_key("data.eos_id", whole, DocumentTokenRule{&Data::eos_id, &Data::eos_auto}, "token", "Token put after every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
+  keys.back().fallback = "auto";
   data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document, and the first token of a document is no target.");
   data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.");
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.");

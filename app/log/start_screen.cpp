@@ -78,6 +78,12 @@ std::vector<std::string> data_texts(std::vector<DatasetUse> datasets) {
   return texts;
 }
 
+std::string documents_text(const DataConfig& data) {
+  if (!data.bos_id && !data.eos_id) return "documents: no separators inserted";
+  const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
+  return fmt::format("documents: bos {}, eos {}", text(data.bos_id), text(data.eos_id));
+}
+
 std::string validation_text(const StartFacts& facts) {
   const ValidationConfig& validation = facts.config.validation;
   if (facts.validation.empty()) return "none";
@@ -185,6 +191,7 @@ std::string start_title(const std::string& config_path) {
 std::vector<std::string> start_screen(const StartFacts& facts) {
   const Config& config = facts.config;
   std::vector<std::string> data = data_texts(facts.datasets);
+  data.push_back(documents_text(config.data));
   if (config.data.resume_from_sample == facts.next_sample) {
     data.push_back(fmt::format("data.resume_from_sample: the data goes on at sample {}", facts.next_sample));
   }

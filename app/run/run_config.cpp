@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "app/process/same_files.h"
+#include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
 #include "app/run/weights.h"
 #include "core/error.h"
@@ -42,6 +43,26 @@ void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpos
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 
+// Rank 0 looks at the token files, and every rank takes what it finds.
+void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
+  if (purpose == Purpose::kSynthetic) return;
+  nlohmann::json data;
+  std::string note;
+  group.agree_on_files("looking for the bos and eos of the token files", [&] {
+    if (!group.is_root()) return;
+    note = resolve_document_tokens(config, purpose);
+    data = to_json(config).at("data");
+  });
+  if (!note.empty()) log_line(LogLevel::kWarning, note);
+  data = nlohmann::json::parse(group.broadcast(data.dump()));
+  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
+    is_auto = false;
+    id = data.at(key).is_null() ? std::nullopt : std::optional(data.at(key).get<int32_t>());
+  };
+  take("bos_id", config.data.bos_auto, config.data.bos_id);
+  take("eos_id", config.data.eos_auto, config.data.eos_id);
+}
+
 }  // namespace
 
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
@@ -64,6 +85,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
     validate(config, group.size(), purpose);
   });
+  resolve_document_tokens(config, group, purpose);
   return config;
 }
 

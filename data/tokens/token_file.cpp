@@ -97,12 +97,12 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 
 namespace {
 
-// InputError where there is neither a Megatron dataset nor a shard.
+// UnreadableFile where there is neither a Megatron dataset nor a shard.
 bool is_megatron(const std::string& prefix) {
   CHECK_INPUT(!prefix.empty(), "the path of a token file is empty");
   if (path_exists(prefix + ".idx")) return true;
-  CHECK_INPUT(path_exists(prefix + ".bin"), "{}.idx: no such token file (a Megatron dataset is {}.bin and {}.idx)",
-              prefix, prefix, prefix);
+  CHECK_AS(UnreadableFile, path_exists(prefix + ".bin"),
+           "{}.idx: no such token file (a Megatron dataset is {}.bin and {}.idx)", prefix, prefix, prefix);
   return false;
 }
 

@@ -180,6 +180,7 @@ TEST_F(ConfigTest, DefaultsAreTheDesigns) {
   EXPECT_FALSE(config.data.resume_from_sample.has_value());
   EXPECT_EQ(config.data.seed, 1234u);
   EXPECT_FALSE(config.data.bos_id.has_value());
+  EXPECT_TRUE(config.data.bos_auto && config.data.eos_auto);
   EXPECT_EQ(config.training.steps, 2000);
   EXPECT_EQ(config.training.global_batch_size, 128);
   EXPECT_EQ(config.training.seed, 42u);
@@ -202,6 +203,15 @@ TEST_F(ConfigTest, CheckpointsAreInTheRunFolderUnlessTheConfigNamesAnotherDirect
   EXPECT_EQ(load("device: cpu\n", {"logging.dir=runs/s2"}).checkpoint.dir, "runs/s2/checkpoints");
   EXPECT_EQ(load("logging: {dir: a}\ncheckpoint: {dir: b}\n").checkpoint.dir, "b");
   EXPECT_EQ(load(to_yaml(load("device: cpu\n"))).checkpoint.dir, "runs/small/checkpoints");
+}
+
+TEST_F(ConfigTest, DocumentTokensAreAutoAnIdOrNone) {
+  for (const auto& [value, written] : {std::pair("auto", "\"auto\""), {"null", "null"}, {"", "null"}, {"7", "7"}}) {
+    const Config config = load("data: {eos_id: 5}\n", {fmt::format("data.eos_id={}", value)});
+    EXPECT_EQ(config.data.eos_auto, std::string_view(value) == "auto");
+    EXPECT_EQ(to_json(config).at("data").at("eos_id").dump(), written);
+  }
+  expect_error("data: {bos_id: none}\n", {"data.bos_id is 'none'", "expected auto, null or an integer from 0"});
 }
 
 TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {

@@ -2,7 +2,7 @@
 
 import json
 
-from support import DONE, write_megatron
+from support import ALLOW_SCHEDULE, DONE, write_megatron
 from training_test import Corpus
 
 
@@ -20,6 +20,28 @@ class DatasetsTest(Corpus):
             for line in (("train", config, "checkpoint.resume=never"), ("evaluate", config), ("bench", config, "--data")):
                 self.refused(*line, mentions=["letters.json", *mentions])
         self.refused("train", config, "checkpoint.resume=never", ranks=2, mentions=["letters.json"])
+
+    def test_bos_and_eos_come_from_the_sidecars(self):
+        sidecar = self.dir / "letters.json"
+        sidecar.write_text(json.dumps({"tokenizer": "byte", "vocab_size": 272, "bos": 256, "eos": 257}))
+        letters = write_megatron(self.dir / "letters", [[97 + i % 20 for i in range(50)]] * 9)
+        config = self.config(letters, data={"bos_id": "auto", "eos_id": "auto"}, training={"steps": 2})
+        self.assertRegex(self.run_octavo("config", config).out, "bos_id: 256\n  eos_id: 257\n")
+        explicit = self.run_octavo("inspect", config, "data.bos_id=256", "data.eos_id=257", "--samples", "0:9").out
+        self.assertEqual(self.run_octavo("inspect", config, "--samples", "0:9").out, explicit)
+        self.assertIn("documents: bos 256, eos 257\n", self.train(config, "checkpoint.dir=both").out)
+        # A run that was trained without them keeps that.
+        result = self.train(config, "data.bos_id=null", "data.eos_id=null")
+        self.assertIn("documents: no separators inserted\n", result.out)
+        result = self.run_octavo("train", config, "training.steps=3", ALLOW_SCHEDULE, ranks=2)
+        self.assertIn("documents: no separators inserted\n", result.out)
+        self.assertIn("the run keeps bos none and eos none", result.out + result.err)
+        for number, ids in (("both/step_00000002", [256, 257]), ("checkpoints/step_00000003", [None, None])):
+            loader = json.loads((self.dir / number / "manifest.json").read_text())["meta"]["loader"]
+            self.assertEqual([loader["bos_id"], loader["eos_id"]], ids)
+        plain = write_megatron(self.dir / "plain", [[97] * 99])
+        self.refused("train", config, f"data.train=[letters, {plain}]", "checkpoint.resume=never", ranks=2,
+                     mentions=["letters.json has bos 256", "plain.json"])
 
     def two(self, **data):
         letters = write_megatron(self.dir / "letters", [[97 + (i * 7) % 20 for i in range(900)]])

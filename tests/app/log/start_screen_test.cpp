@@ -88,7 +88,8 @@ TEST_F(StartScreenTest, OfANewRun) {
        {"  model       808K parameters: 4 layers, hidden 128, MLP 352, 2 heads of 64 (1 kv), vocabulary 272\n",
         "  weights     random, seed 42\n",
         "  data        text             683,000 tokens  weight  75.0%  epochs 0.000 to 0.250\n"
-        "              a_longer_name  1,025,997 tokens  weight  25.0%  epochs 0.000 to 1.500\n",
+        "              a_longer_name  1,025,997 tokens  weight  25.0%  epochs 0.000 to 1.500\n"
+        "              documents: no separators inserted\n",
         "  validation  none\n", "  steps       1 to 900, each 8 x 256 = 2,048 tokens: 1,843,200 tokens\n",
         "200 steps of warm-up to 0.0003, 3e-05 at step 900; weight decay 0.1", "; 2 micro-batches of 4\n",
         "  memory      3.00 GiB a rank planned, of 16.0; 1.0 stay free; activation checkpointing: ",
@@ -111,6 +112,13 @@ TEST_F(StartScreenTest, OfCheckpointsThatAreKept) {
   expect_part(screen(facts()), "at the end; the last 3 are kept\n");
   config_.checkpoint.keep = 0;
   expect_part(screen(facts()), "at the end; all are kept\n");
+}
+
+TEST_F(StartScreenTest, OfTheTokensAroundDocuments) {
+  config_.data.eos_id = 1;
+  expect_part(screen(facts()), "  documents: bos none, eos 1\n");
+  config_.data.bos_id = 0;
+  expect_part(screen(facts()), "  documents: bos 0, eos 1\n");
 }
 
 TEST_F(StartScreenTest, OfManyLongNames) {
