@@ -1,6 +1,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/commands.h"
 #include "app/config/config_check.h"
@@ -18,6 +19,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "data/overlap.h"
 
 namespace octavo {
 
@@ -153,6 +155,18 @@ class Stages {
   std::optional<Goodput> goodput_;
 };
 
+// No stage may train on what is held out.
+void check_overlap_of_stages(const Config& config, ProcessGroup& group) {
+  if (config.data.allow_overlap) return;
+  group.agree_on_files("looking for training data that is held out", [&] {
+    if (!group.is_root()) return;
+    std::vector<DatasetSource> train;
+    for (const Config& stage : stage_configs(config))
+      train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
+    check_overlap(train, config.data.validation);
+  });
+}
+
 }  // namespace
 
 int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
@@ -165,6 +179,7 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   if (group.is_root()) log_info("{}", start_title(arguments.path));
   const Trainer::Outcome outcome = [&] {
     try {
+      check_overlap_of_stages(config, group);
       for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
       check_same_data("data.validation", config.data.validation, group);
       timer.mark("data");

@@ -72,6 +72,7 @@ struct DataConfig {
   // Whether attention stays within documents, and the loss leaves out targets of the next one.
   bool document_mask = false;
   OnMaxEpochs on_max_epochs = OnMaxEpochs::kWarn;
+  bool allow_overlap = false;                      // between train and validation (data/overlap.h)
   std::vector<SampleRange> skip = {};              // that training passes over
   std::optional<int64_t> resume_from_sample = {};  // where the data goes on, whatever a checkpoint says
   int64_t reader_threads = 4;                      // that read samples ahead

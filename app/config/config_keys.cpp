@@ -213,6 +213,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   keys.back().fallback = "auto";
   data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document, and the first token of a document is no target.");
   data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.");
+  data.add("allow_overlap", &Data::allow_overlap, "", "Whether data.train and data.validation may have a file or its content in common, and a dataset may have a file twice; otherwise such a run is refused.");
   data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.");
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.");
   data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Threads of a rank that read samples ahead.");

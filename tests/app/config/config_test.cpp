@@ -35,6 +35,7 @@ data:
   eos_id: 2
   document_mask: true
   on_max_epochs: error
+  allow_overlap: true
   skip: [[3, 9], [20, 21]]
   resume_from_sample: 77
   reader_threads: 3

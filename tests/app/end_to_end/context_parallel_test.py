@@ -40,7 +40,7 @@ class ContextParallelTest(Meshes):
         self.assert_same_run(self.run_mesh(*keys, CONTEXT_2, "parallel.tensor_parallel=2", ranks=4, steps=4), one)
 
     def test_validation_and_evaluation(self):
-        sections = {"data": {"validation": [{"path": str(self.corpus)}], "seq_len": 48}, "model": self.MODEL,
+        sections = {"data": {"validation": [{"path": str(self.corpus)}], "allow_overlap": True, "seq_len": 48}, "model": self.MODEL,
                     "validation": {"every": 2, "batches": 2}, "training": {"steps": 2}}
         config = self.config(self.corpus, **sections)
         losses = []

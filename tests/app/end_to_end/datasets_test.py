@@ -43,6 +43,15 @@ class DatasetsTest(Corpus):
         self.refused("train", config, f"data.train=[letters, {plain}]", "checkpoint.resume=never", ranks=2,
                      mentions=["letters.json has bos 256", "plain.json"])
 
+    def test_held_out_data_is_not_trained_on(self):
+        write_megatron(self.dir / "corpus/train", [[97] * 99])
+        held_out = write_megatron(self.dir / "corpus/held_out", [[98] * 99])
+        config = self.config(self.dir / "corpus", data={"validation": [{"path": held_out}]}, training={"steps": 1})
+        stages = "stages=[{steps: 1, data: {train: [corpus/train]}}, {steps: 1, data: {train: [corpus]}}]"
+        for changes in ([], ["data.train=[corpus/train]", "training.steps=2", stages]):
+            self.refused("train", config, *changes, mentions=["corpus/held_out.bin of data.train", "are the same file"])
+        self.train(config, "data.allow_overlap=true")
+
     def two(self, **data):
         letters = write_megatron(self.dir / "letters", [[97 + (i * 7) % 20 for i in range(900)]])
         return self.config(
@@ -50,6 +59,7 @@ class DatasetsTest(Corpus):
             data={
                 "train": [{"path": self.corpus, "name": "text", "weight": 3}, {"path": letters, "weight": 1}],
                 "validation": [{"path": self.held_out, "name": "held out"}, {"path": letters, "weight": 3}],
+                "allow_overlap": True,
             } | data,
             validation={"every": 3, "batches": 1},
         )

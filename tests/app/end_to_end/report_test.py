@@ -82,7 +82,7 @@ class ReportTest(Scratch):
         other = write_megatron(self.dir / "corpus" / "more", text_documents(20, 300, seed=3))
         for name, lr in (("one", 3e-3), ("two", 6e-3)):
             config = self.config(tokens, f"{name}.yaml", optimizer={"lr": lr}, logging={"dir": f"runs/{name}"}, checkpoint={"dir": f"{name}_checkpoints", "every": 4},
-                                 data={"train": [{"path": tokens, "name": "words"}, {"path": other, "name": "more <words>"}], "validation": [{"path": tokens}]},
+                                 data={"train": [{"path": tokens, "name": "words"}, {"path": other, "name": "more <words>"}], "validation": [{"path": tokens}], "allow_overlap": True},
                                  validation={"every": 3, "batches": 1}, precision={"linear": "fp8_tensorwise"}, training={"steps": 8})
             self.run_octavo("train", config, "logging.fp8_stats_every=2")
         self.run_octavo("train", config, "training.steps=12", "logging.fp8_stats_every=2", "checkpoint.allow_changes=[schedule]")  # goes on

@@ -453,7 +453,7 @@ class AverageTest(Resuming):
 
     def test_follows_the_weights_on_any_mesh(self):
         config = self.config(self.corpus, training={"steps": 4, "micro_batch_size": 2}, optimizer={"warmup_steps": 1, "schedule": "constant", "ema_decay": self.DECAY},
-                             validation={"every": 0, "batches": 1}, data={"validation": [{"path": self.corpus}]})
+                             validation={"every": 0, "batches": 1}, data={"validation": [{"path": self.corpus}], "allow_overlap": True})
         self.train(config, "optimizer.ema_decay=0", "training.steps=1")
         resumed = self.train(config, "checkpoint.every=1", "checkpoint.keep=0", "training.steps=3", ranks=2)
         self.assertIn("step_00000001 has no average of the weights, so it begins with these", resumed.out)

@@ -19,7 +19,7 @@ class SameFilesTest(Corpus):
         self.a.mkdir()
         for suffix in (".bin", ".idx"):
             shutil.copy(self.corpus + suffix, self.a / f"corpus{suffix}")
-        self.path = self.config("corpus", data={"validation": [{"path": "corpus"}]}, training={"steps": 4},
+        self.path = self.config("corpus", data={"validation": [{"path": "corpus"}], "allow_overlap": True}, training={"steps": 4},
                                 checkpoint={"every": 2, "keep": 0}, optimizer={"schedule": "constant"})
 
     def apart(self, command, *arguments, code):

@@ -52,7 +52,7 @@ class TensorParallelTest(Meshes):
         self.assert_same_run(self.run_mesh("parallel.tensor_parallel=2", ranks=4, **sections), one)
 
     def test_validation_and_evaluation(self):
-        sections = {"data": {"validation": [{"path": str(self.corpus)}]}, "validation": {"every": 2, "batches": 2},
+        sections = {"data": {"validation": [{"path": str(self.corpus)}], "allow_overlap": True}, "validation": {"every": 2, "batches": 2},
                     "training": {"steps": 2}, "model": self.MODEL}
         config = self.config(self.corpus, **sections)
         losses = []

@@ -78,7 +78,7 @@ class TerminalTest(Scratch):
         return lines, progress
 
     def test_progress(self):
-        config = self.config(self.corpus, data={"validation": [{"path": self.corpus}]}, training={"steps": 30},
+        config = self.config(self.corpus, data={"validation": [{"path": self.corpus}], "allow_overlap": True}, training={"steps": 30},
                              validation={"every": 10, "batches": 1}, logging={"every": 5})
         for columns, longest in ((200, 100), (60, 59)):
             with self.subTest(columns=columns):
