@@ -11,6 +11,7 @@
 #include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
 #include "app/memory/mesh_choice.h"
+#include "app/run/step_trace.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
@@ -110,7 +111,7 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
   group.agree_on_files("opening the trace", [&] {
     if (group.is_root() && !arguments.trace.empty())
-      OutputFile(arguments.trace);  // a place that is none, before all else
+      OutputFile(arguments.trace, kStepTraceFile);  // before all else, refuses a place that cannot be written
   });
   Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
   const std::unique_ptr<GpuCounters> counters = counters_of(arguments, runtime);

@@ -69,7 +69,7 @@ DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& gro
   std::optional<OutputFile> file;
   group.agree([&] {
     check_disk(arguments.disk);
-    if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save);
+    if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save, kMachineFile);
   });
   DoctorReport report;
   report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = ""}, group);

@@ -163,7 +163,7 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
                          .mesh = plan.mesh,
                          .sharding = plan.memory.sharding,
                          .checkpointing = plan.memory.checkpointing};
-  write_output_file(path, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
+  write_output_file(path, kMemoryPage, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
 }
 
 int plan(const PlanArguments& arguments, ProcessGroup& group) {
@@ -184,6 +184,7 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
     }
     return kExitDone;
   }
+  if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
   Config config = load_planned_config(arguments.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   if (config.parallel.leaves_copies()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;

@@ -8,7 +8,7 @@
 namespace octavo {
 
 int report_command(const ReportArguments& arguments) {
-  OutputFile file(arguments.output);
+  OutputFile file(arguments.output, kReportPage);
   std::vector<RunRecords> runs;
   runs.reserve(arguments.runs.size());
   for (const std::string& dir : arguments.runs) runs.push_back(read_run(dir));

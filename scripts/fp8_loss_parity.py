@@ -13,10 +13,13 @@ import statistics
 import sys
 from pathlib import Path
 
-from plot_metrics import last_validation_loss, read_metrics
+from plot_metrics import PICTURE_MARK, check_output, last_validation_loss, read_metrics, write_picture
 
 # Largest difference to bfloat16, in percent, that a recipe may have.
 TARGETS = {"fp8_tensorwise": 0.5, "fp8_delayed": 0.5, "fp8_rowwise": 0.3, "fp8_blockwise": 0.3}
+
+
+CSV_BEGIN = "step,"  # the first column of every CSV that this script writes
 
 
 def losses_by_step(metrics):
@@ -58,7 +61,7 @@ def write_csv(runs, path, every):
     steps = sorted(set().union(*columns))
     with open(path, "w", newline="", encoding="utf-8") as output:
         writer = csv.writer(output, lineterminator="\n")
-        writer.writerow(["step"] + [name for name, _ in runs])
+        writer.writerow([CSV_BEGIN.rstrip(",")] + [name for name, _ in runs])
         for step in steps:
             if step % every == 0:
                 writer.writerow([step] + [f"{column[step]:.5f}" if step in column else "" for column in columns])
@@ -100,7 +103,7 @@ def draw(runs, path, window):
         axes.grid(alpha=0.3)
         axes.legend()
     figure.tight_layout()
-    figure.savefig(path)
+    write_picture(figure, path)
 
 
 def main():
@@ -112,6 +115,9 @@ def main():
     parser.add_argument("--png", type=Path, help="figure to write")
     parser.add_argument("--window", type=int, default=50, help="steps that a point of the figure averages")
     arguments = parser.parse_args()
+    for path, mark in ((arguments.csv, CSV_BEGIN), (arguments.png, PICTURE_MARK)):
+        if path:
+            check_output(parser, path, mark)
 
     runs = [(path.parent.name, read_metrics(path)) for path in arguments.metrics]
     lengths = {metrics[-1]["step"] if metrics else 0 for _, metrics in runs}

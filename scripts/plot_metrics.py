@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+PICTURE_MARK = "octavo: curves of metrics.jsonl"  # the title of every picture, by which a later call knows that it may replace it
 DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/run/metrics_course.h
 
 
@@ -48,6 +49,22 @@ def last_training_loss(metrics):
     return sum(last) / len(last) if last else None
 
 
+def check_output(parser, path, mark):
+    """Refuses a path where there is anything but a file that has `mark`, which this script wrote, or an empty file."""
+    there = path.is_symlink() or path.exists()
+    own = there and path.is_file() and not path.is_symlink() and (path.stat().st_size == 0 or mark.encode() in path.read_bytes())
+    if there and not own:
+        parser.exit(2, f"{path}: was not written by this script, so it is not replaced; expected another name\n")
+    if not path.parent.is_dir():
+        parser.exit(2, f"{path}: {path.parent} is not a directory, expected an existing one\n")
+
+
+def write_picture(figure, path):
+    temporary = path.with_name(f"{path.name}.tmp")
+    figure.savefig(temporary, format=path.suffix[1:] or "png", metadata={"Title": PICTURE_MARK})
+    temporary.replace(path)
+
+
 def draw(runs, output, bigram_entropy):
     import matplotlib
 
@@ -72,7 +89,7 @@ def draw(runs, output, bigram_entropy):
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
-    figure.savefig(output)
+    write_picture(figure, output)
 
 
 def main():
@@ -96,6 +113,7 @@ def main():
         return
     if arguments.output is None:
         parser.error("--output is missing")
+    check_output(parser, arguments.output, PICTURE_MARK)
     draw(runs, arguments.output, arguments.bigram_entropy)
     print(f"drew {arguments.output}")
 

@@ -13,8 +13,11 @@
 #include "app/log/append_file.h"
 #include "app/log/tensorboard.h"
 #include "app/run/fp8_report.h"
+#include "core/files/output_file.h"
 
 namespace octavo {
+
+inline constexpr OutputKind kPrometheusFile{"a file of logging.prometheus", "# TYPE octavo_"};
 
 // Numbers of datasets by their names.
 using NumbersByName = std::vector<std::pair<std::string, double>>;

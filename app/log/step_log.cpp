@@ -44,6 +44,7 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
   if (runtime.stream().is_cuda()) gpu_bytes_ = gpu_info(runtime.gpu()).total_bytes;
   if (!writes) return;
   metrics_.emplace(config.logging.dir, config.logging.tensorboard, resumes_after);
+  if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const int64_t step = resumes_after.value_or(0);
   metrics_->write_text("config", step, "```yaml\n" + to_yaml(config) + "```\n");
   metrics_->write_text("events/start", step, fmt::format("behind step {}, on {}", step, runtime.describe()));
@@ -141,7 +142,8 @@ void StepLog::report(const FinishedStep& step, StepContext context) {
   queue_.post([this, m] { write(m); });
   if (!config_.logging.prometheus.empty()) {
     post([this, m] {
-      write_output_file(config_.logging.prometheus, prometheus_text(m, config_.logging.dir, std::time(nullptr)));
+      write_output_file(config_.logging.prometheus, kPrometheusFile,
+                        prometheus_text(m, config_.logging.dir, std::time(nullptr)));
     });
   }
   if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);

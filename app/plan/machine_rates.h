@@ -19,7 +19,11 @@
 #include <string>
 #include <vector>
 
+#include "core/files/output_file.h"
+
 namespace octavo {
+
+inline constexpr OutputKind kMachineFile{"a machine file of octavo doctor", R"("format": "octavo machine")"};
 
 // d [m, n] = a b^T over k.
 struct ProductSize {

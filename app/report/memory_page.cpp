@@ -342,7 +342,7 @@ std::string memory_page(const Plan& plan, const StepTimeline& timeline) {
       timeline.left_out > 0 ? fmt::format("{} micro-batches like the second are left out.", timeline.left_out) : "");
   body += "<figure class=\"chart wide\">\n" + legend() + Picture(plan, timeline).svg() + "</figure>\n" +
           items_table(memory);
-  return html_page(name + " - memory", body, "");
+  return html_page(name + " - octavo plan", body, "");
 }
 
 }  // namespace octavo

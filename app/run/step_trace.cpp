@@ -146,7 +146,7 @@ void StepTrace::write(const std::string& path, const std::string& about) {
                                    nlohmann::json(about).dump());
     for (std::string& lines : of_ranks) text += std::exchange(lines, {});
     text.replace(text.size() - 2, 2, "\n]}\n");  // the last comma
-    write_output_file(path, text);
+    write_output_file(path, kStepTraceFile, text);
   });
 }
 

@@ -16,9 +16,12 @@
 #include <vector>
 
 #include "app/run/training_state.h"
+#include "core/files/output_file.h"
 #include "core/profiler.h"
 
 namespace octavo {
+
+inline constexpr OutputKind kStepTraceFile{"a trace of an Octavo step", R"("otherData":{"octavo":)"};
 
 class StepTrace {
  public:

@@ -1,7 +1,9 @@
 #include "core/files/output_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -9,10 +11,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 
 namespace {
+
+constexpr int64_t kMarkedBytes = int64_t{64} << 10;  // of a file's beginning, which has its mark
 
 // Renaming would put a file in the place of a device, or of /dev/stdout, and fails in that of a directory.
 void check_place(const std::string& path) {
@@ -26,16 +31,50 @@ void check_place(const std::string& path) {
               "{}: is no file on disk, expected one or a new name", path);
 }
 
+std::string beginning_of(const std::string& path) {
+  const InputFile file(path);
+  std::string text(static_cast<size_t>(std::min(file.size_bytes(), kMarkedBytes)), '\0');
+  const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
+  CHECK_INPUT(bytes >= 0, "{}: cannot be read: {}", path, std::strerror(errno));
+  text.resize(static_cast<size_t>(bytes));
+  return text;
+}
+
+// Null, and errno, where the file cannot be created.
+std::FILE* create_file(const std::string& path) {
+  ::unlink(path.c_str());
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return nullptr;
+  std::FILE* file = ::fdopen(descriptor, "wb");
+  if (file == nullptr) ::close(descriptor);
+  return file;
+}
+
 }  // namespace
+
+void check_output(const std::string& path, const OutputKind& kind) {
+  check_place(path);
+  std::error_code error;
+  const std::filesystem::file_status there = std::filesystem::symlink_status(path, error);
+  if (!std::filesystem::status_known(there) || !std::filesystem::exists(there)) return;
+  CHECK_INPUT(!std::filesystem::is_symlink(there), "{}: is a symbolic link, expected {} or a new name", path,
+              kind.name);
+  const std::string beginning = beginning_of(path);
+  CHECK_INPUT(beginning.empty() || beginning.find(kind.mark) != std::string::npos,
+              "{}: is not {}, so it is not replaced; expected such a file or a new name", path, kind.name);
+}
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
   check_place(path_);
-  file_.reset(std::fopen(temporary_.c_str(), "wb"));
+  file_.reset(create_file(temporary_));
   const int error = errno;
   CHECK(file_ != nullptr || (error != ENOSPC && error != EDQUOT), "{}: cannot be created: {}", temporary_,
         std::strerror(error));
   CHECK_INPUT(file_ != nullptr, "{}: cannot be created: {}", temporary_, std::strerror(error));
 }
+
+OutputFile::OutputFile(const std::string& path, const OutputKind& kind)
+    : OutputFile((check_output(path, kind), path)) {}
 
 OutputFile::~OutputFile() {
   file_.reset();
@@ -69,6 +108,11 @@ void write_output_file(const std::string& path, std::string_view content) {
   file.write(content);
   file.finish();
   file.rename();
+}
+
+void write_output_file(const std::string& path, const OutputKind& kind, std::string_view content) {
+  check_output(path, kind);
+  write_output_file(path, content);
 }
 
 }  // namespace octavo

@@ -11,12 +11,25 @@
 
 namespace octavo {
 
+// A kind of file that a command writes where its user says, and the content by which the command recognizes one that it
+// wrote earlier. Nothing else at such a path is replaced.
+struct OutputKind {
+  const char* name;  // in messages: "a page of octavo report"
+  const char* mark;  // text in the first 64 KiB of each file of this kind and of no other file
+};
+
+// InputError unless there is nothing at `path`, an empty file or a file of this kind. A symbolic link is refused too.
+void check_output(const std::string& path, const OutputKind& kind);
+
 // Not movable, used by one thread. Writes to PATH.tmp; the destructor removes that file unless rename() was reached.
 class OutputFile {
  public:
-  // InputError when the file cannot be created (no such directory, no permission) or what is at `path` is no file (a
-  // directory, a device, /dev/stdout), Error when the disk is full.
+  // Replaces any file at `path`. InputError when the file cannot be created (no such directory, no permission) or what
+  // is at `path` is not a file (a directory, a device, /dev/stdout), Error when the disk is full. What an earlier
+  // writer left at PATH.tmp is removed; a link there is not followed.
   explicit OutputFile(std::string path);
+  // Replaces only what check_output allows.
+  OutputFile(const std::string& path, const OutputKind& kind);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -50,5 +63,7 @@ class OutputFile {
 // A whole file of this content, down to the device, replacing an older one; that the rename is there too, the caller
 // sees to (sync_directory). Throws as OutputFile.
 void write_output_file(const std::string& path, std::string_view content);
+// Replaces only what check_output allows.
+void write_output_file(const std::string& path, const OutputKind& kind, std::string_view content);
 
 }  // namespace octavo

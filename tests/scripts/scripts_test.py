@@ -1,5 +1,6 @@
 """Tests of the Python scripts that need nothing but the standard library. Run with python3 -m unittest."""
 
+import argparse
 import base64
 import contextlib
 import functools
@@ -43,6 +44,21 @@ class PlotMetricsTest(ScratchTest):
         with open(path, "a", encoding="utf-8") as file:
             file.write('{"step": 5, "loss": 3.5}\n')  # and another way
         self.assertEqual([(entry["step"], entry["loss"]) for entry in plot_metrics.read_metrics(path)], [(1, 4.0), (4, 3.2), (5, 3.5)])
+
+    def test_an_output_replaces_only_a_picture(self):
+        parser = argparse.ArgumentParser()
+        check = functools.partial(plot_metrics.check_output, parser, mark=plot_metrics.PICTURE_MARK)
+        for name, content in (("empty.png", ""), ("loss.png", f"PNG {plot_metrics.PICTURE_MARK}")):
+            check(Path(self.write(name, content)))
+        check(self.root / "new.png")
+        self.write("metrics.jsonl", "{}")
+        (self.root / "link.png").symlink_to("loss.png")
+        for name in ("metrics.jsonl", "link.png", ".", "no/loss.png"):
+            with self.subTest(name), contextlib.redirect_stderr(io.StringIO()) as message:
+                with self.assertRaises(SystemExit) as refused:
+                    check(self.root / name)
+                self.assertEqual(refused.exception.code, 2)
+                self.assertIn("expected", message.getvalue())
 
     def test_no_validation(self):
         self.assertIsNone(plot_metrics.last_validation_loss([{"step": 1, "loss": 4.0}]))

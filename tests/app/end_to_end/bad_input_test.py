@@ -333,6 +333,17 @@ class BadPlaceTest(BadInput):
                 for line in (("report", "log", "--output", name), ("bench", self.path, "--trace", name)):
                     self.refused(*line, mentions=[f"{name}: {what}, expected"])
                 self.assertEqual(os.lstat(self.dir / name).st_ino, before.st_ino)
+        metrics = (self.dir / "log/metrics.jsonl").read_bytes()
+        for *line, option, kind in (
+            ("report", "log", "--output", "a page of octavo report"),
+            ("plan", ROOT / "configs/llama3_8b_8gpu.yaml", "--gpus", 8, "--html", "a page of octavo plan"),
+            ("bench", self.path, "--trace", "a trace of an Octavo step"),
+            ("doctor", "--save", "a machine file of octavo doctor"),
+        ):
+            self.refused(*line, option, "log/metrics.jsonl", mentions=[f"log/metrics.jsonl: is not {kind}, so it is not replaced"])
+        new_run = ("checkpoint.dir=new", "logging.dir=new")
+        self.refused("train", self.path, *new_run, "logging.prometheus=log/metrics.jsonl", mentions=["log/metrics.jsonl: is not a file of"])
+        self.assertEqual((self.dir / "log/metrics.jsonl").read_bytes(), metrics)
 
     def test_checkpoints_of_another_model(self):
         self.train(self.path)
