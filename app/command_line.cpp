@@ -209,8 +209,9 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
 }
 
 void add_config_command(CLI::App& app, CommandLine& line) {
-  auto* config = app.add_subcommand("config", "every key of a config, or all values of one with its defaults, as YAML");
-  auto* path = config->add_option("config", line.keys.config.path, "CONFIG.yaml");
+  auto* config = app.add_subcommand(
+      "config", "every key of a config, the keys that match a word, or all values of a config file, as YAML");
+  auto* path = config->add_option("config", line.keys.config.path, "CONFIG.yaml, or a WORD to look for in the keys");
   add_overrides(config, line.keys.config.overrides, "section.key=value, in place of the file's");
   config->add_flag("--markdown", line.keys.markdown, "the keys as docs/config.md")->excludes(path);
   add_example(config, "octavo config configs/quickstart.yaml training.steps=100");
@@ -277,10 +278,9 @@ void refuse_empty_texts(CLI::App& app) {
   }
 }
 
-// For those who install octavo, so that it is not among the commands that --help lists.
 void add_manual_command(CLI::App& app, CommandLine& line) {
   auto* manual = app.add_subcommand("manual", "the manual page, or the completion of command lines in a shell");
-  manual->group("")->require_option(1);
+  manual->require_option(1);
   const auto add = [&](const char* name, std::string (*write)(const CLI::App&), const char* text) {
     const auto print = [&app, write] {
       std::cout << write(app);
@@ -331,6 +331,28 @@ std::string describe_in(const CLI::App& command, const CLI::ParseError& error) {
   return describe_extra(command, extras.front());
 }
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
+// `octavo help COMMAND` prints what `octavo COMMAND --help` prints.
+void add_help_command(CLI::App& app, CommandLine& line) {
+  auto* help = app.add_subcommand("help", "the help of a command");
+  help->add_option("command", line.help_of, "the command")->default_str("");
+  help->callback([&] {
+    line.command = on_root([&] {
+      const std::vector<std::string> names = command_names(app);
+      const bool is_known = std::find(names.begin(), names.end(), line.help_of) != names.end();
+      CHECK_INPUT(line.help_of.empty() || is_known, "{} (see octavo --help)", no_such("command", line.help_of, names));
+      std::cout << (line.help_of.empty() ? app.help() : app.get_subcommand(line.help_of)->help("octavo"));
+      return kExitDone;
+    });
+  });
+}
+
 }  // namespace
 
 std::string describe(const CLI::ParseError& error, const CLI::App& app, const std::string& first_argument) {
@@ -339,9 +361,7 @@ std::string describe(const CLI::ParseError& error, const CLI::App& app, const st
     const CLI::App& command = app.remaining().empty() ? *called.front() : app;
     return fmt::format("{} (see octavo {} --help)", describe_in(command, error), called.front()->get_name());
   }
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); }))
-    names.push_back(command->get_name());
+  const std::vector<std::string> names = command_names(app);
   return (first_argument.empty() ? fmt::format("there is no command, expected {}", fmt::join(names, ", "))
                                  : no_such("command", first_argument, names)) +
          " (see octavo --help)";
@@ -356,6 +376,7 @@ void describe_command_line(CLI::App& app, CommandLine& line) {
   add_config_command(app, line);
   add_file_commands(app, line);
   add_manual_command(app, line);
+  add_help_command(app, line);
   refuse_empty_texts(app);
 }
 

@@ -32,6 +32,7 @@ struct CommandLine {
   PackOptions pack;
   ImportArguments import_hf;
   ExportArguments export_hf;
+  std::string help_of;  // the command to print the help of; empty: octavo itself
   StartupTimer& timer;
   Console& console;
   Command command;

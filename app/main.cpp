@@ -11,6 +11,7 @@
 #include <iostream>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "app/command_line.h"
@@ -41,9 +42,13 @@ class ConsoleSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex>
   Console console_{STDOUT_FILENO};
 };
 
-// Not fmt::print(), which throws where standard error cannot be written.
+// Prints each sentence of the message on a line. std::fputs, unlike fmt::print, does not throw if standard error cannot
+// be written.
 void print_error(const std::string& message) {
-  std::fputs(fmt::format("octavo: {}\n", printable(message)).c_str(), stderr);
+  std::istringstream sentences(message);
+  for (std::string sentence; std::getline(sentences, sentence, kErrorSeparator);) {
+    std::fputs(fmt::format("octavo: {}\n", printable(sentence)).c_str(), stderr);
+  }
 }
 
 // Standard input, output and error that are closed (`>&-`) would be the next files opened, and be written to as such.
@@ -102,6 +107,13 @@ int main(int argc, char** argv) {
   }
   timer.mark("MPI");
   ProcessGroup& group = *connected;
+  if (argc == 1) {  // no command: the help says what there is
+    const auto print = [&](const ProcessGroup& ranks) {
+      if (ranks.is_root()) std::cout << app.help();
+      return static_cast<int>(kExitBadInput);
+    };
+    return run_command(print, group);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

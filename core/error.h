@@ -21,6 +21,9 @@ class InputError : public Error {
   using Error::Error;
 };
 
+// Separates the sentences in the message of an error that stands for several; main() prints each on a line.
+inline constexpr char kErrorSeparator = '\x1e';
+
 }  // namespace octavo
 
 // Throws octavo::Error with a fmt-formatted message when `condition` is false. Always evaluated.

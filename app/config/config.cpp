@@ -6,6 +6,7 @@
 #include "app/config/config_keys.h"
 #include "app/config/config_node.h"
 #include "app/config/config_values.h"
+#include "app/config/error_list.h"
 #include "app/config/unknown_keys.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
@@ -41,11 +42,11 @@ KnownNames known_names() {
   return names;
 }
 
-void check_sections(const ConfigNode& tree, const std::vector<std::string>& sections) {
+void check_sections(const ConfigNode& tree, const std::vector<std::string>& sections, ErrorList& errors) {
   for (const std::string& section : sections) {
     const ConfigNode* node = tree.find_name(section);
-    if (node != nullptr && node->kind != Kind::kMap && node->kind != Kind::kNull)
-      refuse_value(*node, section, "a section of keys");
+    if (node == nullptr || node->kind == Kind::kMap || node->kind == Kind::kNull) continue;
+    errors.collect([&] { refuse_value(*node, section, "a section of keys"); });
   }
 }
 
@@ -83,12 +84,13 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-void refuse_retired_keys(const ConfigNode& tree) {
+void find_retired_keys(const ConfigNode& tree, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
     const ConfigNode* section = tree.find(key.section);
     const ConfigNode* found = section == nullptr ? nullptr : section->find(key.name);
-    CHECK_INPUT(found == nullptr, "{}: {}.{} is a key no more, as {}; leave it out", found->where, key.section,
-                key.name, key.sentence);
+    if (found == nullptr) continue;
+    errors.add(fmt::format("{}: {}.{} is a key no more, as {}; leave it out", found->where, key.section, key.name,
+                           key.sentence));
   }
 }
 
@@ -97,16 +99,21 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
   config.source = source;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
   config.data.bos_auto = config.data.eos_auto = true;
-  const KnownNames names = known_names();
-  check_sections(tree, names.sections);
+  KnownNames names = known_names();
+  ErrorList errors;
+  check_sections(tree, names.sections, errors);
   for (const ConfigKey& key : config_keys()) {
     const ConfigNode* found = tree.find_name(key.name);
-    if (found != nullptr && !key.read(*found, config)) refuse_value(*found, key.name, key.expected);
+    if (found == nullptr) continue;
+    errors.collect([&] {
+      if (!key.read(*found, config)) refuse_value(*found, key.name, key.expected);
+    });
   }
   if (config.checkpoint.dir.empty()) config.checkpoint.dir = default_checkpoint_dir(config);
-  refuse_retired_keys(tree);
-  refuse_unknown_keys(tree, names.all);
-  // After the unknown keys: what is missing is better reported as a key that is misspelt.
+  find_retired_keys(tree, errors);
+  for (const RetiredKey& key : kRetiredKeys) names.all.push_back(fmt::format("{}.{}", key.section, key.name));
+  find_unknown_keys(tree, names.all, errors);
+  errors.raise();  // before keys that are missing are reported, as they may be among those that are misspelt
   derive_heads(config);
   if (!config.preset.empty()) config.model_fields = model_field_names();
   check_dataset_paths(config.data.train, "data.train", source);

@@ -2,9 +2,11 @@
 
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "app/config/config_names.h"
+#include "app/config/error_list.h"
 #include "app/config/stages.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
@@ -228,12 +230,18 @@ void check_datasets(const std::vector<DatasetSource>& sources, const char* key, 
   }
 }
 
+// Reports the errors of the first stage that has any.
 void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
   for (const Config& stage : stage_configs(config)) {
     try {
       validate(stage, ranks, purpose);
     } catch (const InputError& error) {
-      throw InputError(fmt::format("stage {}: {}", stage.stage.number, error.what()));
+      ErrorList errors;
+      std::istringstream sentences(error.what());
+      for (std::string sentence; std::getline(sentences, sentence, kErrorSeparator);) {
+        errors.add(fmt::format("stage {}: {}", stage.stage.number, sentence));
+      }
+      errors.raise();
     }
   }
 }
@@ -245,20 +253,28 @@ void validate(const Config& config, int64_t ranks, Purpose purpose) {
               "logging.trace.step is {}, expected one of the {} steps of training.steps", config.trace.step,
               config.training.steps);
   if (!config.stages.empty() && config.stage.number == 0) return validate_stages(config, ranks, purpose);
-  check_model(config);
-  check_datasets(config.data.train, "data.train", purpose == Purpose::kTrain);
-  check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate);
-  check_schedule(config);
-  check_optimizer(config.optimizer);
-  check_batch(config, ranks);
+  // Each group of checks assumes that the group before it found nothing.
+  ErrorList errors;
+  errors.collect([&] { check_model(config); });
+  errors.collect([&] { check_datasets(config.data.train, "data.train", purpose == Purpose::kTrain); });
+  errors.collect([&] { check_datasets(config.data.validation, "data.validation", purpose == Purpose::kEvaluate); });
+  errors.collect([&] { check_schedule(config); });
+  errors.collect([&] { check_optimizer(config.optimizer); });
+  errors.raise();
   const int64_t unit = piece_unit(config);
-  check_pieces(
-      config, unit,
-      unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
+  errors.collect([&] { check_batch(config, ranks); });
+  errors.collect([&] {
+    check_pieces(
+        config, unit,
+        unit == 1 ? "" : fmt::format(" and {} scales {} tokens at a time", traits(config.precision.linear).name, unit));
+  });
+  errors.raise();
   if (!config.model_complete()) return;
-  check_division(config, ranks);
-  check_linear_shapes(config);
-  check_lm_head_shape(config);
+  errors.collect([&] { check_division(config, ranks); });
+  errors.raise();
+  errors.collect([&] { check_linear_shapes(config); });
+  errors.collect([&] { check_lm_head_shape(config); });
+  errors.raise();
 }
 
 void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision) {

@@ -31,7 +31,7 @@ constexpr int64_t kMaxReaderThreads = 256;
 
 // The rule of a member that its type alone gives.
 Flag rule_of(const bool&) { return {}; }
-Text rule_of(const std::string&) { return {}; }
+PathText rule_of(const std::string&) { return {}; }
 Seed rule_of(const uint64_t&) { return {}; }
 
 // `get` returns what the rule reads and writes of a Config, const where that is.
@@ -194,7 +194,7 @@ void add_model(std::vector<ConfigKey>& keys) {
   keys.push_back(make_key("model.preset", kWhole, PresetRule{}, "", "Shape of a published model, of which the fields below change what they name."));
   add_shape(keys);
   const auto init_from = [](auto& config) -> auto& { return config.init_from; };
-  keys.push_back(make_key("model.init_from", init_from, OptionalText{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
+  keys.push_back(make_key("model.init_from", init_from, OptionalPath{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
 }
 
 const std::vector<std::string> kDatasetKeys{"path", "name", "weight", "max_epochs"};
@@ -322,7 +322,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
-  logging.add("prometheus", &LoggingConfig::prometheus, OptionalText{}, "", "File with the last logged step in Prometheus' text format, replaced at each, for the textfile collector of its node exporter; its name must end in .prom for that.");
+  logging.add("prometheus", &LoggingConfig::prometheus, OptionalPath{}, "", "File with the last logged step in Prometheus' text format, replaced at each, for the textfile collector of its node exporter; its name must end in .prom for that.");
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
   logging.add("links_every", &LoggingConfig::links_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time in collectives, by which slow links between machines are found; 0 for none.");
   logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors; auto for those of a terminal, unless the environment has NO_COLOR.");

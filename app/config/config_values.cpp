@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "core/error.h"
@@ -17,10 +18,30 @@ namespace {
 using Kind = ConfigNode::Kind;
 using OrderedJson = nlohmann::ordered_json;
 
+// "1e3" or "2.5e5" as digits; any other text as it is. Nothing if the number is not whole.
+std::optional<std::string> without_exponent(const std::string& text) {
+  const size_t e = text.find_first_of("eE");
+  if (e == std::string::npos) return text;
+  std::string digits = text.substr(0, e);
+  size_t exponent = 0;
+  const auto [end, error] = std::from_chars(text.data() + e + 1, text.data() + text.size(), exponent);
+  constexpr size_t kLargestExponent = 18;
+  if (error != std::errc() || end != text.data() + text.size() || exponent > kLargestExponent) return std::nullopt;
+  if (const size_t point = digits.find('.'); point != std::string::npos) {
+    const size_t decimals = digits.size() - point - 1;
+    if (decimals == 0 || decimals > exponent) return std::nullopt;
+    digits.erase(point, 1);
+    exponent -= decimals;
+  }
+  return digits + std::string(exponent, '0');
+}
+
 template <typename Integer>
 std::optional<Integer> parse_integer(const ConfigNode& node) {
   if (node.kind != Kind::kScalar || node.is_string) return std::nullopt;
-  const std::string_view text = node.text;
+  const std::optional<std::string> plain = without_exponent(node.text);
+  if (!plain) return std::nullopt;
+  const std::string_view text = *plain;
   const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
   // YAML 1.1 reads 010 as eight and 1.2 as ten, so neither is guessed.
   if (digits.size() > 1 && digits.front() == '0') return std::nullopt;
@@ -147,6 +168,33 @@ bool Text::read(const ConfigNode& node, std::string& value) const {
   return true;
 }
 
+bool PathText::read(const ConfigNode& node, std::string& value) const {
+  return Text::read(node, value) && expand(node, value);
+}
+
+bool PathText::expand(const ConfigNode& node, std::string& path) {
+  const auto variable = [&](const std::string& name) -> std::string {
+    const char* found = std::getenv(name.c_str());
+    CHECK_INPUT(found != nullptr && *found != '\0',
+                "{}: the path {} needs the environment variable {}, which is not set", node.where, node.describe(),
+                name);
+    return found;
+  };
+  if (path == "~" || path.starts_with("~/")) path.replace(0, 1, variable("HOME"));
+  for (size_t begin = path.find("${"); begin != std::string::npos; begin = path.find("${", begin)) {
+    const size_t end = path.find('}', begin);
+    if (end == std::string::npos || end == begin + 2) return false;
+    const std::string content = variable(path.substr(begin + 2, end - begin - 2));
+    path.replace(begin, end + 1 - begin, content);
+    begin += content.size();
+  }
+  return true;
+}
+
+bool OptionalPath::read(const ConfigNode& node, std::string& value) const {
+  return OptionalText::read(node, value) && PathText::expand(node, value);
+}
+
 bool OptionalText::read(const ConfigNode& node, std::string& value) const {
   if (!is_none(node)) return Text::read(node, value);
   value.clear();
@@ -166,17 +214,17 @@ bool NumberPair::read(const ConfigNode& node, double& first, double& second) con
   return true;
 }
 
-bool Texts::read(const ConfigNode& node, std::vector<std::string>& value) const {
+bool Paths::read(const ConfigNode& node, std::vector<std::string>& value) const {
   const bool is_list = node.kind == Kind::kList;
   std::vector<std::string> texts(is_list ? node.children.size() : 1);
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (!Text{}.read(is_list ? node.children[i] : node, texts[i])) return false;
+    if (!PathText{}.read(is_list ? node.children[i] : node, texts[i])) return false;
   }
   value = std::move(texts);
   return !value.empty();
 }
 
-OrderedJson Texts::write(const std::vector<std::string>& value) const {
+OrderedJson Paths::write(const std::vector<std::string>& value) const {
   return value.size() == 1 ? OrderedJson(value.front()) : OrderedJson(value);
 }
 
@@ -188,11 +236,11 @@ bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources)
     const ConfigNode& item = is_list ? node.children[i] : node;
     DatasetSource source;
     if (item.kind == Kind::kMap) {
-      read_item(item, key, "path", Texts{}, source.paths);
+      read_item(item, key, "path", Paths{}, source.paths);
       read_item(item, key, "name", Text{}, source.name);
       read_item(item, key, "weight", kNonNegative, source.weight);
       read_item(item, key, "max_epochs", kNonNegative, source.max_epochs);
-    } else if (!Text{}.read(item, source.paths.emplace_back())) {
+    } else if (!PathText{}.read(item, source.paths.emplace_back())) {
       refuse_value(item, key, expected());
     }
     sources.push_back(std::move(source));
@@ -203,7 +251,7 @@ bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources)
 OrderedJson Datasets::write(const std::vector<DatasetSource>& sources) const {
   OrderedJson list = OrderedJson::array();
   for (const DatasetSource& source : sources) {
-    OrderedJson item{{"path", Texts{}.write(source.paths)}, {"weight", source.weight}};
+    OrderedJson item{{"path", Paths{}.write(source.paths)}, {"weight", source.weight}};
     if (!source.name.empty()) item["name"] = source.name;
     if (source.max_epochs > 0) item["max_epochs"] = source.max_epochs;
     list.push_back(std::move(item));

@@ -38,7 +38,8 @@ struct PlainValue {
   }
 };
 
-// Plain decimal digits: 3e2, 1_000, 0x10, 007 and quoted numbers are refused.
+// Decimal digits, or a number with an exponent that is whole, such as 1e3. 3.0, 1_000, 0x10, 007 and quoted numbers are
+// refused.
 struct Integers : PlainValue {
   int64_t low;
   int64_t high;
@@ -112,6 +113,15 @@ struct Text : PlainValue {
   bool read(const ConfigNode& node, std::string& value) const;
 };
 
+// A path. A leading ~ and ${VARIABLE} are replaced by the home directory and the environment's value. Throws InputError
+// if the variable is not set.
+struct PathText : Text {
+  std::string expected() const { return "a path"; }
+  bool read(const ConfigNode& node, std::string& value) const;
+  // Replaces both in `path`, the text of `node`. Returns false if a ${ has no } or no name.
+  static bool expand(const ConfigNode& node, std::string& path);
+};
+
 // Empty or `none`: there is none.
 struct OptionalText : Text {
   bool read(const ConfigNode& node, std::string& value) const;
@@ -179,6 +189,12 @@ struct SomeOf {
   }
 };
 
+// A path, or none.
+struct OptionalPath : OptionalText {
+  std::string expected() const { return "a path"; }
+  bool read(const ConfigNode& node, std::string& value) const;
+};
+
 // Two numbers in a list, each of at least 0 and below 1. Throws for a wrong one of them, under the name `key`.
 struct NumberPair {
   const char* key;
@@ -197,9 +213,9 @@ struct Datasets {
   nlohmann::ordered_json write(const std::vector<DatasetSource>& sources) const;
 };
 
-// A text that is not empty, or a list of such.
-struct Texts {
-  std::string expected() const { return "a text that is not empty, or a list of them"; }
+// A path or a list of paths.
+struct Paths {
+  std::string expected() const { return "a path, or a list of paths"; }
   bool read(const ConfigNode& node, std::vector<std::string>& value) const;
   nlohmann::ordered_json write(const std::vector<std::string>& value) const;
 };

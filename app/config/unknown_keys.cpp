@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "app/config/other_names.h"
 #include "core/error.h"
 #include "core/nearest_name.h"
 
@@ -30,37 +31,71 @@ size_t key_distance(std::string_view written, std::string_view known) {
   return moved + name_distance(last_part(written), last_part(known));
 }
 
-[[noreturn]] void refuse(const std::string& where, const std::string& key, const std::vector<std::string>& known_keys) {
+bool is_known(const std::string& key, const std::vector<std::string>& known_keys) {
+  return std::find(known_keys.begin(), known_keys.end(), key) != known_keys.end();
+}
+
+bool is_section(const std::string& key, const std::vector<std::string>& known_keys) {
+  return std::any_of(known_keys.begin(), known_keys.end(),
+                     [&](const std::string& known) { return known.starts_with(key + "."); });
+}
+
+// Returns the known key that is so near that it was probably meant, or null.
+const std::string* near_key(const std::string& key, const std::vector<std::string>& known_keys) {
   const auto nearest = std::min_element(
       known_keys.begin(), known_keys.end(),
       [&](const std::string& a, const std::string& b) { return key_distance(key, a) < key_distance(key, b); });
-  std::string message = fmt::format("{}: unknown key {}", where, key);
-  if (nearest == known_keys.end()) throw InputError(message);
+  return key_distance(key, *nearest) <= largest_slip(last_part(key)) ? &*nearest : nullptr;
+}
+
+// Returns what was probably meant by a key that does not exist.
+std::string hint(const std::string& key, const std::vector<std::string>& known_keys) {
+  if (const OtherName* other = find_other_name(key)) {
+    const std::string note = other->note;
+    if (std::string_view(other->key).empty()) return note;
+    return fmt::format("Octavo's name for it is {}{}", other->key, note.empty() ? "" : ", and " + note);
+  }
+  if (const std::string* near = near_key(key, known_keys)) return fmt::format("did you mean {}?", *near);
   const std::string section(section_of(key));
-  if (key_distance(key, *nearest) <= largest_slip(last_part(key)))
-    throw InputError(fmt::format("{}; did you mean {}?", message, *nearest));
   std::string siblings;
   for (const std::string& known : known_keys) {
     if (section_of(known) == section) siblings += (siblings.empty() ? "" : ", ") + std::string(last_part(known));
   }
-  throw InputError(fmt::format("{}; {} has the keys {}", message, section.empty() ? "a config" : section, siblings));
+  return fmt::format("{} has the keys {}", section.empty() ? "a config" : section, siblings);
 }
 
-void refuse_unknown_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys) {
+// Returns whether a section that does not exist has keys that say what was meant.
+bool is_foreign_section(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys) {
+  if (node.kind != Kind::kMap || find_other_name(name) != nullptr) return false;
+  const std::string* near = near_key(name, known_keys);
+  if (near != nullptr && section_of(*near) == section_of(name)) return false;
+  return std::any_of(node.keys.begin(), node.keys.end(), [&](const std::string& key) {
+    const auto is_same_last_part = [&](const std::string& known) { return last_part(known) == key; };
+    return find_other_name(join(name, key)) != nullptr ||
+           std::any_of(known_keys.begin(), known_keys.end(), is_same_last_part);
+  });
+}
+
+void find_below(const ConfigNode& node, const std::string& name, const std::vector<std::string>& known_keys,
+                ErrorList& errors) {
   for (size_t i = 0; i < node.children.size(); ++i) {
     const ConfigNode& child = node.children[i];
-    // The items of a list share their keys' names, so that one known key stands for all of them.
+    // The items of a list share the names of their keys, so that one known key covers all of them.
     const std::string key = node.kind == Kind::kList ? name : join(name, node.keys[i]);
-    if (node.kind == Kind::kMap && std::find(known_keys.begin(), known_keys.end(), key) == known_keys.end())
-      refuse(child.where, key, known_keys);
-    refuse_unknown_below(child, key, known_keys);
+    const bool has_keys = is_section(key, known_keys);
+    if (node.kind == Kind::kMap && !has_keys && is_known(key, known_keys)) continue;  // its reader judges the value
+    if (node.kind == Kind::kMap && !has_keys && !is_foreign_section(child, key, known_keys)) {
+      errors.add(fmt::format("{}: unknown key {}; {}", child.where, key, hint(key, known_keys)));
+    } else {
+      find_below(child, key, known_keys, errors);
+    }
   }
 }
 
 }  // namespace
 
-void refuse_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys) {
-  refuse_unknown_below(root, "", known_keys);
+void find_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys, ErrorList& errors) {
+  find_below(root, "", known_keys, errors);
 }
 
 }  // namespace octavo

@@ -1,15 +1,17 @@
-// Keys of a config that there are not, and what was meant by them.
+// Finds the keys of a config that Octavo does not have, and says which keys were probably meant.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "app/config/config_node.h"
+#include "app/config/error_list.h"
 
 namespace octavo {
 
-// Throws InputError for the first key of `root` that is not among the full names `known_keys` (sections included), with
-// the nearest known key, or those of its section where none is near.
-void refuse_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys);
+// Adds an error to `errors` for each key of `root` that is not one of the full names `known_keys`, which include the
+// sections. The error names Octavo's key if another program uses the name (app/config/other_names.h), else the nearest
+// known key, else the keys of the section.
+void find_unknown_keys(const ConfigNode& root, const std::vector<std::string>& known_keys, ErrorList& errors);
 
 }  // namespace octavo

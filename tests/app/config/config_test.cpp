@@ -2,8 +2,11 @@
 #include "app/config/config.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "app/config/config_keys.h"
+#include "app/config/other_names.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {
@@ -306,7 +309,7 @@ TEST_F(ConfigTest, DatasetsAsPathMapOrList) {
                {"data.train.weight is '-1'", "expected 0 or a number above 0"});
   expect_error("data: {train: [{path: x, max_epochs: -1}]}\n",
                {"data.train.max_epochs is '-1'", "expected 0 or a number above 0"});
-  expect_error("data: {train: [{path: []}]}\n", {"data.train.path is a list", "a list of them"});
+  expect_error("data: {train: [{path: []}]}\n", {"data.train.path is a list", "a list of paths"});
 }
 
 TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
@@ -315,17 +318,79 @@ TEST_F(ConfigTest, UnknownKeysSuggestTheNearest) {
   expect_error("model: {hiden_size: 8}\n", {"model.hiden_size", "model.hidden_size?"});
   expect_error("model: {rope_scaling: {facter: 8}}\n", {"model.rope_scaling.facter", "model.rope_scaling.factor?"});
   expect_error("global_batch_size: 8\n", {"unknown key global_batch_size", "training.global_batch_size?"});
-  expect_error("optimizer: {learning_rate: 1}\n",
-               {"unknown key optimizer.learning_rate; optimizer has the keys type, ", "lr, min_lr_ratio"});
+  expect_error("optimizer: {xyz: 1}\n",
+               {"unknown key optimizer.xyz; optimizer has the keys type, ", "lr, min_lr_ratio"});
   expect_error("model: {rope_scaling: {a: 8}}\n",
                {"unknown key model.rope_scaling.a; model.rope_scaling has the keys "});
   expect_error("optimizer: {a: 8}\n", {"unknown key optimizer.a; optimizer has the keys "});
   expect_error("data: {validaton: x}\n", {"data.validation?"});
 }
 
+TEST_F(ConfigTest, NamesOfOtherProgramsLeadToTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"optimizer.learning_rate=1", "Octavo's name for it is optimizer.lr"},
+      {"training.max_norm=1", "Octavo's name for it is optimizer.grad_clip"},
+      {"train.steps=5", "did you mean training.steps?"},
+      {"lr_scheduler.warmup_steps=5", "Octavo's name for it is optimizer.warmup_steps"},
+      {"training.eval-iters=5", "Octavo's name for it is validation.batches"},
+      {"precision.fp8_recipe=delayed", "Octavo's name for it is precision.linear"},
+      {"checkpoint.interval=5", "Octavo's name for it is checkpoint.every"},
+      {"model.num_attention_heads=8", "Octavo's name for it is model.num_heads"},
+      {"optimizer.min_lr=1e-5", "Octavo's name for it is optimizer.min_lr_ratio, and it is a ratio to optimizer.lr"},
+      {"model.dropout=0.1", "unknown key model.dropout; Octavo trains without dropout"},
+      {"training.gradient_accumulation_steps=4", "it follows from training.global_batch_size"}};
+  for (const auto& [argument, hint] : cases) expect_error("device: cpu\n", {hint}, {argument});
+}
+
+TEST_F(ConfigTest, EveryOtherNameLeadsToAKeyThatExists) {
+  for (const OtherName& other : other_names()) {
+    const auto is_it = [&](const ConfigKey& key) { return key.name == other.key; };
+    const bool has_key = std::any_of(config_keys().begin(), config_keys().end(), is_it);
+    EXPECT_TRUE(has_key || (std::string_view(other.key).empty() && *other.note != '\0')) << other.name;
+    EXPECT_EQ(find_other_name(other.name), &other) << other.name;
+  }
+  EXPECT_EQ(find_other_name("training.steps_"), nullptr);
+  EXPECT_EQ(find_other_name("data.my_dataset"), nullptr);
+}
+
+TEST_F(ConfigTest, AllErrorsAreReportedTogether) {
+  const std::string message = error_of("training: {step: 5, seed: -1}\noptimizer: {lr: fast}\ndata: {lanes: 3}\n");
+  for (const char* part :
+       {"unknown key training.step;", "training.seed is '-1'", "optimizer.lr is 'fast'", "data.lanes is"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+  EXPECT_EQ(std::count(message.begin(), message.end(), kErrorSeparator), 3);
+  expect_invalid({"optimizer.decay_steps=5", "data.train=[]"}, "data.train names no dataset");
+  expect_invalid({"optimizer.decay_steps=5", "data.train=[]"}, "optimizer.decay_steps is 5");
+}
+
+TEST_F(ConfigTest, WholeNumbersMayHaveAnExponent) {
+  EXPECT_EQ(load("training: {steps: 1e3}\n").training.steps, 1000);
+  EXPECT_EQ(load("training: {steps: 2.5E4}\n").training.steps, 25000);
+  EXPECT_EQ(load("training: {seed: 1e18}\n").training.seed, 1000000000000000000u);
+}
+
+TEST_F(ConfigTest, PathsTakeTheHomeDirectoryAndTheEnvironment) {
+  ::setenv("HOME", "/home/someone", 1);
+  ::setenv("OCTAVO_TEST_DATA", "/big", 1);
+  const Config config = load(
+      "data: {train: [{path: '${OCTAVO_TEST_DATA}/a~b/${OCTAVO_TEST_DATA}'}, '~/x'], tokenizer: ~/t.json}\n"
+      "model: {init_from: ~}\n",
+      {"logging.dir=~/runs"});
+  EXPECT_EQ(config.data.train.at(0).paths.at(0), "/big/a~b//big");
+  EXPECT_EQ(config.data.train.at(1).paths.at(0), "/home/someone/x");
+  EXPECT_EQ(config.data.tokenizer, "/home/someone/t.json");
+  EXPECT_EQ(config.logging.dir, "/home/someone/runs");
+  EXPECT_EQ(config.init_from, "") << "a single ~ is YAML's null";
+  ::unsetenv("OCTAVO_TEST_DATA");
+  expect_error("logging: {dir: '${OCTAVO_TEST_DATA}/x'}\n",
+               {"needs the environment variable OCTAVO_TEST_DATA, which is not set"});
+  expect_error("logging: {dir: '${OCTAVO'}\n", {"logging.dir is the string \"${OCTAVO\", expected a path"});
+}
+
 TEST_F(ConfigTest, WrongTypesNameKeyAndText) {
   expect_error("training:\n  steps: many\n", {"small.yaml:2: training.steps is 'many'", "expected an integer"});
-  for (const char* text : {"3e2", "1_000", "3.0", "0x10", "010", "true", "+5", "5 steps", "99999999999999999999"})
+  for (const char* text : {"3e-2", "1.5e0", "1.e3", "1e99", "1e", "e3", "1_000", "3.0", "0x10", "010", "true", "+5",
+                           "5 steps", "99999999999999999999"})
     expect_error(fmt::format("training: {{steps: {}}}\n", text), {"training.steps", text, "expected an integer"});
   expect_error("training: {steps: \"5\"}\n", {"the string \"5\"", "expected an integer"});
   expect_error("training: {steps: [5]}\n", {"training.steps is a list"});
@@ -337,7 +402,7 @@ TEST_F(ConfigTest, WrongTypesNameKeyAndText) {
   expect_error("optimizer: {lr: nan}\n", {"optimizer.lr is 'nan'"});
   expect_error("optimizer: {lr: 1e999}\n", {"optimizer.lr is '1e999'"});
   expect_error("checkpoint: {dir: {a: 1}}\n", {"checkpoint.dir is a map"});
-  expect_error("checkpoint: {dir: \"\"}\n", {"checkpoint.dir", "not empty"});
+  expect_error("checkpoint: {dir: \"\"}\n", {"checkpoint.dir", "expected a path"});
   expect_error("checkpoint: {dir: \"a\\0b\"}\n", {"small.yaml:1: the value ", "a\\x00b", " has a NUL byte"});
   expect_error("training: 5\n", {"training is '5'", "expected a section"});
   expect_error("training: [5]\n", {"training is a list", "expected a section"});

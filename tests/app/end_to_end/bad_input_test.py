@@ -138,7 +138,7 @@ class BadConfigTest(BadInput):
             "two.yaml": "training: {steps: 1}\n---\ntraining: {steps: 2}\n",
             "anchor.yaml": "training: &a {steps: *a}\n",
             "binary.yaml": "\0\1\2\xff",
-            "nomodel.yaml": "training: {steps: 1}\n",
+            "nomodel.yaml": "data: {train: x}\n",
             "json.yaml": '{"model": ',
         }
         for name, content in cases.items():
@@ -252,7 +252,6 @@ class BadDataTest(BadInput):
 class BadPlaceTest(BadInput):
     def test_command_lines(self):
         for line in (
-            (),
             ("trian",),
             ("train",),
             ("train", "--steps", "5", self.path),
@@ -267,6 +266,7 @@ class BadPlaceTest(BadInput):
             ("export", "a"),
             ("generate",),
             ("pack",),
+            ("help", "tran"),
             ("--nonsense",),
         ):
             with self.subTest(line):
@@ -274,11 +274,18 @@ class BadPlaceTest(BadInput):
         self.refused("tran", self.path, mentions=["there is no command tran; did you mean train?"])
         self.refused("conf", mentions=["did you mean config?"])
         self.refused("frobnicate", mentions=["there is no command frobnicate, expected train, evaluate"])
-        for line in (("--help",), ("train", "--help"), ("--version",)):
+        for line in (("--help",), ("train", "--help"), ("help",), ("help", "train"), ("--version",)):
             with self.subTest(line):
                 self.assertIn("octavo", self.run_octavo(*line).out.lower())
                 with open("/dev/full", "wb") as full:
                     self.refused(*line, code=FAILED, stdout=full, mentions=["standard output cannot be written"])
+
+        self.assertEqual(self.run_octavo("help", "train").out, self.run_octavo("train", "--help").out)
+        self.assertEqual(self.run_octavo(code=BAD_INPUT).out, self.run_octavo("--help").out)
+
+    def test_all_errors_are_printed_a_line_each(self):
+        result = self.run_octavo("train", self.path, "training.step=5", "optimizer.lr=fast", code=BAD_INPUT)
+        self.assertEqual(len(result.octavo_lines()), 2, result.err)
 
     def test_options(self):
         """A sentence names the option, what was found and what was expected."""

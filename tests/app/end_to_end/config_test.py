@@ -27,6 +27,13 @@ class ConfigCommandTest(Scratch):
             if f"  {name}." not in text:  # a section within the section
                 self.assertIn(f"  {name}\n" if key or section == "device" else f"{name}\n", text)
 
+    def test_a_word_selects_keys(self):
+        text = self.run_octavo("config", "GRAD_CLIP").out
+        self.assertIn("  optimizer.grad_clip\n", text)
+        self.assertNotIn("training.steps", text)
+        self.assertIn("  optimizer.grad_clip\n", self.run_octavo("config", "max_norm").out)
+        self.refused("config", "frobnicate", mentions=["no key of a config has 'frobnicate'"])
+
     def test_values_come_back(self):
         config = self.config("none", optimizer={"schedule": "wsd"})
         first = self.run_octavo("config", config, "training.steps=77", "data.tokenizer='a: [b] #c'").out

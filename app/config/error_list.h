@@ -1,0 +1,46 @@
+// Collects the errors of a config, so that one run reports all of them.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace octavo {
+
+class ErrorList {
+ public:
+  // Runs `check` and keeps the InputError that it throws, if any.
+  template <typename Check>
+  void collect(const Check& check) {
+    try {
+      check();
+    } catch (const InputError& error) {
+      add(error.what());
+    }
+  }
+
+  // Adds a message. A message that is in the list already is added only once.
+  void add(const std::string& message) {
+    if (std::find(messages_.begin(), messages_.end(), message) == messages_.end()) messages_.push_back(message);
+  }
+
+  // Throws one InputError with all messages, separated by kErrorSeparator. Does nothing if the list is empty.
+  void raise() const {
+    if (messages_.empty()) return;
+    constexpr size_t kMost = 20;
+    std::string text;
+    for (size_t i = 0; i < std::min(messages_.size(), kMost); ++i) {
+      if (i > 0) text += kErrorSeparator;
+      text += messages_[i];
+    }
+    if (messages_.size() > kMost) text += fmt::format("{}{} more errors", kErrorSeparator, messages_.size() - kMost);
+    throw InputError(text);
+  }
+
+ private:
+  std::vector<std::string> messages_;
+};
+
+}  // namespace octavo
