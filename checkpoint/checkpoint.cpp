@@ -68,6 +68,8 @@ Checkpoint::Checkpoint(const ManifestFile& manifest, ReaderRank reader)
     : path_(manifest.checkpoint),
       reader_(reader),
       manifest_(manifest_from_text(manifest.text, (path_ / kManifestName).string())) {
+  CHECK_AS(DamagedCheckpoint, step_of_directory(path_).value_or(step()) == step(),
+           "{}: is of step {}, expected that of its directory's name", (path_ / kManifestName).string(), step());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
   for (size_t i = 0; i < manifest_.shards.size(); ++i) shard_index_.emplace(manifest_.shards[i].file, i);
 }
@@ -198,8 +200,10 @@ void Checkpoint::check_piece(const CheckpointPiece& piece, std::span<const std::
 std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   const std::string path = (path_ / file.name).string();
   std::error_code error;
-  CHECK_AS(DamagedCheckpoint, fs::is_regular_file(fs::symlink_status(path, error)),
-           "{}: is not there as a regular file, which {} names", path, (path_ / kManifestName).string());
+  const fs::file_status status = fs::symlink_status(path, error);
+  CHECK_INPUT(fs::status_known(status), "{}: cannot be looked at: {}", path, error.message());
+  CHECK_AS(DamagedCheckpoint, fs::is_regular_file(status), "{}: is not there as a regular file, which {} names", path,
+           (path_ / kManifestName).string());
   const MappedFile mapped(path);
   const std::string content(reinterpret_cast<const char*>(mapped.data()), static_cast<size_t>(mapped.size_bytes()));
   const std::string checksum = checksum_hex(content.data(), mapped.size_bytes());

@@ -69,6 +69,10 @@ fs::path free_name(const fs::path& path) {
 
 }  // namespace
 
+std::optional<int64_t> step_of_directory(const fs::path& directory) {
+  return step_of(directory.filename().string(), "");
+}
+
 bool is_there(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
@@ -164,8 +168,10 @@ std::string manifest_mark(const ManifestFile& manifest) {
 }
 
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
-  write_output_file((dir / kManifestName).string(), manifest_to_text(manifest));
+  const std::string text = manifest_to_text(manifest);
+  write_output_file((dir / kManifestName).string(), text);
   sync_directory(dir);
+  CHECK(read_manifest(dir).text == text, "{}: is not what was written", (dir / kManifestName).string());
 }
 
 fs::path set_aside_directory(const fs::path& checkpoint, const std::string& prefix) {

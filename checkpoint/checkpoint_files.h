@@ -15,6 +15,9 @@ namespace octavo {
 // and for a link to nothing: a checkpoint that cannot be looked at is not one that is not there.
 bool is_there(const std::filesystem::path& path);
 
+// The N of a directory called step_N. Nothing for other names.
+std::optional<int64_t> step_of_directory(const std::filesystem::path& directory);
+
 // Complete checkpoints in `dir`, by step; none when it does not exist. A replaced one (kReplacedPrefix) counts only
 // where its step has no other: the crash of a replacement on a file system that cannot exchange directories. InputError
 // where one cannot be looked at.
@@ -67,7 +70,7 @@ std::string manifest_mark(const std::filesystem::path& checkpoint);
 // The same of one that is at hand.
 std::string manifest_mark(const ManifestFile& manifest);
 
-// Writes manifest.json into `dir` and syncs both.
+// Writes manifest.json into `dir`, syncs both and reads the file back. Error when it is not as it was written.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
 
 // Puts an interrupted replacement back. Returns what else crashed runs left in `dir`, to be removed.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "checkpoint/safetensors.h"
@@ -166,7 +167,9 @@ void check_tensor(const CheckpointTensorInfo& tensor) {
 Json meta_from_json(const Json& json) {
   if (json.is_null()) return Json::object();
   CHECK(json.is_object(), "meta is {}, expected an object", json.dump());
-  if (json.contains("tokens")) integer_at(json, "tokens", "meta");
+  for (const char* key : {"tokens", "bfloat16_until"}) {
+    if (json.contains(key)) integer_at(json, key, "meta");
+  }
   return json;
 }
 
@@ -381,10 +384,19 @@ void ManifestParts::add_tensor(const Json& json) {
   std::move(added.pieces.begin(), added.pieces.end(), std::back_inserter(tensor.pieces));
 }
 
-void check_coverage(CheckpointManifest& manifest) {
+void check_complete(CheckpointManifest& manifest) {
+  std::unordered_set<std::string_view> shards;
+  for (const CheckpointShard& shard : manifest.shards) {
+    CHECK(!shard.header_checksum.empty(), "shard {} has no checksum", shard.file);
+    shards.insert(shard.file);
+  }
   for (CheckpointTensorInfo& tensor : manifest.tensors) {
     sort_pieces(tensor);
     check_tensor(tensor);
+    for (const CheckpointPiece& piece : tensor.pieces) {
+      CHECK(!piece.checksum.empty(), "piece {} has no checksum", piece.key);
+      CHECK(shards.contains(piece.file), "piece {} is in the shard {}, which is not listed", piece.key, piece.file);
+    }
   }
 }
 
@@ -418,7 +430,7 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
   check_intact(intact, fmt::format("is damaged: its checksum is {}, its contents give \"{}\"",
                                    json.value("xxh3", Json()).dump(), manifest.checksum));
   const auto invalid = [&](const std::string& reason) {
-    return InputError(fmt::format("{}: is not a valid manifest: {}", path, reason));
+    return DamagedCheckpoint(fmt::format("{}: is not a valid manifest: {}", path, reason));
   };
   try {
     if (read.error) std::rethrow_exception(read.error);
@@ -427,7 +439,7 @@ CheckpointManifest manifest_from_text(std::string_view text, const std::string& 
     manifest.meta = meta_from_json(json.at("meta"));
     for (const Json& file : json.value("files", Json::array())) manifest.files.push_back(file_from_json(file));
     for (const Json& shard : json.at("shards")) manifest.shards.push_back(shard_from_json(shard));
-    check_coverage(manifest);
+    check_complete(manifest);
     manifest.model = model_config_from_json(json.at("model"));
     check_layers(manifest);
   } catch (const Json::exception& error) {

@@ -33,7 +33,8 @@ namespace octavo {
 
 inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
 
-// What was written is not what is there: a flipped bit, a file that is cut short or missing.
+// What was read is not what a completed save writes: a flipped bit, a file that is cut short or missing, a manifest
+// with a hole. What cannot be read is another InputError: the next attempt may find it sound.
 class DamagedCheckpoint : public InputError {
  public:
   using InputError::InputError;
@@ -92,9 +93,9 @@ struct CheckpointManifest {
 std::string manifest_to_text(const CheckpointManifest& manifest);
 // Whether the JSON says that it is one, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
-// InputError naming `path` and what is wrong when the text is no manifest (DamagedCheckpoint, also where its checksum
-// is not that of its contents) or not of a version that this build reads, its pieces do not cover their tensors, or its
-// model cannot exist or has more layers than there are tensors.
+// DamagedCheckpoint naming `path` and what is wrong when the text is no manifest, its checksum is not that of its
+// contents, it is not complete, or its model cannot exist or has more layers than there are tensors. InputError when it
+// is not of a version that this build reads.
 CheckpointManifest manifest_from_text(std::string_view text, const std::string& path);
 
 // One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
@@ -112,9 +113,10 @@ class ManifestParts {
   CheckpointManifest* manifest_;
   std::unordered_map<std::string, size_t> index_;  // of its tensors by name
 };
-// Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once.
-// Columns that are all of a tensor's become none.
-void check_coverage(CheckpointManifest& manifest);
+// Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once, and
+// each has a checksum and lies in a shard that is listed with its own. Columns that are all of a tensor's become none.
+// No manifest is written, and none is read, that is not complete.
+void check_complete(CheckpointManifest& manifest);
 
 // Model shape under Octavo's config keys (hidden_size, num_heads, ...).
 nlohmann::json model_config_to_json(const ModelConfig& config);

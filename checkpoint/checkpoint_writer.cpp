@@ -17,9 +17,11 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_slice.h"
 #include "core/error.h"
+#include "core/failure_text.h"
 #include "core/files/checksum.h"
 #include "core/files/parallel_write.h"
 #include "core/log.h"
+#include "core/thread.h"
 
 namespace octavo {
 namespace {
@@ -145,10 +147,11 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
   });
 }
 
-// Removing a large checkpoint takes seconds.
-void CheckpointWriter::keep_house(std::function<void()> work) {
+// Removing a large checkpoint takes seconds. Where no thread can be started, wait_for_removals() does the work.
+void CheckpointWriter::keep_house(const std::function<void()>& work) {
   wait_for_removals();
-  housekeeping_ = std::async(std::launch::async, std::move(work));
+  // Copied, as a thread that does not start would take what is moved to it along.
+  housekeeping_ = std::async(std::launch::async | std::launch::deferred, work);
 }
 
 void CheckpointWriter::wait_for_removals() {
@@ -200,12 +203,9 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   error_ = nullptr;
   done_ = false;
   pending_ = true;
-  if (options_.async) {
-    thread_ = std::thread([this] { run_write(); });
-  } else {
-    run_write();
-    commit();
-  }
+  if (options_.async) thread_ = start_thread_if_possible([this] { run_write(); });
+  if (!thread_.joinable()) run_write();
+  if (!options_.async) commit();
 }
 
 // Fills host_pieces_: copies in staging memory, or the pieces themselves where they are written before save() returns.
@@ -240,7 +240,7 @@ void CheckpointWriter::run_write() noexcept {
     try {
       work();
     } catch (const std::exception& error) {
-      if (!error_) error_ = std::make_exception_ptr(Error(error.what()));
+      if (!error_) error_ = std::make_exception_ptr(Error(failure_text(error)));
     }
   };
   attempt([&] {
@@ -281,8 +281,9 @@ void CheckpointWriter::write_shard() {
   const std::string file = shard_name(group_.rank());
   shard_beginning_ = begin_safetensors(entries);
   const std::vector<std::span<const std::byte>> parts = shard_parts();
-  // Beside the writing, which takes longer.
-  std::future<std::map<std::string, std::string>> checksums = std::async(std::launch::async, [this] {
+  // Alongside the writing, which takes longer, or after it where no thread can be started.
+  constexpr auto kAlongside = std::launch::async | std::launch::deferred;
+  std::future<std::map<std::string, std::string>> checksums = std::async(kAlongside, [this] {
     std::map<std::string, std::string> by_key;
     for (const CheckpointTensor& piece : host_pieces_) {
       by_key[piece_key(piece)] = checksum_hex(piece.data.raw(), piece.data.bytes());
@@ -344,7 +345,7 @@ void CheckpointWriter::gather_parts() {
     ManifestParts together(manifest);
     for (std::string& part : parts) together.add(nlohmann::json::parse(std::exchange(part, {})));
     if (!group_.is_root()) return;
-    check_coverage(manifest);
+    check_complete(manifest);
     if (options_.memory != nullptr) whole = manifest_part_to_json(manifest).dump();
   });
   if (options_.memory != nullptr) {

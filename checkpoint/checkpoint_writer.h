@@ -62,14 +62,14 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
 // Not movable. Every method but the accessors is a collective of `group`, called from the thread that owns it. When
 // writing fails on any rank (a full disk), the same Error is thrown on every rank, out of whichever method finds it;
 // the temporary directory is gone by then, earlier checkpoints are whole, and the writer may be used on. An old
-// checkpoint that cannot be removed is no failure: rank 0 warns.
+// checkpoint that cannot be removed is no failure: rank 0 warns. Where no thread can be started, save() itself writes.
 class CheckpointWriter {
  public:
   // Creates options.dir, locks it (checkpoint/directory_lock.h) and clears away what crashed runs left there.
   // InputError when that is not possible, or another run holds the lock. `group` and `stream` must outlive the writer.
   // To resume, look for a checkpoint after this, which puts interrupted ones right.
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
-  // Waits for a thread that is still writing; a checkpoint not completed by poll() or finish() is lost.
+  // Waits for the work in the background; a checkpoint not completed by poll() or finish() is lost.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -119,7 +119,7 @@ class CheckpointWriter {
   void gather_parts();
   void install();
   void prune(int64_t newest_step) const;
-  void keep_house(std::function<void()> work);
+  void keep_house(const std::function<void()>& work);
   void discard() noexcept;
 
   CheckpointOptions options_;

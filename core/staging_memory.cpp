@@ -9,6 +9,7 @@
 #include "core/cuda_backend.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/thread.h"
 
 namespace octavo {
 
@@ -49,7 +50,8 @@ void StagingMemory::reserve(int64_t bytes) {
   memory_ = Buffer();
   memory_ = allocate_pages(device_, bytes);
   ready_ = false;
-  thread_ = std::thread([this] {
+  // Without it, the pages are handed out when they are first written.
+  thread_ = start_thread_if_possible([this] {
     auto* data = static_cast<volatile char*>(memory_.data());
     for (int64_t i = 0; i < memory_.bytes() && !stopping_.load(std::memory_order_relaxed); i += kSmallPage) data[i] = 0;
   });

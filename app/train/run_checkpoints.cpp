@@ -254,8 +254,7 @@ void RunCheckpoints::move_other_runs() const {
   const fs::path dir = config_.checkpoint.dir;
   std::vector<FoundCheckpoint> others = find_checkpoints(dir);
   const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {
-    std::error_code error;
-    return resumed_ && fs::equivalent(found.path, *resumed_, error);
+    return resumed_ && fs::equivalent(found.path, *resumed_);
   });
   if (mine != others.end()) others.erase(others.begin(), mine + 1);
   if (others.empty()) return;

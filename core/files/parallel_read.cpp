@@ -7,9 +7,10 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/thread.h"
 
 namespace octavo {
 namespace {
@@ -63,11 +64,11 @@ void for_each_mapped(std::span<const std::span<const std::byte>> ranges, const s
     }
   };
   {
-    std::vector<std::jthread> threads;  // they end with this block
+    HelperThreads helpers;  // they end with this block
     if (blocks.size() > ranges.size() || blocks.size() > kReadingThreads) {
-      for (size_t i = 0; i < kReadingThreads; ++i) threads.emplace_back(read_ahead);
+      for (size_t i = 0; i < kReadingThreads; ++i) helpers.start(read_ahead);
     }
-    for (size_t i = 1; i < std::min(kReadingThreads, ranges.size()); ++i) threads.emplace_back(visit_all);
+    for (size_t i = 1; i < std::min(kReadingThreads, ranges.size()); ++i) helpers.start(visit_all);
     visit_all();
   }
   if (failure.second) std::rethrow_exception(failure.second);

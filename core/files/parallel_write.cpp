@@ -11,11 +11,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace octavo {
 namespace {
@@ -49,8 +49,8 @@ class ParallelWrite {
     reserve();
     const int64_t blocks = (size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes;
     {
-      std::vector<std::jthread> threads;  // they end with this block
-      for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) threads.emplace_back([this] { work(); });
+      HelperThreads helpers;  // they end with this block
+      for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) helpers.start([this] { work(); });
       work();
     }
     if (failure_) std::rethrow_exception(failure_);

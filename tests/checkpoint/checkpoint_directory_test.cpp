@@ -121,6 +121,12 @@ TEST_F(CheckpointTest, SaysWhatIsDamageAndWhatIsNot) {
     text.replace(text.find(from), std::string_view(from).size(), to);
     write_file((step_path(1) / kManifestName).string(), text);
   };
+  const auto write_manifest_of_step = [&](int64_t step) {
+    const std::string path = (step_path(1) / kManifestName).string();
+    CheckpointManifest manifest = manifest_from_text(read_input_file(path), path);
+    manifest.step = step;
+    write_file(path, manifest_to_text(manifest));
+  };
   EXPECT_EQ(after([] {}), "intact");
   EXPECT_EQ(after([&] { fs::resize_file(shard_path(1), 100); }), "damaged");
   EXPECT_EQ(after([&] { fs::remove(shard_path(1)); }), "damaged");
@@ -128,6 +134,7 @@ TEST_F(CheckpointTest, SaysWhatIsDamageAndWhatIsNot) {
   EXPECT_EQ(after([&] { fs::resize_file(step_path(1) / kManifestName, 0); }), "damaged");
   EXPECT_EQ(after([&] { replace("\"step\": 1", "\"step\": 3"); }), "damaged");
   EXPECT_EQ(after([&] { replace("\"version\": 1", "\"version\": 3"); }), "damaged");
+  EXPECT_EQ(after([&] { write_manifest_of_step(3); }), "damaged");
   EXPECT_EQ(after([&] {
               fs::remove(shard_path(1));
               fs::create_symlink("/nowhere", shard_path(1));

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/data/test_files.h"
+#include "tests/no_threads.h"
 
 namespace octavo {
 namespace {
@@ -370,6 +371,23 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
     EXPECT_EQ(listing(), std::vector<std::string>{"step_00000002"});
     fs::remove_all(step_path(2));
   }
+}
+
+// Writing, checksums and pruning are done by the calling thread then.
+TEST_F(CheckpointTest, SavesWithoutThreads) {
+  State first(24), second(25);
+  const NoThreads none;
+  CheckpointWriter writer({root(), 1, true}, group_, stream_);
+  writer.reserve(CheckpointWriter::staging_bytes(first.tensors()));
+  writer.save(1, small_model(), {}, first.tensors());
+  EXPECT_TRUE(writer.poll());
+  writer.save(2, small_model(), {}, second.tensors());
+  writer.finish();
+  writer.wait_for_removals();
+  EXPECT_EQ(listing(), std::vector<std::string>{"step_00000002"});
+  Checkpoint checkpoint(root());
+  checkpoint.verify();
+  expect_holds(checkpoint, second);
 }
 
 TEST_F(CheckpointTest, SurvivesAFullDiskWhileTheManifestIsWritten) {

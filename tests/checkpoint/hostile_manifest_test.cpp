@@ -22,7 +22,7 @@ class HostileManifestTest : public CheckpointTest {
     const std::string content = json.dump();
     json["xxh3"] = checksum_hex(content.data(), static_cast<int64_t>(content.size()));
     write_file((step_path(5) / kManifestName).string(), json.dump());
-    return message_of<InputError>([&] { Checkpoint(step_path(5)).describe(); });
+    return message_of<DamagedCheckpoint>([&] { Checkpoint(step_path(5)).describe(); });
   }
 
   void expect_refused(const char* pointer, const Json& value) {
@@ -91,6 +91,15 @@ TEST_F(HostileManifestTest, TheRest) {
   expect_refused("/step", uint64_t{1} << 63);
   expect_refused("/meta", "text");
   expect_refused("/meta/tokens", "many");
+  expect_refused("/meta/bfloat16_until", "x");
+}
+
+// What a save that failed halfway would write.
+TEST_F(HostileManifestTest, Holes) {
+  expect_refused("/shards", Json::array());
+  expect_refused("/shards/0/header_xxh3", "");
+  expect_refused("/tensors/0/pieces/0/xxh3", "");
+  expect_refused("/tensors/0/pieces/0/file", "rank_00001.safetensors");
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ TEST(ManyRanks, WriteAndReadAManifest) {
         parts.add(nlohmann::json::parse(sent));
       }
     }
-    check_coverage(manifest);
+    check_complete(manifest);
   }
   const double gathered = seconds();
   const TempDir dir;

@@ -1,0 +1,37 @@
+// Threads of a system that may refuse to start one: a user's limit on processes (ulimit -u) or a container's is
+// reached.
+#pragma once
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace octavo {
+
+// Starts a thread that runs `work`, which must not throw. Error naming `purpose` ("writing a checkpoint") when the
+// system refuses.
+std::thread start_thread(const char* purpose, std::function<void()> work);
+
+// Starts a thread for work that the caller can do by itself or do without. The result is not joinable when the system
+// refuses.
+std::thread start_thread_if_possible(std::function<void()> work);
+
+// Threads that share work with the calling thread: as many of those asked for as the system gives. The destructor waits
+// for all of them. Not movable.
+class HelperThreads {
+ public:
+  HelperThreads() = default;
+  ~HelperThreads() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+  HelperThreads(const HelperThreads&) = delete;
+  HelperThreads& operator=(const HelperThreads&) = delete;
+
+  // `work` must not throw.
+  void start(std::function<void()> work);
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace octavo

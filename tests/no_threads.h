@@ -1,0 +1,34 @@
+// A system that has no more threads to give, for tests.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstddef>
+
+namespace octavo {
+
+// As long as the object lives, no thread of this process can be started: its stack would be larger than the address
+// space.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_attr_init(&before_);
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 50);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
+
+}  // namespace octavo
