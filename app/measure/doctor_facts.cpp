@@ -8,11 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <sstream>
 
 #include "app/process/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
 #include "core/files/output_file.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
@@ -25,7 +26,7 @@ namespace {
 
 // The text behind "KEY: " in a file of the kernel's such as /proc/meminfo; empty when it has none.
 std::string kernel_value(const char* path, const std::string& key) {
-  std::ifstream file(path);
+  std::istringstream file(read_system_file(path));
   for (std::string line; std::getline(file, line);) {
     const size_t colon = line.find(':');
     if (!line.starts_with(key) || colon == std::string::npos) continue;
@@ -55,9 +56,9 @@ int64_t shared_memory_bytes() {
 int64_t memory_errors() {
   std::error_code error;
   int64_t errors = 0;
-  for (const auto& controller : std::filesystem::directory_iterator("/sys/devices/system/edac/mc", error)) {
-    int64_t count = 0;
-    if (std::ifstream(controller.path() / "ue_count") >> count) errors += count;
+  for (std::filesystem::directory_iterator it("/sys/devices/system/edac/mc", error), end; !error && it != end;
+       it.increment(error)) {
+    errors += std::atoll(read_system_file(it->path() / "ue_count").c_str());
   }
   return errors;
 }

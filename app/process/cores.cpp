@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <tuple>
 
 #include "app/process/launcher.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
 
 namespace octavo {
 
@@ -30,10 +30,7 @@ constexpr std::array kBindingVariables = {"OMPI_MCA_hwloc_base_binding_policy",
                                           "GOMP_CPU_AFFINITY"};
 
 int topology(int core, const char* what) {
-  std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what));
-  int value = 0;
-  file >> value;
-  return file ? value : 0;
+  return std::atoi(read_system_file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, what)).c_str());
 }
 
 std::vector<Core> cores_of(pid_t pid) {

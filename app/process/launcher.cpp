@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
+
+#include "core/files/input_file.h"
 
 namespace octavo {
 
@@ -18,8 +18,7 @@ namespace {
 
 // Name and parent of a process; an empty name and 0 where it cannot be read.
 std::pair<std::string, pid_t> process_facts(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  const std::string line = read_system_file("/proc/" + std::to_string(pid) + "/stat");
   const size_t open = line.find('(');
   const size_t close = line.rfind(')');  // a name may hold parentheses
   if (open == std::string::npos || close == std::string::npos || line.size() < close + 5) return {"", 0};

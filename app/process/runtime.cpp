@@ -7,15 +7,16 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "app/config/config_check.h"
 #include "app/process/cores.h"
 #include "core/error.h"
 #include "core/files/checksum.h"
+#include "core/files/input_file.h"
 #include "core/format.h"
 #include "core/log.h"
 #include "kernels/attention/sdpa.h"
@@ -186,7 +187,7 @@ int64_t Runtime::available_bytes() const {
 }
 
 int64_t Runtime::available_host_bytes() const {
-  std::ifstream file("/proc/meminfo");
+  std::istringstream file(read_system_file("/proc/meminfo"));
   std::string name;
   int64_t kib = 0;
   for (std::string rest; file >> name >> kib; std::getline(file, rest)) {

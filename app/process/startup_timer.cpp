@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 #include <utility>
+
+#include "core/files/input_file.h"
 
 namespace octavo {
 
@@ -23,9 +24,7 @@ double now() {
 // The same of this process's start, in clock ticks; `otherwise` where the system does not say. See proc(5), stat: the
 // second field, the program's name, may hold spaces and parentheses, and the start is the 22nd.
 double process_start(double otherwise) {
-  std::ifstream file("/proc/self/stat");
-  std::string line;
-  std::getline(file, line);
+  const std::string line = read_system_file("/proc/self/stat");
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return otherwise;
   std::istringstream fields(line.substr(name_end + 1));

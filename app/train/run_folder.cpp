@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +18,7 @@
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
+#include "core/files/input_file.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
 #include "core/log.h"
@@ -33,8 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::string> command_line() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_system_file("/proc/self/cmdline");
   std::vector<std::string> words;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\0', begin), text.size());

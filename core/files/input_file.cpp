@@ -43,12 +43,13 @@ InputFile::InputFile(const std::string& path)
       // Not blocking: opening a FIFO would wait for a writer, and reading some files of /proc for news.
       descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
   // A socket, or a device without a driver, cannot even be opened.
-  const int error = errno;
+  int error = errno;
   struct stat status {};
   const bool is_known = descriptor_ >= 0 ? ::fstat(descriptor_, &status) == 0 : ::stat(path.c_str(), &status) == 0;
   const bool is_other = is_known && !S_ISREG(status.st_mode);
   size_bytes_ = static_cast<int64_t>(status.st_size);
-  if (descriptor_ >= 0 && !is_other) return;
+  if (descriptor_ >= 0 && is_known && !is_other) return;
+  if (descriptor_ >= 0 && !is_known) error = errno;
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   if (is_other) throw UnreadableFile(fmt::format("{}: is a {}, expected a file", path, kind_name(status.st_mode)));
   throw UnreadableFile(fmt::format("{}: cannot be opened for reading: {}", path, std::strerror(error)));
@@ -119,6 +120,14 @@ bool InputFile::read_line(std::string& line) {
 }
 
 std::string read_input_file(const std::string& path, int64_t max_bytes) { return InputFile(path).read_all(max_bytes); }
+
+std::string read_system_file(const std::string& path) {
+  try {
+    return read_input_file(path);
+  } catch (const UnreadableFile&) {
+    return "";
+  }
+}
 
 bool path_exists(const std::string& path) { return mode_at(path) != 0; }
 

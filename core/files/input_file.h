@@ -48,6 +48,9 @@ class InputFile {
 // The whole content of a file.
 std::string read_input_file(const std::string& path, int64_t max_bytes = std::numeric_limits<int64_t>::max());
 
+// The whole content of a file of /proc or /sys. Empty when it cannot be read.
+std::string read_system_file(const std::string& path);
+
 // Whether there is something at `path`, and whether that is a directory. Only what is not there is absent: throws
 // UnreadableFile when it cannot be told (permission, symbolic links in a loop, an I/O error).
 bool path_exists(const std::string& path);
