@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "core/thread.h"
+
 namespace octavo {
 
-WorkQueue::WorkQueue() : thread_([this] { run(); }) {}
+WorkQueue::WorkQueue() : thread_(start_thread("the log", [this] { run(); })) {}
 
 WorkQueue::~WorkQueue() {
   {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/near_sizes.h"
+#include "core/thread.h"
 #include "data/sample_batch.h"
 
 namespace octavo {
@@ -75,10 +76,21 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
     resize(slot->batch, options_.global_batch_size / options_.num_ranks, options_.context.share(stream_.seq_len()));
     free_.push_back(std::move(slot));
   }
-  for (int64_t i = 0; i < config_.reader_threads; ++i) threads_.emplace_back([this] { run(); });
+  threads_.reserve(static_cast<size_t>(config_.reader_threads));
+  try {
+    for (int64_t i = 0; i < config_.reader_threads; ++i) {
+      threads_.push_back(
+          start_thread("reading data", [this, scratch = SampleScratch(stream_.seq_len())]() mutable { run(scratch); }));
+    }
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Loader::~Loader() {
+Loader::~Loader() { stop(); }
+
+void Loader::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -104,8 +116,7 @@ void Loader::restore(const Json* state) {
   stream_.restore(*state);
 }
 
-void Loader::run() {
-  SampleScratch scratch(stream_.seq_len());
+void Loader::run(SampleScratch& scratch) {
   std::unique_lock lock(mutex_);
   while (true) {
     Slot* slot = nullptr;
@@ -130,13 +141,18 @@ Loader::Slot* Loader::slot_with_work() {
   for (const auto& slot : slots_) {
     if (slot->taken < slot->samples.size()) return slot.get();
   }
-  if (free_.empty()) return nullptr;
-  slots_.push_back(std::move(free_.back()));
+  if (failure_ || free_.empty()) return nullptr;
+  try {
+    locate(*free_.back());
+    slots_.push_back(std::move(free_.back()));
+  } catch (...) {
+    failure_ = std::current_exception();
+    ready_.notify_all();
+    return nullptr;
+  }
   free_.pop_back();
-  Slot& slot = *slots_.back();
-  locate(slot);
   work_.notify_all();
-  return &slot;
+  return slots_.back().get();
 }
 
 void Loader::locate(Slot& slot) {
@@ -177,8 +193,9 @@ void Loader::pass_over_skipped(Batch& batch) {
 const Batch& Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return !slots_.empty() && slots_.front()->missing == 0; });
+  ready_.wait(lock, [this] { return slots_.empty() ? failure_ != nullptr : slots_.front()->missing == 0; });
   // On failure the consumer keeps the batch it has, so that state_json() still tells the last good step.
+  if (slots_.empty()) std::rethrow_exception(failure_);
   if (slots_.front()->failure) std::rethrow_exception(slots_.front()->failure);
   if (current_) free_.push_back(std::move(current_));
   current_ = std::move(slots_.front());

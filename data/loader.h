@@ -95,7 +95,8 @@ class Loader {
     std::exception_ptr failure;
   };
   void restore(const nlohmann::json* state);
-  void run();
+  void stop();
+  void run(SampleScratch& scratch);
   Slot* slot_with_work();
   void locate(Slot& slot);
   void pass_over_skipped(Batch& batch);
@@ -114,6 +115,7 @@ class Loader {
   std::condition_variable work_;             // for the threads
   std::condition_variable ready_;            // for the consumer
   std::deque<std::unique_ptr<Slot>> slots_;  // in the order of the steps
+  std::exception_ptr failure_;               // of the batch that would follow those in slots_
   std::vector<std::unique_ptr<Slot>> free_;
   int64_t next_step_ = 0;
   bool stopping_ = false;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/profiler.h"
+#include "core/thread.h"
 
 namespace octavo {
 
@@ -103,7 +104,8 @@ std::optional<GpuUse> gpu_use(std::span<const GpuSample> samples) {
                 .sm_mhz = mhz / static_cast<double>(last - first)};
 }
 
-GpuSampler::GpuSampler(GpuCounters& counters) : counters_(counters), thread_([this] { sample(); }) {}
+GpuSampler::GpuSampler(GpuCounters& counters)
+    : counters_(counters), thread_(start_thread("the energy of the GPU", [this] { sample(); })) {}
 
 GpuSampler::~GpuSampler() {
   stopped_ = true;

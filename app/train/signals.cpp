@@ -16,6 +16,7 @@
 #include "app/process/launcher.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/thread.h"
 
 namespace octavo {
 
@@ -76,11 +77,12 @@ void on_signal(int signal, siginfo_t* info, void*) {
   errno = saved_errno;
 }
 
-// Waits for what on_signal() or the destructor writes.
-char wait_for_word(int pipe) {
+// Waits for what on_signal() or the destructor writes, or until `ending`: a write can fail.
+char wait_for_word(int pipe, const std::atomic<bool>& ending) {
   char word = kEnd;
   pollfd ready{pipe, POLLIN, 0};
   while (::poll(&ready, 1, kTickMs) <= 0) {
+    if (ending) return kEnd;
     const int64_t now = now_ms();
     if (now - tick_ms > kSuspendedMs) resumed_ms = now;
     tick_ms = now;
@@ -131,9 +133,9 @@ StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
   // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
   // Threads that are made from now on block them as this one does.
   mask(SIG_BLOCK);
-  thread_ = std::thread([this, pipe = ends[0]] {
+  thread_ = start_thread("signals", [this, pipe = ends[0]] {
     mask(SIG_UNBLOCK);
-    while (wait_for_word(pipe) == kRequest) acknowledge();
+    while (wait_for_word(pipe, ending_) == kRequest) acknowledge();
     ::close(pipe);
   });
   handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);
@@ -144,6 +146,7 @@ StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
 StopSignals::~StopSignals() {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_IGN);
   std::signal(SIGCONT, SIG_DFL);
+  ending_ = true;
   [[maybe_unused]] const ssize_t written = ::write(wake_up, &kEnd, 1);
   thread_.join();
   ::close(wake_up);

@@ -40,7 +40,8 @@ class StopSignals {
 
   bool speaks_;
   std::atomic<int64_t> step_{0};  // 0: none yet
-  std::thread thread_;            // a handler must not log, and the main thread may be in a long step
+  std::atomic<bool> ending_{false};
+  std::thread thread_;  // a handler must not log, and the main thread may be in a long step
 };
 
 }  // namespace octavo

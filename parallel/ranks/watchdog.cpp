@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/thread.h"
 
 namespace octavo {
 
@@ -18,15 +19,26 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kGrace{5};  // for ending the others, before this process ends whatever happens to them
 
+// Blocks all signals in the calling thread, and in threads that it starts, as long as the object lives.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 // Signals are for the main thread, which they interrupt in its system calls.
 std::thread start_without_signals(std::function<void()> work) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  const BlockedSignals blocked;
+  return start_thread("the time limit of collectives", std::move(work));
 }
 
 // Without the streams of the standard library, whose locks the main thread may hold.
@@ -127,10 +139,11 @@ std::optional<Watchdog::Stuck> Watchdog::find_gone() {
 
 // Holds the mutex to the end: a collective that comes back after all must not go on.
 void Watchdog::end(const Stuck& stuck) {
-  std::thread([] {
+  std::thread last_resort = start_thread_if_possible([] {
     std::this_thread::sleep_for(kGrace);
     std::_Exit(1);
-  }).detach();
+  });
+  if (last_resort.joinable()) last_resort.detach();
   if (!board_.claim_report()) {
     std::this_thread::sleep_for(kGrace);  // another rank is about to end this one
     std::_Exit(1);

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "data/validation_set.h"
 #include "tests/data/test_files.h"
+#include "tests/no_threads.h"
 
 namespace octavo {
 namespace {
@@ -285,6 +286,25 @@ TEST_F(LoaderTest, AFailureSurfacesAtItsStep) {
   EXPECT_LE(state.at("next_sample"), 4);
   expect_mentions(message_of<InputError>(read_on), {"t.idx", "length -1"});
   EXPECT_EQ(loader.state_json(), state);
+}
+
+// A batch that cannot be put together ends the run with an error, and not the process.
+TEST_F(LoaderTest, AStepThatCannotBeDividedIsAnErrorOfThatStep) {
+  Loader loader(config_, {.global_batch_size = 4, .batch_size_warmup = {{4, 2}, {3, 1}}, .num_ranks = 2});
+  loader.next();
+  loader.next();
+  const nlohmann::json state = loader.state_json();
+  for (int again = 0; again < 2; ++again) {
+    expect_mentions(message_of<Error>([&] { loader.next(); }), {"step 3 takes 3 samples"});
+  }
+  EXPECT_EQ(loader.state_json(), state);
+}
+
+TEST_F(LoaderTest, WithoutThreadsThereIsASentence) {
+  config_.reader_threads = 3;
+  const NoThreads none;
+  expect_mentions(message_of<Error>([&] { Loader(config_, {.global_batch_size = 1}); }),
+                  {"no thread can be started for reading data"});
 }
 
 // Samples of skipped ranges come in no batch; the others keep their numbers.
