@@ -32,7 +32,8 @@ AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
 }
 
 AppendFile::~AppendFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!kept_.empty()) write_kept();
+  ::close(descriptor_);
 }
 
 int64_t AppendFile::size_bytes() const {
@@ -67,7 +68,7 @@ bool AppendFile::write(std::string_view record) {
   return kept_.empty();
 }
 
-void AppendFile::write_kept() {
+bool AppendFile::write_kept() {
   failure_.clear();
   while (!kept_.empty()) {
     std::string& record = kept_.front();
@@ -75,7 +76,7 @@ void AppendFile::write_kept() {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       failure_ = fmt::format("{} cannot be written: {}", path_, reason(errno));
-      return;
+      return false;
     }
     kept_bytes_ -= written;
     first_is_partial_ = written < std::ssize(record);
@@ -85,6 +86,7 @@ void AppendFile::write_kept() {
       kept_.pop_front();
     }
   }
+  return true;
 }
 
 }  // namespace octavo

@@ -1,6 +1,6 @@
 // AppendFile: a file that only grows, each write() reaching the system before it returns. What the system refuses (a
-// full disk) is kept and written before the next, so that the file has everything in order once it can be written
-// again.
+// full disk) is kept and written before the next, or when the file is closed, so that the file has everything in order
+// once it can be written again.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,8 @@ class AppendFile {
   int64_t size_bytes() const;
   // Appends a record after those that were kept. False when some of it all could not be written: failure() says why.
   bool write(std::string_view record);
+  // Writes what was kept, if anything. False when some of it could still not be written.
+  bool write_kept();
   // "PATH cannot be written: No space left on device"; of the last write(), empty where it succeeded.
   const std::string& failure() const { return failure_; }
   // Records that are kept in part or whole, and those dropped since there were too many of them.
@@ -34,8 +36,6 @@ class AppendFile {
   int64_t dropped() const { return dropped_; }
 
  private:
-  void write_kept();
-
   std::string path_;
   int descriptor_ = -1;
   std::deque<std::string> kept_;

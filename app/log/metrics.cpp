@@ -252,6 +252,11 @@ void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::
   if (tensorboard_) tensorboard_->write_text(step, tag, markdown);
 }
 
+void MetricsWriter::write_kept() {
+  file_.write_kept();
+  if (tensorboard_) tensorboard_->file().write_kept();
+}
+
 std::string MetricsWriter::failure() const {
   if (!file_.failure().empty() || !tensorboard_) return file_.failure();
   return tensorboard_->file().failure();

@@ -85,6 +85,8 @@ class MetricsWriter {
   void write(const StepMetrics& metrics);
   // For the TensorBoard events alone, where there are any.
   void write_text(const std::string& tag, int64_t step, const std::string& markdown);
+  // Writes what was kept, if anything.
+  void write_kept();
   // What hinders writing now, in one sentence; empty where nothing does.
   std::string failure() const;
   // Steps that are in memory alone.

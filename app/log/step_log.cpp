@@ -174,7 +174,9 @@ void StepLog::end() {
     console_->show_progress("");
     console_->print(progress_line(progress_, console_->columns(), console_->has_colors()));
   }
-  if (!metrics_ || metrics_->failure().empty()) return;
+  if (!metrics_) return;
+  metrics_->write_kept();
+  if (metrics_->failure().empty()) return;
   log_warning("{}; {} of its lines are lost", metrics_->failure(), metrics_->kept());
 }
 

@@ -42,6 +42,7 @@ class TensorBoardWriter {
   void write(int64_t step, std::span<const Scalar> scalars);
   // A text in Markdown.
   void write_text(int64_t step, const std::string& tag, std::string_view markdown);
+  AppendFile& file() { return file_; }
   const AppendFile& file() const { return file_; }
 
  private:

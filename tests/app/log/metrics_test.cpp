@@ -191,6 +191,23 @@ TEST_F(MetricsTest, WhatCannotBeWrittenIsWrittenLater) {
   EXPECT_EQ(file.failure(), "");
 }
 
+// The last record is tried once more when the file is closed.
+TEST_F(MetricsTest, WhatCouldNotBeWrittenIsWrittenAtTheEnd) {
+  const std::string path = (dir_ / "log").string();
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit all{};
+  getrlimit(RLIMIT_FSIZE, &all);
+  rlimit few = all;
+  few.rlim_cur = 3;
+  {
+    AppendFile file(path);
+    setrlimit(RLIMIT_FSIZE, &few);
+    EXPECT_FALSE(file.write("last\n"));
+    setrlimit(RLIMIT_FSIZE, &all);
+  }
+  EXPECT_EQ(read(path), "last\n");
+}
+
 StepMetrics at_step(int64_t step, double loss) {
   StepMetrics metrics = example();
   metrics.step = step;
