@@ -8,6 +8,8 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <new>
 #include <optional>
@@ -19,6 +21,7 @@
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
+#include "core/failure_text.h"
 #include "core/log.h"
 #include "core/printable.h"
 
@@ -64,11 +67,25 @@ void occupy_standard_streams() {
 // others cannot know of ends them too.
 int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
   if (group.shares(error)) {
-    if (group.is_root()) print_error(error.what());
+    if (group.is_root()) print_error(failure_text(error));
     return exit_code;
   }
-  print_error(fmt::format("rank {}: {}", group.rank(), error.what()));
+  print_error(fmt::format("rank {}: {}", group.rank(), failure_text(error)));
   group.abort(exit_code);
+}
+
+// What nobody can catch (a failure in a thread, in a destructor, before there are ranks) ends the process with a
+// sentence all the same.
+[[noreturn]] void end_process() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+    std::fputs("octavo: an internal error ended the process\n", stderr);
+  } catch (const std::bad_alloc&) {  // without memory
+    std::fputs("octavo: out of host memory\n", stderr);
+  } catch (const std::exception& error) {
+    print_error(error.what());
+  }
+  std::_Exit(kExitFailed);
 }
 
 int run_command(const Command& command, ProcessGroup& group) {
@@ -78,14 +95,13 @@ int run_command(const Command& command, ProcessGroup& group) {
     return exit_code;
   } catch (const InputError& error) {
     return fail(group, error, kExitBadInput);
-  } catch (const std::bad_alloc&) {
-    return fail(group, Error("the memory of this machine does not suffice"), kExitFailed);
   } catch (const std::exception& error) {
     return fail(group, error, kExitFailed);
   }
 }
 
 int main(int argc, char** argv) {
+  std::set_terminate(end_process);
   StartupTimer timer;
   occupy_standard_streams();
   // A file that grows beyond the process's limit is then an error of the write, like a full disk, and not the end.

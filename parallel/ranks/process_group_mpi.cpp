@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/failure_text.h"
 #include "parallel/ranks/handles_mpi.h"
 #include "parallel/ranks/process_group.h"
 
@@ -119,7 +120,7 @@ std::string outcome_of(const std::function<void()>& work) {
   } catch (const InputError& error) {
     return kBadInput + std::string(error.what());
   } catch (const std::exception& error) {
-    return kFailed + std::string(error.what());
+    return kFailed + failure_text(error);
   }
 }
 
