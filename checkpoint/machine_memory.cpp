@@ -101,13 +101,20 @@ bool MachineMemory::has_shard_of(int rank) const {
 
 void MachineMemory::keep_copies(const fs::path& directory, const std::span<const std::span<const std::byte>>* parts) {
   if (!transfers_) return;
-  // Beside the receiving: the rank that this one sends to may be sending to it, too.
+  // Alongside the receiving: the rank that this one sends to may be sending to it, too.
   const int keeper = machines_.keeper(group_.rank());
-  std::future<void> sent = std::async(std::launch::async, [&] {
-    if (parts == nullptr) return transfers_->send_failure(keeper);
-    transfers_->send(keeper, *parts);
-  });
   std::exception_ptr failure;
+  std::future<void> sent;
+  try {
+    sent = std::async(std::launch::async, [&] {
+      if (parts == nullptr) return transfers_->send_failure(keeper);
+      transfers_->send(keeper, *parts);
+    });
+  } catch (const std::system_error& error) {
+    failure = std::make_exception_ptr(
+        Error(fmt::format("no thread can be started for sending a shard to another machine: {}", error.what())));
+    transfers_->send_failure(keeper);
+  }
   for (const int from : machines_.kept_by(group_.rank())) {
     try {
       receive_file(*transfers_, from, directory / shard_name(from));
@@ -115,7 +122,7 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
       failure = std::current_exception();
     }
   }
-  sent.get();
+  if (sent.valid()) sent.get();
   if (failure) std::rethrow_exception(failure);
 }
 
