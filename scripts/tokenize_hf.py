@@ -8,7 +8,9 @@ A PATH is a .jsonl file (one document a line, in its field "text"), a .parquet f
 other text file (one document), each but .parquet also as .gz or .zst, a pattern such as 'corpus/*.jsonl.zst', or a folder of
 such files (in the bytewise order of their paths). What a folder holds besides (binary files, links, what cannot be read) is
 left out and counted by kind; where that is more than what is taken, nothing is written, unless --allow-skipped says that it
-is meant. No bos or eos is added: the loader inserts them around each document when data.bos_id and data.eos_id are set.
+is meant. No bos or eos is added: the loader inserts around each document those that PREFIX.json names. A document
+is text: where <|end_of_text|> stands in it, its characters are encoded, unless --parse-special-tokens is given; the documents
+that have such names in them are counted. A line or row that is not UTF-8, or has half of a surrogate pair, is refused by its number.
 
 Writes PREFIX.bin, PREFIX.idx and PREFIX.json (the Megatron indexed dataset: unsigned 16-bit tokens for vocabularies under
 65536, else 32-bit). The inputs are divided into parts, which a process a core tokenizes into files in PREFIX.parts; at the
@@ -39,6 +41,8 @@ def parse_arguments():
     parser.add_argument("--input", required=True, nargs="+", metavar="PATH", help="text, .jsonl, .parquet, patterns or folders")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="writes PREFIX.bin, .idx and .json")
     parser.add_argument("--text-field", default="text", metavar="NAME", help="the field or column of the text; text by default")
+    parser.add_argument("--parse-special-tokens", action="store_true",
+                        help="make special tokens of their names in the text, as of <|end_of_text|>; otherwise they are text")
     parser.add_argument("--shuffle", type=int, metavar="SEED", help="the documents in a random order")
     parser.add_argument("--hold-out-every", type=int, default=0, metavar="N", help="every N-th document to the held-out file")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="the held-out file; OUTPUT_held_out by default")

@@ -1,26 +1,27 @@
 """The documents of a file, of a range of its bytes or rows, or of a block of its lines. Memory does not grow with the file,
 except for a text file, which is one document."""
 
+import codecs
 import json
-import re
+import sys
 
 from tokenizing.blocks import BLOCK_BYTES, read_blocks
 from tokenizing.errors import InputError
 from tokenizing.inputs import kind_of
 
-CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")  # but not tabs, ends of lines and pages, and escape
 MAX_DOCUMENT_BYTES = 1 << 30
 PARQUET_ROWS = 256  # that are decoded at once
 
 
-def text_of(data):
-    """The text of a file, or nothing when it is none: it has a NUL, or other control characters and is no UTF-8."""
-    if b"\0" in data:
-        return None
+class NoText(ValueError):
+    """What a text, or a line with one, has in it that cannot be encoded."""
+
+
+def decode(data):
     try:
         return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None if CONTROLS.search(data) else data.decode("utf-8", errors="replace")
+    except UnicodeDecodeError as error:
+        raise NoText(f"is not UTF-8: it has the byte 0x{data[error.start]:02x} at position {error.start}") from error
 
 
 def too_long(where):
@@ -36,14 +37,19 @@ def read_text(source, sources):
             break
         if len(data) > MAX_DOCUMENT_BYTES:
             raise too_long(source.path)
-    text = text_of(bytes(data))
-    if text is not None:
-        sources.taken += 1
-        yield text
-    elif source.named:
-        raise InputError(f"{source.path}: is not text: it has a NUL byte, or control characters and is no UTF-8")
-    else:
-        sources.left_out[kind_of(source.path)] += 1
+    kind = kind_of(source.path)
+    try:
+        if b"\0" in data:
+            raise NoText("is not text: it has a NUL byte")
+        kind = f"{kind} not in UTF-8"
+        text = decode(bytes(data))
+    except NoText as error:
+        if source.named:
+            raise InputError(f"{source.path}: {error}") from error
+        sources.left_out[kind] += 1
+        return
+    sources.taken += 1
+    yield text
 
 
 def split_lines(blocks, where):
@@ -87,14 +93,34 @@ def count_lines(source, last):
     return sum(block.count(b"\n") for block in range_blocks(source, 0, last))
 
 
+def parse_json(line):
+    if line.startswith(codecs.BOM_UTF8):
+        raise NoText("begins with a byte order mark (the bytes ef bb bf)")
+    try:
+        return json.loads(decode(line))
+    except json.JSONDecodeError as error:
+        raise NoText(f"is not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise NoText("has lists or objects that are nested too deep to be read") from error
+    except NoText:
+        raise
+    except ValueError as error:  # Python converts no longer ones
+        raise NoText(f"has an integer of more than {sys.get_int_max_str_digits()} digits") from error
+
+
 def parse_line(line, field):
-    """The document of a JSON line, nothing for a blank one; a ValueError where there is none."""
+    """The document of a JSON line, nothing for a blank one; NoText where there is none."""
     if not line or line.isspace():
         return None
-    found = json.loads(line.decode("utf-8", errors="replace"))
+    found = parse_json(line)
     text = found.get(field) if isinstance(found, dict) else None
     if not isinstance(text, str):
-        raise ValueError
+        raise NoText("has none")
+    try:
+        if not text.isascii():
+            text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise NoText(f"has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is no character") from error
     return text
 
 
@@ -103,9 +129,9 @@ def read_lines(blocks, source, field, lines_before):
     for number, line in enumerate(split_lines(blocks, source.path), 1):
         try:
             text = parse_line(line, field)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{source.path}:{lines_before() + number}: expected a JSON object with a string in the field "
-                             f'"{field}"') from error
+        except NoText as error:
+            raise InputError(f'{source.path}:{lines_before() + number}: expected a JSON object with a string in the field '
+                             f'"{field}", but the line {error}') from error
         if text is not None:
             yield text
 
@@ -136,32 +162,40 @@ def one_line(error):
 
 
 def column_texts(column):
-    """The strings of a column, what is no UTF-8 in them replaced."""
+    """The strings of a column, as bytes where one of them is not UTF-8."""
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
         import pyarrow
 
         plain = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
-        values = plain.cast(pyarrow.large_binary()).to_pylist()
-        return [value if value is None else value.decode("utf-8", errors="replace") for value in values]
+        return plain.cast(pyarrow.large_binary()).to_pylist()
+
+
+def checked_row(value, field, where):
+    if value is None:
+        raise InputError(f'{where()} has null in the column "{field}"')
+    try:
+        return decode(value) if isinstance(value, bytes) else value
+    except NoText as error:
+        raise InputError(f'{where()}, column "{field}", {error}') from error
 
 
 def read_row_group(file, source, field, row_group, first, last):
     """The rows [first, last) of a row group. What comes before is decoded too, which costs little beside tokenizing."""
     import pyarrow
 
+    def before():
+        return sum(file.metadata.row_group(i).num_rows for i in range(row_group))
+
     begin = 0
     try:
         for batch in file.iter_batches(PARQUET_ROWS, row_groups=[row_group], columns=[field], use_threads=False):
             end = begin + batch.num_rows
             if end > first:
-                for row, text in enumerate(column_texts(batch.column(0)), begin):
-                    if text is None and first <= row < last:
-                        before = sum(file.metadata.row_group(i).num_rows for i in range(row_group))
-                        raise InputError(f'{source.path}: row {before + row + 1} has null in the column "{field}"')
+                for row, value in enumerate(column_texts(batch.column(0)), begin):
                     if first <= row < last:
-                        yield text
+                        yield checked_row(value, field, lambda row=row: f"{source.path}: row {before() + row + 1}")
             begin = end
             if begin >= last:
                 return

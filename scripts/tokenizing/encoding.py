@@ -3,6 +3,7 @@
 import array
 import hashlib
 import os
+import re
 import signal
 import threading
 
@@ -71,34 +72,43 @@ def batches(documents):
         yield batch
 
 
-def without_surrogates(text):
-    """JSON can hold halves of characters ("\\ud83d" alone), which no encoding has."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def special_texts(tokenizer):
+    """A pattern of the tokenizer's special tokens as text; nothing where it has none."""
+    names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and token.content]
+    return re.compile("|".join(map(re.escape, sorted(names, reverse=True)))) if names else None
 
 
 class Encoder:
-    def __init__(self, tokenizer_path):
+    """Encodes documents. What looks like a special token in them is text, unless `parse_special_tokens`."""
+
+    def __init__(self, tokenizer_path, parse_special_tokens):
         self.path = tokenizer_path
         self.tokenizer, _ = load_tokenizer(tokenizer_path)
+        self.special_texts = special_texts(self.tokenizer)
+        self.documents_with_special_text = 0
+        if not parse_special_tokens:
+            if not hasattr(self.tokenizer, "encode_special_tokens"):
+                raise InputError("this version of the Python package `tokenizers` makes tokens of text such as <|end_of_text|>: "
+                                 "python3 -m pip install --upgrade tokenizers, or give --parse-special-tokens")
+            self.tokenizer.encode_special_tokens = True
         # Without the offsets of tokens in the text, which nobody asks for.
         self.encode_batch = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
 
     def encode(self, texts):
+        if self.special_texts:
+            self.documents_with_special_text += sum(self.special_texts.search(text) is not None for text in texts)
         try:
-            try:
-                return self.encode_batch(texts, add_special_tokens=False)
-            except TypeError:
-                return self.encode_batch([without_surrogates(text) for text in texts], add_special_tokens=False)
+            return self.encode_batch(texts, add_special_tokens=False)
         except Exception as error:
             raise InputError(f"{self.path}: cannot encode the text: {one_line(error)}") from error
 
 
-def start_worker(folder, tokenizer_path, typecode, field):
+def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field):
     global _worker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the pool
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _worker = (folder, Encoder(tokenizer_path), typecode, field)
+    _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field)
 
 
 def end_with_parent():
@@ -113,10 +123,16 @@ def encode_part(part):
     """Writes the part's file and returns its summary (part_files.py)."""
     folder, encoder, typecode, field = _worker
     sources = Sources()
+    encoder.documents_with_special_text = 0
     with PartWriter(folder, part.name, typecode) as writer:
         for piece in part.pieces:
             for batch in batches(read_piece(piece, field, sources)):
                 for encoding in encoder.encode(batch):
                     writer.add_document(array.array(typecode, encoding.ids))
         last_block = part.pieces[0].block and part.pieces[0].block[1]
-        return writer.finish({"taken": sources.taken, "left_out": dict(sources.left_out), "last_block": last_block})
+        return writer.finish({
+            "taken": sources.taken,
+            "left_out": dict(sources.left_out),
+            "documents_with_special_text": encoder.documents_with_special_text,
+            "last_block": last_block,
+        })

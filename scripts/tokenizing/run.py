@@ -57,6 +57,7 @@ class Run:
         self.part_bytes = arguments.part_bytes or choose_part_bytes(self.sources)
         self.journal = {
             "tokenizer": tokenizer_hash or f"--train-bpe {arguments.train_bpe}",
+            "parse_special_tokens": arguments.parse_special_tokens,
             "text_field": arguments.text_field,
             "shuffle": arguments.shuffle,
             "hold_out_every": arguments.hold_out_every,
@@ -98,7 +99,7 @@ class Run:
             arguments.workers,
             multiprocessing.get_context("spawn"),  # a forked process would share the locks of the threads that trained
             start_worker,
-            (self.folder.path, tokenizer_path, typecode, arguments.text_field),
+            (self.folder.path, tokenizer_path, arguments.parse_special_tokens, typecode, arguments.text_field),
         )
         self.progress = Progress("tokenizing", self.input_bytes())
         self.found = 0
@@ -180,17 +181,26 @@ class Run:
         tokenizer_path, told = arguments.tokenizer, arguments.tokenizer
         if arguments.train_bpe:
             tokenizer_path, told = self.train_tokenizer(planner), self.trained_tokenizer
-        tokenizer, planner.key = load_tokenizer(tokenizer_path)
-        description = describe(tokenizer, told)
+        tokenizer, tokenizer_hash = load_tokenizer(tokenizer_path)
+        planner.key = [tokenizer_hash, arguments.parse_special_tokens]
+        description = describe(tokenizer, told) | {"parse_special_tokens": arguments.parse_special_tokens}
         parts = self.make_parts(planner, tokenizer_path, "H" if description["vocab_size"] < 65536 else "i")
         for part in parts:
             self.files.add(part.summary["taken"], part.summary["left_out"])
         if self.files.left_out:
             print(self.files.describe_left_out(), file=sys.stderr)
         self.files.check(self.files.taken, arguments.allow_skipped)
+        self.report_special_texts(parts)
         seconds = self.progress.seconds()
         writers = self.merge(parts, description)
         self.report(writers, parts, seconds)
+
+    def report_special_texts(self, parts):
+        count = sum(part.summary["documents_with_special_text"] for part in parts)
+        if count:
+            effect = ("was made that token" if self.arguments.parse_special_tokens else
+                      "is encoded as text; --parse-special-tokens makes it that token")
+            print(f"{count} documents have the name of a special token in their text, which {effect}", file=sys.stderr)
 
     def report(self, writers, parts, seconds):
         for writer in writers:

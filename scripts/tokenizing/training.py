@@ -3,7 +3,7 @@
 import os
 
 from tokenizing.documents import read_piece
-from tokenizing.encoding import import_tokenizers, without_surrogates
+from tokenizing.encoding import import_tokenizers
 from tokenizing.errors import InputError
 from tokenizing.inputs import Sources
 from tokenizing.part_files import write_whole
@@ -25,8 +25,7 @@ def training_texts(planner, progress):
     for number, part in enumerate(planner.parts()):
         if number % stride == 0:
             for piece in part.pieces:
-                for text in read_piece(piece, planner.field, sources):
-                    yield text if text.isascii() else without_surrogates(text)
+                yield from read_piece(piece, planner.field, sources)
         progress.add(part.input_bytes)
 
 

@@ -46,6 +46,25 @@ def check_tokenize(scratch, tokenizer):
     assert read_dataset(scratch / "out_held_out") == expected[19::20]
 
 
+def check_special_texts(scratch, tokenizer):
+    """Names of special tokens in a document are text, or tokens where that is asked for, also of a tokenizer made here."""
+    texts = ["x<|end_of_text|>y", "plain", "<|begin_of_text|>"]
+    write_jsonl(scratch / "special.jsonl", texts)
+    for name, made_by in (("given", ["--tokenizer", scratch / "tokenizer.json"]), ("trained", ["--train-bpe", 258])):
+        arguments = [*made_by, "--workers", 1, "--input", scratch / "special.jsonl", "--output", scratch / name]
+        result = run(*arguments)
+        assert "2 documents have the name of a special token in their text, which is encoded as text" in result.stderr, result
+        documents = read_dataset(scratch / name)
+        assert not {0, 1} & set(sum(documents, [])), documents
+        used = tokenizer if name == "given" else tokenizers.Tokenizer.from_file(str(scratch / "trained.tokenizer.json"))
+        assert [used.decode(ids) for ids in documents] == texts
+        refuse("--overwrite", *arguments, "--parse-special-tokens")
+        result = run(*arguments, "--parse-special-tokens", "--overwrite")
+        assert "2 documents have" in result.stderr and "was made that token" in result.stderr, result
+        assert read_dataset(scratch / name)[2] == [0] and 1 in read_dataset(scratch / name)[0]
+        assert json.loads((scratch / f"{name}.json").read_text())["parse_special_tokens"] is True
+
+
 def contents(prefix):
     return [Path(f"{prefix}{suffix}").read_bytes() for suffix in (".bin", ".idx", ".json")]
 
@@ -248,6 +267,7 @@ def main():
         scratch = Path(name)
         tokenizer = make_tokenizer(scratch / "tokenizer.json")
         check_tokenize(scratch, tokenizer)
+        check_special_texts(scratch, tokenizer)
         check_formats(scratch, tokenizer)
         check_workers_and_shuffle(scratch, tokenizer)
         check_kills(scratch)

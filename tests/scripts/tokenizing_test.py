@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from tokenizing import documents, merge, plan, progress  # noqa: E402
-from tokenizing.encoding import batches, without_surrogates  # noqa: E402
+from tokenizing.encoding import batches  # noqa: E402
 from tokenizing.errors import InputError, RunError  # noqa: E402
 from tokenizing.inputs import Sources, find_sources  # noqa: E402
 from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
@@ -141,8 +141,13 @@ class BadInputsTest(PlannedTest):
         for name, content, message in [
             ("x.jsonl", 50 * good + '\n{"body": "b"}\n', r"x\.jsonl:52: expected .* field \"text\""),
             ("y.jsonl", '{"text": 5}\n', r"y\.jsonl:1: "),
-            ("z.jsonl", "not json\n", r"z\.jsonl:1: "),
-            ("deep.jsonl", good + "[" * 100_000, r"deep\.jsonl:2: "),
+            ("z.jsonl", "not json\n", r"z\.jsonl:1: .* is not JSON: Expecting value at column 1"),
+            ("deep.jsonl", good + "[" * 100_000, r"deep\.jsonl:2: .* nested too deep"),
+            ("bom.jsonl", b"\xef\xbb\xbf" + good.encode(), r"bom\.jsonl:1: .* byte order mark"),
+            ("digits.jsonl", good + '{"text": "a", "id": ' + "9" * 5000 + "}", r"digits\.jsonl:2: .* integer of more than 4300 digits"),
+            ("latin1.jsonl", good.encode() + '{"text": "caf\xe9"}'.encode("latin-1"), r"latin1\.jsonl:2: .* not UTF-8: .* 0xe9 at position 13"),
+            ("half.jsonl", 3 * good + r'{"text": "a\ud83db \ud83d\ude42"}', r"half\.jsonl:4: .* half of a surrogate pair, \\ud83d"),
+            ("latin1.txt", "caf\xe9".encode("latin-1"), r"latin1\.txt: is not UTF-8: it has the byte 0xe9 at position 3"),
             ("list.jsonl", 9 * good + '["text"]', r"list\.jsonl:10: "),
             ("n.txt", b"ab\x00c", r"n\.txt: is not text"),
             ("g.jsonl.gz", gzip.compress(70 * good.encode() + b"{}\n"), r"g\.jsonl\.gz:71: "),
@@ -174,6 +179,10 @@ class BadInputsTest(PlannedTest):
         self.refuse(r"a\.parquet: row 3 has null", path)
         self.refuse(r'a\.parquet: has no column "content", only id, text; --text-field', path, field="content")
         self.refuse(r'a\.parquet: the column "id" holds int64, expected strings', path, field="id")
+        import pyarrow
+
+        latin1 = pyarrow.array([b"a", "caf\xe9".encode("latin-1")]).view(pyarrow.string())
+        self.refuse(r'l\.parquet: row 2, column "text", is not UTF-8', write_parquet(self.root / "l.parquet", latin1))
         self.refuse(r"b\.parquet: is not an intact Parquet file", self.write("b.parquet", Path(path).read_bytes()[:-20]))
         self.refuse(r"c\.parquet: is not an intact Parquet file", self.write("c.parquet", b""))
 
@@ -211,14 +220,14 @@ class FoldersTest(PlannedTest):
         os.mkfifo(self.root / "d/fifo")
         os.symlink("a.txt", self.root / "d/link")
         sources = Sources()
-        self.assertEqual(self.read(str(self.root / "d"), sources=sources), ["text", "caf\ufffd"])
-        self.assertEqual(sources.taken, 2)
+        self.assertEqual(self.read(str(self.root / "d"), sources=sources), ["text"])
+        self.assertEqual(sources.taken, 1)
         self.assertEqual(sources.left_out, {".png": 1, ".jsonl.bz2": 2, ".tar.gz": 1, "without a suffix": 2, "special file": 1,
-                                            "symbolic link": 1})
-        self.assertRegex(sources.describe_left_out(), r"left out 8 files: 2 \.jsonl\.bz2, .*1 \.png")
-        with self.assertRaisesRegex(InputError, "more than the 2 taken; --allow-skipped"):
-            sources.check(2, False)
-        sources.check(2, True)
+                                            "symbolic link": 1, ".txt not in UTF-8": 1})
+        self.assertRegex(sources.describe_left_out(), r"left out 9 files: 2 \.jsonl\.bz2, .*1 \.png")
+        with self.assertRaisesRegex(InputError, "more than the 1 taken; --allow-skipped"):
+            sources.check(1, False)
+        sources.check(1, True)
 
     def test_what_the_run_writes_is_not_read(self):
         self.write("d/a.txt", "text")
@@ -229,9 +238,6 @@ class FoldersTest(PlannedTest):
     def test_batches_keep_order_and_leave_out_empty_documents(self):
         texts = ["x" * 600_000, "", "y" * 600_000, "z"]
         self.assertEqual([len(batch) for batch in batches(texts)], [2, 1])
-
-    def test_halves_of_characters(self):
-        self.assertEqual(without_surrogates(json.loads('"a\\ud83db \\ud83d\\ude42"')), "a\ufffdb 🙂")
 
 
 class TokenFileWriterTest(PlannedTest):
