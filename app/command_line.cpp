@@ -228,6 +228,7 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
       ->check(integer(int64_t{0}, int64_t{1} << 40));
   pack->add_option("--hold-out-output", line.pack.hold_out_output, "PREFIX of that one")
       ->default_str("OUTPUT_held_out");
+  pack->add_flag("--overwrite", line.pack.overwrite, "replace token files of these names that exist");
   add_example(pack, "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
   pack->callback([&] { line.command = on_root([&] { return pack_command(line.pack); }); });
 

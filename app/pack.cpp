@@ -31,11 +31,10 @@ int pack_command(const PackOptions& options) {
     const std::string prefix = options.hold_out_output.empty() ? options.output + "_held_out" : options.hold_out_output;
     std::cout << fmt::format("{}, held out\n", describe_files(prefix, s.held_out_documents, s.held_out_tokens));
   }
-  const auto unreadable = static_cast<int64_t>(s.unreadable.size());
-  if (unreadable + s.binary_files + s.empty_documents > 0) {
-    std::cout << fmt::format("left out: {} unreadable files, {} binary files, {} empty documents\n", unreadable,
-                             s.binary_files, s.empty_documents);
-  }
+  if (!s.skipped_files.empty()) std::cout << s.describe_skipped() << "\n";
+  if (s.empty_documents > 0) std::cout << fmt::format("skipped {} empty documents\n", s.empty_documents);
+  if (!s.unreadable.empty())
+    std::cout << fmt::format("skipped {} unreadable files and directories\n", s.unreadable.size());
   for (const std::string& file : s.unreadable) std::cout << fmt::format("unreadable: {}\n", printable(file));
   return kExitDone;
 }

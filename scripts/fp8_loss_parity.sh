@@ -40,7 +40,7 @@ pack() {
   list_sources >"$run_dir/sources.txt"
   [[ -s "$run_dir/sources.txt" ]] || die "no sources in site-packages and /usr/include"
   "$octavo" pack --input-list "$run_dir/sources.txt" --output "$run_dir/data/train" \
-    --hold-out-every 20 --hold-out-output "$run_dir/data/held_out"
+    --hold-out-every 20 --hold-out-output "$run_dir/data/held_out" --overwrite
 }
 
 train() {

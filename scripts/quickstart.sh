@@ -44,7 +44,7 @@ pack() {
   list_headers >"$run_dir/headers.txt"
   [[ -s "$run_dir/headers.txt" ]] || die "no headers under /usr/include"
   "$octavo" pack --input-list "$run_dir/headers.txt" --output "$run_dir/data/train" \
-    --hold-out-every 20 --hold-out-output "$run_dir/data/held_out"
+    --hold-out-every 20 --hold-out-output "$run_dir/data/held_out" --overwrite
   "$octavo" inspect "$run_dir/data/held_out" | tee "$run_dir/held_out.txt"
   bigram_entropy="$(sed -n 's/.*bigram[a-z_]*"\?[: ]*\([0-9][0-9.]*\).*/\1/p' "$run_dir/held_out.txt" | head -n 1)"
   [[ -n "$bigram_entropy" ]] || die "octavo inspect printed no bigram entropy"

@@ -1,6 +1,8 @@
 #include "data/tokens/pack.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +12,7 @@
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
+#include "core/printable.h"
 #include "data/tokens/byte_tokenizer.h"
 #include "data/tokens/token_writer.h"
 
@@ -18,10 +21,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::array kReadByTokenizeHf = {".parquet", ".gz", ".zst"};
+
 struct Source {
   std::string path;
   bool named;  // by the user, as opposed to found in a directory
 };
+
+// ".txt" of "a.TXT".
+std::string suffix_of(const std::string& path) {
+  std::string suffix = fs::path(path).extension().string();
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
+  return suffix;
+}
+
+bool is_read_by_tokenize_hf(const std::string& suffix) {
+  return std::find(kReadByTokenizeHf.begin(), kReadByTokenizeHf.end(), suffix) != kReadByTokenizeHf.end();
+}
 
 std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
   std::error_code error;
@@ -54,6 +70,7 @@ class Packer {
   }
 
   PackSummary run() {
+    if (!options_.overwrite) refuse_existing_output();
     // Everything is found before anything is written, so that the output can lie inside an input directory.
     const std::vector<Source> files = find_files();
     writer_ = open_writer(options_.output);
@@ -64,6 +81,21 @@ class Packer {
   }
 
  private:
+  std::vector<std::string> outputs() const {
+    std::vector<std::string> prefixes{options_.output};
+    if (options_.hold_out_every > 0) prefixes.push_back(options_.hold_out_output);
+    return prefixes;
+  }
+
+  void refuse_existing_output() const {
+    for (const std::string& prefix : outputs()) {
+      for (const char* suffix : {".bin", ".idx", ".json"}) {
+        CHECK_INPUT(!path_exists(prefix + suffix),
+                    "{}{}: exists already; give another output, or --overwrite to replace it", prefix, suffix);
+      }
+    }
+  }
+
   std::vector<Source> find_files() {
     std::vector<std::string> inputs = options_.inputs;
     if (!options_.input_list.empty()) append_list(inputs);
@@ -125,6 +157,8 @@ class Packer {
   void add_file(const Source& source) {
     std::optional<InputFile> file;
     try {
+      const std::string suffix = suffix_of(source.path);
+      if (is_read_by_tokenize_hf(suffix)) return skip(source, suffix);
       file.emplace(source.path);
       source.path.ends_with(".jsonl") ? add_jsonl(*file) : add_text(*file, source.named);
     } catch (const UnreadableFile& error) {
@@ -133,12 +167,20 @@ class Packer {
     }
   }
 
+  void skip(const Source& source, const std::string& suffix) {
+    CHECK_INPUT(!source.named,
+                "{}: octavo pack does not read {} files, expected text or .jsonl; scripts/tokenize_hf.py "
+                "reads them",
+                source.path, suffix);
+    ++summary_.skipped_files[suffix];
+  }
+
   void add_text(InputFile& file, bool named) {
     const std::string text = file.read_all();
     const size_t nul = text.find('\0');
     CHECK_INPUT(nul == std::string::npos || !named, "{}: has a NUL byte at offset {}, expected text", file.path(), nul);
     if (nul != std::string::npos) {
-      ++summary_.binary_files;
+      ++summary_.skipped_files[suffix_of(file.path())];
       return;
     }
     ++summary_.files;
@@ -176,8 +218,9 @@ class Packer {
 
   void finish() {
     CHECK_INPUT(documents_ > 0,
-                "pack: the inputs hold no document ({} files read, {} unreadable, {} binary, {} empty documents)",
-                summary_.files, summary_.unreadable.size(), summary_.binary_files, summary_.empty_documents);
+                "pack: the inputs hold no document ({} files read, {} unreadable, {} empty documents{}{})",
+                summary_.files, summary_.unreadable.size(), summary_.empty_documents,
+                summary_.skipped_files.empty() ? "" : ", ", summary_.describe_skipped());
     CHECK_INPUT(documents_ >= options_.hold_out_every, "pack: there are {} documents, too few to hold out one in {}",
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();
@@ -199,6 +242,21 @@ class Packer {
 };
 
 }  // namespace
+
+std::string PackSummary::describe_skipped() const {
+  std::string kinds;
+  int64_t total = 0;
+  bool has_hint = false;
+  for (const auto& [suffix, count] : skipped_files) {
+    kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", count,
+                         suffix.empty() ? "without a suffix" : printable(suffix));
+    total += count;
+    has_hint = has_hint || is_read_by_tokenize_hf(suffix);
+  }
+  if (total == 0) return "";
+  return fmt::format("skipped {} files that are not text: {}{}", total, kinds,
+                     has_hint ? " (scripts/tokenize_hf.py reads .parquet, .gz and .zst)" : "");
+}
 
 PackSummary pack(const PackOptions& options) { return Packer(options).run(); }
 

@@ -62,6 +62,7 @@ class PackTest(Scratch):
 
     def test_bad_input_is_refused_and_leaves_the_old_dataset(self):
         good = self.write("good.txt", "good")
+        output = ("--output", "packed/corpus", "--overwrite")
         _, before = self.pack(good)
         cases = {
             "missing.txt": None,
@@ -79,19 +80,20 @@ class PackTest(Scratch):
                 if content is not None:
                     self.write(name, content)
                 inputs = [name] if name == "empty.txt" else [good, name]
-                sentence = self.refused("pack", "--input", *inputs, "--output", "packed/corpus")
+                sentence = self.refused("pack", "--input", *inputs, *output)
                 if name != "empty.txt":
                     self.assertIn(name, sentence)
                 self.assertEqual(read_megatron(self.dir / "packed/corpus")[1], before)
                 self.assertEqual(len(list((self.dir / "packed").iterdir())), 3, "left-over files")
-        self.refused("pack", "--output", "packed/corpus")
+        self.refused("pack", *output)
         self.refused("pack", "--input", good)
         self.refused("pack", "--input", good, "--output", self.write("file", "") / "corpus")
-        self.refused("pack", "--input", good, "--output", "packed/corpus", "--hold-out-every", "5")
-        self.refused("pack", "--input", good, "--output", "packed/corpus", "--hold-out-every", "-1")
+        self.refused("pack", "--input", good, *output, "--hold-out-every", "5")
+        self.refused("pack", "--input", good, *output, "--hold-out-every", "-1")
         for same in ("packed/corpus", "./packed//corpus", self.dir / "packed/../packed/corpus"):
-            self.refused("pack", "--input", good, good, "--output", "packed/corpus", "--hold-out-every", "2", "--hold-out-output", same,
+            self.refused("pack", "--input", good, good, *output, "--hold-out-every", "2", "--hold-out-output", same,
                          mentions=["pack: packed/corpus is both the output and the held-out output"])
+        self.refused("pack", "--input", good, "--output", "packed/corpus", mentions=["packed/corpus.bin: exists already", "--overwrite"])
         self.assertEqual(read_megatron(self.dir / "packed/corpus")[1], before)
 
     def test_packing_under_mpirun_writes_once(self):
@@ -99,7 +101,7 @@ class PackTest(Scratch):
         result = self.run_octavo("pack", "--input", good, "--output", "packed/corpus", ranks=2)
         self.assertEqual(result.out.count("packed/corpus.bin"), 1, result.out)
         self.assertEqual(read_megatron(self.dir / "packed/corpus")[1], [list(b"some text")])
-        self.refused("pack", "--input", "missing", "--output", "packed/corpus", ranks=2)
+        self.refused("pack", "--input", "missing", "--output", "packed/other", ranks=2)
 
     def test_inspect_tells_what_is_in_a_file(self):
         write_megatron(self.dir / "tokens", [[5, 6, 7], [], [9]], "i32")

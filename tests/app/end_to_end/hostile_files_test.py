@@ -280,7 +280,7 @@ class NoFileTest(Hostile):
         for name in unreadable:
             self.assertIn(name, result.out)
         # A file that opens, and then refuses to be read.
-        self.refused_soon("pack", "--input", "/proc/self/mem", "--output", "packed", mentions=["/proc/self/mem"])
+        self.refused_soon("pack", "--input", "/proc/self/mem", "--output", "other", mentions=["/proc/self/mem"])
 
 
 class VanishingDataTest(Hostile):

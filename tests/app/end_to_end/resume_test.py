@@ -438,7 +438,7 @@ class CrashTest(Resuming):
         (self.dir / "small").write_bytes(b"text " * 10)
         self.run_octavo("pack", "--input", "small", "--output", "packed")
         before = snapshot(self.dir)
-        self.refused("pack", "--input", "text", "--output", "packed", code=FAILED, preexec_fn=self.small_files)
+        self.refused("pack", "--input", "text", "--output", "packed", "--overwrite", code=FAILED, preexec_fn=self.small_files)
         self.assertEqual(snapshot(self.dir), before)
 
 

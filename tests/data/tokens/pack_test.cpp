@@ -54,7 +54,7 @@ TEST(Pack, TextJsonlAndTrees) {
   EXPECT_EQ(texts_of(dir / "out/p"), (Texts{"first", "a\n\xc3\xa9", "b", "a.h", "deep", "z"}));
   EXPECT_EQ(summary.documents, 6);
   EXPECT_EQ(summary.tokens, 5 + 4 + 1 + 3 + 4 + 1);
-  EXPECT_EQ(summary.binary_files, 1);
+  EXPECT_EQ(summary.skipped_files, (std::map<std::string, int64_t>{{".o", 1}}));
   EXPECT_EQ(summary.empty_documents, 1);
   EXPECT_EQ(summary.unreadable.size(), 0);
   EXPECT_EQ(TokenFile(dir / "out/p").dtype(), TokenDtype::kU16);
@@ -77,7 +77,11 @@ TEST(Pack, InputListAndHeldOutDocuments) {
   EXPECT_EQ(summary.documents, 5);
   EXPECT_EQ(summary.held_out_documents, 2);
   EXPECT_EQ(summary.held_out_tokens, 12);
-  pack({.input_list = dir / "list", .output = dir / "p", .hold_out_every = 7, .hold_out_output = dir / "h"});
+  pack({.input_list = dir / "list",
+        .output = dir / "p",
+        .hold_out_every = 7,
+        .hold_out_output = dir / "h",
+        .overwrite = true});
   EXPECT_EQ(texts_of(dir / "h"), (Texts{"text 6"}));
 }
 
@@ -85,16 +89,63 @@ TEST(Pack, ItsOwnOutputIsNoInput) {
   const TempDir dir;
   write_file(dir / "tree/a", "a");
   for (int again = 0; again < 2; ++again) {
-    pack({.inputs = {dir / "tree"}, .output = dir / "tree/out"});
+    pack({.inputs = {dir / "tree"}, .output = dir / "tree/out", .overwrite = true});
     EXPECT_EQ(texts_of(dir / "tree/out"), Texts{"a"});
   }
+}
+
+TEST(Pack, ExistingOutputIsReplacedOnRequestAlone) {
+  const TempDir dir;
+  write_file(dir / "old", "old");
+  write_file(dir / "new/a", "a");
+  write_file(dir / "new/b", "b");
+  pack({.inputs = {dir / "old"}, .output = dir / "p"});
+  PackOptions again{.inputs = {dir / "new"}, .output = dir / "p"};
+  const auto refused = [&](const std::string& name) {
+    expect_mentions(message_of<InputError>([&] { pack(again); }), {name + ": exists already", "--overwrite"});
+  };
+  refused("p.bin");
+  EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
+  for (const char* left : {"p.idx", "p.json"}) {  // any file of the dataset
+    std::filesystem::remove(dir / (left == std::string("p.idx") ? "p.bin" : "p.idx"));
+    refused(left);
+  }
+  again.output = dir / "q";
+  again.hold_out_every = 2;
+  write_file(dir / "q_held_out.json", "{}");
+  refused("q_held_out.json");
+  EXPECT_FALSE(std::filesystem::exists(dir / "q.bin"));
+  again.overwrite = true;
+  pack(again);
+  EXPECT_EQ(texts_of(dir / "q_held_out"), Texts{"b"});
+}
+
+TEST(Pack, WhatIsNotTextIsSkippedAndNamed) {
+  const TempDir dir;
+  write_file(dir / "tree/a.txt", "a");
+  for (const char* name : {"a.parquet", "b.PARQUET", "c.gz", "d.zst"})
+    write_file(dir / (std::string("tree/") + name), "PAR1");
+  for (const char* name : {"e.png", "f"}) write_file(dir / (std::string("tree/") + name), std::string_view("\0", 1));
+  const PackSummary summary = pack({.inputs = {dir / "tree"}, .output = dir / "p"});
+  EXPECT_EQ(texts_of(dir / "p"), Texts{"a"});
+  EXPECT_EQ(summary.describe_skipped(),
+            "skipped 6 files that are not text: 1 without a suffix, 1 .gz, 2 .parquet, 1 .png, 1 .zst "
+            "(scripts/tokenize_hf.py reads .parquet, .gz and .zst)");
+  EXPECT_EQ(PackSummary{}.describe_skipped(), "");
+  const auto refusal = [&](const std::string& input) {
+    return message_of<InputError>([&] { pack({.inputs = {dir / input}, .output = dir / "q"}); });
+  };
+  expect_mentions(refusal("tree/d.zst"), {"d.zst: octavo pack does not read .zst files", "scripts/tokenize_hf.py"});
+  std::filesystem::remove(dir / "tree/a.txt");
+  expect_mentions(refusal("tree"), {"no document", "2 .parquet", "scripts/tokenize_hf.py"});
 }
 
 TEST(Pack, BadInputIsRefusedByName) {
   const TempDir dir;
   write_file(dir / "old.txt", "old");
   pack({.inputs = {dir / "old.txt"}, .output = dir / "p"});
-  const auto refuse = [&](const PackOptions& options, const std::vector<std::string>& mentions) {
+  const auto refuse = [&](PackOptions options, const std::vector<std::string>& mentions) {
+    options.overwrite = true;
     expect_mentions(message_of<InputError>([&] { pack(options); }), mentions);
   };
   write_file(dir / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
@@ -130,8 +181,11 @@ TEST(Pack, AFullDiskLeavesBothOutputsAsTheyWere) {
   pack({.inputs = {dir / "old"}, .output = dir / "p", .hold_out_every = 2, .hold_out_output = dir / "h"});
   const Texts old = texts_of(dir / "p");
   const Texts old_held_out = texts_of(dir / "h");
-  const PackOptions again{
-      .inputs = {dir / "new"}, .output = dir / "p", .hold_out_every = 2, .hold_out_output = dir / "h"};
+  const PackOptions again{.inputs = {dir / "new"},
+                          .output = dir / "p",
+                          .hold_out_every = 2,
+                          .hold_out_output = dir / "h",
+                          .overwrite = true};
   {
     const FileSizeLimit limit(4096);
     expect_mentions(message_of<Error>([&] { pack(again); }), {"h.bin", "File too large"});
