@@ -80,7 +80,7 @@ __device__ SoftmaxPart combine_all(Exchange<kThreads>& exchange, const cg::clust
       const float values[2] = {part.m, part.sum};
       ptx::st_async(cluster.map_shared_rank(mine, lane), values, cluster.map_shared_rank(arrived, lane));
     }
-    while (!ptx::mbarrier_try_wait_parity(arrived, turn / 2 % 2)) {
+    while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, arrived, turn / 2 % 2)) {
     }
   }
   SoftmaxPart sum{kLowest, 0.0f};
