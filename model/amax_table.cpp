@@ -1,6 +1,8 @@
 #include "model/amax_table.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/fp8/amax_history.h"
 #include "kernels/fp8/fp8_shard.h"
@@ -67,7 +69,22 @@ void AmaxTable::end_step(const Tensor& skip, Communicator& communicator, Stream&
                 .skip = skip},
                stream);
   row_ = (row_ + 1) % history_.dim(0);
+  if (!uses_history_) find_history(stream);
+}
+
+void AmaxTable::find_history(Stream& stream) {
   uses_history_ = true;
+  if (stream.is_planned()) return;  // which has no values, and whose steps are those of a run under way
+  const Tensor slots = history_.view({history_.numel()});
+  std::vector<float> values(static_cast<size_t>(slots.numel()));
+  stream.copy(values.data(), slots.raw(), slots.bytes());
+  stream.synchronize();
+  const int64_t width = kKinds * linears_;
+  for (int64_t i = 0; i < slots.numel(); ++i) {
+    if (i % width / linears_ == kOutputGradient && values[static_cast<size_t>(i)] != 0) return;
+  }
+  uses_history_ = false;
+  stream.zero(history_);
 }
 
 void AmaxTable::set_steps_done(int64_t steps) {
@@ -78,7 +95,7 @@ void AmaxTable::restore(Stream& stream) {
   if (!delayed()) return;
   stream.zero(current_);
   collect(stream);  // nothing new: makes the scales
-  uses_history_ = true;
+  find_history(stream);
 }
 
 }  // namespace octavo

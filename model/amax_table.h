@@ -3,7 +3,8 @@
 //
 //   tensorwise  a tensor's scale comes from current(), filled by the kernel that made the tensor, this micro-batch
 //   delayed     it comes from the largest current() of the last amax_history steps, each over all micro-batches and
-//               ranks; in the very first step from current(), as tensorwise
+//               ranks; until the history holds a gradient, from current(), as tensorwise. A history without gradients
+//               (no step yet, or none that counted) is all zeros.
 //
 // All slots are neighbours in memory, [kKinds, linears], so that clearing, reducing over ranks and rolling the history
 // are one op each.
@@ -44,7 +45,8 @@ class AmaxTable {
   // the history first unless this is a step's first micro-batch.
   void begin_micro_batch(bool first, Stream& stream);
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
-  // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is passed over.
+  // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the stream as
+  // long as the history has no gradient.
   void end_step(const Tensor& skip, Communicator& communicator, Stream& stream);
   // After micro-batches that are no step's, as those of a warm-up: nothing of them gets into the history.
   void forget_micro_batches(Stream& stream);
@@ -55,7 +57,8 @@ class AmaxTable {
   const Tensor& history() const { return history_; }
   // Of the whole run, which decides on the row of the history that the next step replaces.
   void set_steps_done(int64_t steps);
-  // After the history was set from a checkpoint: makes the scales of the next step.
+  // Makes the scales of the next step after the history was set, to that of a checkpoint or to zeros. Waits for the
+  // stream.
   void restore(Stream& stream);
 
  private:
@@ -65,6 +68,8 @@ class AmaxTable {
 
   void collect(Stream& stream);
   void take_back_row(Stream& stream);
+  // Sets uses_history_. Waits for the stream.
+  void find_history(Stream& stream);
 
   int64_t linears_;
   Tensor current_;  // [slots] float32

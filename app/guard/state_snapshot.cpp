@@ -27,8 +27,7 @@ int64_t StateSnapshot::bytes(TrainingState& state) {
 void StateSnapshot::take(TrainingState& state, Stream& stream) {
   std::vector<Tensor> tensors = common_tensors(state);
   const Tensor history = amax_history(state);
-  with_history_ = history.defined() && state.model.amaxes()->uses_history();
-  if (with_history_) tensors.push_back(history);
+  if (history.defined()) tensors.push_back(history);
   sizes_.clear();
   for (const Tensor& tensor : tensors) sizes_.push_back(tensor.bytes());
   memory_.reserve(std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}));
@@ -44,7 +43,7 @@ void StateSnapshot::take(TrainingState& state, Stream& stream) {
 void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& stream) const {
   std::vector<Tensor> tensors = common_tensors(state);
   const Tensor history = amax_history(state);
-  const bool with_history = with_history_ && history.defined();
+  const bool with_history = history.defined() && sizes_.size() > tensors.size();
   if (with_history) tensors.push_back(history);
   const char* next = data_;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -55,8 +54,11 @@ void StateSnapshot::restore(TrainingState& state, int64_t steps_done, Stream& st
     stream.copy(tensors[i].raw(), next, sizes_[i]);
     next += sizes_[i];
   }
-  if (history.defined()) state.model.amaxes()->set_steps_done(steps_done);
-  if (with_history) state.model.amaxes()->restore(stream);
+  if (history.defined()) {
+    if (!with_history) stream.zero(history);
+    state.model.amaxes()->set_steps_done(steps_done);
+    state.model.amaxes()->restore(stream);
+  }
   stream.synchronize();  // the memory may be used again
 }
 

@@ -20,14 +20,13 @@ class StateSnapshot {
   // Waits for the copies.
   void take(TrainingState& state, Stream& stream);
   // Of a run that has done `steps_done` steps. The weights are to be published then (publish_weights). An amax history
-  // is set where there was one and is to be one, else it begins anew.
+  // is zero where the snapshot has none.
   void restore(TrainingState& state, int64_t steps_done, Stream& stream) const;
 
  private:
   StagingMemory memory_;
   char* data_ = nullptr;
   std::vector<int64_t> sizes_;  // bytes of the tensors, one behind the other
-  bool with_history_ = false;
 };
 
 }  // namespace octavo

@@ -205,12 +205,12 @@ void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream
   if (amaxes == nullptr || !amaxes->delayed()) return;
   amaxes->set_steps_done(checkpoint.step());
   const Tensor& history = amaxes->history();
-  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
-  if (found == nullptr || found->numel() != history.numel()) return;
   std::vector<float> host(static_cast<size_t>(history.numel()));
-  checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+  const CheckpointTensorInfo* found = checkpoint.find(kAmaxHistory);
+  if (found != nullptr && found->shape == std::vector{history.dim(0), history.dim(1)}) {
+    checkpoint.read(kAmaxHistory, 0, history.numel(), host.data());
+  }
   stream.copy(history.raw(), host.data(), history.bytes());
-  stream.synchronize();  // the host copy ends here
   amaxes->restore(stream);
 }
 

@@ -43,8 +43,8 @@ void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, S
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream);
 // The amax history of delayed scaling, so that tensors are scaled as when the checkpoint was saved. Where it has none,
-// or one of another shape (of another recipe), scaling begins anew. Null without per-tensor scales: nothing happens.
-// Before the weights are cast. Waits for the copy.
+// or one of another shape (of another recipe), tensors are scaled as in a run's first step. Null without per-tensor
+// scales: nothing happens. Before the weights are cast. Waits for the copy.
 void load_amax_history(Checkpoint& checkpoint, AmaxTable* amaxes, Stream& stream);
 
 }  // namespace octavo

@@ -3,8 +3,8 @@
 //   history[row] = max(history[row], current), or current;   scaling = factor * max over the rows of history;   current
 //   = 0
 //
-// element by element; NaN and infinity win, as in kernels/fp8/fp8.h. A slot of which nothing is known, as the first
-// step was passed over, is scaled by about 1: scaling = kUnknownAmax. Queued on `stream`; deterministic.
+// element by element; NaN and infinity win, as in kernels/fp8/fp8.h. A slot whose history is zero, as its tensor was,
+// is scaled by about 1: scaling = kUnknownAmax. Queued on `stream`; deterministic.
 #pragma once
 
 #include "core/stream.h"

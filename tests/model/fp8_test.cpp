@@ -211,5 +211,32 @@ TEST(LinearLayer, TakesOperandsThatTheirKernelsCast) {
   }
 }
 
+// A step that is skipped or has no gradients, because all its targets are masked, says nothing about the next one's.
+TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
+  constexpr int64_t kLinears = 2;
+  const PrecisionConfig precision{.linear = LinearPrecision::kFp8Delayed, .amax_history = 2};
+  Arena arena(Device::kCpu, 1 << 12);
+  AmaxTable table(precision, kLinears, arena);
+  ProcessGroup group;
+  Stream stream = Stream::cpu();
+  const std::unique_ptr<Communicator> alone = make_communicator(group, stream);
+  const auto take_step = [&](float input, float gradient, float skip) {
+    table.begin_micro_batch(true, stream);
+    table.current(1, AmaxTable::kInput).data<float>()[0] = input;
+    table.current(1, AmaxTable::kOutputGradient).data<float>()[0] = gradient;
+    table.end_step(Tensor(&skip, DType::kFloat32, {1}), *alone, stream);
+    return table.uses_history();
+  };
+  EXPECT_FALSE(take_step(5, 7, 1)) << "skipped";
+  EXPECT_FALSE(take_step(3, 0, 0)) << "without gradients";
+  table.restore(stream);
+  EXPECT_FALSE(table.uses_history()) << "from a checkpoint of such steps";
+  EXPECT_TRUE(take_step(2, 0.25f, 0));
+  EXPECT_EQ(table.scaling(1, AmaxTable::kInput).data<float>()[0], 2);
+  EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f);
+  EXPECT_TRUE(take_step(1, 8, 1)) << "skipped with a history";
+  EXPECT_EQ(table.scaling(1, AmaxTable::kOutputGradient).data<float>()[0], 0.25f);
+}
+
 }  // namespace
 }  // namespace octavo::fp8_test
