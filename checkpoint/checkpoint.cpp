@@ -62,12 +62,10 @@ SafetensorsFile open_shard(const std::string& path) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& path, ReaderRank reader) : Checkpoint(read_manifest(resolve(path)), reader) {}
+Checkpoint::Checkpoint(const fs::path& path) : Checkpoint(read_manifest(resolve(path))) {}
 
-Checkpoint::Checkpoint(const ManifestFile& manifest, ReaderRank reader)
-    : path_(manifest.checkpoint),
-      reader_(reader),
-      manifest_(manifest_from_text(manifest.text, (path_ / kManifestName).string())) {
+Checkpoint::Checkpoint(const ManifestFile& manifest)
+    : path_(manifest.checkpoint), manifest_(manifest_from_text(manifest.text, (path_ / kManifestName).string())) {
   CHECK_AS(DamagedCheckpoint, step_of_directory(path_).value_or(step()) == step(),
            "{}: is of step {}, expected that of its directory's name", (path_ / kManifestName).string(), step());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) index_.emplace(manifest_.tensors[i].name, i);
@@ -154,10 +152,10 @@ void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const Checkpoint
 
 const SafetensorsFile& Checkpoint::shard(const std::string& name) {
   if (const auto found = shards_.find(name); found != shards_.end()) return found->second;
-  const size_t number = shard_number(name);
-  CHECK_INPUT(number < manifest_.shards.size(), "{}: names the shard {}, which it does not list",
+  const auto number = shard_index_.find(name);
+  CHECK_INPUT(number != shard_index_.end(), "{}: names the shard {}, which it does not list",
               (path_ / kManifestName).string(), name);
-  const CheckpointShard& listed = manifest_.shards[number];
+  const CheckpointShard& listed = manifest_.shards[number->second];
   const fs::path path = path_inside(path_.string(), name);
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
@@ -213,80 +211,48 @@ std::string Checkpoint::read_file(const CarriedFileInfo& file) const {
   return content;
 }
 
-size_t Checkpoint::shard_number(const std::string& file) const {
-  const auto listed = shard_index_.find(file);
-  return listed == shard_index_.end() ? manifest_.shards.size() : listed->second;
-}
-
-// With fewer shards than readers some readers share one, piece by piece. `turns`: of each shard the pieces so far.
-bool Checkpoint::is_mine(const CheckpointPiece& piece, std::vector<int64_t>& turns) const {
-  const auto shard = static_cast<int64_t>(shard_number(piece.file));
-  const int64_t count = std::max(std::ssize(manifest_.shards), shard + 1);
-  const int64_t first = shard * reader_.count / count;
-  const int64_t sharing = std::max<int64_t>(1, (shard + 1) * reader_.count / count - first);
-  return reader_.index == first + turns[static_cast<size_t>(shard)]++ % sharing;
-}
-
-void Checkpoint::verify_pieces(std::span<const std::string> tensor_names,
-                               const std::function<bool(const CheckpointPiece&)>& is_wanted) {
-  std::vector<const CheckpointPiece*> pieces;
-  std::vector<std::span<const std::byte>> bytes;
-  for (const std::string& name : tensor_names) {
-    const CheckpointTensorInfo* tensor = find(name);
-    for (size_t i = 0; tensor != nullptr && i < tensor->pieces.size(); ++i) {
-      const CheckpointPiece& piece = tensor->pieces[i];
-      if (!is_wanted(piece) || verified_.contains(&piece)) continue;
-      pieces.push_back(&piece);
-      bytes.push_back(piece_bytes(*tensor, piece));
+void Checkpoint::for_each_piece(std::span<const TensorPart> parts, const VisitPiece& visit) const {
+  for (const TensorPart& part : parts) {
+    const CheckpointTensorInfo* tensor = find(part.name);
+    if (tensor == nullptr || tensor->shape != part.shape) continue;
+    const std::string where = fmt::format("{}: tensor {}", path_.string(), part.name);
+    const TensorSlice wanted = checked_slice(where, tensor->shape, part.columns, part.begin, part.end);
+    for (const CheckpointPiece& piece : tensor->pieces) {
+      if (overlap(checked_slice(where, tensor->shape, piece.columns, piece.begin, piece.end), wanted)) {
+        visit(*tensor, piece);
+      }
     }
   }
+}
+
+void Checkpoint::verify(std::span<const TensorPart> parts) {
+  std::vector<const CheckpointPiece*> pieces;
+  std::vector<std::span<const std::byte>> bytes;
+  std::unordered_set<const CheckpointPiece*> seen = verified_;
+  for_each_piece(parts, [&](const CheckpointTensorInfo& tensor, const CheckpointPiece& piece) {
+    if (!seen.insert(&piece).second) return;
+    pieces.push_back(&piece);
+    bytes.push_back(piece_bytes(tensor, piece));
+  });
   for_each_mapped(bytes, [&](size_t i) { check_piece(*pieces[i], bytes[i]); });
-}
-
-std::vector<std::string> Checkpoint::tensor_names() const {
-  std::vector<std::string> names;
-  names.reserve(manifest_.tensors.size());
-  for (const CheckpointTensorInfo& tensor : manifest_.tensors) names.push_back(tensor.name);
-  return names;
-}
-
-void Checkpoint::verify(std::span<const std::string> tensor_names) {
-  std::vector<int64_t> turns(manifest_.shards.size() + 1);
-  verify_pieces(tensor_names, [&](const CheckpointPiece& piece) { return is_mine(piece, turns); });
-  for (const std::string& name : tensor_names) {
-    const CheckpointTensorInfo* tensor = find(name);
-    for (size_t i = 0; tensor != nullptr && i < tensor->pieces.size(); ++i) verified_.insert(&tensor->pieces[i]);
-  }
+  verified_ = std::move(seen);
 }
 
 void Checkpoint::verify() {
-  for (size_t i = 0; i < manifest_.shards.size(); ++i) {
-    if (static_cast<int>(i) % reader_.count == reader_.index) shard(manifest_.shards[i].file);
+  for (const CheckpointShard& listed : manifest_.shards) shard(listed.file);
+  std::vector<TensorPart> all;
+  all.reserve(manifest_.tensors.size());
+  for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
+    all.push_back({tensor.name, tensor.shape, {}, 0, tensor.numel()});
   }
-  verify(tensor_names());
-  if (reader_.index > 0) return;
+  verify(all);
   for (const CarriedFileInfo& file : files()) read_file(file);
 }
 
-std::set<std::string> Checkpoint::shards_with(std::string_view name, ColumnRange columns, int64_t begin,
-                                              int64_t end) const {
+std::set<std::string> Checkpoint::shards_with(std::span<const TensorPart> parts) const {
   std::set<std::string> files;
-  const CheckpointTensorInfo* tensor = find(name);
-  if (tensor == nullptr) return files;
-  const std::string where = fmt::format("{}: tensor {}", path_.string(), name);
-  const TensorSlice wanted = checked_slice(where, tensor->shape, columns, begin, end);
-  for (const CheckpointPiece& piece : tensor->pieces) {
-    const TensorSlice stored = checked_slice(where, tensor->shape, piece.columns, piece.begin, piece.end);
-    for_each_stretch(stored, wanted, [&](int64_t, int64_t, int64_t) { files.insert(piece.file); });
-  }
+  for_each_piece(parts, [&](const CheckpointTensorInfo&, const CheckpointPiece& piece) { files.insert(piece.file); });
   return files;
-}
-
-void Checkpoint::verify_shards(const std::set<std::string>& files) {
-  verify_pieces(tensor_names(), [&](const CheckpointPiece& piece) { return files.contains(piece.file); });
-  for (const CheckpointTensorInfo& tensor : manifest_.tensors) {
-    for (const CheckpointPiece& piece : tensor.pieces) verified_.insert(&piece);
-  }
 }
 
 nlohmann::json Checkpoint::describe() {

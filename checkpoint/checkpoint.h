@@ -24,10 +24,13 @@
 
 namespace octavo {
 
-// Which of the processes that read a checkpoint together this one is. Each compares a share of the checksums.
-struct ReaderRank {
-  int index = 0;
-  int count = 1;
+// Elements [begin, end) of a flattened tensor of that name and shape, or of some of its columns.
+struct TensorPart {
+  std::string name;
+  std::vector<int64_t> shape;
+  ColumnRange columns;
+  int64_t begin = 0;
+  int64_t end = 0;
 };
 
 // The weights of a checkpoint: the master weights, or their moving average (optimizer.ema_decay).
@@ -39,9 +42,9 @@ enum class SavedWeights : uint8_t { kMaster, kEma };
 class Checkpoint {
  public:
   // `path`: a checkpoint, or a directory of them, of which the newest complete one is taken.
-  explicit Checkpoint(const std::filesystem::path& path, ReaderRank reader = {});
+  explicit Checkpoint(const std::filesystem::path& path);
   // One whose manifest is at hand: nothing is read.
-  explicit Checkpoint(const ManifestFile& manifest, ReaderRank reader = {});
+  explicit Checkpoint(const ManifestFile& manifest);
 
   // The newest complete checkpoint of a directory of checkpoints; none when there is none or no such directory.
   static std::optional<std::filesystem::path> newest(const std::filesystem::path& dir);
@@ -71,8 +74,8 @@ class Checkpoint {
   std::string prefix(SavedWeights which) const;
 
   // Elements [begin, end) of the flattened tensor into host memory, converted to float32, or to `out`'s dtype (float32,
-  // bfloat16, or as stored). A piece that the range touches is compared with its checksum, whole and once, unless
-  // verify() has seen to it. InputError naming the element where one is NaN or infinite.
+  // bfloat16, or as stored). A piece that the range touches is compared with its checksum, whole and once. InputError
+  // naming the element where one is NaN or infinite.
   void read(std::string_view name, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, int64_t begin, int64_t end, const Tensor& out);
   // The same of some columns of a 2-dimensional tensor, flattened row by row: elements [begin, end) of `columns`, in
@@ -80,18 +83,15 @@ class Checkpoint {
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, float* out);
   void read(std::string_view name, ColumnRange columns, int64_t begin, int64_t end, const Tensor& out);
 
-  // Compares the checksums of some tensors (those that there are), or of all and of the files; InputError for the first
-  // damage. With several readers only this one's share: all call it for the same tensors, and use what they read once
-  // all are known to have found no damage (ProcessGroup::agree). A reader's share is what the rank of its number wrote,
-  // which with the same mesh is what it is going to read; more readers than shards share one. Reads several pieces at
-  // once, each once from the disk: what is read() after it comes from the page cache.
-  void verify(std::span<const std::string> tensor_names);
+  // Compares the checksums of all pieces that some parts of tensors touch, InputError for the first damage. Parts
+  // of tensors that the checkpoint does not have, or has in another shape, are left out. Reads several pieces at once:
+  // what is read() after it comes from the page cache. Each process verifies what it uses: another one may be on a
+  // machine that reads other bytes.
+  void verify(std::span<const TensorPart> parts);
+  // The same of all tensors and files.
   void verify();
-  // The shards that have something of elements [begin, end) of a tensor's columns; none where there is no such tensor.
-  std::set<std::string> shards_with(std::string_view name, ColumnRange columns, int64_t begin, int64_t end) const;
-  // Compares the checksums of all that is in some shards, of which alone this reader reads; those of the others are not
-  // its matter from then on.
-  void verify_shards(const std::set<std::string>& files);
+  // The shards that have something of some parts.
+  std::set<std::string> shards_with(std::span<const TensorPart> parts) const;
   // What `octavo inspect` prints: path, step, model, parameters, tensors, bytes, ranks, tokens if meta has them, and
   // intact: true, or intact: false with the damage.
   nlohmann::json describe();
@@ -104,22 +104,17 @@ class Checkpoint {
   // The bytes of a piece as stored, its entry checked against the manifest.
   std::span<const std::byte> piece_bytes(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
   void verify_piece(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece);
-  // Compares the wanted pieces of some tensors with their checksums, several at once.
-  void verify_pieces(std::span<const std::string> tensor_names,
-                     const std::function<bool(const CheckpointPiece&)>& is_wanted);
-  std::vector<std::string> tensor_names() const;
   void check_piece(const CheckpointPiece& piece, std::span<const std::byte> bytes) const;
-  bool is_mine(const CheckpointPiece& piece, std::vector<int64_t>& turns) const;
-  // The number of a shard in shards(), or how many there are for one that is not listed.
-  size_t shard_number(const std::string& file) const;
+  // Visits each piece that some parts touch, once for each of these parts.
+  using VisitPiece = std::function<void(const CheckpointTensorInfo& tensor, const CheckpointPiece& piece)>;
+  void for_each_piece(std::span<const TensorPart> parts, const VisitPiece& visit) const;
 
   std::filesystem::path path_;
-  ReaderRank reader_;
   CheckpointManifest manifest_;
   std::map<std::string, size_t, std::less<>> index_;     // of manifest_.tensors by name
   std::unordered_map<std::string, size_t> shard_index_;  // of manifest_.shards by file
   std::map<std::string, SafetensorsFile> shards_;
-  std::unordered_set<const CheckpointPiece*> verified_;  // by this reader, or by another one in a verify() of all
+  std::unordered_set<const CheckpointPiece*> verified_;  // by this process
 };
 
 }  // namespace octavo

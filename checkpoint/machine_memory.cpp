@@ -156,7 +156,7 @@ ManifestFile MachineMemory::manifest_of(const std::vector<Held>& held, int64_t s
 }
 
 std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const Checkpoint&)>& wanted,
-                                                        const Needs& needs) {
+                                                        std::span<const TensorPart> needed) {
   const std::vector<Held> held = held_by_machine();
   std::set<int64_t, std::greater<>> steps;
   for (const Held& one : held) {
@@ -182,10 +182,14 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
       fs::create_directories(directory);
       write_output_file((directory / kManifestName).string(), manifest.text);
     });
-    std::set<std::string> needed;
-    group_.agree([&] { needed = needs(*checkpoint); });
-    fetch(held, *checkpoint, needed);
-    group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify_shards(needed); });
+    std::set<std::string> files;
+    group_.agree([&] {
+      files = checkpoint->shards_with(needed);
+      if (!group_.is_root()) return;
+      for (const CarriedFileInfo& file : checkpoint->files()) files.insert(file.name);
+    });
+    fetch(held, *checkpoint, files);
+    group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify(needed); });
     return checkpoint;
   }
   return std::nullopt;

@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "parallel/ranks/machines.h"
@@ -45,12 +46,12 @@ class MachineMemory {
   // null then. Error when something failed here or at a rank whose copy is kept here.
   void keep_copies(const std::filesystem::path& directory, const std::span<const std::span<const std::byte>>* parts);
 
-  // The shards of a checkpoint that this rank is going to read.
-  using Needs = std::function<std::set<std::string>(const Checkpoint&)>;
   // The newest checkpoint that the machines have among them and `wanted` takes (by its manifest alone, the same on
-  // every rank); none where there is none. What `needs` asks for and this machine lacks is fetched from others before,
-  // and compared with its checksums. A collective; AgreedInputError where it is damaged.
-  std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted, const Needs& needs);
+  // every rank); none where there is none. The shards with the parts `needed` by this rank, and for rank 0 the files,
+  // are fetched from other machines where this one lacks them; then each rank compares the checksums of its parts. A
+  // collective; AgreedInputError where it is damaged.
+  std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
+                                           std::span<const TensorPart> needed);
   // Removes the directory with all that is in it. Called by every rank.
   void remove() const;
 

@@ -31,6 +31,9 @@ std::string describe_slice(std::span<const int64_t> shape, ColumnRange columns);
 TensorSlice checked_slice(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,
                           int64_t end);
 
+// Whether two slices of one tensor have an element in common.
+bool overlap(const TensorSlice& a, const TensorSlice& b);
+
 // InputError naming the tensor (`where`) and the place of the first NaN or infinity among `values`, elements from
 // number `begin` of the tensor's columns. Of dtypes other than float32 and bfloat16 nothing is looked at.
 void check_finite(const std::string& where, std::span<const int64_t> shape, ColumnRange columns, int64_t begin,

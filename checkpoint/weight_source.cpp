@@ -146,16 +146,9 @@ void CheckpointWeights::read(const std::string& name, ColumnRange columns, int64
   checkpoint_.read(name, columns, begin, end, out);
 }
 
-void CheckpointWeights::verify() {
-  std::vector<std::string> names;
-  const ParameterLayout layout(checkpoint_.model_config());
-  for (const ParameterSpec& spec : layout.specs()) names.push_back(spec.name);
-  checkpoint_.verify(names);
-}
-
-std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader) {
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
   CHECK_INPUT(path_exists(path), "{}: there is no such checkpoint or Hugging Face directory", path);
-  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(Checkpoint(path, reader));
+  if (Checkpoint::exists(path)) return std::make_unique<CheckpointWeights>(Checkpoint(path));
   CHECK_INPUT(path_exists(fs::path(path) / kHfConfigName),
               "{}: is neither an octavo checkpoint (no {}, no complete step_N) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);

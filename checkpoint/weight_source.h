@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ class WeightSource {
   virtual std::string identity() const = 0;
   // What is unusual about the weights and a user should be told: a line naming the directory, or nothing.
   virtual std::string note() const { return {}; }
-  // Compares this reader's share of the checksums, where there are any (Checkpoint::verify).
-  virtual void verify() {}
+  // Compares the checksums of what is about to be read, where there are any (Checkpoint::verify).
+  virtual void verify(std::span<const TensorPart> /*parts*/) {}
   // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout. InputError naming the
   // element where one is NaN or infinite, or the piece where it is damaged.
   void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
@@ -79,7 +80,7 @@ class CheckpointWeights : public WeightSource {
   const ModelConfig& model_config() const override { return checkpoint_.model_config(); }
   std::filesystem::path path() const override { return checkpoint_.path(); }
   std::string identity() const override { return checkpoint_.identity(); }
-  void verify() override;
+  void verify(std::span<const TensorPart> parts) override { checkpoint_.verify(parts); }
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   Checkpoint& checkpoint() { return checkpoint_; }
@@ -89,6 +90,6 @@ class CheckpointWeights : public WeightSource {
 };
 
 // Opens whichever of the two is at `path`; InputError when it is neither.
-std::unique_ptr<WeightSource> open_weights(const std::string& path, ReaderRank reader = {});
+std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
 }  // namespace octavo

@@ -51,8 +51,6 @@ ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, P
   return manifest;
 }
 
-ReaderRank reader_of(const ProcessGroup& group) { return {group.rank(), group.size()}; }
-
 // That what the other ranks have under its path is it. Of their manifests they look at no more than tells.
 void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
                          ProcessGroup& group) {
@@ -72,7 +70,7 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   const ManifestFile manifest = read_manifest_of_root(choose, group);
   if (manifest.checkpoint.empty()) return std::nullopt;
   std::optional<Checkpoint> checkpoint;
-  group.agree_on_files("opening what rank 0 chose", [&] { checkpoint.emplace(manifest, reader_of(group)); });
+  group.agree_on_files("opening what rank 0 chose", [&] { checkpoint.emplace(manifest); });
   check_same_manifest(what, manifest, *checkpoint, group);
   return checkpoint;
 }
@@ -104,8 +102,15 @@ void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instea
   }
 }
 
+void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, const ProcessGroup& group) {
+  checkpoint.verify(needed);
+  if (!group.is_root()) return;
+  for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);
+}
+
 // The newest checkpoint that every rank sees undamaged; none where there are none at all.
-std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessGroup& group) {
+std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
+                                                ProcessGroup& group) {
   std::vector<FoundCheckpoint> left;  // on rank 0, of those that were not opened yet
   group.agree_on_files("looking for checkpoints", [&] {
     if (group.is_root()) left = find_checkpoints(dir);
@@ -118,10 +123,10 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, ProcessG
     if (path.empty()) break;
     if (group.is_root()) left.pop_back();
     std::optional<Checkpoint> found;
-    std::string damage = damage_found([&] { found.emplace(manifest, reader_of(group)); }, group);
+    std::string damage = damage_found([&] { found.emplace(manifest); }, group);
     if (damage.empty()) {
       check_same_manifest(kCheckpoint, manifest, *found, group);
-      damage = damage_found([&] { found->verify(); }, group);
+      damage = damage_found([&] { verify_needed(*found, needed, group); }, group);
     }
     if (!damage.empty()) {
       damaged.push_back({path, damage});
@@ -169,11 +174,12 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
   return open_checkpoint(kCheckpoint, choose, group);
 }
 
-std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group) {
-  if (config.resume == "auto") return open_newest_undamaged(config.dir, group);
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
+                                                    ProcessGroup& group) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group);
   std::optional<Checkpoint> found = open_run_checkpoint(config, group);
   group.agree_on_files("comparing the checksums of a checkpoint", [&] {
-    if (found) found->verify();
+    if (found) verify_needed(*found, needed, group);
   });
   return found;
 }

@@ -8,7 +8,9 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "checkpoint/checkpoint.h"
@@ -21,10 +23,12 @@ namespace octavo {
 // there is none. Its checksums are compared when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
-// The same for a run that goes on from it, in a directory that it has locked: all checksums are compared, and auto
-// takes the newest that is not damaged. Those that it passes over are renamed (kDamagedPrefix), with a warning; where
-// all are damaged, that is an InputError and nothing is renamed.
-std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, ProcessGroup& group);
+// The checkpoint that a run resumes, in a directory that it has locked. Each rank compares the checksums of the
+// parts that it needs, and rank 0 those of the files. With auto it is the newest in which no rank finds damage. Newer
+// ones are renamed (kDamagedPrefix), with a warning; where all are damaged, that is an InputError and nothing is
+// renamed.
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
+                                                    ProcessGroup& group);
 
 // The checkpoint at `path`, or the newest in it.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);

@@ -80,6 +80,18 @@ void fill_state(const OptimizerState& state, const ShardedParameters& parameters
   fill_pieces(state.shards, pieces, read, stream);
 }
 
+std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
+                                 const std::string& prefix) {
+  std::vector<TensorPart> parts;
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    const ParameterSpec& spec = *piece.spec;
+    if (!state.has(spec.unit)) continue;
+    const int64_t offset = spec.column_offset();
+    parts.push_back({prefix + spec.name, spec.whole_shape, spec.columns(), offset + piece.begin, offset + piece.end});
+  }
+  return parts;
+}
+
 std::string adopt_initial_model(Config& config, const WeightSource& source) {
   const std::vector<std::string>& stated = config.model_fields;
   const bool states_tied = config.model.tie_word_embeddings &&
@@ -99,7 +111,7 @@ void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, S
 void load_initial_weights(const Config& config, WeightSource* source, const ShardedParameters& parameters,
                           Stream& stream) {
   if (source != nullptr) {
-    source->verify();
+    source->verify(parts_of(parameters, master_state(parameters), ""));
     const auto read = [&](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
@@ -111,15 +123,10 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
 
 namespace {
 
-// Compares the checksums of the parameters of some units as saved under `prefix`; what reads them.
-ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefix, const ParameterLayout& layout,
-                                const std::function<bool(size_t unit)>& has) {
-  std::vector<std::string> names;
-  names.reserve(layout.specs().size());
-  for (const ParameterSpec& spec : layout.specs()) {
-    if (has(spec.unit)) names.push_back(prefix + spec.name);
-  }
-  checkpoint.verify(names);
+// Returns what reads this rank's pieces of a state, saved under `prefix`, whose checksums it compares.
+ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefix, const ShardedParameters& parameters,
+                                const OptimizerState& state) {
+  checkpoint.verify(parts_of(parameters, state, prefix));
   return [&checkpoint, prefix](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t offset = spec.column_offset();
     checkpoint.read(prefix + spec.name, spec.columns(), offset + begin, offset + end, out);
@@ -169,8 +176,8 @@ void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& l
 }  // namespace
 
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
-  const auto all = [](size_t) { return true; };
-  fill_parameters(parameters, verified_reader(checkpoint, checkpoint.prefix(which), parameters.layout(), all), stream);
+  const OptimizerState master = master_state(parameters);
+  fill_parameters(parameters, verified_reader(checkpoint, checkpoint.prefix(which), parameters, master), stream);
 }
 
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
@@ -179,9 +186,8 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
   check_optimizer_type(checkpoint, layout, optimizer.type());
   for (const OptimizerState& state : optimizer.states()) {
     const std::string prefix = fmt::format("{}.", state.name);
-    const auto has = [&state](size_t unit) { return state.has(unit); };
     const auto first = std::find_if(layout.specs().begin(), layout.specs().end(),
-                                    [&](const ParameterSpec& spec) { return has(spec.unit); });
+                                    [&](const ParameterSpec& spec) { return state.has(spec.unit); });
     if (!checkpoint.has(prefix + first->name)) {
       CHECK_INPUT(!is_of_run(checkpoint) || std::string_view(state.name) == kEmaState,
                   "{}: has the config of a run, but not the {} of its optimizer, expected all that a run saves; with "
@@ -190,12 +196,12 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
       optimizer.begin(state, stream);
       continue;
     }
-    ParameterReader reader = verified_reader(checkpoint, prefix, layout, has);
+    ParameterReader reader = verified_reader(checkpoint, prefix, parameters, state);
     const auto in_codes = [](DType dtype) { return dtype == DType::kFloat8E4M3; };
     if (std::string_view(state.name) == kFirstMomentState &&
         in_codes(checkpoint.find(prefix + first->name)->dtype) != in_codes(state.shards.dtype())) {
-      reader =
-          converting_reader(reader, verified_reader(checkpoint, fmt::format("{}.", kSecondMomentState), layout, has));
+      const std::string second = fmt::format("{}.", kSecondMomentState);
+      reader = converting_reader(reader, verified_reader(checkpoint, second, parameters, state));
     }
     fill_state(state, parameters, reader, stream);
   }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "app/config/config.h"
 #include "app/run/training_state.h"
@@ -20,6 +21,11 @@ void fill_parameters(const ShardedParameters& parameters, const ParameterReader&
 void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
                 Stream& stream);
 
+// Returns what fill_state() fills with this rank's pieces, as checkpoints name it after `prefix`; for the master
+// weights of master_state().
+std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
+                                 const std::string& prefix);
+
 // Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
 // (WeightSource::note); InputError where the config states the opposite.
 std::string adopt_initial_model(Config& config, const WeightSource& source);
@@ -27,8 +33,7 @@ std::string adopt_initial_model(Config& config, const WeightSource& source);
 // The master weights = a random initialization, made on the stream's device. Queued.
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 
-// What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree): they compare
-// checksums in turn.
+// Each rank compares the checksums of what it reads. All ranks use it once none has found damage (ProcessGroup::agree).
 
 // The master weights from `source`, that of config.model.init_from (open_same_weights), where it is not null; else a
 // random initialization from training.seed.

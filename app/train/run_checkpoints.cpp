@@ -23,14 +23,14 @@ namespace fs = std::filesystem;
 // In the manifest of one in memory: what tells the newest one on disk by then from any other.
 constexpr const char* kOnDisk = "newest_on_disk";
 
-// The master weights and the optimizer's states of this rank's pieces of the parameters, as checkpoints name them.
-// `counting`: of those pieces alone that count as the model's; others are held by other ranks as well.
-std::vector<CheckpointTensor> state_tensors(const TrainingState& state, bool counting) {
+// What of a checkpoint this rank's shard holds: its pieces of the master weights and of the optimizer's states, without
+// those that other ranks hold as well.
+std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
   std::vector<CheckpointTensor> tensors;
   const auto add = [&](const std::string& prefix, const OptimizerState& kept) {
     for (const ParameterPiece& piece : state.parameters.pieces()) {
       const ParameterSpec& spec = *piece.spec;
-      if ((counting && !spec.counts) || !kept.has(spec.unit)) continue;
+      if (!spec.counts || !kept.has(spec.unit)) continue;
       tensors.push_back({.name = prefix + spec.name,
                          .shape = spec.whole_shape,
                          .begin = spec.column_offset() + piece.begin,
@@ -42,12 +42,6 @@ std::vector<CheckpointTensor> state_tensors(const TrainingState& state, bool cou
   };
   add("", master_state(state.parameters));
   for (const OptimizerState& kept : state.optimizer.states()) add(fmt::format("{}.", kept.name), kept);
-  return tensors;
-}
-
-// What of a checkpoint this rank's shard holds.
-std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with_history) {
-  std::vector<CheckpointTensor> tensors = state_tensors(state, true);
   if (const Tensor history = amax_history(state); with_history && history.defined()) {
     tensors.push_back(
         {kAmaxHistory, {history.dim(0), history.dim(1)}, 0, history.numel(), history.view({history.numel()})});
@@ -56,6 +50,17 @@ std::vector<CheckpointTensor> checkpoint_tensors(TrainingState& state, bool with
 }
 
 }  // namespace
+
+std::vector<TensorPart> loaded_parts(TrainingState& state) {
+  std::vector<TensorPart> parts = parts_of(state.parameters, master_state(state.parameters), "");
+  for (const OptimizerState& kept : state.optimizer.states()) {
+    std::ranges::move(parts_of(state.parameters, kept, fmt::format("{}.", kept.name)), std::back_inserter(parts));
+  }
+  if (const Tensor history = amax_history(state); history.defined()) {
+    parts.push_back({kAmaxHistory, {history.dim(0), history.dim(1)}, {}, 0, history.numel()});
+  }
+  return parts;
+}
 
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream) {
   load_weights(checkpoint, state.parameters, stream);
@@ -90,7 +95,7 @@ std::optional<Checkpoint> RunCheckpoints::open() {
   if (!found) {
     memory_writer_.reset();
     memory_.reset();
-    found = open_checkpoint_to_resume(config_.checkpoint, runtime_.group());
+    found = open_checkpoint_to_resume(config_.checkpoint, loaded_parts(state_), runtime_.group());
   }
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
@@ -143,7 +148,7 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
   try {
     std::optional<Checkpoint> newest = memory_->bring_together(
         [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, "") == mark; },
-        [&](const Checkpoint& checkpoint) { return needed_files(checkpoint); });
+        loaded_parts(state_));
     if (!newest) return std::nullopt;
     from_memory_ = true;
     resumed_ = on_disk;
@@ -153,21 +158,6 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
     if (group.is_root()) log_warning("{}; the run goes on from disk", error.what());
     return std::nullopt;
   }
-}
-
-// What this rank reads of a checkpoint.
-std::set<std::string> RunCheckpoints::needed_files(const Checkpoint& checkpoint) const {
-  std::set<std::string> files;
-  for (const CheckpointTensor& tensor : state_tensors(state_, false)) {
-    files.merge(checkpoint.shards_with(tensor.name, tensor.columns, tensor.begin, tensor.end));
-  }
-  if (const CheckpointTensorInfo* history = checkpoint.find(kAmaxHistory)) {
-    files.merge(checkpoint.shards_with(kAmaxHistory, {}, 0, history->numel()));
-  }
-  if (runtime_.group().is_root()) {
-    for (const CarriedFileInfo& file : checkpoint.files()) files.insert(file.name);
-  }
-  return files;
 }
 
 void RunCheckpoints::free_memory() {
@@ -196,7 +186,7 @@ std::optional<Checkpoint> RunCheckpoints::open_last() {
   writer_.wait_for_removals();
   CheckpointConfig last = config_.checkpoint;
   last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
-  return open_checkpoint_to_resume(last, runtime_.group());
+  return open_checkpoint_to_resume(last, loaded_parts(state_), runtime_.group());
 }
 
 void RunCheckpoints::started_from(const Checkpoint* checkpoint) {

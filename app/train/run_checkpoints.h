@@ -7,7 +7,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +23,9 @@ namespace octavo {
 // What is read is to be used once all ranks are known to have read without fault (ProcessGroup::agree), and the weights
 // published then (publish_weights).
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
+
+// Returns the parts of a checkpoint that load_state() reads on this rank, in what the checkpoint has of them.
+std::vector<TensorPart> loaded_parts(TrainingState& state);
 
 // Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
 // gone) leaves nothing behind and is a warning of rank 0's; the next one that is due tries again.
@@ -87,7 +89,6 @@ class RunCheckpoints {
   void carry_in_memory();
   std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
   std::optional<Checkpoint> newer_in_memory();
-  std::set<std::string> needed_files(const Checkpoint& checkpoint) const;
   void attempt_in_memory(const std::function<void()>& work);
   void check_room(int64_t start_step);
   void move_other_runs() const;

@@ -1,5 +1,6 @@
 """Ranks that see different files: refused before anything is computed, whatever it is that differs."""
 
+import json
 import os
 import re
 import shutil
@@ -116,6 +117,22 @@ class SameFilesTest(Corpus):
                                ("train", self.path, "checkpoint.dir=new", f"model.init_from={step}")):
             with self.subTest(command=command, rest=rest):
                 self.refused_apart(command, *rest, mentions=[step])
+
+    def test_a_flipped_bit_that_one_rank_sees(self):
+        """Each rank verifies what it uses, also where ranks share a shard of another mesh."""
+        self.twins()
+        step = "checkpoints/step_00000004"
+        resume = "train", self.path, "training.steps=6", f"checkpoint.dir={self.dir}/both", f"checkpoint.resume={step}"
+        pieces = {tensor["name"]: tensor["pieces"] for tensor in json.loads((self.a / step / "manifest.json").read_text())["tensors"]}
+        key = pieces["lm_head.weight"][0]["key"]  # of which each rank uses a half
+        shard = self.b / step / "rank_00000.safetensors"
+        content = bytearray(shard.read_bytes())
+        length = struct.unpack("<Q", content[:8])[0]
+        begin, end = json.loads(content[8:8 + length])[key]["data_offsets"]
+        content[8 + length + (begin + end) // 2] ^= 1
+        shard.write_bytes(content)
+        lines = self.apart(*resume, code=BAD_INPUT).octavo_lines()
+        self.assertRegex(lines[-1], f"{step}/rank_00000.safetensors: tensor {re.escape(key)} is damaged")
 
     def test_weights_of_another_export(self):
         self.twins()
