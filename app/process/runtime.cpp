@@ -151,8 +151,8 @@ TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfi
           .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
 }
 
-void Runtime::keep_tuning() {
-  if (tuning_) tuning_->keep();
+void Runtime::tune(const std::function<void()>& work) {
+  if (tuning_) tuning_->tune(work);
 }
 
 double Runtime::sum_over_tokens(double value) {

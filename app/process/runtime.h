@@ -65,9 +65,9 @@ class Runtime {
   // collective; the runtime must outlive the memory.
   RunMemory allocate(const std::function<int64_t()>& planned);
 
-  // On a GPU: keeps the algorithms that were timed so far for the next run (app/process/tuning_file.h); the end of the
-  // runtime does too.
-  void keep_tuning();
+  // On a GPU: does `work`, which queues every kind of product, and has all ranks choose the same algorithms for them
+  // (TuningFile::tune). A collective.
+  void tune(const std::function<void()>& work);
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;

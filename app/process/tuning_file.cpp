@@ -41,9 +41,9 @@ std::string tuning_path(const std::string& on) {
 }
 
 TuningFile::TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path)
-    : stream_(stream), is_root_(group.is_root()), on_(std::move(on)), path_(std::move(path)) {
+    : stream_(stream), group_(group), on_(std::move(on)), path_(std::move(path)) {
   std::string text;
-  if (is_root_ && !path_.empty() && fs::exists(path_)) {
+  if (group.is_root() && !path_.empty() && fs::exists(path_)) {
     try {
       text = InputFile(path_).read_all(kMostBytes);
       TunedAlgorithms().add(text, on_);
@@ -58,8 +58,26 @@ TuningFile::TuningFile(Stream& stream, ProcessGroup& group, std::string on, std:
 
 TuningFile::~TuningFile() { keep(); }
 
+void TuningFile::tune(const std::function<void()>& work) {
+  auto& tuned = stream_.state<TunedAlgorithms>();
+  tuned.set_deferring(true);
+  work();
+  tuned.set_deferring(false);
+  stream_.synchronize();
+  if (group_.all_reduce_max(tuned.num_deferred()) == 0) return;
+  group_.agree([&] { tuned.choose_deferred(); });
+  const std::string chosen = group_.broadcast(tuned.text(on_));
+  group_.agree([&] {
+    tuned.add(chosen, on_);
+    tuned.choose_deferred();
+    tuned.clear_deferred();
+  });
+  keep();
+  work();
+}
+
 void TuningFile::keep() noexcept {
-  if (!is_root_) return;
+  if (!group_.is_root()) return;
   try {
     const auto& tuned = stream_.state<TunedAlgorithms>();
     if (const std::vector<std::string>& untimed = tuned.untimed(); untimed.size() > said_untimed_) {

@@ -5,6 +5,7 @@
 // It only saves time: where it cannot be read or written a line says so, and the run goes on.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "core/stream.h"
@@ -14,13 +15,18 @@ namespace octavo {
 
 class TuningFile {
  public:
-  // Gives `stream` (borrowed) the choices of the file. `on`: the GPU and the versions, as text. `path`: empty: none is
-  // kept. A collective.
+  // Gives `stream` the choices of the file. `stream` and `group` must outlive the object. `on`: the GPU and the
+  // versions, as text. `path`: empty: none is kept. A collective.
   TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path);
   // Keeps what was timed since, as keep() does.
   ~TuningFile();
   TuningFile(const TuningFile&) = delete;
   TuningFile& operator=(const TuningFile&) = delete;
+
+  // Does `work`, which queues every kind of product. Each rank then times the new ones on its own, while no collective
+  // runs; all take what the root chose, as far as they have such a GPU, so that ranks that hold the same compute the
+  // same; and `work` is done once more if there were any. A collective.
+  void tune(const std::function<void()>& work);
 
   // On the root: writes the file, if anything was timed since it was read or written, and logs how much, and what was
   // not for want of memory. Never throws.
@@ -28,7 +34,7 @@ class TuningFile {
 
  private:
   Stream& stream_;
-  bool is_root_;
+  ProcessGroup& group_;
   std::string on_;
   std::string path_;
   int64_t kept_ = 0;  // of what was timed

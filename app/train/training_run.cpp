@@ -199,15 +199,16 @@ void TrainingRun::warm_up() {
     state_.optimizer.warm_up(runtime_.stream());
     runtime_.stream().synchronize();
   };
-  if (has_precision_guard(config_)) {
-    keep();
-    switch_precision();
+  runtime_.tune([&] {
+    if (has_precision_guard(config_)) {
+      keep();
+      switch_precision();
+      warm_up();
+      switch_precision();
+      restore_kept(start_.step);
+    }
     warm_up();
-    switch_precision();
-    restore_kept(start_.step);
-  }
-  warm_up();
-  runtime_.keep_tuning();
+  });
   timer_.mark("plans and tuning");
 }
 

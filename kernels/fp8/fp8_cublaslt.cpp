@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <memory>
 
 #include "core/error.h"
 #include "kernels/fp8/fp8.h"
@@ -59,23 +60,23 @@ void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
   plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(args.a.scale_inv.raw()));
 }
 
-ProductPlan make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
-  ProductPlan plan(p.shape);
-  plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(scale_mode(p.b_scaling)));
-  plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(scale_mode(p.a_scaling)));
-  plan.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
-  set_scales(plan, args);  // the timing runs read the real scales
+std::unique_ptr<ProductPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
+  auto plan = std::make_unique<ProductPlan>(p.shape);
+  plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(scale_mode(p.b_scaling)));
+  plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(scale_mode(p.a_scaling)));
+  plan->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
+  set_scales(*plan, args);  // the timing runs read the real scales
   const std::string description =
       fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
                   p.shape.k, dtype_name(p.shape.a_dtype), scaling_name(p.a_scaling), dtype_name(p.shape.b_dtype),
                   scaling_name(p.b_scaling), dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
-  choose_algorithm(plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
+  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic, p.multiprocessors}, description, stream);
   return plan;
 }
 
 struct Fp8MatmulPlans {
   explicit Fp8MatmulPlans(Stream&) {}
-  std::map<Fp8Problem, ProductPlan> plans;
+  std::map<Fp8Problem, std::unique_ptr<ProductPlan>> plans;
 };
 
 }  // namespace
@@ -102,8 +103,8 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   auto& plans = stream.state<Fp8MatmulPlans>().plans;
   auto found = plans.find(problem);
   if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, args, stream)).first;
-  set_scales(found->second, args);
-  run_product(found->second, pointers, stream);
+  set_scales(*found->second, args);
+  run_product(*found->second, pointers, stream);
 }
 
 }  // namespace octavo::cuda

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <compare>
 #include <map>
+#include <memory>
 
 #include "core/error.h"
 #include "kernels/matmul/matmul.h"
@@ -21,17 +22,17 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-ProductPlan make_plan(const Problem& p, Stream& stream) {
-  ProductPlan plan(p.shape);
+std::unique_ptr<ProductPlan> make_plan(const Problem& p, Stream& stream) {
+  auto plan = std::make_unique<ProductPlan>(p.shape);
   const std::string description = fmt::format("a {} x {} x {} product of {} into {}", p.shape.m, p.shape.n, p.shape.k,
                                               dtype_name(p.shape.a_dtype), dtype_name(p.shape.d_dtype));
-  choose_algorithm(plan, {p.alignment, p.workspace_bytes, p.deterministic}, description, stream);
+  choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic, p.multiprocessors}, description, stream);
   return plan;
 }
 
 struct MatmulPlans {
   explicit MatmulPlans(Stream&) {}
-  std::map<Problem, ProductPlan> plans;
+  std::map<Problem, std::unique_ptr<ProductPlan>> plans;
 };
 
 }  // namespace
@@ -55,7 +56,7 @@ void matmul(const Matmul& args, Stream& stream) {
   auto& plans = stream.state<MatmulPlans>().plans;
   auto found = plans.find(problem);
   if (found == plans.end()) found = plans.emplace(problem, make_plan(problem, stream)).first;
-  run_product(found->second, pointers, stream);
+  run_product(*found->second, pointers, stream);
 }
 
 std::string cublaslt_version() {

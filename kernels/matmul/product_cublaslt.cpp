@@ -23,6 +23,8 @@ namespace {
 
 constexpr int kCandidates = 32;
 constexpr int kRounds = 3;
+// How the parts of a split sum may be added, if it is split: in float32. The other schemes add in the output's dtype.
+constexpr cublasLtReductionScheme_t kSplitKReduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 constexpr double kClearlyFaster = 0.99;    // of the first candidate's time; less of a gain is noise
 constexpr double kNotWorthABurst = 2;      // times the fastest one's time, each run alone
 constexpr double kOutOfTheRunning = 1.15;  // times the fastest one's time, each in a burst
@@ -80,8 +82,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(kCandidates);
   int found = 0;
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  const auto ask = [&](uint32_t reduction_schemes) {
-    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_schemes);
+  const auto ask = [&](cublasLtReductionScheme_t reduction_schemes) {
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(reduction_schemes));
     status = cublasLtMatmulAlgoGetHeuristic(handle, plan.descriptor.get(), plan.layouts.b.get(), plan.layouts.a.get(),
                                             plan.layouts.d.get(), plan.layouts.d.get(), raw, kCandidates,
                                             candidates.data(), &found);
@@ -89,7 +91,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> find_candidates(cublasLtHandle_t ha
   };
   // Some FP8 products have none without split-K. Its parts are added in a fixed order as well.
   const bool without_split_k = deterministic && ask(CUBLASLT_REDUCTION_SCHEME_NONE);
-  if (!without_split_k) ask(CUBLASLT_REDUCTION_SCHEME_MASK);
+  if (!without_split_k) ask(kSplitKReduction);
   CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0,
         "cuBLASLt has no algorithm for {} (operands aligned to {} bytes): {}", description, limits.alignment,
         cublasLtGetStatusString(status));
@@ -278,10 +280,20 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   return algorithm;
 }
 
-// Takes the algorithm that was chosen before; false where the library no longer runs it.
+// Whether an algorithm adds the parts of a split sum in float32, or splits none.
+bool adds_in_float32(const cublasLtMatmulAlgo_t& algorithm) {
+  uint32_t scheme = 0;
+  check(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme),
+                                             nullptr),
+        "asking for a reduction scheme");
+  return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == kSplitKReduction;
+}
+
+// Takes the algorithm that was chosen before; false where the library no longer runs it, or where it is one that is not
+// chosen any more.
 bool take(ProductPlan& plan, const std::string& text, const ProductLimits& limits, cublasLtHandle_t handle) {
   const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(text);
-  if (!algorithm) return false;
+  if (!algorithm || !adds_in_float32(*algorithm)) return false;
   cublasLtMatmulHeuristicResult_t result{};
   const ProductLayouts& layouts = plan.layouts;
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, plan.descriptor.get(), layouts.b.get(), layouts.a.get(),
@@ -323,7 +335,7 @@ ProductPlan::ProductPlan(const ProductShape& of) : shape(of), descriptor(make_de
 
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream) {
   cublasLtHandle_t handle = stream.state<CublasLtHandle>().handle.get();
-  const int32_t multiprocessors = stream.product_multiprocessors();
+  const int32_t multiprocessors = limits.multiprocessors;
   if (multiprocessors > 0) plan.set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors);
   const auto use = [&](const cublasLtMatmulHeuristicResult_t& candidate) {
     plan.algorithm = candidate.algo;
@@ -343,6 +355,10 @@ void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std:
   if (const std::string* known = tuned.find(problem); known != nullptr && take(plan, *known, limits, handle)) return;
   const Candidates candidates = find_candidates(handle, plan, limits, description, false);
   size_t best = 0;
+  if (candidates.size() > 1 && tuned.deferring()) {
+    tuned.defer([&plan, limits, description, &stream] { choose_algorithm(plan, limits, description, stream); });
+    return use(candidates.front());
+  }
   if (candidates.size() > 1) {
     const auto scratch = ScratchOperands::allocate(plan.shape, stream);
     if (!scratch) {

@@ -89,14 +89,16 @@ struct ProductLimits {
   uint32_t alignment = 0;  // bytes, of the least aligned of a, b and d
   int64_t workspace_bytes = 0;
   bool deterministic = false;
+  int multiprocessors = 0;  // 0: all
 };
 
 // Sets the plan's algorithm and workspace: what the stream's TunedAlgorithms have for it, or else the fastest of the
 // library's candidates on random operands of the real size, which those then have; where the limits say deterministic
 // the first candidate without split-K. Operands that do not fit are cut to a part of their rows; where there is no room
-// even for that, the first candidate is taken and TunedAlgorithms told. Waits for the GPU and allocates for the time it
-// takes. `description`: all that decides how fast the algorithms are, but for what plan.shape and limits say. Throws,
-// with it, when the library has no algorithm.
+// even for that, the first candidate is taken and TunedAlgorithms told. While TunedAlgorithms defers, the first
+// candidate is taken until the choice is made, so the plan has to stay where it is. No algorithm adds parts of sums in
+// less than float32. Waits for the GPU and allocates for the time it takes. `description`: all that decides how fast
+// the algorithms are, but for what plan.shape and limits say. Throws, with it, when the library has no algorithm.
 void choose_algorithm(ProductPlan& plan, const ProductLimits& limits, const std::string& description, Stream& stream);
 
 // Queues the product.

@@ -7,10 +7,13 @@
 // counts as empty.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/stream.h"
@@ -30,8 +33,24 @@ class TunedAlgorithms {
   const std::string* find(const std::string& problem) const;
   // The problem was timed, and this was the fastest.
   void keep(const std::string& problem, const std::string& algorithm);
+  // While it is set, a new problem is not timed at its first use, where kernels of other ranks' collectives may run,
+  // but has the library's first proposal until choose_deferred().
+  void set_deferring(bool deferring) { deferring_ = deferring; }
+  bool deferring() const { return deferring_; }
+  // Keeps the work that chooses an algorithm: times what is new, and takes what is known.
+  void defer(std::function<void()> choose) { deferred_.push_back(std::move(choose)); }
+  int64_t num_deferred() const { return static_cast<int64_t>(deferred_.size()); }
+  // Does all deferred work, also that of earlier calls: after add() it takes what was added. Not while deferring.
+  void choose_deferred() {
+    for (const auto& choose : deferred_) choose();
+  }
+  // Forgets the deferred work.
+  void clear_deferred() { deferred_.clear(); }
+
   // The problem could not be timed, for want of memory: it runs with the library's first proposal.
-  void leave(const std::string& problem) { untimed_.push_back(problem); }
+  void leave(const std::string& problem) {
+    if (std::ranges::find(untimed_, problem) == untimed_.end()) untimed_.push_back(problem);
+  }
 
   int64_t size() const { return static_cast<int64_t>(algorithms_.size()); }
   int64_t num_timed() const { return timed_; }  // by this process
@@ -40,6 +59,8 @@ class TunedAlgorithms {
  private:
   std::map<std::string, std::string> algorithms_;
   std::vector<std::string> untimed_;
+  std::vector<std::function<void()>> deferred_;
+  bool deferring_ = false;
   int64_t timed_ = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "kernels/matmul/tuned_algorithms.h"
 #include "tests/data/test_files.h"
@@ -38,6 +40,35 @@ TEST_F(TuningFileTest, KeepsWhatWasTimedFromRunToRun) {
   EXPECT_EQ(run(0), 5);
   EXPECT_EQ(run(0, "another GPU"), 0);
   EXPECT_EQ(run(0), 5) << "a run that times nothing writes nothing";
+}
+
+TEST_F(TuningFileTest, TimesAfterTheWorkAndRepeatsItWithTheChoices) {
+  std::vector<std::string> done;
+  for (int run = 0; run < 2; ++run) {
+    Stream stream = Stream::cpu();
+    TuningFile file(stream, group_, "a GPU", path());
+    auto& tuned = stream.state<TunedAlgorithms>();
+    std::string algorithm;  // of a plan, as product_cublaslt.cpp chooses it
+    const auto choose = [&] {
+      if (const std::string* known = tuned.find("problem")) {
+        algorithm = *known;
+      } else if (tuned.deferring()) {
+        algorithm = "first proposal";
+      } else {
+        tuned.keep("problem", algorithm = "fastest");
+      }
+    };
+    file.tune([&] {
+      if (algorithm.empty()) {
+        choose();
+        if (algorithm == "first proposal") tuned.defer(choose);
+      }
+      done.push_back(algorithm);
+    });
+    EXPECT_FALSE(tuned.deferring());
+    EXPECT_EQ(tuned.num_deferred(), 0);
+  }
+  EXPECT_EQ(done, (std::vector<std::string>{"first proposal", "fastest", "fastest"}));
 }
 
 TEST_F(TuningFileTest, GoesOnWithoutADamagedFile) {
