@@ -214,6 +214,8 @@ void add_config_command(CLI::App& app, CommandLine& line) {
   auto* path = config->add_option("config", line.keys.config.path, "CONFIG.yaml, or a WORD to look for in the keys");
   add_overrides(config, line.keys.config.overrides, "section.key=value, in place of the file's");
   config->add_flag("--markdown", line.keys.markdown, "the keys as docs/config.md")->excludes(path);
+  config->add_option("--value", line.keys.value, "a key whose value alone is printed, a text without quotes")
+      ->needs(path);
   add_example(config, "octavo config configs/quickstart.yaml training.steps=100");
   config->callback([&] { line.command = on_root([&] { return config_command(line.keys); }); });
 }

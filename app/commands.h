@@ -62,6 +62,7 @@ int plan_command(const PlanArguments& arguments, ProcessGroup& group);
 struct ConfigCommandArguments {
   ConfigArguments config;  // whose values are printed; an empty path: the keys that there are
   bool markdown = false;   // the keys, as docs/config.md
+  std::string value;       // name of the key whose value alone is printed; empty: all
 };
 int config_command(const ConfigCommandArguments& arguments);
 

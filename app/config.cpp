@@ -115,10 +115,11 @@ int config_command(const ConfigCommandArguments& arguments) {
   if (arguments.config.path.empty()) {
     print_keys(arguments.markdown ? kMarkdown : kText);
     if (arguments.markdown) print_other_names();
-  } else if (is_filter(arguments.config.path) && arguments.config.overrides.empty()) {
+  } else if (arguments.value.empty() && arguments.config.overrides.empty() && is_filter(arguments.config.path)) {
     print_keys(kText, arguments.config.path);
   } else {
-    std::cout << to_yaml(resolved_config(arguments.config));
+    const Config config = resolved_config(arguments.config);
+    std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
   }
   return kExitDone;
 }

@@ -30,12 +30,18 @@ while [[ "${1:-}" == --* ]]; do
   esac
 done
 
-# checkpoint_dir PROGRAM CONFIG [override...]: the directory of its checkpoints; nothing where the config cannot be read.
+# config_value KEY PROGRAM CONFIG [override...]: the value of a key, as it stands; nothing where the config cannot be read.
+config_value() {
+  local key="$1" octavo="$2"
+  shift 2
+  "$octavo" config --value "$key" "$@" 2>/dev/null || true
+}
+
+# checkpoint_dir PROGRAM CONFIG [override...]: the directory of its checkpoints, as a path that cannot be taken for an option.
 checkpoint_dir() {
-  local octavo="$1" dir
-  shift
-  dir="$("$octavo" config "$@" 2>/dev/null | sed -n '/^checkpoint:/,/^[^ ]/s/^  dir: //p')" || return 0
-  if [[ "$dir" == \"* ]]; then dir="$(printf '%b' "${dir:1:-1}")"; fi
+  local dir
+  dir="$(config_value checkpoint.dir "$@")"
+  if [[ "$dir" == -* ]]; then dir="./$dir"; fi
   printf '%s' "$dir"
 }
 
@@ -72,7 +78,7 @@ make_check() {
   dir="$(checkpoint_dir "$octavo" "$@")"
   if [[ -n "$dir" ]]; then check+=(--disk "$dir"); fi
   # A run on CPUs does not mind what GPUs there are.
-  if "$octavo" config "$@" 2>/dev/null | grep -qx 'device: cpu'; then check=(env CUDA_VISIBLE_DEVICES= "${check[@]}"); fi
+  if [[ "$(config_value device "$octavo" "$@")" == cpu ]]; then check=(env CUDA_VISIBLE_DEVICES= "${check[@]}"); fi
 }
 
 # check_nodes COMMAND...: runs the check, one process a node, and says what it finds; fails where a node is not fit to train.
@@ -91,13 +97,13 @@ check_nodes() {
   }
 }
 
-# The newest checkpoint of the config $2 with the overrides $3..., as the program $1 reads it, and when it was written: changes with every one. Nothing where there is
-# none, or the config cannot be read.
+# newest_checkpoint PROGRAM CONFIG [override...]: when the newest checkpoint was written, and its manifest's path in checkpoint.dir: changes with every
+# one. Nothing where there is none, or the config cannot be read.
 newest_checkpoint() {
   local dir
   dir="$(checkpoint_dir "$@")"
   [[ -n "$dir" ]] || return 0
-  find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %p\n' 2>/dev/null | sort -n | tail -n 1 || true
+  find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %P\n' 2>/dev/null | sort -n | tail -n 1 || true
 }
 
 # run_with_restarts PROGRAM RUN CONFIG [override...]: calls the function RUN with CONFIG and the overrides, until that sets `status` to what is an end, or $stopping is set. A

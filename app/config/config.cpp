@@ -166,6 +166,17 @@ Config config_from_json(const nlohmann::json& json, const std::string& source, s
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }
 
+std::string value_text(const Config& config, const std::string& key) {
+  const std::vector<ConfigKey>& keys = config_keys();
+  const bool is_known =
+      std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& known) { return known.name == key; });
+  CHECK_INPUT(is_known, "there is no key {}, expected one that octavo config lists", key);
+  std::string path = "/" + key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  const OrderedJson value = config_sections(config).value(OrderedJson::json_pointer(path), OrderedJson());
+  return value.is_string() ? value.get<std::string>() : yaml_text(value);
+}
+
 std::string to_yaml(const Config& config) {
   std::string text;
   const OrderedJson sections = config_sections(config);

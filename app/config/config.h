@@ -175,5 +175,8 @@ std::string default_checkpoint_dir(const Config& config);
 nlohmann::json to_json(const Config& config);
 // The same as a YAML config that load_config reads.
 std::string to_yaml(const Config& config);
+// The value of the key of that full name: a text as it stands, everything else as YAML. InputError where there is no
+// such key.
+std::string value_text(const Config& config, const std::string& key);
 
 }  // namespace octavo

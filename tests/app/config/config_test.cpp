@@ -522,6 +522,16 @@ std::string text_of(const ConfigKey& key, const Config& config) {
   return value ? value->dump() : "nothing";
 }
 
+// A text stands as it is, for scripts that read no YAML.
+TEST_F(ConfigTest, AValueStandsByItself) {
+  Config config = load(kEveryKey);
+  config.checkpoint.dir = "-my \"runs\" \\n 'here': $HOME";
+  EXPECT_EQ(value_text(config, "checkpoint.dir"), config.checkpoint.dir);
+  EXPECT_EQ(value_text(config, "data.seq_len"), "128");
+  EXPECT_EQ(value_text(config, "data.skip"), "[[3, 9], [20, 21]]");
+  for (const char* key : {"checkpoint", "checkpoint.dirs", ""}) EXPECT_THROW(value_text(config, key), InputError);
+}
+
 // No key of kEveryKey has the value that it has without: one that is not read, not written, or not read back shows.
 TEST_F(ConfigTest, EveryKeyComesBackFromJsonAndYaml) {
   const Config config = load(kEveryKey);

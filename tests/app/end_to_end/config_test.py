@@ -52,3 +52,4 @@ class ConfigCommandTest(Scratch):
         self.refused("config", config, "training.steps=0", mentions=["an integer from 1 to 1000000000"])
         self.refused("config", "absent.yaml", mentions=["absent.yaml"])
         self.refused("config", config, "--markdown", mentions=["--markdown"])
+        self.refused("config", config, "--value", "training.step", mentions=["there is no key training.step"])
