@@ -17,7 +17,11 @@ struct Character {
   size_t bytes = 0;  // none: it is not UTF-8 (Unicode 15, table 3-7)
   uint32_t code = 0;
 
-  bool is_control() const { return code < 0x20 || (code >= 0x7F && code < 0xA0); }
+  // Control characters, and characters that are not seen but change the direction or the lines of those around them.
+  bool is_control() const {
+    return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F ||
+           (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
+  }
 };
 
 // That `text` begins with.
@@ -43,6 +47,8 @@ std::string escaped(std::string_view text, std::string_view kept = {}) {
     size_t size = character.bytes;
     if (size > 0 && (!character.is_control() || kept.find(text[0]) != std::string_view::npos)) {
       out += text.substr(0, size);
+    } else if (size > 1) {
+      out += fmt::format("\\u{:04x}", character.code);
     } else {
       size = 1;
       const auto byte = static_cast<unsigned char>(text[0]);

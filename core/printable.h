@@ -11,7 +11,8 @@ namespace octavo {
 // The most bytes of a sentence that says what went wrong.
 inline constexpr size_t kMaxSentenceBytes = 600;
 
-// `text` with control characters and bytes that are no UTF-8 as \n, \t or \x1b. What is then longer than `max_bytes`
+// `text` with control characters (those of Unicode that change the direction of text included) and bytes that are no
+// UTF-8 as \n, \t, \x1b or \u202e. What is then longer than `max_bytes`
 // loses its middle, so that both the name at its beginning and what was expected at its end are kept.
 std::string printable(std::string_view text, size_t max_bytes = kMaxSentenceBytes);
 

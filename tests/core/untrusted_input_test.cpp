@@ -55,9 +55,13 @@ TEST(Printable, EscapesControlCharactersAndWhatIsNoUtf8) {
   EXPECT_EQ(printable("plain, caf\u00e9 \u4e2d \U0001f600 \\n"), "plain, caf\u00e9 \u4e2d \U0001f600 \\n");
   EXPECT_EQ(printable("a\nb\tc\r\x1b[31m\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x7f");
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "\\x00x");
-  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");                  // a byte that never is, half a character
-  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\xc2\\x85\xc2\xa0");  // a control character beyond ASCII
-  EXPECT_EQ(printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"),   // too long, a surrogate, beyond Unicode
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");               // a byte that never is, half a character
+  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // a control character beyond ASCII
+  // What turns the text after it around, so that gpj.exe reads exe.jpg; a mark, a line separator, a byte order mark.
+  EXPECT_EQ(printable("\u202egpj.exe"), "\\u202egpj.exe");
+  EXPECT_EQ(printable("\u200f \u2066 \u2069 \u2028 \ufeff"), "\\u200f \\u2066 \\u2069 \\u2028 \\ufeff");
+  EXPECT_EQ(printable("\u200c \u200d \u2027 \u202f"), "\u200c \u200d \u2027 \u202f");  // these belong to words
+  EXPECT_EQ(printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"),  // too long, a surrogate, beyond Unicode
             "\\xc0\\xaf \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80");
 }
 
@@ -77,7 +81,7 @@ TEST(Printable, LongTextLosesItsMiddle) {
 }
 
 TEST(Printable, LinesKeepTheirEnds) {
-  EXPECT_EQ(printable_lines("a\n\tb\r\x1b[2J\xff\u009b"), "a\n\tb\\r\\x1b[2J\\xff\\xc2\\x9b");
+  EXPECT_EQ(printable_lines("a\n\tb\r\x1b[2J\xff\u009b"), "a\n\tb\\r\\x1b[2J\\xff\\u009b");
   const std::string long_text(10'000, 'x');
   EXPECT_EQ(printable_lines(long_text), long_text);
 }
