@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/log.h"
 #include "kernels/math/reduce.h"
 
 namespace octavo {
@@ -65,6 +66,10 @@ std::optional<DatasetLoss> Validator::dataset_loss(size_t dataset, Llama& model,
   }
   total = runtime_->sum_over_tokens(total);
   targets = runtime_->sum_over_tokens(targets);
+  if (targets == 0 && runtime_->group().is_root()) {
+    log_warning("data.validation {}: all targets are masked (data.document_mask), so its loss of 0 says nothing",
+                datasets()[dataset].name);
+  }
   return DatasetLoss{total / std::max(targets, 1.0), static_cast<int64_t>(targets)};
 }
 

@@ -248,6 +248,14 @@ void TrainingRun::log_events(const Batch& batch, int64_t step) {
     log_info("training.batch_size_warmup: {} sequences a step from step {} on", size, step);
 }
 
+void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
+  if (!runtime_.group().is_root() || std::exchange(warned_of_no_targets_, true)) return;
+  log_warning(
+      "step {}: all targets of samples {} to {} are masked (data.document_mask), so its loss and gradients are 0 and "
+      "only momentum and weight decay change the weights; more such steps are not reported",
+      step, samples.begin, samples.end - 1);
+}
+
 // The statistics' copy is the first of those to the host, so that it is done when the step's result is popped.
 void TrainingRun::queue_step(int64_t step, float loss_limit) {
   const FedBatch& fed = *batch_;
@@ -264,6 +272,7 @@ void TrainingRun::queue_step(int64_t step, float loss_limit) {
   recent_samples_.emplace_back(step, data.samples);
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
   TrainingStep training = training_step_of(step, data);
+  if (training.targets == 0) warn_of_no_targets(step, data.samples);
   training.loss_limit = loss_limit;
   training.update_after = &checkpoints_.staged();
   corruption_->begin_step(training, *fed.batch);

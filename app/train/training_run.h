@@ -119,6 +119,7 @@ class TrainingRun {
   void check_schedule(const Checkpoint& checkpoint, const Config& before, const Config& now) const;
   void load(Checkpoint& checkpoint);
   void log_events(const Batch& batch, int64_t step);
+  void warn_of_no_targets(int64_t step, SampleRange samples);
   std::vector<int64_t> targets_of_step(const Batch& batch);
   TrainingStep training_step_of(int64_t step, const StepData& data) const;
 
@@ -137,6 +138,7 @@ class TrainingRun {
   const FedBatch* batch_ = nullptr;                             // for the step to come
   std::deque<StepData> step_data_;                              // of the steps whose results are pending
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
+  bool warned_of_no_targets_ = false;
   Progress start_;
   int64_t saved_step_ = 0;
   int64_t bfloat16_until_ = 0;

@@ -314,6 +314,17 @@ class VariantsTest(Corpus):
         self.assert_close(masked, alone, 1e-5)
         self.assertNotEqual(crossing[1], masked[1])
 
+    def test_steps_without_targets(self):
+        """Every document has one token, and the first token of a document is no target."""
+        path, held_out = (write_megatron(self.dir / name, [[token % 256] for token in range(first, first + 200)])
+                          for name, first in (("single", 0), ("held_out", 7)))
+        config = self.config(path, data={"train": [{"path": path}], "bos_id": None, "eos_id": None, "document_mask": True})
+        result = self.train(config, "training.steps=3", "logging.every=1", f"data.validation=[{{path: {held_out}}}]", "validation.every=2")
+        self.assertEqual(len(re.findall("step 1: all targets of samples 0 to \\d+ are masked", result.out + result.err)), 1)
+        self.assertEqual((result.out + result.err).count("all targets of samples"), 1)
+        self.assertIn("data.validation held_out: all targets are masked", result.out + result.err)
+        self.assertEqual(self.losses(), {step: (0.0, 0.0) for step in (1, 2, 3)})
+
     def test_bfloat16_compute(self):
         exact = self.losses_of("float32")
         rounded = self.losses_of("bfloat16", "precision.compute=bfloat16")
