@@ -18,6 +18,8 @@ namespace {
 
 constexpr int kMaxTimedSteps = 1'000'000;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
+constexpr const char* kModelHelp =
+    "MODEL: a checkpoint, a directory of checkpoints or a run folder (their newest one), or a Hugging Face directory";
 constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
 
 // What a value may be. CLI11's own rules and sentences are others than those of the config's keys: it reads 010 as
@@ -99,9 +101,12 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   });
 
   auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");
-  add_config(evaluate, line.evaluate.config, "CONFIG.yaml, or a checkpoint whose own config is taken");
+  add_config(
+      evaluate, line.evaluate.config,
+      "CONFIG.yaml, or MODEL: a checkpoint, a directory of checkpoints, a run folder (each with its own config) or a "
+      "Hugging Face directory");
   evaluate->add_flag("--ema", line.evaluate.ema, kEmaHelp);
-  add_example(evaluate, "octavo evaluate runs/quickstart/checkpoints validation.batches=10");
+  add_example(evaluate, "octavo evaluate runs/quickstart validation.batches=10");
   evaluate->callback(
       [&] { line.command = [&](ProcessGroup& group) { return evaluate_command(line.evaluate, group); }; });
 
@@ -144,7 +149,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   doctor->callback([&] { line.command = [&](ProcessGroup& group) { return doctor_command(line.doctor, group); }; });
 
   auto* generate = app.add_subcommand("generate", "sample text from a checkpoint");
-  generate->add_option("checkpoint", line.generate.checkpoint, "checkpoint, or directory of them")->required();
+  generate->add_option("model", line.generate.model, kModelHelp)->required();
   generate->add_option("--prompt", line.generate.prompt, "text to continue")->required();
   generate->add_option("--max-tokens", line.generate.max_tokens, "tokens to add")
       ->check(integer(int64_t{1}, kMaxTokens));
@@ -167,7 +172,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
       ->check(integer(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
   generate->add_option("--device", line.generate.device, "auto, cpu or cuda")->check(one_of({"auto", "cpu", "cuda"}));
   generate->add_flag("--ema", line.generate.ema, kEmaHelp);
-  add_example(generate, "octavo generate runs/quickstart/checkpoints --prompt 'static int ' --temperature 0.5");
+  add_example(generate, "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
   generate->callback(
       [&] { line.command = [&](ProcessGroup& group) { return generate_command(line.generate, group); }; });
 }
@@ -243,8 +248,10 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
   auto* inspect =
       app.add_subcommand("inspect", "what is in a token file, a checkpoint or a run, and whether it is intact");
   inspect
-      ->add_option("target", line.inspect.target,
-                   "PREFIX, CHECKPOINT, the logging.dir of a run, or CONFIG.yaml with --samples")
+      ->add_option(
+          "target", line.inspect.target,
+          "PREFIX, a checkpoint or a directory of them, the logging.dir of a run, a Hugging Face directory, or "
+          "CONFIG.yaml with --samples")
       ->required();
   inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
   add_overrides(inspect, line.inspect.overrides, "section.key=value, with --samples");
@@ -254,17 +261,22 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
   auto* import_hf = app.add_subcommand("import", "Hugging Face safetensors -> checkpoint");
   import_hf->add_option("hf_dir", line.import_hf.hf_dir, "HF_DIR")->required();
   import_hf->add_option("checkpoint", line.import_hf.checkpoint, "CHECKPOINT")->required();
+  import_hf->add_flag("--overwrite", line.import_hf.overwrite, "replace a checkpoint that was not imported");
   add_example(import_hf, "octavo import Llama-3.2-1B checkpoints/llama3_1b");
   import_hf->callback([&] { line.command = on_root([&] { return import_command(line.import_hf); }); });
 
   auto* export_hf = app.add_subcommand("export", "checkpoint -> Hugging Face safetensors and config.json");
-  export_hf->add_option("checkpoint", line.export_hf.checkpoint, "CHECKPOINT")->required();
+  export_hf
+      ->add_option("model", line.export_hf.model,
+                   "a checkpoint, a directory of checkpoints or a run folder (their newest one)")
+      ->required();
   export_hf->add_option("hf_dir", line.export_hf.hf_dir, "HF_DIR")->required();
   export_hf->add_option("--dtype", line.export_hf.dtype, "float32 or bfloat16")->check(one_of({"float32", "bfloat16"}));
   export_hf->add_option("--shard-size", line.export_hf.shard_size, "tensors of a file at most, as 5GB or 500MiB");
-  export_hf->add_flag("--force", line.export_hf.force, "replace a model in HF_DIR that octavo did not export");
+  export_hf->add_flag("--overwrite,--force", line.export_hf.overwrite,
+                      "replace a model in HF_DIR that octavo did not export");
   export_hf->add_flag("--ema", line.export_hf.ema, kEmaHelp);
-  add_example(export_hf, "octavo export runs/quickstart/checkpoints exported --dtype bfloat16");
+  add_example(export_hf, "octavo export runs/quickstart exported --dtype bfloat16");
   export_hf->callback([&] { line.command = on_root([&] { return export_command(line.export_hf); }); });
 }
 

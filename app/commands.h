@@ -67,7 +67,7 @@ struct ConfigCommandArguments {
 int config_command(const ConfigCommandArguments& arguments);
 
 struct GenerateArguments {
-  std::string checkpoint;
+  std::string model;  // app/process/model_path.h
   std::string prompt;
   int64_t max_tokens = 256;
   int64_t samples = 1;
@@ -86,15 +86,16 @@ int pack_command(const PackOptions& options);
 struct ImportArguments {
   std::string hf_dir;
   std::string checkpoint;  // to be made
+  bool overwrite = false;  // replace a checkpoint that was not imported
 };
 int import_command(const ImportArguments& arguments);
 
 struct ExportArguments {
-  std::string checkpoint;
+  std::string model;               // app/process/model_path.h
   std::string hf_dir;              // to be made
   std::string dtype = "float32";   // or bfloat16
   std::string shard_size = "5GB";  // of the tensors in a file
-  bool force = false;              // replace a model that is not an earlier export
+  bool overwrite = false;          // replace a model that is not an earlier export
   bool ema = false;                // the moving average of the weights
 };
 int export_command(const ExportArguments& arguments);
@@ -106,7 +107,7 @@ struct ReportArguments {
 int report_command(const ReportArguments& arguments);
 
 struct InspectArguments {
-  std::string target;   // token file, checkpoint, or config with samples
+  std::string target;   // token file, model (app/process/model_path.h), run, or config with samples
   std::string samples;  // "A:B"
   std::vector<std::string> overrides;
 };

@@ -26,6 +26,13 @@ int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
     check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
     (void)checkpoint->prefix(which);  // before there is a model
   });
+  if (group.is_root()) {
+    if (checkpoint) {
+      log_info("weights of {}, step {}", checkpoint->path().string(), checkpoint->step());
+    } else {
+      log_info("weights of {}", config.init_from);
+    }
+  }
   config = config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1);
   Runtime runtime(config, group);
   check_same_data("data.validation", config.data.validation, group);

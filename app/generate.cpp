@@ -13,10 +13,12 @@
 #include "app/generate/cached_model.h"
 #include "app/generate/sampling.h"
 #include "app/generate/text_stream.h"
+#include "app/import_export.h"
 #include "app/process/same_files.h"
 #include "app/run/tokenizer.h"
 #include "checkpoint/hf_format.h"
 #include "core/error.h"
+#include "core/files/json_input.h"
 #include "core/printable.h"
 
 namespace octavo {
@@ -27,14 +29,39 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// What is given to generate: a checkpoint, or a Hugging Face directory with what an import would remember of it.
+struct GivenModel {
+  std::string path;
+  std::optional<Checkpoint> checkpoint;
+  ModelConfig shape;
+  nlohmann::json meta;
+};
+
+GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
+  const ModelPath found = resolve_same_model(path, group);
+  GivenModel model{.path = found.path, .checkpoint = {}, .shape = {}, .meta = {}};
+  if (found.is_checkpoint) {
+    model.checkpoint.emplace(open_same_checkpoint(found.path, group));
+    model.shape = model.checkpoint->model_config();
+    model.meta = model.checkpoint->meta();
+    return model;
+  }
+  const std::unique_ptr<WeightSource> weights = open_same_weights(found.path, group);
+  group.agree_on_files("reading the tokenizer", [&] {
+    model.shape = weights->model_config();
+    const bool has_tokenizer = !imported_tokenizer(found.path).empty();
+    model.meta = import_meta(found.path, read_json_file(found.path + "/" + kHfConfigName), has_tokenizer);
+  });
+  return model;
+}
+
 // The config the checkpoint was trained with. All products are in the compute dtype: in FP8 a
 // token would be scaled by those it happens to be computed with.
-Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& arguments) {
+Config inference_config(const GivenModel& model, const GenerateArguments& arguments) {
   Config config;
-  if (checkpoint.meta().contains("config")) {
-    config = config_from_json(checkpoint.meta().at("config"), checkpoint.path().string());
-  }
-  config.model = checkpoint.model_config();
+  if (model.meta.contains("config")) config = config_from_json(model.meta.at("config"), model.path);
+  config.model = model.shape;
+  config.init_from = model.checkpoint ? "" : model.path;
   config.parallel = {};
   config.precision = without_fp8(config.precision);
   config.compute_given = false;
@@ -45,11 +72,12 @@ Config inference_config(const Checkpoint& checkpoint, const GenerateArguments& a
 }
 
 // The one that the checkpoint carries, or else the one that its config names.
-std::string tokenizer_of(const Checkpoint& checkpoint, const Config& config) {
-  for (const CarriedFileInfo& file : checkpoint.files()) {
+std::string tokenizer_of(const GivenModel& model, const Config& config) {
+  if (!model.checkpoint) return config.data.tokenizer;
+  for (const CarriedFileInfo& file : model.checkpoint->files()) {
     if (file.name != kTokenizerName) continue;
-    checkpoint.read_file(file);  // compares its checksum
-    return (checkpoint.path() / file.name).string();
+    model.checkpoint->read_file(file);  // compares its checksum
+    return (model.checkpoint->path() / file.name).string();
   }
   return config.data.tokenizer;
 }
@@ -70,11 +98,11 @@ std::vector<int32_t> token_ids(const nlohmann::json& json) {
   return ids;
 }
 
-TextEnds text_ends(const Checkpoint& checkpoint, const DataConfig& data) {
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data) {
   TextEnds ends{data.bos_id, {}};
   if (data.eos_id) ends.eos.push_back(*data.eos_id);
-  if (!checkpoint.meta().contains("hugging_face")) return ends;
-  const HfMetadata metadata = parse_hf_metadata(checkpoint.meta().at("hugging_face"));
+  if (!meta.contains("hugging_face")) return ends;
+  const HfMetadata metadata = parse_hf_metadata(meta.at("hugging_face"));
   const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
   if (!ends.bos && !bos.empty()) ends.bos = bos.front();
   if (ends.eos.empty()) ends.eos = token_ids(metadata.eos_token_id);
@@ -235,21 +263,29 @@ void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_t
              stderr);
 }
 
+// On standard error: standard output holds the text alone.
+void print_weights(const GivenModel& model) {
+  const std::string step = model.checkpoint ? fmt::format(", step {}", model.checkpoint->step()) : "";
+  std::fputs(fmt::format("weights of {}{}\n", printable(model.path), step).c_str(), stderr);
+}
+
 }  // namespace
 
 int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
-  Checkpoint checkpoint = open_same_checkpoint(arguments.checkpoint, group);
+  GivenModel given = open_given_model(arguments.model, group);
   Config config;
   TextEnds ends;
   std::unique_ptr<TextTokenizer> tokenizer;
   std::vector<int32_t> prompt;
   const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
   group.agree([&] {
-    (void)checkpoint.prefix(which);  // before there is a model
-    config = inference_config(checkpoint, arguments);
-    ends = text_ends(checkpoint, config.data);
+    CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema is of a checkpoint, but {} is a Hugging Face directory",
+                given.path);
+    if (given.checkpoint) (void)given.checkpoint->prefix(which);  // before there is a model
+    config = inference_config(given, arguments);
+    ends = text_ends(given.meta, config.data);
     if (!group.is_root()) return;
-    tokenizer = open_tokenizer(tokenizer_of(checkpoint, config));
+    tokenizer = open_tokenizer(tokenizer_of(given, config));
     prompt = prompt_ids(config, ends, arguments.prompt, *tokenizer);
     check_lengths(prompt.size(), arguments.max_tokens);
   });
@@ -262,7 +298,8 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
                      .prompt_length = prompt_length,
                      .capacity = prompt_length + arguments.max_tokens},
                     runtime);
-  model.load(config, &checkpoint, which);
+  model.load(config, given.checkpoint ? &*given.checkpoint : nullptr, which);
+  if (group.is_root()) print_weights(given);
   std::optional<Samples> samples;
   if (group.is_root()) samples.emplace(arguments, prompt, ends.eos, *tokenizer);
   generate(model, prompt, arguments.max_tokens, samples ? &*samples : nullptr, group);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "app/commands.h"
+#include "app/process/model_path.h"
 #include "app/run/byte_tokenizer_files.h"
 #include "app/run/tokenizer.h"
 #include "checkpoint/checkpoint.h"
@@ -33,6 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+using namespace nlohmann::literals;
 
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
@@ -49,8 +51,11 @@ int64_t largest_parameter(const ParameterLayout& layout) {
   return largest;
 }
 
-void check_import_target(const fs::path& target) {
+// A checkpoint of a run is not replaced by accident.
+void check_import_target(const fs::path& target, bool overwrite) {
   std::error_code error;
+  CHECK_INPUT(!fs::is_symlink(target, error), "{}: is a symbolic link, expected a directory or a new name",
+              target.string());
   if (!path_exists(target)) return;
   CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
               target.string());
@@ -61,21 +66,9 @@ void check_import_target(const fs::path& target) {
   const Json json = read_json_file(manifest.string());
   CHECK_INPUT(is_checkpoint_manifest(json), "{}: is not the manifest of an octavo checkpoint, so {} is not overwritten",
               manifest.string(), target.string());
-}
-
-// What an import remembers: the ids for an export back, and the tokenizer for text in and out.
-Json import_meta(const fs::path& hf_dir, const Json& config, bool has_tokenizer) {
-  const HfMetadata metadata = parse_hf_metadata(config);
-  Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
-               {"tokens", 0},
-               {"hugging_face",
-                {{"bos_token_id", metadata.bos_token_id},
-                 {"eos_token_id", metadata.eos_token_id},
-                 {"max_position_embeddings", metadata.max_position_embeddings}}}};
-  if (has_tokenizer) {
-    meta["config"]["data"]["tokenizer"] = fs::absolute(hf_dir / kTokenizerName).string();
-  }
-  return meta;
+  CHECK_INPUT(overwrite || json.contains("/meta/imported_from"_json_pointer),
+              "{}: is a checkpoint that was not imported, so it is not replaced; expected a new name, or --overwrite",
+              target.string());
 }
 
 // All parameters into one shard, the files beside it, and the manifest that describes them.
@@ -171,18 +164,19 @@ bool is_our_weights_file(const fs::path& path) {
 // A model that Octavo did not export is not replaced by accident.
 void check_export_target(const fs::path& dir) {
   bool has_ours = false;
-  std::string foreign;
+  std::string foreign, same_name;  // a file of another model, and one that the export would replace
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
     const bool is_tensors = is_weights_file(name) && entry.path().extension() == ".safetensors";
     const bool is_ours = is_tensors && is_our_weights_file(entry.path());
     has_ours = has_ours || is_ours;
     if ((is_tensors && !is_ours) || is_foreign_weights_file(name)) foreign = name;
+    if (name == kHfConfigName || name == kGenerationConfigName || is_tokenizer_file(name)) same_name = name;
   }
-  if (foreign.empty() && !has_ours && fs::exists(dir / kHfConfigName)) foreign = kHfConfigName;
+  if (foreign.empty() && !has_ours) foreign = same_name;
   CHECK_INPUT(foreign.empty(),
-              "{}: holds another model ({} is not of an earlier export), expected an empty directory; --force replaces "
-              "it",
+              "{}: holds another model ({} is not of an earlier export), expected an empty directory; --overwrite "
+              "replaces it",
               dir.string(), foreign);
 }
 
@@ -243,13 +237,6 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-// The tokenizer's files; none for the byte tokenizer, which Octavo has without.
-std::vector<CarriedFile> imported_tokenizer(const fs::path& hf_dir) {
-  std::vector<CarriedFile> files = read_tokenizer_files(hf_dir / kTokenizerName);
-  if (!files.empty() && is_byte_tokenizer(files.front())) files.clear();
-  return files;
-}
-
 // The tokenizer that the checkpoint carries, or the byte tokenizer of a model with its vocabulary. One that it merely
 // names may be anything, so it is not copied.
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
@@ -273,13 +260,33 @@ void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, Expo
 
 }  // namespace
 
-ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir) {
+Json import_meta(const std::string& hf_dir, const Json& hf_config, bool has_tokenizer) {
+  const HfMetadata metadata = parse_hf_metadata(hf_config);
+  Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
+               {"tokens", 0},
+               {"hugging_face",
+                {{"bos_token_id", metadata.bos_token_id},
+                 {"eos_token_id", metadata.eos_token_id},
+                 {"max_position_embeddings", metadata.max_position_embeddings}}}};
+  if (has_tokenizer) {
+    meta["config"]["data"]["tokenizer"] = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
+  }
+  return meta;
+}
+
+std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir) {
+  std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+  if (!files.empty() && is_byte_tokenizer(files.front())) files.clear();
+  return files;
+}
+
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite) {
   const fs::path target = without_trailing_slash(checkpoint_dir);
   CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
               hf_dir, kHfConfigName);
   HfWeights source(hf_dir);
   if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
-  check_import_target(target);
+  check_import_target(target, overwrite);
   const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
   ImportReport report{.parameters = source.model_config().num_parameters()};
   remove_directory(temporary);
@@ -298,10 +305,13 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   return report;
 }
 
-ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options) {
+ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options) {
   CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
         "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
-  CheckpointWeights source{Checkpoint(checkpoint)};
+  const ModelPath found = resolve_model(model);
+  CHECK_INPUT(found.is_checkpoint, "{}: is a Hugging Face directory already, expected a checkpoint or a run to export",
+              model);
+  CheckpointWeights source{Checkpoint(found.path)};
   (void)source.checkpoint().prefix(options.weights);  // before anything is written
   const fs::path dir = hf_dir;
   CHECK_INPUT(!path_exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
@@ -309,7 +319,7 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
   std::error_code error;
   fs::create_directories(dir, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
-  if (!options.force) check_export_target(dir);
+  if (!options.overwrite) check_export_target(dir);
   ExportReport report;
   report.step = source.checkpoint().step();
   report.parameters = source.checkpoint().model_config().num_parameters();
@@ -321,7 +331,7 @@ ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir,
 }
 
 int import_command(const ImportArguments& arguments) {
-  const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint);
+  const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint, arguments.overwrite);
   std::cout << fmt::format("{}: step 0, {} parameters, {}\n", arguments.checkpoint,
                            with_thousands_separators(report.parameters),
                            report.tokenizer ? "with its tokenizer" : "without a tokenizer");
@@ -330,10 +340,10 @@ int import_command(const ImportArguments& arguments) {
 
 int export_command(const ExportArguments& arguments) {
   const DType dtype = arguments.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
-  const ExportReport report = export_hf(arguments.checkpoint, arguments.hf_dir,
+  const ExportReport report = export_hf(arguments.model, arguments.hf_dir,
                                         {.dtype = dtype,
                                          .max_shard_bytes = parse_bytes(arguments.shard_size, "--shard-size"),
-                                         .force = arguments.force,
+                                         .overwrite = arguments.overwrite,
                                          .weights = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster});
   std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", arguments.hf_dir, report.step,
                            with_thousands_separators(report.parameters), arguments.dtype,

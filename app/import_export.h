@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_format.h"
 #include "core/dtype.h"
 
 namespace octavo {
@@ -14,16 +15,23 @@ namespace octavo {
 // Hugging Face directory -> a checkpoint of step 0 at `checkpoint_dir` itself: float32 weights, no moments, and the
 // tokenizer if there is one. Says in the log what is unusual about the weights (WeightSource::note). Written
 // under a temporary name beside it and renamed. InputError when something other than a checkpoint is already there.
+// A checkpoint that was not imported is replaced only with `overwrite`.
 struct ImportReport {
   int64_t parameters = 0;
   bool tokenizer = false;  // whether the checkpoint carries one
 };
-ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir);
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
+
+// What a checkpoint that is imported from a Hugging Face directory with this config.json remembers: the ids for an
+// export back, and the tokenizer for text in and out.
+nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hf_config, bool has_tokenizer);
+// The files of the directory's tokenizer; none for the byte tokenizer, which Octavo needs no files for.
+std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir);
 
 struct ExportOptions {
   DType dtype = DType::kFloat32;            // or bfloat16
   int64_t max_shard_bytes = 5'000'000'000;  // of tensors in a file; more than one file gets an index
-  bool force = false;                       // replace a model that is not an earlier export
+  bool overwrite = false;                   // replace a model that is not an earlier export
   SavedWeights weights = SavedWeights::kMaster;
 };
 
@@ -35,11 +43,10 @@ struct ExportReport {
   std::string tokenizer_elsewhere;  // the tokenizer that the checkpoint names and does not carry; it is not copied
 };
 
-// A checkpoint (or the newest of a directory of them) -> a Hugging Face directory: config.json, generation_config.json,
-// weights and the tokenizer's files: those that the checkpoint carries, or those of the byte tokenizer. The weights of
-// an earlier export in the directory are replaced, once the new ones are whole, and with them its tokenizer's files go;
-// other files stay. InputError where it
-// holds a model of another origin.
-ExportReport export_hf(const std::string& checkpoint, const std::string& hf_dir, const ExportOptions& options = {});
+// A checkpoint (or the newest of a directory of them or of a run) -> a Hugging Face directory: config.json,
+// generation_config.json, weights and the tokenizer's files: those that the checkpoint carries, or those of the byte
+// tokenizer. The weights of an earlier export in the directory are replaced, once the new ones are whole, and with them
+// its tokenizer's files go; other files stay. InputError where it holds a model of another origin.
+ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options = {});
 
 }  // namespace octavo

@@ -8,10 +8,12 @@
 
 #include "app/commands.h"
 #include "app/config/stages.h"
+#include "app/process/model_path.h"
 #include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
 #include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weight_source.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -47,6 +49,18 @@ void inspect_samples(const InspectArguments& arguments) {
   }
 }
 
+// InputError where a tensor of the model is missing or has another shape.
+nlohmann::json describe_hf_directory(const std::string& path) {
+  const HfWeights weights(path);
+  nlohmann::json description{{"path", path},
+                             {"format", "Hugging Face"},
+                             {"model", model_config_to_json(weights.model_config())},
+                             {"parameters", weights.model_config().num_parameters()},
+                             {"intact", true}};
+  if (!weights.note().empty()) description["note"] = weights.note();
+  return description;
+}
+
 bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
 
 }  // namespace
@@ -63,7 +77,9 @@ int inspect_command(const InspectArguments& arguments) {
     return kExitDone;
   }
   if (is_directory_at(arguments.target)) {
-    const nlohmann::json description = Checkpoint(arguments.target).describe();
+    const ModelPath model = resolve_model(arguments.target);
+    const nlohmann::json description =
+        model.is_checkpoint ? Checkpoint(model.path).describe() : describe_hf_directory(model.path);
     std::cout << printable_json(description, 2) << std::endl;
     return description.value("intact", false) ? kExitDone : kExitBadInput;
   }

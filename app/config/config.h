@@ -125,6 +125,7 @@ struct Config {
   std::string preset;                     // model.preset; empty when not given
   std::vector<std::string> model_fields;  // the fields of `model` that the config states: all of them with a preset
   std::string init_from;                  // model.init_from; empty when not given
+  std::string init_from_given = {};       // as it was given on the command line, which asks for these weights
 
   DataConfig data;
   TrainingConfig training;

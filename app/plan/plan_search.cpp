@@ -7,6 +7,7 @@
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
+#include "app/process/model_path.h"
 #include "app/run/weights.h"
 #include "core/error.h"
 
@@ -227,7 +228,7 @@ class Search {
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target) {
   Config config = load_config(arguments.path, arguments.overrides);
   validate(config, target.gpus, Purpose::kSynthetic);
-  if (!config.init_from.empty()) adopt_initial_model(config, *open_weights(config.init_from));
+  if (!config.init_from.empty()) adopt_initial_model(config, *open_weights(resolve_model(config.init_from).path));
   validate(config, target.gpus, Purpose::kSynthetic);
   resolve_device(config, target.device.device);
   return config;

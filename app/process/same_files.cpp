@@ -189,6 +189,16 @@ Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {
       kCheckpoint, [&] { return Checkpoint::resolve(path).string(); }, group);
 }
 
+ModelPath resolve_same_model(const std::string& path, ProcessGroup& group) {
+  ModelPath model;
+  group.agree_on_files("looking for a model", [&] {
+    if (group.is_root()) model = resolve_model(path);
+  });
+  model.path = group.broadcast(model.path);
+  model.is_checkpoint = group.all_reduce_max(model.is_checkpoint ? 1 : 0) != 0;
+  return model;
+}
+
 std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group) {
   constexpr const char* kWhat = "model.init_from";
   std::string chosen, found;
@@ -196,15 +206,17 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
   std::unique_ptr<WeightSource> source;
   group.agree_on_files("opening what rank 0 chose", [&] {
     if (!group.is_root() || path.empty()) return;
-    is_checkpoint = Checkpoint::exists(path);
+    const ModelPath model = resolve_model(path);
+    is_checkpoint = model.is_checkpoint;
+    chosen = model.path;
     if (is_checkpoint) return;
-    source = open_weights(path);
+    source = open_weights(model.path);
     chosen = source->path().string();
     found = source->identity();
   });
   if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
     std::optional<Checkpoint> checkpoint = open_checkpoint(
-        kWhat, [&] { return Checkpoint::resolve(path).string(); }, group);
+        kWhat, [&] { return chosen; }, group);
     group.agree([&] { source = std::make_unique<CheckpointWeights>(std::move(*checkpoint)); });
     return source;
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/process/model_path.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
 #include "parallel/ranks/process_group.h"
@@ -33,7 +34,10 @@ std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& conf
 // The checkpoint at `path`, or the newest in it.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);
 
-// The weights at `path` (open_weights()); null where it is empty.
+// The model at `path` as rank 0 resolves it (resolve_model).
+ModelPath resolve_same_model(const std::string& path, ProcessGroup& group);
+
+// The weights of the model at `path` (resolve_model); null where it is empty.
 std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group);
 
 // Every rank's `dir`, of the key `key`, is the one that rank 0 writes to: the others see a file that it makes there.

@@ -4,6 +4,7 @@
 #include <span>
 #include <system_error>
 
+#include "app/config/config_node.h"
 #include "app/process/same_files.h"
 #include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
@@ -15,19 +16,55 @@ namespace octavo {
 
 namespace {
 
-Config config_of_checkpoint(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
-  const Checkpoint checkpoint = open_same_checkpoint(path, group);
+// What the command line says of the weights.
+struct GivenWeights {
+  std::string init_from;
+  std::string resume;  // empty too where it names no checkpoint
+};
+
+GivenWeights given_weights(std::span<const std::string> overrides) {
+  ConfigNode tree;
+  tree.kind = ConfigNode::Kind::kMap;
+  for (const std::string& text : overrides) apply_override(tree, text);
+  const auto value = [&](const char* key) {
+    const ConfigNode* found = tree.find_name(key);
+    return found != nullptr && found->kind == ConfigNode::Kind::kScalar ? found->text : "";
+  };
+  GivenWeights given{value("model.init_from"), value("checkpoint.resume")};
+  if (given.resume == "auto" || given.resume == "never") given.resume.clear();
+  return given;
+}
+
+// The config that a checkpoint was saved with; of an imported one there is no more than the shape of the model.
+nlohmann::json recorded_config(const Checkpoint& checkpoint) {
+  const nlohmann::json& meta = checkpoint.meta();
+  nlohmann::json json = meta.contains("config") ? meta.at("config") : nlohmann::json::object();
+  for (const char* of_then : {"parallel", "device"}) json.erase(of_then);
+  if (json.contains("precision")) json["precision"].erase("compute");
+  if (!json.contains("model")) json["model"] = model_config_to_json(checkpoint.model_config());
+  json["model"].erase("init_from");
+  json["checkpoint"]["resume"] = checkpoint.path().string();
+  return json;
+}
+
+// To evaluate the model at `path`.
+Config config_of_model(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
+  group.agree([&] {
+    const GivenWeights given = given_weights(overrides);
+    for (const std::string& other : {given.init_from, given.resume})
+      CHECK_INPUT(other.empty(), "{} and {} are both given as the weights to evaluate, expected one of them", path,
+                  other);
+  });
+  const ModelPath model = resolve_same_model(path, group);
+  std::optional<Checkpoint> checkpoint;
+  if (model.is_checkpoint) checkpoint.emplace(open_same_checkpoint(model.path, group));
   Config config;
   group.agree([&] {
-    const std::string found = checkpoint.path().string();
-    CHECK_INPUT(checkpoint.meta().contains("config") && checkpoint.meta().at("config").contains("training"),
-                "{}: has no config of a run, as it was imported; expected CONFIG.yaml, with checkpoint.resume={}",
-                found, found);
-    nlohmann::json json = checkpoint.meta().at("config");
-    for (const char* of_then : {"parallel", "device"}) json.erase(of_then);
-    if (json.contains("precision")) json["precision"].erase("compute");
-    json["checkpoint"]["resume"] = found;
-    config = config_from_json(json, found, overrides);
+    const nlohmann::json json =
+        checkpoint ? recorded_config(*checkpoint)
+                   : nlohmann::json{{"model", {{"init_from", model.path}}}, {"checkpoint", {{"resume", "never"}}}};
+    config = config_from_json(json, model.path, overrides);
+    config.checkpoint.resume = checkpoint ? model.path : "never";
   });
   return config;
 }
@@ -67,13 +104,21 @@ void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpos
 
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
   std::error_code error;
-  const bool is_checkpoint = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
+  const bool is_model = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
   Config config;
-  if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
-    config = config_of_checkpoint(arguments.path, arguments.overrides, group);
+  if (group.all_reduce_max(is_model ? 1 : 0) != 0) {
+    config = config_of_model(arguments.path, arguments.overrides, group);
   }
   group.agree([&] {
-    if (config.source.empty()) config = load_config(arguments.path, arguments.overrides);
+    if (config.source.empty()) {
+      config = load_config(arguments.path, arguments.overrides);
+      const GivenWeights given = given_weights(arguments.overrides);
+      config.init_from_given = given.init_from;
+      CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
+                  "model.init_from={} and checkpoint.resume={} are both given as the weights to evaluate, expected one "
+                  "of them",
+                  given.init_from, given.resume);
+    }
     validate(config, group.size(), purpose);
   });
   find_former_checkpoints_on_root(config, group, purpose);
@@ -81,6 +126,10 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
   group.agree([&] {
     if (!weights) return;
     config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
+    if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
+      const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
+      config.checkpoint.resume = is_checkpoint ? config.init_from : "never";
+    }
     const std::string note = adopt_initial_model(config, *weights);
     if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
     validate(config, group.size(), purpose);

@@ -10,12 +10,14 @@
 namespace octavo {
 
 struct ConfigArguments {
-  std::string path;                    // CONFIG.yaml; to evaluate also a checkpoint, or a directory of them
+  std::string path;                    // CONFIG.yaml; to evaluate also a model (app/process/model_path.h)
   std::vector<std::string> overrides;  // key=value
 };
 
 // Loads, checks and completes a config on every rank alike: the shape comes from model.init_from where none is given.
-// Of a checkpoint its own config is taken, but for the ranks and the device, which are those of now. data.bos_id and
+// A checkpoint is evaluated with its own config, except for the ranks and the device; a model that was imported, and a
+// Hugging Face directory, with their shape alone. What is evaluated is the model that is given, or else the one that
+// model.init_from names on the command line, or else the newest checkpoint of the config's run. data.bos_id and
 // data.eos_id are found where they are auto (app/run/document_tokens.h), but for synthetic data.
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose);
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
@@ -100,6 +103,26 @@ std::string adopt_initial_model(Config& config, const WeightSource& source) {
               "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
   adopt_model(config, source.model_config());
   return source.note();
+}
+
+void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
+  if (config.init_from_given.empty()) return;
+  const nlohmann::json::json_pointer key("/config/model/init_from");
+  const nlohmann::json& meta = checkpoint.meta();
+  const std::string recorded = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "";
+  const auto normal = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
+    return (error ? std::filesystem::path(path) : whole) / "";
+  };
+  // Of a directory of checkpoints or a run the newest is recorded, which may be another one by now.
+  const bool is_same =
+      !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
+                            normal(recorded).string().starts_with(normal(config.init_from_given).string()));
+  CHECK_INPUT(is_same,
+              "model.init_from={} is given, but the run resumes {}, which began with {}, expected no model.init_from; "
+              "another logging.dir or checkpoint.resume=never begins a run with these weights",
+              config.init_from_given, checkpoint.path().string(), recorded.empty() ? "random weights" : recorded);
 }
 
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {

@@ -30,6 +30,10 @@ std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const Opti
 // (WeightSource::note); InputError where the config states the opposite.
 std::string adopt_initial_model(Config& config, const WeightSource& source);
 
+// InputError where the command line gives model.init_from, but the checkpoint that the run resumes is that of a run
+// which began with other weights. A run that is started again by the same command resumes.
+void check_initial_weights(const Config& config, const Checkpoint& checkpoint);
+
 // The master weights = a random initialization, made on the stream's device. Queued.
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 

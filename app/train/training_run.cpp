@@ -81,6 +81,7 @@ void TrainingRun::reserve_snapshot() {
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial) {
   if (found) {
     check_same_model(found->model_config(), config_.model, found->path().string());
+    check_initial_weights(config_, *found);
     compare_configs(*found);
     load(*found);
     timer_.mark("reading");

@@ -361,6 +361,17 @@ TEST(Import, OverwritesOnlyCheckpoints) {
   import_hf(golden("gqa"), dir / "empty");
   EXPECT_EQ(read_all(dir / "empty"), read_all(golden("gqa")));
 
+  std::string manifest = read_whole_file(dir / "checkpoint/manifest.json");
+  manifest.replace(manifest.find("imported_from"), 8, "trained_");
+  write_file(dir / "checkpoint/manifest.json", manifest);
+  const auto import = [&] { import_hf(golden("gqa"), dir / "checkpoint"); };
+  expect_mentions(message_of<InputError>(import), {"was not imported, so it is not replaced", "--overwrite"});
+  EXPECT_EQ(read_whole_file(dir / "checkpoint/manifest.json"), manifest);
+  import_hf(golden("gqa"), dir / "checkpoint", true);
+  EXPECT_EQ(read_all(dir / "checkpoint"), read_all(golden("gqa")));
+  fs::create_directory_symlink(dir / "checkpoint", dir / "link");
+  expect_mentions(message_of<InputError>([&] { import_hf(golden("gqa"), dir / "link"); }), {"is a symbolic link"});
+
   write_file(dir / "letters/letter.txt", "dear");
   EXPECT_THROW(import_hf(golden("gqa"), dir / "letters"), InputError);
   write_file(dir / "app/manifest.json", R"({"name": "web app"})");
@@ -395,7 +406,7 @@ TEST(Export, ReplacesAnotherModelWhenToldTo) {
   import_hf(golden("gqa"), dir / "checkpoint");
   // Weights of one file or several, of other formats, or a config alone.
   for (const char* name : {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin",
-                           "consolidated.00.pth", "config.json"}) {
+                           "consolidated.00.pth", "config.json", "tokenizer.json"}) {
     const std::string exported = dir / (std::string("exported_") + name);
     fs::create_directories(exported);
     const std::string foreign = fs::path(exported) / name;
@@ -407,7 +418,7 @@ TEST(Export, ReplacesAnotherModelWhenToldTo) {
     const std::string before = read_whole_file(foreign);
     EXPECT_THROW(export_hf(dir / "checkpoint", exported), InputError) << name;
     EXPECT_EQ(read_whole_file(foreign), before);
-    const ExportReport report = export_hf(dir / "checkpoint", exported, {.force = true});
+    const ExportReport report = export_hf(dir / "checkpoint", exported, {.overwrite = true});
     EXPECT_EQ(report.step, 0);
     EXPECT_EQ(read_all(exported), read_all(golden("gqa")));
   }

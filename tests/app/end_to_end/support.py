@@ -16,7 +16,7 @@ DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
 ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # for runs that are made longer
 # What generate says on standard error.
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
-SPEED = rf"\Aprompt {RATE}, generated {RATE}\n\Z"
+SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 
 # mpirun asks the ranks that are left when one has ended two times to end, a second apart, before it kills them. Where they have said what they
 # have to say, or are to be killed whatever they do, that is not waited for.

@@ -376,28 +376,45 @@ class GenerateTest(Corpus):
         self.train(config, ranks=2)
         by_config = self.run_octavo("evaluate", config, "parallel.data_parallel_replicate=1").out.splitlines()[-1]
         self.assertIn("step_00000004  validation_loss", by_config)
-        for source in ("checkpoints", "checkpoints/step_00000004"):
+        for source in ("checkpoints", "checkpoints/step_00000004", "log"):
             self.assertEqual(self.run_octavo("evaluate", source).out.splitlines()[-1], by_config)
         self.assertIn("step_00000002  validation_loss", self.run_octavo("evaluate", "checkpoints/step_00000002").out)
         fewer = ("validation.batches=1", "training.global_batch_size=2", "training.micro_batch_size=2")
         self.assertIn("tokens 64", self.run_octavo("evaluate", "checkpoints", *fewer).out)
         self.run_octavo("export", "checkpoints", "exported")
         self.run_octavo("import", "exported", "imported")
-        self.refused("evaluate", "imported", mentions=["imported", "has no config of a run", "checkpoint.resume="])
+        # What has no config of its own needs the data alone; what is given is what is used, whatever the run has.
+        data = (f"data.validation=[{held_out}]", "data.seq_len=32", "data.bos_id=256", "data.eos_id=257", "parallel.data_parallel_replicate=1",
+                "device=cpu", *fewer)
+        losses = [self.run_octavo("evaluate", *line, *data).out.splitlines() for line in (
+            ("checkpoints",), ("imported",), ("exported",), (config, "model.init_from=exported", "checkpoint.dir=none"),
+            (config, "model.init_from=checkpoints"))]
+        self.assertEqual([lines[0] for lines in losses], ["weights of " + name for name in (
+            "checkpoints/step_00000004, step 4", "imported, step 0", "exported", "exported", "checkpoints/step_00000004, step 4")])
+        self.assertEqual(len({lines[-1].split("  ", 1)[1] for lines in losses}), 1, losses)
+        older = self.run_octavo("evaluate", config, "model.init_from=checkpoints/step_00000002", *data).out
+        self.assertIn("step_00000002  validation_loss", older, "not the newest of checkpoint.dir")
+        for name in ("imported", "exported"):
+            self.refused("evaluate", name, mentions=["data.validation"])
+        self.refused("evaluate", "checkpoints", "model.init_from=exported", mentions=["checkpoints and exported are both given"])
+        self.refused("train", config, "model.init_from=exported", "parallel.data_parallel_replicate=1", mentions=["began with random weights"])
+        self.assertEqual(json.loads(self.run_octavo("inspect", "exported").out)["format"], "Hugging Face")
         # Transformers gets the byte tokenizer as files, which import knows again; bos and eos go along.
         vocabulary = json.loads((self.dir / "exported/tokenizer.json").read_text())["model"]["vocab"]
         self.assertEqual(sorted(vocabulary.values()), list(range(256)))
         self.assertFalse((self.dir / "imported/tokenizer.json").exists())
         line = ("--prompt", "octavo ", "--temperature", "0", "--max-tokens", "9")
-        self.assertEqual(self.run_octavo("generate", "imported", *line).out, self.run_octavo("generate", "checkpoints", *line).out)
-        self.refused("evaluate", "exported", mentions=["exported"])
+        texts = [self.run_octavo("generate", model, *line).out for model in ("imported", "checkpoints", "log", "exported")]
+        self.assertEqual(len(set(texts)), 1, texts)
+        self.run_octavo("export", "log", "of_run")
+        self.assertEqual(read_safetensors(self.dir / "of_run/model.safetensors"), read_safetensors(self.dir / "exported/model.safetensors"))
         self.refused("train", "checkpoints", mentions=["checkpoints"])
 
     def test_another_model_is_exported_over_when_told_to(self):
         self.run_octavo("import", GOLDEN[0], "kept")
         foreign = copy_tree(GOLDEN[0], self.dir / "foreign")
         before = snapshot(foreign)
-        self.refused("export", "kept", "foreign", mentions=["foreign", "holds another model", "--force"])
+        self.refused("export", "kept", "foreign", mentions=["foreign", "holds another model", "--overwrite"])
         self.assertEqual(snapshot(foreign), before)
         out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
         self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
