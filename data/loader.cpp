@@ -99,17 +99,29 @@ void Loader::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// A job that is requeued with data.resume_from_sample still in its config goes on where it was.
+void Loader::seek_named_sample() {
+  CHECK_INPUT(
+      *config_.resume_from_sample >= config_.origin.sample,
+      "data.resume_from_sample is {}, but the stage that the run is in begins at sample {}, expected one from there "
+      "on",
+      *config_.resume_from_sample, config_.origin.sample);
+  stream_.seek(*config_.resume_from_sample);
+}
+
+// A job that is requeued with data.resume_from_sample still in its config goes on where it was. A stage begins at its
+// first sample also if data.resume_from_sample made the one before repeat samples, and so end at an earlier one.
 void Loader::restore(const Json* state) {
   resumed_from_sample_ = config_.resume_from_sample;
-  if (state == nullptr) return stream_.seek(config_.resume_from_sample.value_or(config_.origin.sample));
+  if (state == nullptr && config_.resume_from_sample) return seek_named_sample();
+  if (state == nullptr) return stream_.seek(config_.origin.sample);
   try {
     const Json saved = state->value("resumed_from_sample", Json());
     const bool goes_elsewhere = config_.resume_from_sample && saved != *config_.resume_from_sample;
     skipped_ = ranges_from_json(state->value("skipped", Json::array()));
-    if (goes_elsewhere) return stream_.seek(*config_.resume_from_sample);
+    if (goes_elsewhere) return seek_named_sample();
     if (!saved.is_null()) resumed_from_sample_ = as_integer(saved, kSaved);
-    if (options_.enters_stage) return stream_.seek(as_integer(state->at("next_sample"), kSaved));
+    if (options_.enters_stage)
+      return stream_.seek(std::max(as_integer(state->at("next_sample"), kSaved), config_.origin.sample));
   } catch (const Json::exception& error) {
     throw InputError(fmt::format("{} is malformed: {}", kSaved, reason_of(error)));
   }

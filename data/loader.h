@@ -95,6 +95,7 @@ class Loader {
     std::exception_ptr failure;
   };
   void restore(const nlohmann::json* state);
+  void seek_named_sample();
   void stop();
   void run(SampleScratch& scratch);
   Slot* slot_with_work();

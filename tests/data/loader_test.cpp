@@ -362,6 +362,24 @@ TEST_F(LoaderTest, GoesOnFromASampleThatIsNamedOnce) {
   EXPECT_EQ(Loader(config_, {.global_batch_size = 4}, &lanes).state().next_sample, 0);
 }
 
+TEST_F(LoaderTest, AStageBeginsAtItsFirstSampleAfterOneThatRepeatedSamples) {
+  config_.resume_from_sample = 5;
+  Loader first(config_, {.global_batch_size = 10});
+  first.next();
+  const auto state = nlohmann::json::parse(first.state_json().dump());
+  EXPECT_EQ(state.at("next_sample"), 15);
+  config_.origin.sample = 20;
+  Loader second(config_, {.global_batch_size = 10, .enters_stage = true}, &state);
+  EXPECT_EQ(second.state().next_sample, 20);
+  second.next();
+  const nlohmann::json inside = second.state_json();
+  EXPECT_EQ(Loader(config_, {.global_batch_size = 10}, &inside).state().next_sample, 30);
+  // Samples of an earlier stage cannot be named.
+  config_.resume_from_sample = 19;
+  expect_mentions(message_of<InputError>([&] { Loader(config_, {.global_batch_size = 10}, &inside); }),
+                  {"data.resume_from_sample is 19", "begins at sample 20"});
+}
+
 TEST_F(LoaderTest, WrongFileIsFoundBeforeTheFirstStep) {
   config_.eos_id = {};
   expect_mentions(message_of<InputError>([&] { Loader loader(config_, {.vocab_size = 100}); }), {"a.bin", "id 100"});
