@@ -7,6 +7,7 @@
 
 #include "app/commands.h"
 #include "app/config/config_keys.h"
+#include "app/config/config_names.h"
 #include "app/config/other_names.h"
 #include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
@@ -27,6 +28,10 @@ errors of a config are reported together.
 Relative paths are relative to the current directory. In a path, a leading `~` stands for the home directory and `${NAME}` for an
 environment variable. Whole numbers may have an exponent, such as `1e3`.
 
+The class of a key says what a resumed run does with another value than its checkpoint was saved with. A key that *carries out* the run (on which ranks, with which
+checkpoints, logs and checks) may change freely. The others decide what the run computes: a change of theirs is refused, unless `checkpoint.allow_changes` names their class
+([changing a run](schedules.md#changing-a-run)).
+
 This page is printed by `octavo config --markdown`.
 
 )";
@@ -38,10 +43,12 @@ struct Layout {
   const char* key;
 };
 
-constexpr Layout kText{"", "{section}\n", "  {name}\n      {sentence}\n      {expected}{unit}; default: {fallback}\n"};
-constexpr Layout kMarkdown{kMarkdownIntroduction,
-                           "## {section}\n\n| key | what it says | value | default |\n| --- | --- | --- | --- |\n",
-                           "| `{name}` | {sentence} | {expected}{unit} | {fallback} |\n"};
+constexpr Layout kText{"", "{section}\n",
+                       "  {name}\n      {sentence}\n      {expected}{unit}; default: {fallback}; class: {class}\n"};
+constexpr Layout kMarkdown{
+    kMarkdownIntroduction,
+    "## {section}\n\n| key | what it says | value | default | class |\n| --- | --- | --- | --- | --- |\n",
+    "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
 
 // Returns `text` in lower case.
 std::string lower(std::string text) {
@@ -72,7 +79,8 @@ void print_keys(const Layout& layout, const std::string& filter = "") {
     const std::string unit = key.unit.empty() ? "" : fmt::format(" ({})", key.unit);
     std::cout << fmt::format(fmt::runtime(layout.key), fmt::arg("name", key.name), fmt::arg("sentence", key.sentence),
                              fmt::arg("expected", key.expected), fmt::arg("unit", unit),
-                             fmt::arg("fallback", key.fallback));
+                             fmt::arg("fallback", key.fallback),
+                             fmt::arg("class", name_of(config_names::kKeyClass, key.key_class)));
     last = &key;
   }
   CHECK_INPUT(last != nullptr, "no key of a config has '{}' in its name or description; octavo config prints all keys",

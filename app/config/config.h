@@ -57,12 +57,12 @@ struct PrecisionGuardConfig {
   int64_t fallback_steps = 1000;
 };
 
-// What a run that goes on may do otherwise than the config that its checkpoint was saved with.
-enum class AllowedChange : uint8_t { kData, kSchedule };
+// What a key decides: how a run is carried out (on which ranks, with which checkpoints, logs and checks), or a part of
+// what the run computes, which a resumed run keeps (app/train/config_changes.h).
+enum class KeyClass : uint8_t { kCarriesOut, kModel, kData, kTraining, kSchedule, kOptimizer, kPrecision };
 
 struct CheckpointConfig {
-  std::string dir =
-      {};  // holds step_00000500/ and so on; a config that was read has one, logging.dir/checkpoints by default
+  std::string dir = {};  // holds step_00000500/ and so on; a config that was read always names one
   int64_t every = 500;
   double every_minutes = 0;
   int64_t keep = 3;
@@ -72,7 +72,7 @@ struct CheckpointConfig {
   bool in_memory = false;
   int64_t in_memory_every = 50;
   std::string resume = "auto";
-  std::vector<AllowedChange> allow_changes = {};
+  std::vector<KeyClass> allow_changes = {};  // that a resumed run may compute otherwise
 };
 
 enum class LogColor : uint8_t { kAuto, kAlways, kNever };

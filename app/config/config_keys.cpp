@@ -36,8 +36,14 @@ Seed rule_of(const uint64_t&) { return {}; }
 
 // `get` returns what the rule reads and writes of a Config, const where that is.
 template <typename Get, typename Rule>
-ConfigKey make_key(const std::string& name, Get get, Rule rule, const char* unit, const char* sentence) {
-  ConfigKey key{.name = name, .expected = rule.expected(), .fallback = {}, .unit = unit, .sentence = sentence};
+ConfigKey make_key(KeyClass key_class, const std::string& name, Get get, Rule rule, const char* unit,
+                   const char* sentence) {
+  ConfigKey key{.name = name,
+                .expected = rule.expected(),
+                .fallback = {},
+                .unit = unit,
+                .sentence = sentence,
+                .key_class = key_class};
   key.read = [get, rule](const ConfigNode& found, Config& config) { return rule.read(found, get(config)); };
   key.write = [get, rule](const Config& config) { return std::make_optional<OrderedJson>(rule.write(get(config))); };
   return key;
@@ -126,8 +132,8 @@ ConfigKey make_field_key(const char* section, Get get_struct, const Field& field
   const auto get = [ get_struct, member = std::get<Value Struct::*>(field.member) ](auto& config) -> auto& {
     return get_struct(config).*member;
   };
-  ConfigKey key =
-      make_key(fmt::format("{}.{}", section, field.name), get, rule_of_field(field.most, value), "", field.sentence);
+  ConfigKey key = make_key(KeyClass::kModel, fmt::format("{}.{}", section, field.name), get,
+                           rule_of_field(field.most, value), "", field.sentence);
   key.fallback = field_fallback(field, value);
   return key;
 }
@@ -164,17 +170,17 @@ void add_shape(std::vector<ConfigKey>& keys) {
   });
 }
 
-// Adds the keys of one section, each a member of a struct of the Config.
+// Adds the keys of one section, each a member of a struct of the Config and of the section's class.
 template <typename Struct>
 class SectionKeys {
  public:
-  SectionKeys(std::vector<ConfigKey>& keys, const char* name, Struct Config::*section)
-      : keys_(keys), name_(name), section_(section) {}
+  SectionKeys(std::vector<ConfigKey>& keys, KeyClass key_class, const char* name, Struct Config::*section)
+      : keys_(keys), key_class_(key_class), name_(name), section_(section) {}
 
   template <typename Value, typename Rule>
   ConfigKey& add(const char* name, Value Struct::*member, Rule rule, const char* unit, const char* sentence) {
     const auto get = [ section = section_, member ](auto& config) -> auto& { return config.*section.*member; };
-    return keys_.emplace_back(make_key(fmt::format("{}.{}", name_, name), get, rule, unit, sentence));
+    return keys_.emplace_back(make_key(key_class_, fmt::format("{}.{}", name_, name), get, rule, unit, sentence));
   }
   template <typename Value>
   ConfigKey& add(const char* name, Value Struct::*member, const char* unit, const char* sentence) {
@@ -183,6 +189,7 @@ class SectionKeys {
 
  private:
   std::vector<ConfigKey>& keys_;
+  KeyClass key_class_;
   const char* name_;
   Struct Config::*section_;
 };
@@ -191,66 +198,68 @@ class SectionKeys {
 // clang-format off
 
 void add_model(std::vector<ConfigKey>& keys) {
-  keys.push_back(make_key("model.preset", kWhole, PresetRule{}, "", "Shape of a published model, of which the fields below change what they name."));
+  keys.push_back(make_key(KeyClass::kCarriesOut, "model.preset", kWhole, PresetRule{}, "", "Shape of a published model, of which the fields below change what they name."));
   add_shape(keys);
   const auto init_from = [](auto& config) -> auto& { return config.init_from; };
-  keys.push_back(make_key("model.init_from", init_from, OptionalPath{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
+  keys.push_back(make_key(KeyClass::kModel, "model.init_from", init_from, OptionalPath{}, "", "Hugging Face directory or checkpoint to take the weights from, and the shape where none is given; it must agree where one is."));
+  keys.back().compared = Compared::kAtStart;
 }
 
 const std::vector<std::string> kDatasetKeys{"path", "name", "weight", "max_epochs"};
 
 void add_data(std::vector<ConfigKey>& keys) {
   using Data = DataConfig;
-  SectionKeys<Data> data(keys, "data", &Config::data);
+  SectionKeys<Data> data(keys, KeyClass::kData, "data", &Config::data);
   data.add("train", &Data::train, Datasets{"data.train"}, "", "Token files to train on: PREFIX, a list of them or a folder; a name for logs and metrics; samples are mixed by weight; passes of which more are reported.").item_keys = kDatasetKeys;
-  data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, of which windows spread over each are taken, always the same; each has a loss of its own.").item_keys = kDatasetKeys;
+  keys.back().compared = Compared::kByEffect;
+  data.add("validation", &Data::validation, Datasets{"data.validation"}, "", "Token files for the validation loss, of which windows spread over each are taken, always the same; each has a loss of its own.").carries_out().item_keys = kDatasetKeys;
   data.add("seq_len", &Data::seq_len, Integers{1, kMaxSeqLen}, "tokens", "Tokens that a model sees at once.");
   data.add("shuffle", &Data::shuffle, OneOf{kShuffle}, "", "Order of the training windows: lcg, a new pseudo-random one every epoch, or none, as in the file.");
   const auto whole = [](auto& config) -> auto& { return config.data; };
-  keys.push_back(make_key("data.bos_id", whole, DocumentTokenRule{&Data::bos_id, &Data::bos_auto}, "token", "Token put before every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
+  keys.push_back(make_key(KeyClass::kData, "data.bos_id", whole, DocumentTokenRule{&Data::bos_id, &Data::bos_auto}, "token", "Token put before every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
   keys.back().fallback = "auto";
-  keys.push_back(make_key("data.eos_id", whole, DocumentTokenRule{&Data::eos_id, &Data::eos_auto}, "token", "Token put after every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
+  keys.push_back(make_key(KeyClass::kData, "data.eos_id", whole, DocumentTokenRule{&Data::eos_id, &Data::eos_auto}, "token", "Token put after every document: auto for the one that the token files' sidecars (PREFIX.json) name, null for none."));
   keys.back().fallback = "auto";
   data.add("document_mask", &Data::document_mask, "", "Whether a token attends only within its own document, and the first token of a document is no target.");
-  data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.");
-  data.add("allow_overlap", &Data::allow_overlap, "", "Whether data.train and data.validation may have a file or its content in common, and a dataset may have a file twice; otherwise such a run is refused.");
-  data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.");
-  data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.");
-  data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Threads of a rank that read samples ahead.");
-  data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.");
+  data.add("on_max_epochs", &Data::on_max_epochs, OneOf{kOnMaxEpochs}, "", "What a dataset's max_epochs does: warn once it is passed, or an error before a run that would pass it.").carries_out();
+  data.add("allow_overlap", &Data::allow_overlap, "", "Whether data.train and data.validation may have a file or its content in common, and a dataset may have a file twice; otherwise such a run is refused.").carries_out();
+  data.add("skip", &Data::skip, SampleRanges{"data.skip"}, "samples", "Ranges [A, B] of global samples, A to B-1, that training passes over.").carries_out();
+  data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.").carries_out();
+  data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Threads of a rank that read samples ahead.").carries_out();
+  data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.").carries_out();
   data.add("seed", &Data::seed, "", "Seed of the order of the windows.");
 }
 
 void add_training(std::vector<ConfigKey>& keys) {
   using Training = TrainingConfig;
-  SectionKeys<Training> training(keys, "training", &Config::training);
-  training.add("steps", &Training::steps, Integers{1, kMaxSteps}, "steps", "Optimizer steps of the whole run, restarts included.");
-  training.add("global_batch_size", &Training::global_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a step, over all ranks.");
-  training.add("batch_size_warmup", &Training::batch_size_warmup, BatchPhases{"training.batch_size_warmup", {1, kMaxBatch}, {1, kMaxSteps}}, "sequences", "Smaller batches at the start of the run, each for so many steps; then global_batch_size.").item_keys = {"batch_size", "steps"};
-  training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a rank and forward pass; the rest of the batch is accumulated.");
+  SectionKeys<Training> training(keys, KeyClass::kTraining, "training", &Config::training);
+  training.add("steps", &Training::steps, Integers{1, kMaxSteps}, "steps", "Optimizer steps of the whole run, restarts included.").of_schedule();
+  training.add("global_batch_size", &Training::global_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a step, over all ranks.").of_schedule();
+  training.add("batch_size_warmup", &Training::batch_size_warmup, BatchPhases{"training.batch_size_warmup", {1, kMaxBatch}, {1, kMaxSteps}}, "sequences", "Smaller batches at the start of the run, each for so many steps; then global_batch_size.").of_schedule().item_keys = {"batch_size", "steps"};
+  training.add("micro_batch_size", &Training::micro_batch_size, Integers{1, kMaxBatch}, "sequences", "Sequences of a rank and forward pass; the rest of the batch is accumulated.").carries_out();
   training.add("seed", &Training::seed, "", "Seed of the initial weights.");
-  training.add("deterministic", &Training::deterministic, "", "Whether a run is bitwise the same twice on GPUs too, at some cost in speed.");
+  training.add("deterministic", &Training::deterministic, "", "Whether a run is bitwise the same twice on GPUs too, at some cost in speed.").carries_out();
   training.add("z_loss", &Training::z_loss, kNonNegative, "", "Coefficient of the mean squared logarithm of the softmax's normalizer, which is minimized beside the loss; 1e-4 keeps logits from drifting, 0 for none.");
-  training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Steps in a row that may be passed over (their loss or gradient norm is not finite, or a spike) before the run ends with a checkpoint from before; and rollbacks to one checkpoint.");
+  training.add("max_skipped_steps", &Training::max_skipped_steps, Integers{0, kMaxSteps}, "steps", "Steps in a row that may be passed over (their loss or gradient norm is not finite, or a spike) before the run ends with a checkpoint from before; and rollbacks to one checkpoint.").carries_out();
   training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss far above those before it: a warning, a step that changes nothing, or a rollback to the last checkpoint, from which the samples of the spike are passed over.");
-  training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.");
-  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses, and gradient norms, that spikes are told by; 0 for never.");
-  training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.");
-  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.");
+  training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.").carries_out();
+  training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses, and gradient norms, that spikes are told by; 0 for never.").carries_out();
+  training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.").carries_out();
+  training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.").carries_out();
 }
 
 void add_optimizer(std::vector<ConfigKey>& keys) {
   using Optimizer = OptimizerConfig;
-  SectionKeys<Optimizer> optimizer(keys, "optimizer", &Config::optimizer);
+  SectionKeys<Optimizer> optimizer(keys, KeyClass::kOptimizer, "optimizer", &Config::optimizer);
   optimizer.add("type", &Optimizer::type, OneOf{kOptimizerType}, "", "AdamW, or Muon for the matrices of the blocks with AdamW for the tables and norms; learning rates and decay mean the same for both.");
-  optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.");
-  optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.");
-  optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.");
-  optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a decay at the end, inverse_sqrt falls with the root of the step.");
-  optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.");
-  optimizer.add("decay", &Optimizer::decay, OneOf{kDecay}, "", "Shape of wsd's decay: linear, or as one minus the root of the part of it that is done.");
+  optimizer.add("lr", &Optimizer::lr, kPositive, "", "Peak learning rate.").of_schedule();
+  optimizer.add("min_lr_ratio", &Optimizer::min_lr_ratio, kUnitInterval, "", "The last step's learning rate over the peak.").of_schedule();
+  optimizer.add("warmup_steps", &Optimizer::warmup_steps, Integers{0, kMaxSteps}, "steps", "Length of the linear warm-up; 0 for none.").of_schedule();
+  optimizer.add("schedule", &Optimizer::schedule, OneOf{kSchedule}, "", "The learning rate after the warm-up; wsd is constant up to a decay at the end, inverse_sqrt falls with the root of the step.").of_schedule();
+  optimizer.add("decay_steps", &Optimizer::decay_steps, Integers{0, kMaxSteps}, "steps", "Length of wsd's decay; 0 for a tenth of the steps.").of_schedule();
+  optimizer.add("decay", &Optimizer::decay, OneOf{kDecay}, "", "Shape of wsd's decay: linear, or as one minus the root of the part of it that is done.").of_schedule();
   optimizer.add("momentum", &Optimizer::momentum, kBelowOne, "", "Muon's decay rate of its momentum.");
-  keys.push_back(make_key("optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
+  keys.push_back(make_key(KeyClass::kOptimizer, "optimizer.betas", kWhole, BetasRule{{"optimizer.betas"}}, "", "AdamW's decay rates of the first and the second moment."));
   optimizer.add("eps", &Optimizer::eps, kPositive, "", "AdamW's addend to the root of the second moment.");
   optimizer.add("weight_decay", &Optimizer::weight_decay, kNonNegative, "", "Decoupled weight decay, on tensors of two or more dimensions.");
   optimizer.add("grad_clip", &Optimizer::grad_clip, kNonNegative, "", "Largest global gradient norm; 0 for no clipping.");
@@ -260,31 +269,31 @@ void add_optimizer(std::vector<ConfigKey>& keys) {
 
 void add_precision(std::vector<ConfigKey>& keys) {
   using Precision = PrecisionConfig;
-  SectionKeys<Precision> precision(keys, "precision", &Config::precision);
-  keys.push_back(make_key("precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
+  SectionKeys<Precision> precision(keys, KeyClass::kPrecision, "precision", &Config::precision);
+  keys.push_back(make_key(KeyClass::kPrecision, "precision.compute", kWhole, ComputeRule{OneOf{kFloatType}}, "", "Activations, and the weights that products read; GPUs take bfloat16 alone."));
   keys.back().fallback = "bfloat16 on GPUs, float32 on the CPU";
   precision.add("linear", &Precision::linear, OneOf{kLinear}, "", "Recipe of the linears (qkv, o, gate_up, down); with bfloat16 they multiply in precision.compute.");
   precision.add("lm_head", &Precision::lm_head, OneOf{kLmHead}, "", "FP8 products of lm_head: none (bfloat16, which is precision.compute), those of its gradients, or that of the logits as well.");
   precision.add("bf16_first_layers", &Precision::bf16_first_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the start whose linears stay out of FP8.");
   precision.add("bf16_last_layers", &Precision::bf16_last_layers, Integers{0, kMaxLayers}, "blocks", "Blocks at the end whose linears stay out of FP8.");
-  precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.");
+  precision.add("fp8_all_gather", &Precision::fp8_all_gather, "", "Whether sharded weights travel in FP8 where the recipe allows it.").carries_out();
   precision.add("reduce", &Precision::reduce, OneOf{kFloatType}, "", "What gradients travel between ranks in.");
   precision.add("gradient_format", &Precision::gradient_format, OneOf{kFloat8Type}, "", "FP8 format of output gradients; activations and weights are e4m3.");
   precision.add("fast_accumulation", &Precision::fast_accumulation, OneOf{kFastAccumulation}, "", "FP8 products that use the tensor cores' fast accumulation; blockwise ones never do.");
   precision.add("amax_history", &Precision::amax_history, Integers{1, kMaxAmaxHistory}, "steps", "fp8_delayed: steps whose largest amax makes the scale.");
   precision.add("amax_margin", &Precision::amax_margin, Integers{0, kMaxAmaxMargin}, "powers of 2", "fp8_delayed: the scale is divided by 2 to the power of this.");
   using Guard = PrecisionGuardConfig;
-  SectionKeys<Guard> guard(keys, "precision.guard", &Config::precision_guard);
+  SectionKeys<Guard> guard(keys, KeyClass::kCarriesOut, "precision.guard", &Config::precision_guard);
   guard.add("every", &Guard::every, Integers{0, kMaxSteps}, "steps", "Steps between comparisons of FP8 with bfloat16; 0 for never.");
   guard.add("steps", &Guard::steps, Integers{1, kMaxGuardSteps}, "steps", "Steps of a comparison, taken in bfloat16 and in FP8 from the same state and samples.");
   guard.add("tolerance", &Guard::tolerance, kPositive, "", "Mean difference of the losses over their mean that is tolerated.");
-  guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What follows a larger one: a warning, or bfloat16 from before the comparison on.");
+  guard.add("action", &Guard::action, OneOf{kOnPrecisionGap}, "", "What follows a larger one: a warning, or bfloat16 from before the comparison on.").key_class = KeyClass::kPrecision;
   guard.add("fallback_steps", &Guard::fallback_steps, Integers{1, kMaxSteps}, "steps", "Steps in bfloat16 before FP8 is tried again.");
 }
 
 void add_parallel(std::vector<ConfigKey>& keys) {
   using Parallel = ParallelConfig;
-  SectionKeys<Parallel> parallel(keys, "parallel", &Config::parallel);
+  SectionKeys<Parallel> parallel(keys, KeyClass::kCarriesOut, "parallel", &Config::parallel);
   parallel.add("data_parallel_shard", &Parallel::data_parallel_shard, RanksOrRest{1, kMaxRanks}, "ranks", "Ranks that share one copy of the parameters and optimizer state (FSDP); -1 for all that the other axes leave.");
   parallel.add("data_parallel_replicate", &Parallel::data_parallel_replicate, RanksOrRest{1, kMaxRanks}, "ranks", "Copies of the sharded state (HSDP); -1 for all that a given data_parallel_shard leaves, or, where that is -1 too, for a copy on each of several nodes if memory allows, else one.");
   parallel.add("tensor_parallel", &Parallel::tensor_parallel, Integers{1, kMaxRanks}, "ranks", "Ranks that split each layer, with sequence parallelism.");
@@ -300,13 +309,13 @@ void add_parallel(std::vector<ConfigKey>& keys) {
 
 void add_activation_checkpointing(std::vector<ConfigKey>& keys) {
   using Checkpointing = ActivationCheckpointing;
-  SectionKeys<Checkpointing> checkpointing(keys, "activation_checkpointing", &Config::activation_checkpointing);
+  SectionKeys<Checkpointing> checkpointing(keys, KeyClass::kCarriesOut, "activation_checkpointing", &Config::activation_checkpointing);
   checkpointing.add("mode", &Checkpointing::mode, OneOf{kMode}, "", "What backward makes again; auto keeps as much as fits into memory.");
   checkpointing.add("ratio", &Checkpointing::ratio, kUnitInterval, "", "block: share of the blocks that are recomputed whole.");
 }
 
 void add_outputs(std::vector<ConfigKey>& keys) {
-  SectionKeys<CheckpointConfig> checkpoint(keys, "checkpoint", &Config::checkpoint);
+  SectionKeys<CheckpointConfig> checkpoint(keys, KeyClass::kCarriesOut, "checkpoint", &Config::checkpoint);
   checkpoint.add("dir", &CheckpointConfig::dir, "", "Directory of the checkpoints, one for each step that was saved.").fallback = "checkpoints in logging.dir";
   checkpoint.add("every", &CheckpointConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between checkpoints; 0 for one only at the end and when stopped by a signal.");
   checkpoint.add("every_minutes", &CheckpointConfig::every_minutes, kMinutesOrNever, "minutes", "Time after which one is saved too, by rank 0's clock since the last save began; 0 for no such time.");
@@ -317,8 +326,8 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
-  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<AllowedChange>{{kAllowedChange}}, "", "What a run that goes on is meant to do otherwise than the run that saved its checkpoint: take other data, which it begins anew, or have another learning rate or batch size in the next step than by its config. Either is refused without.");
-  SectionKeys<LoggingConfig> logging(keys, "logging", &Config::logging);
+  checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys that a resumed run may have other values for than the run that saved its checkpoint: each such change is refused otherwise. With data, a run whose samples are others begins the data again.");
+  SectionKeys<LoggingConfig> logging(keys, KeyClass::kCarriesOut, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");
   logging.add("dir", &LoggingConfig::dir, "", "Directory of metrics.jsonl and the TensorBoard events.").fallback = "runs/ and the name of the config file without .yaml";
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
@@ -326,13 +335,13 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
   logging.add("links_every", &LoggingConfig::links_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time in collectives, by which slow links between machines are found; 0 for none.");
   logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors; auto for those of a terminal, unless the environment has NO_COLOR.");
-  SectionKeys<TraceConfig> trace(keys, "logging.trace", &Config::trace);
+  SectionKeys<TraceConfig> trace(keys, KeyClass::kCarriesOut, "logging.trace", &Config::trace);
   trace.add("step", &TraceConfig::step, Integers{0, kMaxSteps}, "", "The step of which a trace of every rank is written to trace_step_N.json in logging.dir, for Perfetto and Chrome; 0 for none.");
-  SectionKeys<ValidationConfig> validation(keys, "validation", &Config::validation);
+  SectionKeys<ValidationConfig> validation(keys, KeyClass::kCarriesOut, "validation", &Config::validation);
   validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");
   validation.add("batches", &ValidationConfig::batches, Integers{1, kMaxSteps}, "batches", "Global batches of one validation.");
   const auto device = [](auto& config) -> auto& { return config.device; };
-  keys.push_back(make_key("device", device, OneOf{kDevice}, "", "Where to train; auto takes a GPU where there is one."));
+  keys.push_back(make_key(KeyClass::kCarriesOut, "device", device, OneOf{kDevice}, "", "Where to train; auto takes a GPU where there is one."));
 }
 
 // clang-format on

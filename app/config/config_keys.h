@@ -13,13 +13,34 @@
 
 namespace octavo {
 
+// How it is seen whether a change of a key that computes changes what a resumed run computes.
+enum class Compared : uint8_t {
+  kByValue,   // by the values alone
+  kByEffect,  // by what the values amount to: the files of the data, the steps of the schedule
+  kAtStart    // not at all, as the key decides only what a run starts from
+};
+
 struct ConfigKey {
-  std::string name;                         // in full: "training.steps"
-  std::string expected;                     // type and range, or choices; completes "expected ..."
-  std::string fallback;                     // what holds where the key is not given, as YAML or in words
-  std::string unit;                         // empty: none
-  std::string sentence;                     // what it says
+  std::string name;      // in full: "training.steps"
+  std::string expected;  // type and range, or choices; completes "expected ..."
+  std::string fallback;  // what holds where the key is not given, as YAML or in words
+  std::string unit;      // empty: none
+  std::string sentence;  // what it says
+  KeyClass key_class = KeyClass::kCarriesOut;
+  Compared compared = Compared::kByValue;
   std::vector<std::string> item_keys = {};  // of the maps in the list that the value is
+
+  bool computes() const { return key_class != KeyClass::kCarriesOut; }
+  // For a key of another class than its section.
+  ConfigKey& carries_out() {
+    key_class = KeyClass::kCarriesOut;
+    return *this;
+  }
+  ConfigKey& of_schedule() {
+    key_class = KeyClass::kSchedule;
+    compared = Compared::kByEffect;
+    return *this;
+  }
 
   // Takes the value of a key that is written; false where it is none that is expected.
   std::function<bool(const ConfigNode& found, Config& config)> read = {};

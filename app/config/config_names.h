@@ -17,8 +17,19 @@ inline constexpr auto kOnPrecisionGap =
     std::to_array<Choice<OnPrecisionGap>>({{"warn", OnPrecisionGap::kWarn}, {"bfloat16", OnPrecisionGap::kBFloat16}});
 inline constexpr auto kOnCorruption = std::to_array<Choice<OnCorruption>>(
     {{"stop", OnCorruption::kStop}, {"exclude", OnCorruption::kExclude}, {"warn", OnCorruption::kWarn}});
-inline constexpr auto kAllowedChange =
-    std::to_array<Choice<AllowedChange>>({{"data", AllowedChange::kData}, {"schedule", AllowedChange::kSchedule}});
+inline constexpr auto kKeyClass = std::to_array<Choice<KeyClass>>({{"carries out", KeyClass::kCarriesOut},
+                                                                   {"model", KeyClass::kModel},
+                                                                   {"data", KeyClass::kData},
+                                                                   {"training", KeyClass::kTraining},
+                                                                   {"schedule", KeyClass::kSchedule},
+                                                                   {"optimizer", KeyClass::kOptimizer},
+                                                                   {"precision", KeyClass::kPrecision}});
+// Those that checkpoint.allow_changes may name.
+inline constexpr auto kAllowedChange = std::to_array<Choice<KeyClass>>({{"data", KeyClass::kData},
+                                                                        {"training", KeyClass::kTraining},
+                                                                        {"schedule", KeyClass::kSchedule},
+                                                                        {"optimizer", KeyClass::kOptimizer},
+                                                                        {"precision", KeyClass::kPrecision}});
 inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Schedule::kCosine},
                                                                    {"linear", Schedule::kLinear},
                                                                    {"constant", Schedule::kConstant},

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/files/json_input.h"
+#include "core/nearest_name.h"
 #include "model/model_fields.h"
 
 namespace octavo {
@@ -87,6 +88,12 @@ bool is_plain_word(const std::string& text) {
 
 void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected) {
   throw InputError(fmt::format("{}: {} is {}, expected {}", found.where, key, found.describe(), expected));
+}
+
+void refuse_choice(const ConfigNode& found, std::string_view key, std::string_view expected,
+                   std::span<const std::string> choices) {
+  const std::optional<std::string> nearest = nearest_name(found.text, choices);
+  refuse_value(found, key, nearest ? fmt::format("{}; did you mean {}?", expected, *nearest) : std::string(expected));
 }
 
 std::string yaml_text(const OrderedJson& value) {

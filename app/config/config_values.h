@@ -26,6 +26,9 @@ inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 
 // Throws InputError "PLACE: section.key is FOUND, expected WHAT".
 [[noreturn]] void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected);
+// The same for a value that must be one of `choices`: names the nearest, where one may have been meant.
+[[noreturn]] void refuse_choice(const ConfigNode& found, std::string_view key, std::string_view expected,
+                                std::span<const std::string> choices);
 
 // A value as it stands in a YAML file, on one line; load_config reads it back as the same.
 std::string yaml_text(const nlohmann::ordered_json& value);
@@ -151,6 +154,11 @@ struct OneOf {
     for (const Choice<Enum>& one : choices) text += (text.empty() ? "one of " : ", ") + std::string(one.name);
     return text;
   }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const Choice<Enum>& one : choices) names.emplace_back(one.name);
+    return names;
+  }
   bool read(const ConfigNode& node, Enum& value) const {
     for (const Choice<Enum>& one : choices) {
       if (node.kind != ConfigNode::Kind::kScalar || node.text != one.name) continue;
@@ -165,10 +173,12 @@ struct OneOf {
 template <typename Enum, size_t kCount>
 OneOf(const std::array<Choice<Enum>, kCount>&) -> OneOf<Enum>;
 
-// Any of them, each once: a list, or a single one. Empty: none.
+// Any of them: a list, or a single one. Empty: none. Throws for a name that is no choice, under the name `key`, with
+// the nearest choice.
 template <typename Enum>
 struct SomeOf {
   OneOf<Enum> each;
+  const char* key;
 
   std::string expected() const { return "a list of " + each.expected().substr(std::string_view("one of ").size()); }
   bool read(const ConfigNode& node, std::vector<Enum>& values) const {
@@ -177,8 +187,8 @@ struct SomeOf {
     const std::vector<ConfigNode> single{node};
     for (const ConfigNode& item : node.kind == ConfigNode::Kind::kList ? node.children : single) {
       Enum value{};
-      if (!each.read(item, value) || std::find(values.begin(), values.end(), value) != values.end()) return false;
-      values.push_back(value);
+      if (!each.read(item, value)) refuse_choice(item, key, expected(), each.names());
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
     }
     return true;
   }

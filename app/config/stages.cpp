@@ -225,7 +225,9 @@ ConfigKey stages_key(const std::vector<ConfigKey>& keys) {
       .unit = "",
       .sentence =
           "Stretches of the run one after the other, each with its steps and what it changes of data.train, "
-          "data.seq_len, the batch sizes and the learning rate's schedule; training.steps is their sum."};
+          "data.seq_len, the batch sizes and the learning rate's schedule; training.steps is their sum.",
+      .key_class = KeyClass::kSchedule,
+      .compared = Compared::kByEffect};
   stages.item_keys = {"steps"};
   for (const ConfigKey& key : rule.keys) {
     const std::string section = parts(key.name).first;

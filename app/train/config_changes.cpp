@@ -3,55 +3,35 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <set>
 
 #include "app/config/config_keys.h"
-#include "app/config/config_values.h"
+#include "app/config/config_names.h"
 #include "app/config/stages.h"
 #include "core/error.h"
 
 namespace octavo {
 
-std::vector<ConfigChange> config_changes(const Config& before, const Config& now) {
-  constexpr std::array kOfResuming = {"checkpoint.resume", "checkpoint.allow_changes"};
+namespace {
+
+using config_names::kAllowedChange;
+
+template <typename Predicate>
+std::vector<ConfigChange> changes_where(const Config& before, const Config& now, Predicate matters) {
   std::vector<ConfigChange> changes;
   for (const ConfigKey& key : config_keys()) {
-    if (std::find(kOfResuming.begin(), kOfResuming.end(), key.name) != kOfResuming.end()) continue;
+    if (!matters(key)) continue;
     const auto was = key.write(before), is = key.write(now);
     if (was == is) continue;
     const auto text = [](const auto& value) { return value ? yaml_text(*value) : "none"; };
-    changes.push_back({key.name, text(was), text(is)});
+    changes.push_back({key.name, key.key_class, text(was), text(is)});
   }
   return changes;
 }
 
-std::string describe(const std::vector<ConfigChange>& changes) {
-  std::string text;
-  for (const auto& [key, before, now] : changes) {
-    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", key, before, now);
-  }
-  return text;
-}
-
-std::vector<ConfigChange> schedule_changes(const Config& before, const Config& now) {
-  constexpr std::array kOfTheSchedule = {"training.steps",
-                                         "training.global_batch_size",
-                                         "training.batch_size_warmup",
-                                         "optimizer.lr",
-                                         "optimizer.min_lr_ratio",
-                                         "optimizer.warmup_steps",
-                                         "optimizer.schedule",
-                                         "optimizer.decay_steps",
-                                         "optimizer.decay",
-                                         "stages"};
-  std::vector<ConfigChange> changes = config_changes(before, now);
-  std::erase_if(changes, [&](const ConfigChange& change) {
-    return std::find(kOfTheSchedule.begin(), kOfTheSchedule.end(), change.key) == kOfTheSchedule.end();
-  });
-  return changes;
-}
-
-StepSchedule schedule_of(const Config& config, int64_t step) {
-  const Config then = config_of_step(config, step);
+StepSchedule schedule_in(const std::vector<Config>& stages, int64_t step) {
+  const Config& then = stages[stage_of_step(stages.front(), step)];
   return {.lr = then.learning_rate(step), .batch_size = then.training.batch_schedule().batch_size(step)};
 }
 
@@ -63,5 +43,74 @@ bool same(const StepSchedule& a, const StepSchedule& b) {
 std::string describe(const StepSchedule& step) {
   return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
 }
+
+// The first step seen whose schedule differs, in words; empty where none does. Of very many steps some are left out.
+std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
+  constexpr int64_t kMostSteps = 100'000;
+  const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);
+  const int64_t first = std::min(steps_done + 1, before.total_steps());
+  const int64_t last = std::max(first, std::min(before.total_steps(), now.total_steps()));
+  const int64_t stride = (last - first) / kMostSteps + 1;
+  for (int64_t step = first;; step = std::min(step + stride, last)) {
+    const StepSchedule was = schedule_in(stages_before, step), is = schedule_in(stages_now, step);
+    if (!same(was, is)) return fmt::format("step {} has {} instead of {}", step, describe(is), describe(was));
+    if (step == last) return "";
+  }
+}
+
+}  // namespace
+
+std::vector<ConfigChange> config_changes(const Config& before, const Config& now) {
+  constexpr std::array kOfResuming = {"checkpoint.resume", "checkpoint.allow_changes"};
+  return changes_where(before, now, [&](const ConfigKey& key) {
+    return std::find(kOfResuming.begin(), kOfResuming.end(), key.name) == kOfResuming.end();
+  });
+}
+
+std::string describe(const std::vector<ConfigChange>& changes) {
+  std::string text;
+  for (const ConfigChange& change : changes) {
+    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", change.key, change.before, change.now);
+  }
+  return text;
+}
+
+std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now) {
+  return changes_where(before, now, [](const ConfigKey& key) { return key.computes(); });
+}
+
+std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done) {
+  const auto& allowed = now.checkpoint.allow_changes;
+  const auto is_allowed = [&](KeyClass some) {
+    return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
+  };
+  const int64_t next = std::min(steps_done + 1, before.total_steps());
+  std::vector<ConfigChange> refused =
+      changes_where(config_of_step(before, next), config_of_step(now, next), [&](const ConfigKey& key) {
+        return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);
+      });
+  std::string difference;
+  if (!is_allowed(KeyClass::kSchedule)) difference = schedule_difference(before, now, steps_done);
+  if (!difference.empty()) {
+    std::vector<ConfigChange> schedule =
+        changes_where(before, now, [](const ConfigKey& key) { return key.key_class == KeyClass::kSchedule; });
+    std::move(schedule.begin(), schedule.end(), std::back_inserter(refused));
+    difference = fmt::format(" ({})", difference);
+  }
+  if (refused.empty()) return "";
+  std::set<KeyClass> needed(allowed.begin(), allowed.end());
+  for (const ConfigChange& change : refused) needed.insert(change.key_class);
+  std::string names;
+  for (const Choice<KeyClass>& one : kAllowedChange) {
+    if (needed.erase(one.value) > 0) names += (names.empty() ? "" : ",") + std::string(one.name);
+  }
+  const std::string remedy = needed.empty() ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
+  return fmt::format(
+      "the run would compute something else than with the config that it was saved with: {}{}; expected the "
+      "same values{}, or directories of its own (logging.dir, checkpoint.dir) for another run",
+      describe(refused), difference, remedy);
+}
+
+StepSchedule schedule_of(const Config& config, int64_t step) { return schedule_in(stage_configs(config), step); }
 
 }  // namespace octavo

@@ -1,7 +1,9 @@
-// What a run that goes on from a checkpoint does otherwise than the run that saved it.
+// What a resumed run does otherwise than the run that saved its checkpoint, and whether it may. Which keys compute, and
+// how a change of theirs is seen, stands in the table of keys (app/config/config_keys.h).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,17 +13,27 @@ namespace octavo {
 
 struct ConfigChange {
   std::string key;
+  KeyClass key_class = KeyClass::kCarriesOut;
   std::string before;
   std::string now;
 };
 
-// The keys whose values differ, in the order of the table, but for where to resume from and what is allowed to differ.
+// The keys whose values differ, in the order of the table, without those that say where to resume from and what may
+// change.
 std::vector<ConfigChange> config_changes(const Config& before, const Config& now);
 // "training.steps 400 -> 4000, optimizer.lr 0.003 -> 0.001"
 std::string describe(const std::vector<ConfigChange>& changes);
 
-// The same of the keys that a step's learning rate and batch size follow from.
-std::vector<ConfigChange> schedule_changes(const Config& before, const Config& now);
+// The changes because of which a run that starts with its first step is another run than one with the config `before`:
+// those of all keys that compute.
+std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now);
+
+// Why a run with the config `now` may not resume a checkpoint of `steps_done` steps that a run with the config `before`
+// saved: every change of what it computes that now.checkpoint.allow_changes does not name, with old and new value and
+// the remedy. Empty if it may. Keys are compared as they hold for the next step, and the schedules by the learning
+// rates and batch sizes of the steps that both runs would take, or of the last step if none is left. The data of
+// data.train is not compared, as its files tell (SampleStream::restore).
+std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done);
 
 // What the config of a run makes of a step, from 1.
 struct StepSchedule {
@@ -29,9 +41,5 @@ struct StepSchedule {
   int64_t batch_size = 0;
 };
 StepSchedule schedule_of(const Config& config, int64_t step);
-// But for rounding.
-bool same(const StepSchedule& a, const StepSchedule& b);
-// "the learning rate 0.003 and 128 sequences"
-std::string describe(const StepSchedule& step);
 
 }  // namespace octavo

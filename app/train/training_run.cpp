@@ -120,9 +120,10 @@ void TrainingRun::resume_data(const nlohmann::json* loader_state) {
   try {
     open_data(loader_state);
   } catch (const OtherData& error) {
-    if (!allows(AllowedChange::kData)) {
+    const std::vector<KeyClass>& allowed = config_.checkpoint.allow_changes;
+    if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {
       throw InputError(
-          fmt::format("{}; with checkpoint.allow_changes: [data] the run goes on with the data as it is, from its "
+          fmt::format("{}; with checkpoint.allow_changes=[data] the run continues with the data as it is, from its "
                       "beginning",
                       error.what()));
     }
@@ -131,12 +132,7 @@ void TrainingRun::resume_data(const nlohmann::json* loader_state) {
   }
 }
 
-bool TrainingRun::allows(AllowedChange change) const {
-  const std::vector<AllowedChange>& allowed = config_.checkpoint.allow_changes;
-  return std::find(allowed.begin(), allowed.end(), change) != allowed.end();
-}
-
-// Says what the run does otherwise than the one that saved the checkpoint.
+// Says what the run does otherwise than the one that saved the checkpoint, and refuses what it may not.
 void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
   const nlohmann::json& meta = checkpoint.meta();
   if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
@@ -149,24 +145,13 @@ void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
     return;
   }
   const Config now = whole_config(config_);
-  const std::string changes = describe(config_changes(before, now));
-  if (!changes.empty() && is_root) log_info("otherwise than when it was saved: {}", changes);
-  check_schedule(checkpoint, before, now);
-}
-
-// What the next step would have been like without the changes it is like with them, unless other is meant: a longer run
-// goes back to a rate that it had left long ago. Where there was to be no next step, that holds for the last one.
-void TrainingRun::check_schedule(const Checkpoint& checkpoint, const Config& before, const Config& now) const {
   const int64_t step = checkpoint.step();
-  const int64_t next = std::min(step + 1, before.total_steps());
-  const StepSchedule expected = schedule_of(before, next);
-  const StepSchedule found = schedule_of(now, next);
-  CHECK_INPUT(allows(AllowedChange::kSchedule) || same(expected, found),
-              "{}: step {} would have {} by this config, but {} by the one that it was saved with ({}); expected the "
-              "same, or checkpoint.allow_changes: [schedule]",
-              checkpoint.path().string(), next, describe(found), describe(expected),
-              describe(schedule_changes(before, now)));
-  if (!runtime_.group().is_root() || step == 0 || step >= config_.total_steps()) return;
+  const std::string refusal = refusal_to_resume(before, now, step);
+  CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
+  if (!is_root) return;
+  const std::string changes = describe(config_changes(before, now));
+  if (!changes.empty()) log_info("otherwise than when it was saved: {}", changes);
+  if (step == 0 || step >= config_.total_steps()) return;
   log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr, step,
            schedule_of(now, step + 1).lr, step + 1);
 }

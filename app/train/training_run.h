@@ -114,9 +114,7 @@ class TrainingRun {
   void resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
   void resume_data(const nlohmann::json* loader_state);
-  bool allows(AllowedChange change) const;
   void compare_configs(const Checkpoint& checkpoint) const;
-  void check_schedule(const Checkpoint& checkpoint, const Config& before, const Config& now) const;
   void load(Checkpoint& checkpoint);
   void log_events(const Batch& batch, int64_t step);
   void warn_of_no_targets(int64_t step, SampleRange samples);

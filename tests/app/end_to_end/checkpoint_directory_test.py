@@ -233,7 +233,7 @@ class LineageTest(Resuming):
         self.train(config)
         before = snapshot(self.dir / "checkpoints")
         self.refused("train", config, "checkpoint.resume=never", "data.train=[nowhere]", mentions=["nowhere"])
-        self.refused("train", config, "checkpoint.resume=checkpoints/step_00000004", "data.seed=9", mentions=["loader state"])
+        self.refused("train", config, "checkpoint.resume=checkpoints/step_00000004", "data.seed=9", mentions=["data.seed 1234 -> 9"])
         (self.dir / "occupied/metrics.jsonl").mkdir(parents=True)
         self.refused("train", config, "checkpoint.resume=never", "logging.dir=occupied", mentions=["occupied/metrics.jsonl"])
         self.assertEqual(sorted(path.name for path in (self.dir / "occupied").iterdir()), ["metrics.jsonl"])

@@ -13,9 +13,9 @@ class ConfigCommandTest(Scratch):
         self.assertIn("\noptimizer\n", text)
         for lines in (
             "  training.steps\n      Optimizer steps of the whole run, restarts included.\n"
-            "      an integer from 1 to 1000000000 (steps); default: 2000\n",
-            "      one of bfloat16, fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise; default: bfloat16\n",
-            "      two numbers [beta1, beta2], each at least 0 and below 1 as float32; default: [0.9, 0.95]\n",
+            "      an integer from 1 to 1000000000 (steps); default: 2000; class: schedule\n",
+            "      one of bfloat16, fp8_tensorwise, fp8_delayed, fp8_rowwise, fp8_blockwise; default: bfloat16; class: precision\n",
+            "      two numbers [beta1, beta2], each at least 0 and below 1 as float32; default: [0.9, 0.95]; class: optimizer\n",
         ):
             self.assertIn(lines, text)
         config = self.config("none")

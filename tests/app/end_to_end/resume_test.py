@@ -109,7 +109,8 @@ class ResumeTest(Resuming):
                 reference = self.losses(f"{before}_{after}")
                 where = (f"logging.dir={before}_to_{after}", f"checkpoint.dir={before}_to_{after}_saved")
                 saved = self.dir / f"{before}_{after}_saved/step_00000004"
-                self.train(config, *where, f"checkpoint.resume={saved}", f"optimizer.state_dtype={after}")
+                self.train(config, *where, f"checkpoint.resume={saved}", f"optimizer.state_dtype={after}",
+                           "checkpoint.allow_changes=[optimizer]")
                 losses = self.losses(f"{before}_to_{after}")
                 self.assertEqual(sorted(losses), list(range(5, 11)))
                 self.assertEqual(losses.pop(5), reference[5])
@@ -177,10 +178,11 @@ class ResumeTest(Resuming):
         self.train(config)
         before = snapshot(self.dir / "checkpoints")
         other = write_megatron(self.dir / "other", [[97] * 50] * 3)
-        for override in (f"data.train=[{{path: {other}}}]", "data.seq_len=16", "data.seed=9", "data.bos_id=5",
-                         "data.shuffle=none"):
+        for override, change in ((f"data.train=[{{path: {other}}}]", "loader state"), ("data.seq_len=16", "data.seq_len 32 -> 16"),
+                                 ("data.seed=9", "data.seed 1234 -> 9"), ("data.bos_id=5", "data.bos_id 256 -> 5"),
+                                 ("data.shuffle=none", "data.shuffle lcg -> none")):
             with self.subTest(override):
-                self.refused("train", config, "training.steps=8", override, mentions=["loader state"])
+                self.refused("train", config, "training.steps=8", override, mentions=[change, "checkpoint.allow_changes=[data]"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
 
     def test_other_data_begins_anew_when_told_to(self):
@@ -188,7 +190,7 @@ class ResumeTest(Resuming):
         self.train(config, "training.steps=4")
         other = write_megatron(self.dir / "other", [[97] * 50] * 3)
         use_other = f"data.train=[{{path: {other}}}]"
-        self.refused("train", config, use_other, mentions=["loader state", "checkpoint.allow_changes: [data]"])
+        self.refused("train", config, use_other, mentions=["loader state", "checkpoint.allow_changes=[data]"])
         self.refused("train", config, use_other, "checkpoint.allow_changes=[schedule]", mentions=["loader state"])
         for ranks in (1, 2):
             directory = copy_tree(self.dir / "checkpoints", self.dir / f"of_{ranks}")
@@ -201,6 +203,21 @@ class ResumeTest(Resuming):
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
         self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
 
+    def test_what_computes_is_kept(self):
+        """Seeds, hyperparameters and precision too; a folder of its own is no way around it."""
+        config = self.ten_steps()
+        self.train(config, "training.steps=4", "optimizer.schedule=constant")
+        before = snapshot(self.dir / "checkpoints")
+        now = ("optimizer.schedule=constant", "optimizer.weight_decay=0.2", "training.seed=7", "precision.linear=fp8_rowwise",
+               "logging.dir=other")
+        for ranks in (1, 2):
+            self.refused("train", config, *now, ranks=ranks, mentions=[
+                "training.seed 42 -> 7, optimizer.weight_decay 0.1 -> 0.2, precision.linear bfloat16 -> fp8_rowwise;",
+                "checkpoint.allow_changes=[training,optimizer,precision]"])
+        self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+        self.train(config, *now, "checkpoint.allow_changes=[training,optimizer,precision]")
+        self.assertEqual(sorted(self.metrics("other")), list(range(5, 11)))
+
     def test_another_schedule_is_refused(self):
         """A longer run would go from the end of its schedule back to its middle."""
         config = self.ten_steps(optimizer={"schedule": "cosine"})
@@ -208,11 +225,11 @@ class ResumeTest(Resuming):
         before = snapshot(self.dir / "checkpoints")
         for ranks, *overrides in ((1, "training.steps=10"), (1, "training.steps=8", "optimizer.lr=1e-3"),
                                   (2, "training.steps=8", "optimizer.schedule=linear"),
-                                  (1, "training.steps=8", "checkpoint.allow_changes=[data]"),
+                                  (1, "checkpoint.allow_changes=[data]", "training.steps=8"),
                                   (1, "training.steps=4", "training.global_batch_size=16")):
             with self.subTest(overrides=overrides):
-                mentions = ["step_00000004: step 4 would have the learning rate", "0.0003 and 8 sequences by the one that",
-                            "checkpoint.allow_changes: [schedule]", overrides[-1].split("=")[0].replace("allow_changes", "")]
+                mentions = ["step_00000004: the run would compute something else", "(step 4 has the learning rate ",
+                            " instead of the learning rate 0.0003 and 8 sequences)", "schedule]", overrides[-1].split("=")[0] + " "]
                 self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
         out = self.train(config, ALLOW_SCHEDULE).out
@@ -222,13 +239,15 @@ class ResumeTest(Resuming):
         for printed, rate in zip(found.groups(), rates):
             self.assertAlmostEqual(float(printed) / rate, 1, delta=1e-2)
 
-    def test_changes_that_leave_the_next_step_as_it_was(self):
+    def test_changes_that_leave_the_steps_to_come_as_they_were(self):
         config = self.ten_steps(optimizer={"schedule": "wsd", "decay_steps": 2, "warmup_steps": 2})
         self.train(config, "checkpoint.every=4", "checkpoint.keep=0")
         for step in ("step_00000008", "step_00000010"):
             shutil.rmtree(self.dir / "checkpoints" / step)
-        # A longer run whose decay has not begun, and what is no part of the schedule.
-        result = self.train(config, "training.micro_batch_size=2", "optimizer.warmup_steps=3", "training.steps=12")
+        # A warm-up that is over, and what only carries the run out. A longer run has its decay later.
+        changes = ("training.micro_batch_size=2", "optimizer.warmup_steps=3")
+        self.refused("train", config, *changes, "training.steps=12", mentions=["training.steps 10 -> 12", "(step 9 has the"])
+        result = self.train(config, *changes, "training.steps=12", ALLOW_SCHEDULE)
         self.assertIn("otherwise than when it was saved: training.steps 10 -> 12, training.micro_batch_size 4 -> 2, "
                       "optimizer.warmup_steps 2 -> 3", result.out)
         self.assertIn("learning rate: 0.003 at step 4, 0.003 at step 5", result.out)
