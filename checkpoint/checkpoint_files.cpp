@@ -181,11 +181,16 @@ fs::path set_aside_directory(const fs::path& checkpoint, const std::string& pref
   return aside;
 }
 
-fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>& checkpoints) {
-  const fs::path earlier = free_name(dir / kEarlierName);
+fs::path create_earlier(const fs::path& dir) {
+  fs::path earlier = free_name(dir / kEarlierName);
   std::error_code error;
   fs::create_directory(earlier, error);
   CHECK(!error, "{}: cannot be created: {}", earlier.string(), error.message());
+  return earlier;
+}
+
+fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>& checkpoints) {
+  const fs::path earlier = create_earlier(dir);
   // The newest first: at any moment what is left is what an older run would have left.
   for (size_t i = checkpoints.size(); i > 0; --i) {
     rename_path(checkpoints[i - 1].path, earlier / step_directory_name(checkpoints[i - 1].step));

@@ -38,7 +38,11 @@ void remove_checkpoint(const FoundCheckpoint& checkpoint);
 // system refuses.
 std::filesystem::path set_aside_directory(const std::filesystem::path& checkpoint, const std::string& prefix);
 
-// Moves checkpoints into a directory of their own beside them, kEarlierName or that with a number, and returns it.
+// Creates a directory for what an earlier run left in `dir`: kEarlierName, or that with a number where the name is
+// taken.
+std::filesystem::path create_earlier(const std::filesystem::path& dir);
+
+// Moves checkpoints into a directory of their own beside them (create_earlier), and returns it.
 std::filesystem::path move_to_earlier(const std::filesystem::path& dir,
                                       const std::vector<FoundCheckpoint>& checkpoints);
 

@@ -4,6 +4,7 @@
 #include <spdlog/sinks/base_sink.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <filesystem>
 #include <mutex>
@@ -15,7 +16,10 @@
 #include <vector>
 
 #include "app/log/append_file.h"
+#include "app/log/goodput.h"
+#include "app/train/config_changes.h"
 #include "build_config.h"
+#include "checkpoint/checkpoint_files.h"
 #include "core/commit.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
@@ -53,7 +57,24 @@ nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std
           {"runs_on", runtime.describe()}};
 }
 
+// Whether `path` is the directory `dir` or lies in it.
+bool is_in(const fs::path& path, const fs::path& dir) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error);
+  fs::path outer = fs::weakly_canonical(dir, error);
+  if (!outer.has_filename()) outer = outer.parent_path();  // "runs/a/"
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
 }  // namespace
+
+FolderUse use_of_folder(const FolderFacts& facts) {
+  if (facts.begins_again) return FolderUse::kSetAside;
+  const bool is_this_run =
+      facts.knows_its_run ? facts.computes_the_same || facts.resumes_its_checkpoint : facts.resumes;
+  if (is_this_run) return FolderUse::kContinue;
+  return facts.has_steps ? FolderUse::kRefuse : FolderUse::kSetAside;
+}
 
 class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -98,6 +119,56 @@ void RunFolder::lock() {
   fs::create_directories(dir, error);
   CHECK_INPUT(!error, "logging.dir {}: cannot be created: {}", dir.string(), error.message());
   lock_.emplace(dir, kLoggingDirectory);
+}
+
+void RunFolder::claim(const fs::path& resumed_from) {
+  if (!runtime_.group().is_root()) return;
+  const fs::path dir = config_.logging.dir;
+  std::error_code error;
+  const auto metrics_bytes = fs::file_size(dir / "metrics.jsonl", error);
+  FolderFacts facts{.has_steps = !error && metrics_bytes > 0,
+                    .resumes = !resumed_from.empty(),
+                    .begins_again = config_.checkpoint.resume == "never"};
+  std::string difference = "its config.yaml cannot be read";
+  try {
+    const Config earlier = load_config((dir / "config.yaml").string());
+    const std::vector<ConfigChange> changes = changes_of_run(earlier, config_);
+    facts.knows_its_run = true;
+    facts.computes_the_same = changes.empty();
+    facts.resumes_its_checkpoint = facts.resumes && is_in(resumed_from, earlier.checkpoint.dir);
+    difference = describe(changes);
+  } catch (const InputError&) {  // there is none, or it is of another version
+  }
+  const FolderUse use = use_of_folder(facts);
+  CHECK_INPUT(
+      use != FolderUse::kRefuse,
+      "logging.dir {} belongs to another run ({}); expected a logging.dir of its own for this run, the values of "
+      "that run to continue it, or checkpoint.resume=never to move it aside",
+      dir.string(), difference);
+  if (use == FolderUse::kSetAside) set_aside();
+}
+
+// What Octavo writes into a run's folder; whatever else lies there stays.
+void RunFolder::set_aside() const {
+  const fs::path dir = config_.logging.dir;
+  constexpr std::array kNames = {"metrics.jsonl", "log.txt", "starts.jsonl", "config.yaml", Goodput::kFileName};
+  constexpr std::array kPrefixes = {"events.out.tfevents.", "trace_step_"};
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours =
+        std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return name.starts_with(prefix); });
+    if (is_ours && entry.is_regular_file()) files.push_back(entry.path());
+  }
+  if (files.empty()) return;
+  const fs::path earlier = create_earlier(dir);
+  for (const fs::path& file : files) {
+    std::error_code error;
+    fs::rename(file, earlier / file.filename(), error);
+    CHECK(!error, "{} cannot be moved to {}: {}", file.string(), earlier.string(), error.message());
+  }
+  log_info("the log and metrics of the run that was here are in {}", earlier.string());
 }
 
 void RunFolder::open() {

@@ -3,8 +3,12 @@
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day
 //   log.lock        held by the run that writes here (checkpoint/directory_lock.h)
+//   earlier/        these files and the metrics of a run that was begun again (checkpoint.resume: never)
+// A folder belongs to one run, with all its restarts.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +18,22 @@
 #include "checkpoint/directory_lock.h"
 
 namespace octavo {
+
+// What a start finds in logging.dir and starts from.
+struct FolderFacts {
+  bool has_steps = false;               // whether a step was logged there
+  bool knows_its_run = false;           // whether its config.yaml can be read
+  bool computes_the_same = false;       // as the run that starts, by that config
+  bool resumes = false;                 // whether the run starts from a checkpoint
+  bool resumes_its_checkpoint = false;  // one of the run that the folder belongs to
+  bool begins_again = false;            // checkpoint.resume is never
+};
+enum class FolderUse : uint8_t {
+  kContinue,  // the folder belongs to this run: its files are appended to
+  kSetAside,  // this run begins in it, and what is there is moved to earlier/
+  kRefuse     // the folder belongs to another run
+};
+FolderUse use_of_folder(const FolderFacts& facts);
 
 class RunFolder {
  public:
@@ -27,6 +47,10 @@ class RunFolder {
   // Before anything is written here: creates the directory and locks it, once, on rank 0. InputError where another run
   // has it. Not a collective.
   void lock();
+  // Once it is locked: makes sure that the folder is that of this run, which starts from a checkpoint in the directory
+  // `resumed_from` (empty for none), and moves aside what a run that is begun again left there. InputError where it
+  // belongs to another run. Not a collective; acts on rank 0.
+  void claim(const std::filesystem::path& resumed_from);
   // With the lock, writes the files: log.txt by a thread, so that the run waits for no disk, and goes on where that is
   // full (app/log/append_file.h). A collective; rank 0 writes. InputError where a file cannot be opened.
   void open();
@@ -35,6 +59,7 @@ class RunFolder {
 
  private:
   class LogFile;
+  void set_aside() const;
   const Config& config_;
   Runtime& runtime_;
   std::optional<DirectoryLock> lock_;

@@ -72,9 +72,11 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
     log_warning("precision.guard.every is {}, but no product is in FP8, so there is nothing to compare",
                 config.precision_guard.every);
   }
+  if (is_finished()) return;
   const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree_on_files("opening the log", [&] {
     if (folder != nullptr) folder->lock();
+    if (folder != nullptr && first_of_process_) folder->claim(resumed_from());
     log_.emplace(config_, runtime, runtime.group().is_root(),
                  continues ? std::optional(run_.start().step) : std::nullopt, console);
   });
@@ -84,7 +86,24 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
   timer_.mark("memory");
 }
 
+// The directory of the checkpoint that the run starts from; empty for none. One in memory was saved there too, or was
+// to be.
+std::filesystem::path Trainer::resumed_from() const {
+  if (const auto last = run_.checkpoints().last_path()) return last->parent_path();
+  return run_.start().step > 0 ? config_.checkpoint.dir : "";
+}
+
 Trainer::Outcome Trainer::run(StopSignals& signals) {
+  if (is_finished()) {
+    run_.checkpoints().free_memory();
+    if (runtime_.group().is_root()) {
+      log_info(
+          "nothing to do: step {} of {} is reached, and the run is finished; a larger training.steps trains further, "
+          "with checkpoint.allow_changes=[schedule] if the schedule depends on it",
+          run_.start().step, config_.training.steps);
+    }
+    return Outcome::kDone;
+  }
   try {
     return train(signals);
   } catch (const std::exception& error) {
@@ -95,18 +114,13 @@ Trainer::Outcome Trainer::run(StopSignals& signals) {
 
 void Trainer::log_start() {
   if (!runtime_.group().is_root()) return;
-  if (run_.start().step >= config_.training.steps) {
-    log_info("nothing to do: step {} of {} is reached", run_.start().step, config_.training.steps);
-  } else {
-    const StageSpan& stage = config_.stage;
-    if (stage.number > 0)
-      log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
-               stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size,
-               config_.data.seq_len);
-    if (!first_of_process_) return;
-    run_.corruption().say_what_is_checked();
-    log_info("started in {}", timer_.report());
-  }
+  const StageSpan& stage = config_.stage;
+  if (stage.number > 0)
+    log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
+             stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size, config_.data.seq_len);
+  if (!first_of_process_) return;
+  run_.corruption().say_what_is_checked();
+  log_info("started in {}", timer_.report());
 }
 
 Trainer::Outcome Trainer::train(StopSignals& signals) {

@@ -38,6 +38,8 @@ class Trainer {
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }
 
   enum class Outcome { kDone, kStopped };
+  // Whether the run starts from its last step: then run() does nothing, and nothing is written.
+  bool is_finished() const { return run_.start().step >= config_.training.steps; }
   // Trains up to config.training.steps; kStopped after a signal to any rank, once a checkpoint is saved, unless
   // the run was to go back to the last one by then. Error when too
   // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
@@ -45,7 +47,7 @@ class Trainer {
   Outcome run(StopSignals& signals);
   // After a run: the step of its last checkpoint, and what it made of its time.
   int64_t saved_step() const { return run_.saved_step(); }
-  Goodput take_goodput() { return std::move(*goodput_); }
+  std::optional<Goodput> take_goodput() { return std::move(goodput_); }
 
  private:
   // What ranks ask for between two steps; the largest is done.
@@ -56,6 +58,7 @@ class Trainer {
   static constexpr Request kStop = std::numeric_limits<Request>::max();
   static constexpr Request kUseBFloat16 = kStop - 1;
 
+  std::filesystem::path resumed_from() const;
   void log_start();
   Outcome train(StopSignals& signals);
   void refuse_final_save(int64_t step);

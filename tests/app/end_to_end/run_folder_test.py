@@ -1,8 +1,9 @@
 """The folder of a run: where its checkpoints are, and which run it belongs to."""
 
 import json
+import shutil
 
-from support import ROOT, TINY_MODEL, checkpoints, snapshot
+from support import ALLOW_SCHEDULE, ROOT, TINY_MODEL, checkpoints, metrics_lines, snapshot
 from training_test import Corpus
 
 
@@ -48,3 +49,56 @@ class RunFolderTest(Corpus):
                              "those of this run are in other/checkpoints\n" in out, expected, out)
         self.assertEqual(checkpoints(self.dir / "other/checkpoints"), ["step_00000004"])
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
+
+    def test_a_second_run_is_refused(self):
+        """Before and after the first has a checkpoint; nothing is appended, and the first continues."""
+        config = self.of_defaults(training={"steps": 100_000})
+        process = self.start("train", config, "checkpoint.every=0")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= 3, process)
+        process.kill()
+        process.wait()
+        before = snapshot(self.dir / "log")
+        for ranks in (1, 2):
+            self.refused("train", config, "training.seed=7", "optimizer.weight_decay=0.2", ranks=ranks, mentions=[
+                "logging.dir log belongs to another run (training.seed 42 -> 7, optimizer.weight_decay 0.1 -> 0.2)"])
+        self.train(config, "logging.dir=other", "training.steps=2")
+        self.refused("train", config, "checkpoint.resume=other/checkpoints", ALLOW_SCHEDULE, mentions=["belongs to another run"])
+        self.assertEqual(snapshot(self.dir / "log"), before)
+        # A run killed before its first checkpoint is started again.
+        process = self.start("train", config, "training.micro_batch_size=8")
+        self.wait_for(lambda: metrics_lines(self.dir / "log/starts.jsonl") == 2, process)
+
+    def test_a_finished_run_that_is_started_again(self):
+        config = self.of_defaults()
+        self.train(config)
+        before = snapshot(self.dir / "log")
+        for ranks in (1, 2):
+            self.assertIn("nothing to do: step 2 of 2 is reached, and the run is finished; a larger training.steps",
+                          self.train(config, ranks=ranks).out)
+            self.assertEqual(snapshot(self.dir / "log"), before)
+        # Other seeds are not that run, wherever they log.
+        for where in ("logging.dir=log", "logging.dir=elsewhere"):
+            self.refused("train", config, "training.seed=7", "checkpoint.dir=log/checkpoints", where, mentions=["training.seed 42 -> 7"])
+
+    def test_a_run_that_is_begun_again(self):
+        config = self.of_defaults()
+        self.train(config)
+        first = snapshot(self.dir / "log")
+        (self.dir / "log/notes.txt").write_text("mine")
+        out = self.train(config, "checkpoint.resume=never", "training.seed=7").out
+        self.assertIn("the log and metrics of the run that was here are in log/earlier\n", out)
+        for path, content in first.items():
+            if path.parent == self.dir / "log" and path.name != "log.lock":
+                self.assertEqual((self.dir / "log/earlier" / path.name).read_bytes(), content)
+        self.assertEqual(metrics_lines(self.dir / "log/starts.jsonl"), 1)
+        self.assertEqual(json.loads((self.dir / "log/goodput.json").read_text())["restarts"], 0)
+        self.assertTrue((self.dir / "log/notes.txt").exists())
+
+    def test_stages_after_samples_that_are_repeated(self):
+        """data.resume_from_sample goes back in the first stage, and the run reaches the end of the second."""
+        config = self.of_defaults(stages=[{"steps": 4}, {"steps": 2, "data": {"seq_len": 16}}], training={"steps": 6})
+        self.train(config, "checkpoint.every=2", "checkpoint.keep=0")
+        for step in (4, 6):
+            shutil.rmtree(self.dir / f"log/checkpoints/step_0000000{step}")
+        self.train(config, "data.resume_from_sample=0")
+        self.assertEqual(checkpoints(self.dir / "log/checkpoints")[-1], "step_00000006")
