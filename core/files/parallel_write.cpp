@@ -100,10 +100,10 @@ class ParallelWrite {
 
   void write(int64_t place, int64_t bytes, const std::byte* data) {
     while (bytes > 0) {
+      const int flags = ::fcntl(descriptor_, F_GETFL);  // read before the write, as another thread may clear O_DIRECT
       const ssize_t written = ::pwrite(descriptor_, data, static_cast<size_t>(bytes), place);
       if (written < 0 && errno == EINTR) continue;
-      // A file system that opens such files and then wants other places or lengths, or stopped between two pages.
-      const int flags = ::fcntl(descriptor_, F_GETFL);
+      // The file system accepts O_DIRECT but not this alignment, or an earlier write ended between two pages.
       if (written < 0 && errno == EINVAL && (flags & O_DIRECT) != 0) {
         check(::fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT) == 0);
         continue;
