@@ -43,11 +43,11 @@ std::string tuning_path(const std::string& on) {
 TuningFile::TuningFile(Stream& stream, ProcessGroup& group, std::string on, std::string path)
     : stream_(stream), group_(group), on_(std::move(on)), path_(std::move(path)) {
   std::string text;
-  if (group.is_root() && !path_.empty() && fs::exists(path_)) {
+  if (group.is_root() && !path_.empty()) {
     try {
-      text = InputFile(path_).read_all(kMostBytes);
-      TunedAlgorithms().add(text, on_);
-    } catch (const Error& error) {
+      if (fs::exists(path_)) text = InputFile(path_).read_all(kMostBytes);
+      if (!text.empty()) TunedAlgorithms().add(text, on_);
+    } catch (const std::exception& error) {
       log_warning("{} is not used: {}", path_, error.what());
       text.clear();
     }

@@ -84,6 +84,12 @@ TEST_F(TuningFileTest, GoesOnWhereItCannotBeWritten) {
   EXPECT_EQ(run(0), 0);
 }
 
+TEST_F(TuningFileTest, GoesOnWhereItCannotBeLookedAt) {
+  fs::create_symlink("cache", (directory_ / "cache"));  // a loop, as a folder without permission is none to root
+  EXPECT_EQ(run(1), 1);
+  EXPECT_EQ(run(0), 0);
+}
+
 TEST_F(TuningFileTest, KeepsNoneWithoutAPath) {
   Stream stream = Stream::cpu();
   TuningFile file(stream, group_, "a GPU", "");
