@@ -26,6 +26,7 @@
 #include "core/files/output_file.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/printable.h"
 #include "data/tokens/byte_tokenizer.h"
 #include "model/parameters.h"
 
@@ -284,6 +285,8 @@ ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_
   const fs::path target = without_trailing_slash(checkpoint_dir);
   CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
               hf_dir, kHfConfigName);
+  CHECK_INPUT(is_utf8(fs::absolute(hf_dir).string()),
+              "{}: the path is invalid UTF-8, which a checkpoint cannot record, expected another name", hf_dir);
   HfWeights source(hf_dir);
   if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
   check_import_target(target, overwrite);

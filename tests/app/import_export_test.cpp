@@ -494,5 +494,15 @@ TEST(Export, CopiesNothingFromElsewhere) {
   EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
 }
 
+TEST(Import, RefusesAPathOfInvalidUtf8) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  const std::string path = dir / "caf\xe9";
+  fs::rename(hf.path(), path);
+  EXPECT_THROW(import_hf(path, dir / "checkpoint"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+}
+
 }  // namespace
 }  // namespace octavo
