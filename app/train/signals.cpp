@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <initializer_list>
 #include <string>
 
@@ -25,18 +26,17 @@ namespace {
 // A signal handler can reach nothing but globals. Several threads may run it at once; what it does twice then is
 // harmless.
 volatile std::sig_atomic_t received = 0;  // the first request's signal
-std::atomic<int64_t> received_ms{0};      // when; of the monotonic clock, as all of these
-std::atomic<int64_t> tick_ms{0};          // when the thread last looked
-std::atomic<int64_t> resumed_ms{0};       // when the thread saw that it had not for long
+std::atomic<int64_t> received_ms{0};      // time of the first request on the monotonic clock
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 pid_t launcher = 0;
 int wake_up = -1;   // the writing end of the pipe to the thread
-int terminal = -1;  // that standard output is
+int terminal = -1;  // standard output where it is a terminal
 
 constexpr char kRequest = 'r';
+constexpr char kLauncherContinues = 'c';  // SIGCONT from the launcher: a request unless the process was suspended
 constexpr char kEnd = 'e';
 constexpr int kTickMs = 100;
-constexpr int64_t kSuspendedMs = 500;  // without a tick
+constexpr int64_t kSuspendedMs = 500;
 constexpr int64_t kSameEventMs = 1000;
 
 int64_t now_ms() {
@@ -45,15 +45,7 @@ int64_t now_ms() {
   return int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1'000'000;
 }
 
-// A process cannot see that it was suspended but by a clock.
-bool was_suspended() {
-  const int64_t now = now_ms();
-  return now - tick_ms > kSuspendedMs || now - resumed_ms < kSameEventMs;
-}
-
-bool is_request(int signal, const siginfo_t& info) {
-  return signal != SIGCONT || (info.si_code == SI_USER && info.si_pid == launcher && !was_suspended());
-}
+void tell_thread(char word) { [[maybe_unused]] const ssize_t written = ::write(wake_up, &word, 1); }
 
 // What is next on the terminal is the shell's.
 void end_line_of_terminal() {
@@ -61,35 +53,24 @@ void end_line_of_terminal() {
   [[maybe_unused]] const ssize_t written = ::write(terminal, "\n", 1);
 }
 
-void on_signal(int signal, siginfo_t* info, void*) {
-  const int saved_errno = errno;
-  if (is_request(signal, *info)) {
-    if (received == 0) {
-      received_ms = now_ms();
-      received = signal;
-      [[maybe_unused]] const ssize_t written = ::write(wake_up, &kRequest, 1);
-    } else if (signal == SIGINT && (info->si_code == SI_KERNEL || now_ms() - received_ms > kSameEventMs)) {
-      end_line_of_terminal();
-      std::signal(SIGINT, SIG_DFL);
-      std::raise(SIGINT);
-    }
-  }
-  errno = saved_errno;
+void record_request(int signal) {
+  received_ms = now_ms();
+  received = signal;
 }
 
-// Waits for what on_signal() or the destructor writes, or until `ending`: a write can fail.
-char wait_for_word(int pipe, const std::atomic<bool>& ending) {
-  char word = kEnd;
-  pollfd ready{pipe, POLLIN, 0};
-  while (::poll(&ready, 1, kTickMs) <= 0) {
-    if (ending) return kEnd;
-    const int64_t now = now_ms();
-    if (now - tick_ms > kSuspendedMs) resumed_ms = now;
-    tick_ms = now;
+void on_signal(int signal, siginfo_t* info, void*) {
+  const int saved_errno = errno;
+  if (signal == SIGCONT) {
+    if (info->si_code == SI_USER && info->si_pid == launcher) tell_thread(kLauncherContinues);
+  } else if (received == 0) {
+    record_request(signal);
+    tell_thread(kRequest);
+  } else if (signal == SIGINT && (info->si_code == SI_KERNEL || now_ms() - received_ms > kSameEventMs)) {
+    end_line_of_terminal();
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT);
   }
-  while (::read(pipe, &word, 1) < 0 && errno == EINTR) {
-  }
-  return word;
+  errno = saved_errno;
 }
 
 void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*, void*)) {
@@ -122,22 +103,33 @@ std::string name_of(int signal) {
 
 }  // namespace
 
+bool SuspensionClock::tick(int64_t now_ms, int64_t waited_ms) {
+  const int64_t asleep_ms = (now_ms - tick_ms_) - (waited_ms - waited_ms_);
+  if (asleep_ms > kSuspendedMs) resumed_ms_ = now_ms;
+  tick_ms_ = now_ms;
+  waited_ms_ = waited_ms;
+  return resumed_ms_ && now_ms - *resumed_ms_ < kSameEventMs;
+}
+
+// The file has three numbers: nanoseconds on a core, nanoseconds of waiting for one, and the number of turns.
+int64_t waited_for_core_ms() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  int64_t on_core_ns = 0;
+  int64_t waited_ns = 0;
+  return file >> on_core_ns >> waited_ns ? waited_ns / 1'000'000 : 0;
+}
+
 StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
   int ends[2];
   CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be made: {}", std::strerror(errno));
   received = 0;
-  tick_ms = now_ms();
   wake_up = ends[1];
   launcher = find_launcher();
   terminal = ::isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : -1;
   // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
   // Threads that are made from now on block them as this one does.
   mask(SIG_BLOCK);
-  thread_ = start_thread("signals", [this, pipe = ends[0]] {
-    mask(SIG_UNBLOCK);
-    while (wait_for_word(pipe, ending_) == kRequest) acknowledge();
-    ::close(pipe);
-  });
+  thread_ = start_thread("signals", [this, pipe = ends[0]] { listen(pipe); });
   handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);
   if (launcher != 0) handle({SIGCONT}, on_signal);
   for (const int signal : {SIGHUP, SIGPIPE}) std::signal(signal, SIG_IGN);
@@ -147,10 +139,27 @@ StopSignals::~StopSignals() {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_IGN);
   std::signal(SIGCONT, SIG_DFL);
   ending_ = true;
-  [[maybe_unused]] const ssize_t written = ::write(wake_up, &kEnd, 1);
+  tell_thread(kEnd);
   thread_.join();
   ::close(wake_up);
   mask(SIG_UNBLOCK);
+}
+
+void StopSignals::listen(int pipe) {
+  mask(SIG_UNBLOCK);
+  SuspensionClock clock(now_ms(), waited_for_core_ms());
+  for (char word = 0; word != kEnd && !ending_;) {
+    pollfd ready{pipe, POLLIN, 0};
+    const bool has_word = ::poll(&ready, 1, kTickMs) > 0;
+    const bool was_suspended = clock.tick(now_ms(), waited_for_core_ms());
+    if (!has_word || ::read(pipe, &word, 1) != 1) continue;
+    if (word == kLauncherContinues && received == 0 && !was_suspended) {
+      record_request(SIGCONT);
+      word = kRequest;
+    }
+    if (word == kRequest) acknowledge();
+  }
+  ::close(pipe);
 }
 
 bool StopSignals::requested() const { return received != 0; }

@@ -8,10 +8,30 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 
 namespace octavo {
+
+// Tells a thread that ticks at regular intervals whether its process was suspended between two ticks. A process cannot
+// see its suspension except by a clock, and time in which the thread waited for a core does not count: a machine with
+// other load may keep it waiting for seconds.
+class SuspensionClock {
+ public:
+  // `waited_ms` is the time that the thread has spent waiting for a core so far, 0 where the system does not say.
+  SuspensionClock(int64_t now_ms, int64_t waited_ms) : tick_ms_(now_ms), waited_ms_(waited_ms) {}
+  // Returns true if the process was suspended until now or until less than a second ago.
+  bool tick(int64_t now_ms, int64_t waited_ms);
+
+ private:
+  int64_t tick_ms_;
+  int64_t waited_ms_;
+  std::optional<int64_t> resumed_ms_;
+};
+
+// Milliseconds that the calling thread has waited for a core since it began; 0 where the system does not say.
+int64_t waited_for_core_ms();
 
 // From construction to destruction, one at a time, on the main thread.
 //
@@ -36,6 +56,7 @@ class StopSignals {
   bool requested() const;
 
  private:
+  void listen(int pipe);  // the work of thread_
   void acknowledge();
 
   bool speaks_;
