@@ -135,11 +135,12 @@ class Stages {
       Trainer trainer(config, runtime_, timer_, goodput_, &console_, &folder_);
       if (runtime_.group().is_root()) log_start(config, runtime_, trainer, room);
       outcome = while_running(runtime_.group(), [&] { return trainer.run(signals); });
-      CHECK(outcome != Trainer::Outcome::kDone || stage + 1 == num_stages(config_) ||
-                trainer.saved_step() == config.training.steps,
-            "the state at the end of stage {} could not be saved, so that there is nothing for the next one to go on "
-            "from",
-            stage + 1);
+      runtime_.group().agree([&] {
+        CHECK(outcome != Trainer::Outcome::kDone || stage + 1 == num_stages(config_) ||
+                  trainer.saved_step() == config.training.steps,
+              "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
+              stage + 1);
+      });
       goodput_ = trainer.take_goodput();
       return stage + 1;
     } catch (const OtherStage& other) {

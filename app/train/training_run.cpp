@@ -317,13 +317,16 @@ bool TrainingRun::weights_are_finite() {
 
 void TrainingRun::roll_back(int64_t step) {
   std::optional<Checkpoint> checkpoint = checkpoints_.open_last();
-  CHECK(checkpoint.has_value(), "there is no checkpoint to go back to from step {}", step);
-  const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
-                                  [&](const auto& recent) { return recent.first == step; });
-  CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
-  const SampleRange samples = found->second;
-  config_.data.skip.push_back(samples);
-  runtime_.group().agree_on_files("rolling back", [&] { load(*checkpoint); });
+  SampleRange samples;
+  runtime_.group().agree_on_files("rolling back", [&] {
+    CHECK(checkpoint.has_value(), "there is no checkpoint to roll back to from step {}", step);
+    const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
+                                    [&](const auto& recent) { return recent.first == step; });
+    CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
+    samples = found->second;
+    config_.data.skip.push_back(samples);
+    load(*checkpoint);
+  });
   publish_weights(state_, training_rank(runtime_));
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   if (!runtime_.group().is_root()) return;

@@ -108,6 +108,18 @@ class GuardsTest(Scratch):
         out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
         self.assertIn(f"there is no checkpoint to go back to from step {NOISY_STEP}", out)
 
+    def test_all_ranks_end_alike_when_the_checkpoint_to_roll_back_to_is_gone(self):
+        """The checkpoint is removed during the validation that follows it."""
+        validation = [f"data.validation=[{self.dir}/noisy]", "validation.every=30", "validation.batches=500"]
+        process = self.start("train", self.noisy_config(on_loss_spike="rollback"), *validation, ranks=2)
+        checkpoint = self.dir / "log_checkpoints/step_00000025"
+        self.wait_for(lambda: (checkpoint / "manifest.json").exists(), process)
+        shutil.rmtree(checkpoint)
+        result = self.finish(process)
+        self.assertEqual(result.code, FAILED, result.err)
+        self.assertEqual(result.octavo_lines(),
+                         [f"octavo: there is no checkpoint to roll back to from step {NOISY_STEP}"])
+
     def test_a_spike_that_comes_back(self):
         """Noise from one step on: each rollback passes over a step of it, and then comes the next."""
         tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
