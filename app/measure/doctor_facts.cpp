@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "app/process/host_memory.h"
 #include "app/process/runtime.h"
 #include "build_config.h"
 #include "core/error.h"
@@ -34,10 +35,6 @@ std::string kernel_value(const char* path, const std::string& key) {
     return begin == std::string::npos ? "" : line.substr(begin);
   }
   return "";
-}
-
-int64_t memory_bytes(const std::string& key) {
-  return std::strtoll(kernel_value("/proc/meminfo", key).c_str(), nullptr, 10) * 1024;
 }
 
 int64_t soft_limit(decltype(RLIMIT_NOFILE) resource) {
@@ -140,8 +137,9 @@ RankFacts facts_of(const FactsOptions& options, const ProcessGroup& group, int t
   facts.threads = threads;
   facts.omp_num_threads_is_set = std::getenv("OMP_NUM_THREADS") != nullptr;
   facts.product_kernels = cpu::sgemm_kernels();
-  facts.memory_bytes = memory_bytes("MemTotal");
-  facts.memory_available_bytes = memory_bytes("MemAvailable");
+  const HostMemory memory = host_memory(group.local_size());
+  facts.memory_bytes = memory.total_bytes;
+  facts.memory_available_bytes = memory.available_bytes;
   facts.shared_memory_bytes = shared_memory_bytes();
   facts.open_files_limit = soft_limit(RLIMIT_NOFILE);
   facts.locked_memory_limit = soft_limit(RLIMIT_MEMLOCK);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -183,17 +182,14 @@ std::string Runtime::processor() const {
 }
 
 int64_t Runtime::available_bytes() const {
-  return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : available_host_bytes();
+  return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : share_of_host_memory().available_bytes;
 }
 
-int64_t Runtime::available_host_bytes() const {
-  std::istringstream file(read_system_file("/proc/meminfo"));
-  std::string name;
-  int64_t kib = 0;
-  for (std::string rest; file >> name >> kib; std::getline(file, rest)) {
-    if (name == "MemAvailable:") return kib * 1024 / group_.local_size();
-  }
-  return std::numeric_limits<int64_t>::max();
+HostMemory Runtime::share_of_host_memory() const {
+  HostMemory memory = host_memory(group_.local_size());
+  memory.total_bytes /= group_.local_size();
+  memory.available_bytes /= group_.local_size();
+  return memory;
 }
 
 double Runtime::memory_gib() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/process/host_memory.h"
 #include "app/process/startup_timer.h"
 #include "app/process/tuning_file.h"
 #include "core/stream.h"
@@ -77,10 +78,10 @@ class Runtime {
   // GiB of this rank's device: allocated on the GPU by anyone at this moment, or the most that was resident in this
   // process so far.
   double memory_gib() const;
-  // Bytes that this rank can still allocate on its device; on the CPU its share of what the machine can hand out.
+  // Bytes that this rank can still allocate on its device.
   int64_t available_bytes() const;
-  // That share; the largest number where the system does not say.
-  int64_t available_host_bytes() const;
+  // This rank's share of the machine's memory, whichever its device is.
+  HostMemory share_of_host_memory() const;
 
  private:
   ProcessGroup& group_;

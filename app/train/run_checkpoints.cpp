@@ -295,10 +295,11 @@ void RunCheckpoints::reserve_staging() {
   if (!writer_.stages()) return;
   const int64_t bytes = CheckpointWriter::staging_bytes(pieces());
   runtime_.group().agree([&] {
-    const int64_t available = runtime_.available_host_bytes();
-    CHECK_INPUT(bytes <= available,
-                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available; {} takes less",
-                gib(bytes), gib(available),
+    const HostMemory host = runtime_.share_of_host_memory();
+    CHECK_INPUT(bytes <= host.available_bytes,
+                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available{}; {} takes "
+                "less",
+                gib(bytes), gib(host.available_bytes), host.describe_limit(),
                 runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
   });
   runtime_.group().agree([&] { writer_.reserve(bytes); });
@@ -307,10 +308,10 @@ void RunCheckpoints::reserve_staging() {
     // Staging memory, and files: one checkpoint that is complete and one on its way, with the copies for another
     // machine.
     const int64_t needed = (memory_->machines() > 1 ? 5 : 3) * bytes;
-    const int64_t available = runtime_.available_host_bytes();
-    CHECK_INPUT(needed <= available,
-                "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available",
-                gib(needed), gib(available));
+    const HostMemory host = runtime_.share_of_host_memory();
+    CHECK_INPUT(needed <= host.available_bytes,
+                "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available{}",
+                gib(needed), gib(host.available_bytes), host.describe_limit());
     memory_writer_->reserve(bytes);
   });
 }

@@ -69,11 +69,11 @@ void TrainingRun::prepare_fp8_reports() {
 void TrainingRun::reserve_snapshot() {
   const int64_t bytes = StateSnapshot::bytes(state_);
   runtime_.group().agree([&] {
-    const int64_t available = runtime_.available_host_bytes();
-    CHECK_INPUT(bytes <= available,
+    const HostMemory host = runtime_.share_of_host_memory();
+    CHECK_INPUT(bytes <= host.available_bytes,
                 "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
-                "available; precision.guard.every=0 needs none",
-                gib(bytes), gib(available));
+                "available{}; precision.guard.every=0 needs none",
+                gib(bytes), gib(host.available_bytes), host.describe_limit());
     snapshot_.reserve(bytes);
   });
 }
