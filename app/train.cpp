@@ -171,7 +171,7 @@ void check_overlap_of_stages(const Config& config, ProcessGroup& group) {
 }  // namespace
 
 int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
-  StopSignals signals(group.is_root());
+  StopSignals signals(group);
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   console.use_color(config.logging.color);
   timer.mark("config");

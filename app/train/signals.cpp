@@ -119,7 +119,7 @@ int64_t waited_for_core_ms() {
   return file >> on_core_ns >> waited_ns ? waited_ns / 1'000'000 : 0;
 }
 
-StopSignals::StopSignals(bool speaks) : speaks_(speaks) {
+StopSignals::StopSignals(ProcessGroup& group) : group_(group) {
   int ends[2];
   CHECK(::pipe2(ends, O_CLOEXEC) == 0, "a pipe for signals cannot be made: {}", std::strerror(errno));
   received = 0;
@@ -165,14 +165,16 @@ void StopSignals::listen(int pipe) {
 bool StopSignals::requested() const { return received != 0; }
 
 void StopSignals::acknowledge() {
+  group_.watchdog().end_if_gone();
   const int64_t step = step_.load(std::memory_order_relaxed);
   const std::string what = name_of(received);
   if (step > 0) {
     const char* again = received == SIGINT ? "; Ctrl-C again ends at once" : "";
-    if (speaks_) log_info("{}: saving a checkpoint at the end of step {}, then ending{}", what, step, again);
+    if (group_.is_root()) log_info("{}: saving a checkpoint at the end of step {}, then ending{}", what, step, again);
     return;
   }
-  if (speaks_) log_info("{} before the first step: nothing is to be saved", what);
+  if (group_.is_root()) log_info("{} before the first step: nothing is to be saved", what);
+  group_.watchdog().leave();
   ::_exit(kExitStopped);
 }
 

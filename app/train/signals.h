@@ -12,6 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "parallel/ranks/process_group.h"
+
 namespace octavo {
 
 // Tells a thread that ticks at regular intervals whether its process was suspended between two ticks. A process cannot
@@ -35,6 +37,9 @@ int64_t waited_for_core_ms();
 
 // From construction to destruction, one at a time, on the main thread.
 //
+// A request that comes when another rank of this machine is gone ends the run with exit code 1: batch systems send
+// SIGTERM to the ranks that are left, and a checkpoint needs all of them.
+//
 // Before the first step there is nothing to save: a request ends the process at once with exit code kExitStopped. Later
 // it is acknowledged at once, by one line of the log from the rank that speaks, and requested() tells the training
 // loop. After a request the others change nothing, as senders repeat them (timeout, batch systems and mpirun do); but
@@ -45,7 +50,7 @@ int64_t waited_for_core_ms();
 // destruction all of these are ignored: a process that is done is about to end by itself.
 class StopSignals {
  public:
-  explicit StopSignals(bool speaks);
+  explicit StopSignals(ProcessGroup& group);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -59,7 +64,7 @@ class StopSignals {
   void listen(int pipe);  // the work of thread_
   void acknowledge();
 
-  bool speaks_;
+  ProcessGroup& group_;
   std::atomic<int64_t> step_{0};  // 0: none yet
   std::atomic<bool> ending_{false};
   std::thread thread_;  // a handler must not log, and the main thread may be in a long step

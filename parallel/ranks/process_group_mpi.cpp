@@ -167,6 +167,7 @@ ProcessGroup::~ProcessGroup() {
   // is waited for before.
   const Watchdog::Scope scope(*watchdog_, {"MPI_Finalize"});
   MPI_Barrier(MPI_COMM_WORLD);
+  watchdog_->leave();
   MPI_Finalize();
 }
 
@@ -302,6 +303,7 @@ bool ProcessGroup::shares(const std::exception& error) const {
 }
 
 void ProcessGroup::abort(int exit_code) {
+  watchdog_->claim_report();
   if (initialised_ && size_ > 1) MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }

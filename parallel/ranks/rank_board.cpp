@@ -71,6 +71,8 @@ void RankBoard::sign_in(int local_rank, int rank) {
   mine().pid_namespace = pid_namespace();
 }
 
+void RankBoard::sign_out() { mine().pid = 0; }
+
 void RankBoard::set_entered(int64_t number) { mine().entered.store(number, std::memory_order_relaxed); }
 
 std::string RankBoard::missing(int64_t number) const {
@@ -85,7 +87,8 @@ std::string RankBoard::missing(int64_t number) const {
 }
 
 bool RankBoard::is_gone(const Entry& entry) const {
-  return entry.pid_namespace == mine().pid_namespace && kill(entry.pid, 0) != 0 && errno == ESRCH;
+  const pid_t pid = entry.pid;
+  return pid != 0 && entry.pid_namespace == mine().pid_namespace && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
 std::string RankBoard::gone() const {

@@ -23,11 +23,14 @@ class RankBoard {
   static void unlink(const std::string& name) noexcept;
 
   void sign_in(int local_rank, int rank);
+  // This rank is about to end by itself: from now on the others do not take it for one that is gone.
+  void sign_out();
   void set_entered(int64_t number);
 
   // One sentence on the ranks of this machine that have entered fewer than `number` collectives; empty if none has.
   std::string missing(int64_t number) const;
-  // The ranks of this machine whose processes have ended; empty if none has.
+  // One sentence on the ranks of this machine whose processes have ended without a sign_out(); empty if none has. Any
+  // thread may call it.
   std::string gone() const;
   // True for the first rank of the machine that asks.
   bool claim_report();
@@ -38,7 +41,7 @@ class RankBoard {
   struct Entry {
     std::atomic<int64_t> entered;
     std::atomic<int32_t> rank;
-    std::atomic<int32_t> pid;
+    std::atomic<int32_t> pid;             // 0 before sign_in() and after sign_out()
     std::atomic<uint64_t> pid_namespace;  // pids mean the same only within one
     // Of the first rank's entry, for the whole machine:
     std::atomic<int32_t> is_reported;

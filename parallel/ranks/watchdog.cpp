@@ -17,6 +17,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
+constexpr const char* kGoneEnds = " (killed, or it crashed), so the run ends without saving a checkpoint";
 constexpr Seconds kGrace{5};  // for ending the others, before this process ends whatever happens to them
 
 // Blocks all signals in the calling thread, and in threads that it starts, as long as the object lives.
@@ -109,8 +110,24 @@ void Watchdog::run() {
     const Seconds period{timeout_s_ > 0 ? std::clamp(timeout_s_ / 20, 0.01, 1.0) : 1.0};
     changed_.wait_for(lock, period);
     if (is_stopping_ || timeout_s_ == 0) continue;
-    if (const std::optional<Stuck> stuck = find_stuck()) return end(*stuck);
+    if (const std::string gone = board_.gone(); !gone.empty()) end(gone + kGoneEnds);
+    if (const std::optional<Stuck> stuck = find_stuck()) end(describe(*stuck));
   }
+}
+
+void Watchdog::end_if_gone() {
+  const std::string gone = board_.gone();
+  if (gone.empty()) return;
+  const std::lock_guard lock(mutex_);
+  end(gone + kGoneEnds);
+}
+
+std::string Watchdog::describe(const Stuck& stuck) const {
+  const std::string where = stuck.collective.describe();
+  if (!stuck.failure.empty()) return fmt::format("{} failed: {}", where, stuck.failure);
+  const std::string missing = board_.missing(stuck.collective.number);
+  return fmt::format("no end of {} within {} s (parallel.timeout_s){}{}", where, timeout_s_,
+                     missing.empty() ? "" : "; ", missing);
 }
 
 std::optional<Watchdog::Stuck> Watchdog::find_stuck() {
@@ -121,24 +138,22 @@ std::optional<Watchdog::Stuck> Watchdog::find_stuck() {
     const std::optional<Stuck> one = queue->oldest_unfinished();
     if (one && is_over(*one)) return one;
   }
-  if (inside_ && inside_->collective.waits_for_files) return find_gone();
-  return inside_ && is_over(*inside_) ? inside_ : std::nullopt;
-}
-
-std::optional<Watchdog::Stuck> Watchdog::find_gone() {
-  const Collective& collective = inside_->collective;
-  if (const std::string gone = board_.gone(); !gone.empty()) return Stuck{collective, inside_->since, gone};
-  const bool is_late = Clock::now() - inside_->since > Seconds(timeout_s_);
-  if (is_late && board_.claim_notice(collective.number)) {
-    const std::string missing = board_.missing(collective.number);
-    print(fmt::format("octavo: rank {}: waits for {}, for more than {} s already{}{}\n", rank_, collective.describe(),
-                      timeout_s_, missing.empty() ? "" : "; ", missing));
-  }
+  if (!inside_ || !is_over(*inside_)) return std::nullopt;
+  if (!inside_->collective.waits_for_files) return inside_;
+  note_wait_for_files();
   return std::nullopt;
 }
 
+void Watchdog::note_wait_for_files() {
+  const Collective& collective = inside_->collective;
+  if (!board_.claim_notice(collective.number)) return;
+  const std::string missing = board_.missing(collective.number);
+  print(fmt::format("octavo: rank {}: waits for {}, for more than {} s already{}{}\n", rank_, collective.describe(),
+                    timeout_s_, missing.empty() ? "" : "; ", missing));
+}
+
 // Holds the mutex to the end: a collective that comes back after all must not go on.
-void Watchdog::end(const Stuck& stuck) {
+void Watchdog::end(const std::string& sentence) {
   std::thread last_resort = start_thread_if_possible([] {
     std::this_thread::sleep_for(kGrace);
     std::_Exit(1);
@@ -148,14 +163,7 @@ void Watchdog::end(const Stuck& stuck) {
     std::this_thread::sleep_for(kGrace);  // another rank is about to end this one
     std::_Exit(1);
   }
-  const std::string where = stuck.collective.describe();
-  const std::string missing = board_.missing(stuck.collective.number);
-  if (stuck.failure.empty()) {
-    print(fmt::format("octavo: rank {}: no end of {} within {} s (parallel.timeout_s){}{}\n", rank_, where, timeout_s_,
-                      missing.empty() ? "" : "; ", missing));
-  } else {
-    print(fmt::format("octavo: rank {}: {} failed: {}\n", rank_, where, stuck.failure));
-  }
+  print(fmt::format("octavo: rank {}: {}\n", rank_, sentence));
   end_all_();
   std::_Exit(1);
 }

@@ -5,8 +5,10 @@
 // collective and, among the ranks of this machine, those that have not come to it, and ends the process with exit code
 // 1 and all others with it. It needs nothing of the main thread, which may never come back.
 //
-// Ranks that wait for one at work with files wait any time, as disks are slow: past the limit they say so once, and the
-// run ends only when a rank of this machine is gone (mpirun sees those of other machines).
+// When the process of another rank of this machine is gone (killed, or it crashed), the run ends within a second,
+// whatever the main thread is doing: no collective can complete any more, and so no checkpoint.
+//
+// Ranks that wait for one at work with files wait any time, as disks are slow: past the limit they say so once.
 //
 // Scope is for the main thread alone; it costs two uncontended locks.
 #pragma once
@@ -64,6 +66,13 @@ class Watchdog {
   // From now on a collective may take this long, unless it waits for files; 0: any time, which is how it starts.
   void set_timeout(double seconds);
 
+  // Ends all ranks with exit code 1, after one line, if the process of a rank of this machine is gone. For any thread.
+  void end_if_gone();
+  // This rank is about to end by itself, which is no reason for the others to end.
+  void leave() { board_.sign_out(); }
+  // This rank says itself why all ranks end.
+  void claim_report() { board_.claim_report(); }
+
   // Until removed, which waits for a look that is under way.
   void add(Queue* queue);
   void remove(Queue* queue);
@@ -86,8 +95,10 @@ class Watchdog {
  private:
   void run();
   std::optional<Stuck> find_stuck();
-  std::optional<Stuck> find_gone();  // of a collective that waits for files
-  void end(const Stuck& stuck);
+  std::string describe(const Stuck& stuck) const;
+  void note_wait_for_files();
+  // Prints the sentence, as the first rank of its machine that does. Requires the mutex.
+  [[noreturn]] void end(const std::string& sentence);
 
   int rank_;
   RankBoard board_;

@@ -1,6 +1,6 @@
 // A run of which the last rank fails: failing_ranks_check.py starts it under mpirun and looks at what the others do.
 //
-//   octavo_failing_ranks FAILURE COLLECTIVE TIMEOUT_S
+//   octavo_failing_ranks FAILURE COLLECTIVE PACE_S TIMEOUT_S
 #include <unistd.h>
 
 #include <cmath>
@@ -25,10 +25,10 @@ void fail(const std::string& how) {
 
 int main(int argc, char** argv) {
   using namespace octavo;
-  if (argc != 4) return 2;
+  if (argc != 5) return 2;
   const std::string collective = argv[2];
   ProcessGroup group;
-  group.watchdog().set_timeout(std::atof(argv[3]));
+  group.watchdog().set_timeout(std::atof(argv[4]));
   Stream stream = Stream::cpu();
   Mesh mesh({}, group, stream);
   std::vector<float> values(1000, 1.0F);

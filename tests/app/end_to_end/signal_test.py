@@ -178,6 +178,21 @@ class SignalMomentTest(Signalled):
         self.assertEqual(result.code, STOPPED, result.err)
         self.check_exact(config, result)
 
+    def test_a_request_when_a_rank_is_gone_saves_nothing(self):
+        """A batch system sends SIGTERM to the ranks that are left. Here mpirun looks on, and the watchdog is off."""
+        look_on = ("--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0")
+        process = self.start("train", self.ten_steps(**self.LONG), "parallel.timeout_s=0", ranks=2, launcher_options=look_on)
+        self.wait_for_steps(process, 3)
+        first, second = sorted(self.ranks_of(process))
+        os.kill(second, signal.SIGKILL)
+        self.wait_for(lambda: not os.path.exists(f"/proc/{second}"), process)
+        os.kill(first, signal.SIGTERM)
+        result = self.finish(process)
+        self.assertEqual(len(result.octavo_lines()), 1, result.err)
+        self.assertRegex(result.octavo_lines()[0], r"octavo: rank \d: rank \d is gone \(killed, or it crashed\), so the run ends")
+        self.assertNotIn("saving a checkpoint", result.out)
+        self.assertEqual(checkpoints(self.dir / "checkpoints"), [])
+
     def test_a_later_ctrl_c_ends_at_once(self):
         """A rank that waits for one that is stopped for good."""
         process = self.start("train", self.ten_steps(**self.LONG), ranks=2)

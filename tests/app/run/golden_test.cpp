@@ -251,7 +251,7 @@ TEST_P(GoldenTest, Trajectory) {
     ProcessGroup group;
     Runtime runtime(config, group);
     StartupTimer timer;
-    StopSignals signals(false);
+    StopSignals signals(group);
     Trainer trainer(config, runtime, timer);
     ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
   }
