@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import time
 import unittest
+from pathlib import Path
 
 from support import BAD_INPUT, DONE, Scratch, environment
 
@@ -82,6 +85,21 @@ class CoresTest(Scratch):
         self.assertEqual(result.returncode, DONE, result.stderr)
         self.assertIn("1 rank on cpu, ", result.stdout)
         return int(result.stdout.split("1 rank on cpu, ")[1].split()[0]), "its share" in result.stdout
+
+    def test_waiting_threads_sleep_unless_the_user_has_chosen(self):
+        for chosen, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"OMP_NUM_THREADS": "1"}, None)):
+            with self.subTest(chosen):
+                variables = {"OMP_NUM_THREADS": "2"} | chosen
+                process = self.start("bench", self.config("nowhere"), "--steps", "100000", variables=variables)
+
+                def policy():
+                    found = re.search(rb"OMP_WAIT_POLICY=(\w+)", Path(f"/proc/{process.pid}/environ").read_bytes())
+                    return found and found[1].decode()
+
+                if expected is None:
+                    time.sleep(0.3)
+                self.wait_for(lambda: policy() == expected, process)
+                self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text(), "octavo\n")
 
     def test_a_rank_uses_its_share(self):
         cores = len(os.sched_getaffinity(0))
