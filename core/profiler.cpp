@@ -1,5 +1,7 @@
 #include "core/profiler.h"
 
+#include <omp.h>
+
 #include <chrono>
 #include <memory>
 
@@ -21,6 +23,8 @@ void pop_range() {
 
 // What begin_repeated() answers.
 enum : size_t { kQueued, kCaptured };
+
+double least_shared_work = 0;  // set_least_shared_work()
 
 }  // namespace
 
@@ -111,12 +115,18 @@ void Profiler::rethrow_failure() const {
   if (failure_) std::rethrow_exception(failure_);
 }
 
+void set_least_shared_work(double work) { least_shared_work = work; }
+
 OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_(stream), profiler_(stream.profiler()) {
   if (stream.is_planned()) {
     stream.record(op);
     return;
   }
   push_range(op.name);
+  if (!stream.is_cuda() && op.bytes + op.flops / 2 < least_shared_work && omp_get_max_threads() > 1) {
+    threads_ = omp_get_max_threads();
+    omp_set_num_threads(1);
+  }
   if (profiler_ != nullptr && !profiler_->records(op)) profiler_ = nullptr;
   if (profiler_ != nullptr) index_ = profiler_->begin(stream, Profiler::Kind::kOp, op, what);
 }
@@ -124,6 +134,7 @@ OpTimer::OpTimer(const Stream& stream, const Op& op, const char* what) : stream_
 OpTimer::~OpTimer() {
   if (stream_.is_planned()) return;
   if (profiler_ != nullptr) profiler_->end(stream_, index_);
+  if (threads_ > 0) omp_set_num_threads(threads_);
   pop_range();
 }
 

@@ -96,8 +96,13 @@ class Profiler {
 // The clock of a timeline's host times, in milliseconds; also that of a CPU's streams.
 double host_clock_ms();
 
-// Times the enclosing scope on `stream` as `op`. On a planned stream it records the op instead, and throws where that
-// has no record.
+// From now on CPU ops whose work is less than this run on the calling thread alone, as waking the other threads and
+// waiting for them would take longer. Work is bytes moved plus half the FLOPs. 0, with which a process starts, shares
+// every op among OpenMP's threads. For the whole process, like omp_set_num_threads().
+void set_least_shared_work(double work);
+
+// Times the enclosing scope on `stream` as `op`, and chooses the number of its threads on the CPU. On a planned stream
+// it records the op instead, and throws where that has no record.
 class OpTimer {
  public:
   // `what`: see Profiler::Span.
@@ -115,6 +120,7 @@ class OpTimer {
   const Stream& stream_;
   Profiler* profiler_;
   size_t index_ = 0;
+  int threads_ = 0;  // number of OpenMP's threads to restore at the end of the scope; 0 where it was not changed
 };
 
 // Names what is queued on `stream` in the enclosing scope, in timelines; or with kHostRange what the host does in it,

@@ -18,6 +18,7 @@
 #include "core/files/input_file.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/profiler.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 #include "parallel/ranks/start_checks.h"
@@ -25,6 +26,9 @@
 namespace octavo {
 
 namespace {
+
+// About 50 microseconds of one thread's work.
+constexpr double kLeastSharedWork = 1 << 19;
 
 Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
@@ -121,6 +125,7 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   ranks_per_machine_ = group.all_reduce_max(group.local_size());
   const int threads = choose_threads(group);
   omp_set_num_threads(threads);
+  set_least_shared_work(kLeastSharedWork);
   stream_.set_deterministic(config.training.deterministic);
   if (timer != nullptr) timer->mark("device");
   if (choose_copies && parallel_.leaves_copies()) {

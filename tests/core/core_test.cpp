@@ -1,4 +1,6 @@
 // kernels/core: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
+#include <omp.h>
+
 #include <bit>
 #include <chrono>
 #include <limits>
@@ -267,6 +269,30 @@ TEST(StagingMemory, IsMadeInTheBackground) {
 }
 
 // ---- Profiler
+
+TEST(OpTimer, RunsSmallOpsOnOneThread) {
+  const Stream stream = Stream::cpu();
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(3);
+  const auto threads_of = [&](double flops, double bytes) {
+    const OpTimer timer(stream, "op", flops, bytes);
+    return omp_get_max_threads();
+  };
+  EXPECT_EQ(threads_of(0, 0), 3) << "every op is shared by default";
+  set_least_shared_work(1000);
+  EXPECT_EQ(threads_of(0, 999), 1);
+  EXPECT_EQ(threads_of(0, 1000), 3);
+  EXPECT_EQ(threads_of(1000, 499), 1);
+  EXPECT_EQ(threads_of(1000, 500), 3);
+  {
+    const OpTimer small(stream, "small", 0, 1);
+    EXPECT_EQ(threads_of(0, 1e9), 1) << "within a small op";
+    EXPECT_EQ(threads_of(0, 1), 1);
+  }
+  EXPECT_EQ(omp_get_max_threads(), 3);
+  set_least_shared_work(0);
+  omp_set_num_threads(before);
+}
 
 TEST(Profiler, SumsByName) {
   Stream stream = Stream::cpu();
