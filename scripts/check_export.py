@@ -16,8 +16,12 @@ import json
 import sys
 from pathlib import Path
 
-import torch
-import transformers
+from python_packages import need_packages
+
+need_packages("torch", "transformers", "safetensors")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 
 def read_tokens(path):

@@ -21,12 +21,18 @@ die() {
   exit 1
 }
 
-# Prints the first python3 that can import the given modules; fails when there is none. A python3 that comes first on
-# PATH (pyenv, conda) does not see the packages that apt installs for /usr/bin/python3.
+# Like die, for what the caller gave: exit code 2.
+refuse() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 2
+}
+
+# Prints the first Python that can import the given modules: OCTAVO_PYTHON, that of .deps/venv, or python3. Fails when there is none. A python3
+# that comes first on PATH (pyenv, conda) does not see the packages that apt installs for /usr/bin/python3.
 python_with() {
   local python
-  for python in python3 /usr/bin/python3 "$OCTAVO_ROOT/.deps/venv/bin/python3"; do
-    if command -v "$python" >/dev/null 2>&1 && "$python" -c "import $1" >/dev/null 2>&1; then
+  for python in "${OCTAVO_PYTHON:-}" "$OCTAVO_ROOT/.deps/venv/bin/python3" python3 /usr/bin/python3; do
+    if [[ -n "$python" ]] && command -v "$python" >/dev/null 2>&1 && "$python" -c "import $1" >/dev/null 2>&1; then
       printf '%s\n' "$python"
       return 0
     fi

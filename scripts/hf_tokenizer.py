@@ -14,6 +14,8 @@ generate` starts it for models whose tokenizer is a Hugging Face one; training n
 import json
 import sys
 
+from python_packages import find_packages
+
 
 def reply(answer):
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -37,11 +39,12 @@ def answer(tokenizer, line):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    try:
-        import tokenizers
-    except ImportError:
-        reply({"error": "the Python package `tokenizers` is missing: python3 -m pip install tokenizers"})
+    problem = find_packages("tokenizers")
+    if problem:
+        reply({"error": problem})
         return 2
+    import tokenizers
+
     try:
         tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
     except Exception as error:  # the package raises a bare Exception

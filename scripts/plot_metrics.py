@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+from python_packages import need_packages
+
 PICTURE_MARK = "octavo: curves of metrics.jsonl"  # the title of every picture, by which a later call knows that it may replace it
 DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/run/metrics_course.h
 
@@ -114,6 +116,7 @@ def main():
     if arguments.output is None:
         parser.error("--output is missing")
     check_output(parser, arguments.output, PICTURE_MARK)
+    need_packages("matplotlib")
     draw(runs, arguments.output, arguments.bigram_entropy)
     print(f"drew {arguments.output}")
 

@@ -19,7 +19,7 @@ again, goes on with the parts that it finds; meanwhile the disk holds the tokens
 bytes are the same whatever the number of workers, with or without an interruption. Memory does not grow with the inputs
 (scripts/tokenizing/merge.py says how they are shuffled).
 
---train-bpe N first makes a byte-level BPE tokenizer of N entries on the inputs, PREFIX.tokenizer.json, and uses that.
+--train-bpe N first makes a byte-level BPE tokenizer of N entries on the inputs, PREFIX.tokenizer.json, and uses that. PREFIX.tokenizer_config.json names its special tokens for transformers.
 
 Exit code 2: what was given is wrong; 1: something failed on the way. Needs the Python package `tokenizers`, for .parquet
 `pyarrow`, for .zst `zstandard`.
@@ -29,6 +29,7 @@ import argparse
 import os
 import sys
 
+from python_packages import TOKENIZING, find_packages
 from tokenizing.errors import InputError, RunError
 from tokenizing.run import tokenize
 
@@ -62,6 +63,7 @@ def parse_arguments():
 
 def main():
     parser, arguments = parse_arguments()
+    find_packages(*TOKENIZING)  # what the inputs need and is missing is named where it is needed
     if sys.byteorder != "little":
         parser.exit(1, "tokenize_hf.py: token files are little-endian, and so must be the machine\n")
     try:

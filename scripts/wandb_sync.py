@@ -5,6 +5,9 @@
     wandb_sync.py runs/quickstart --project octavo --follow     and what comes, until the run is done or Ctrl-C
     wandb_sync.py runs/quickstart --offline                     into RUN/wandb, for `wandb sync` on another machine
 
+W&B's environment variables count where no option is given: WANDB_PROJECT, WANDB_ENTITY, WANDB_NAME, WANDB_MODE, WANDB_DIR, WANDB_RUN_ID, and
+those that the package reads itself, such as WANDB_API_KEY and WANDB_BASE_URL.
+
 RUN is a logging.dir. How far it came is kept in RUN/wandb_sync.json, so the next call sends what is new since, to the same W&B
 run. Metrics have the names that they have in TensorBoard, and `step` as their axis; a step that a run did again after a restart is
 sent again. The config becomes the W&B run's config.
@@ -17,6 +20,8 @@ import secrets
 import sys
 import time
 from pathlib import Path
+
+from python_packages import need_packages
 
 STATE = "wandb_sync.json"
 # Group of each metric, as in TensorBoard (app/log/metric_tags.cpp); what is not listed is a group of its own.
@@ -107,27 +112,31 @@ def send(wandb_run, run, state):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--project", default="octavo", help="default: octavo")
-    parser.add_argument("--entity", help="default: the account's own")
-    parser.add_argument("--name", help="of the W&B run; default: the folder's name")
-    parser.add_argument("--offline", action="store_true", help="write RUN/wandb and send nothing")
+    parser.add_argument("--project", help="project of the W&B run; default: WANDB_PROJECT, or octavo")
+    parser.add_argument("--entity", help="account or team; default: WANDB_ENTITY, or the account's own")
+    parser.add_argument("--name", help="name of the W&B run; default: WANDB_NAME, or the folder's name")
+    parser.add_argument("--offline", dest="mode", action="store_const", const="offline", help="write RUN/wandb and send nothing; default: WANDB_MODE, or online")
     parser.add_argument("--follow", action="store_true", help="go on as the run does")
     parser.add_argument("--seconds", type=float, default=10, help="between looks at the run with --follow; default: 10")
     options = parser.parse_args(arguments)
     run = options.run
+    environment = os.environ
+    options.project = options.project or environment.get("WANDB_PROJECT") or "octavo"
+    options.entity = options.entity or environment.get("WANDB_ENTITY")
+    options.name = options.name or environment.get("WANDB_NAME") or run.resolve().name
+    options.mode = options.mode or environment.get("WANDB_MODE") or "online"
+    options.dir = environment.get("WANDB_DIR") or str(run)
     if not (run / "metrics.jsonl").exists():
         sys.exit(f"{run} is no folder of a run: it has no metrics.jsonl")
-    try:
-        import wandb
-    except ImportError:
-        sys.exit("wandb is not installed; pip install wandb")
+    need_packages("wandb")
+    import wandb
 
     state = read_state(run)
-    state["id"] = state["id"] or secrets.token_hex(4)
+    state["id"] = state["id"] or environment.get("WANDB_RUN_ID") or secrets.token_hex(4)
     config = read_config(run)
     wandb_run = wandb.init(
-        project=options.project, entity=options.entity, name=options.name or run.resolve().name, id=state["id"], resume="allow", config=config,
-        mode="offline" if options.offline else "online", dir=str(run), settings=wandb.Settings(console="off"),
+        project=options.project, entity=options.entity, name=options.name, id=state["id"], resume="allow", config=config,
+        mode=options.mode, dir=options.dir, settings=wandb.Settings(console="off"),
     )
     wandb_run.define_metric("step")
     wandb_run.define_metric("*", step_metric="step")
@@ -142,7 +151,7 @@ def main(arguments=None):
     except KeyboardInterrupt:
         pass
     wandb_run.finish()
-    print(f"{run}: up to byte {state['offset']} of metrics.jsonl, W&B run {state['id']}{' (offline)' if options.offline else ''}")
+    print(f"{run}: up to byte {state['offset']} of metrics.jsonl, W&B run {state['id']}{'' if options.mode == 'online' else f' ({options.mode})'}")
 
 
 if __name__ == "__main__":

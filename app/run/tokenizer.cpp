@@ -1,7 +1,10 @@
 #include "app/run/tokenizer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -36,10 +39,18 @@ std::string program_file(const std::string& name) {
   return fs::exists(installed, error) ? installed.string() : std::string(kSourceDir) + "/" + name;
 }
 
+// The Python that serves tokenizers: OCTAVO_PYTHON, that of .deps/venv of the checkout or installation, or python3.
+std::string python_program() {
+  const char* chosen = std::getenv("OCTAVO_PYTHON");
+  if (chosen != nullptr && *chosen != '\0') return chosen;
+  const std::string venv = program_file(".deps/venv/bin/python3");
+  return ::access(venv.c_str(), X_OK) == 0 ? venv : "python3";
+}
+
 class HuggingFaceTokenizer final : public TextTokenizer {
  public:
   explicit HuggingFaceTokenizer(std::string path)
-      : path_(std::move(path)), child_({"python3", program_file("scripts/hf_tokenizer.py"), path_}) {
+      : path_(std::move(path)), child_({python_program(), program_file("scripts/hf_tokenizer.py"), path_}) {
     check_tokenizer_ready(child_.read_line(kMaxAnswerBytes).value_or(""), path_);
   }
 

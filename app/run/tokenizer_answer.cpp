@@ -9,7 +9,9 @@
 namespace octavo {
 namespace {
 
-constexpr const char* kNeeded = "python3 with the tokenizers package is needed";
+constexpr const char* kNeeded =
+    "python3 with the package tokenizers is needed: run scripts/setup.sh --tokenizing, or set OCTAVO_PYTHON to a "
+    "Python that has it";
 
 nlohmann::json last_line(std::string_view output) {
   while (output.ends_with('\n')) output.remove_suffix(1);

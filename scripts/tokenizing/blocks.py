@@ -3,6 +3,7 @@
 import gzip
 import zlib
 
+from python_packages import sentence
 from tokenizing.errors import InputError
 
 BLOCK_BYTES = 1 << 20
@@ -27,7 +28,7 @@ def zstd_blocks(file, path, block_bytes):
     try:
         import zstandard
     except ImportError as error:
-        raise InputError(f"{path}: needs the Python package `zstandard`: python3 -m pip install zstandard") from error
+        raise InputError(f"{path}: {sentence(['zstandard'])}") from error
     frame = None
     try:
         while data := file.read(min(block_bytes, 1 << 16)):

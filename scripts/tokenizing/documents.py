@@ -5,6 +5,7 @@ import codecs
 import json
 import sys
 
+from python_packages import sentence
 from tokenizing.blocks import BLOCK_BYTES, read_blocks
 from tokenizing.errors import InputError
 from tokenizing.inputs import kind_of
@@ -141,7 +142,7 @@ def open_parquet(source, field):
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError(f"{source.path}: needs the Python package `pyarrow`: python3 -m pip install pyarrow") from error
+        raise InputError(f"{source.path}: {sentence(['pyarrow'])}") from error
     try:
         file = pyarrow.parquet.ParquetFile(source.path, buffer_size=BLOCK_BYTES, pre_buffer=False)
         columns = {column.name: column.type for column in file.schema_arrow}

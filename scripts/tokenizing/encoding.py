@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 
+from python_packages import sentence
 from tokenizing.documents import one_line, read_piece
 from tokenizing.errors import InputError
 from tokenizing.inputs import Sources
@@ -21,7 +22,7 @@ def import_tokenizers():
     try:
         import tokenizers
     except ImportError as error:
-        raise InputError("the Python package `tokenizers` is missing: python3 -m pip install tokenizers") from error
+        raise InputError(sentence(["tokenizers"])) from error
     return tokenizers
 
 

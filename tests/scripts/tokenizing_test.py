@@ -189,7 +189,7 @@ class BadInputsTest(PlannedTest):
     def test_missing_packages_are_named(self):
         for name, package in [("a.parquet", "pyarrow"), ("a.jsonl.zst", "zstandard")]:
             with mock.patch.dict(sys.modules, {package: None}):
-                self.refuse(f"{name}: needs the Python package `{package}`: python3 -m pip install {package}", self.write(name, b"x"))
+                self.refuse(f"{name}: .* lacks the Python package {package}: ", self.write(name, b"x"))
 
     def test_documents_too_long_to_encode(self):
         with mock.patch.object(documents, "MAX_DOCUMENT_BYTES", 1000), mock.patch.object(plan, "MAX_DOCUMENT_BYTES", 1000):

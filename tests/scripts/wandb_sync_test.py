@@ -91,6 +91,17 @@ class WandbSyncTest(ScratchTest):
         self.assertEqual((given["id"], given["mode"]), (first, "online"))
         self.assertEqual(self.sync(run)[0], [])
 
+    def test_the_environment_of_wandb_counts_where_no_option_is_given(self):
+        run = self.run_folder('{"step":1,"loss":3}\n')
+        environment = {"WANDB_PROJECT": "p", "WANDB_ENTITY": "e", "WANDB_NAME": "n", "WANDB_MODE": "offline", "WANDB_DIR": "d", "WANDB_RUN_ID": "i"}
+        with mock.patch.dict(os.environ, environment):
+            given = self.sync(run)[1]
+            self.assertEqual([given[key] for key in ("project", "entity", "name", "mode", "dir", "id")], ["p", "e", "n", "offline", "d", "i"])
+            given = self.sync(run, "--project", "q", "--name", "m")[1]
+            self.assertEqual([given[key] for key in ("project", "name", "id")], ["q", "m", "i"])
+        given = self.sync(run)[1]
+        self.assertEqual([given[key] for key in ("project", "entity", "name", "mode")], ["octavo", None, run.name, "online"])
+
     def test_following_ends_with_the_last_step_wherever_its_line_is(self):
         run = self.run_folder('{"step":1,"loss":3}\n{"step":3,"loss":2}\n{"step":2,"loss":2.5}\n')  # went on from step 1
         with mock.patch("time.sleep", side_effect=AssertionError("waits for more")):

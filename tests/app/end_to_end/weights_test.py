@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import struct
+import sys
 import textwrap
 from itertools import accumulate
 from unittest import mock
@@ -358,13 +359,14 @@ class GenerateTest(Corpus):
         self.assertEqual((self.dir / "exported/tokenizer.json").read_text(), '{"bytes": 1}')
         self.assertEqual((self.dir / "exported/tokenizer_config.json").read_text(), "{}")
         line = ("generate", "moved", "--max-tokens", "3", "--prompt")
-        with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere"}):
+        with mock.patch.dict(os.environ, {"PYTHONPATH": str(self.dir), "TMPDIR": "/nowhere", "OCTAVO_PYTHON": sys.executable,
+                                          "PATH": os.path.dirname(os.environ["OCTAVO"])}):
             for prompt in ("octavo", "ümläut 'quoted' " * 12):
                 self.assertTrue(self.run_octavo(*line, prompt).out.startswith(prompt))
             self.assertEqual((self.dir / "starts").read_text().count("started"), 2)  # once a run
             self.refused(*line, "octavo \udcff", mentions=["UTF-8", "tokenizer.json"])
-        with mock.patch.dict(os.environ, {"PATH": os.path.dirname(os.environ["OCTAVO"])}):
-            self.refused(*line, "octavo", mentions=["tokenizer.json", "python3"])
+        with mock.patch.dict(os.environ, {"OCTAVO_PYTHON": "/nowhere/python3"}):
+            self.refused(*line, "octavo", mentions=["tokenizer.json", "OCTAVO_PYTHON"])
         (self.dir / "moved/step_00000009/tokenizer.json").write_text("{}")
         self.refused(*line, "octavo", mentions=["tokenizer.json: is damaged"])
         self.refused("export", "moved", "exported", mentions=["tokenizer.json: is damaged"])
