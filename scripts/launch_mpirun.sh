@@ -28,25 +28,28 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 LAUNCHER=launch_mpirun.sh
 # shellcheck source=scripts/launching.sh
 source "$OCTAVO_ROOT/scripts/launching.sh"
-(($#)) || die "no config given; see the head of this file"
+(($#)) || refuse "no config is given, expected launch_mpirun.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]"
 
 octavo="$(find_octavo)"
-[[ -x "$octavo" ]] || die "$octavo is not there: build first (cmake --preset default && cmake --build --preset default)"
+[[ -x "$octavo" ]] || refuse "$octavo is not there: build it first (cmake --preset default && cmake --build --preset default), or set OCTAVO"
+command -v mpirun >/dev/null || refuse "mpirun is not on PATH: install Open MPI (apt-get install openmpi-bin)"
 per_node="${NPROC:-$(count_gpus)}"
-((per_node > 0)) || die "no GPU found; NPROC=2 starts two ranks on the CPU"
+[[ "$per_node" =~ ^[0-9]{1,4}$ ]] || refuse "NPROC is $per_node, expected a number of processes per node"
+per_node=$((10#$per_node))
+((per_node > 0)) || refuse "no GPU is found; NPROC=2 starts two ranks on the CPU"
 
 # Writes the nodes of HOSTFILE that are not excluded (scripts/launching.sh) into $hostfile, and sets `nodes` to their number.
 choose_nodes() {
   local -a all=() out=()
   nodes=1
   [[ -n "${HOSTFILE:-}" ]] || return 0
-  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || die "HOSTFILE is $HOSTFILE, which cannot be read, expected a file with a node a line"
+  [[ -f "$HOSTFILE" && -r "$HOSTFILE" ]] || refuse "HOSTFILE is $HOSTFILE, which cannot be read, expected a file with a node a line"
   mapfile -t all < <(grep -vE '^[[:space:]]*(#|$)' "$HOSTFILE" | mark_excluded "$octavo" "$@")
-  ((${#all[@]})) || die "HOSTFILE is $HOSTFILE, which names no node, expected one a line"
+  ((${#all[@]})) || refuse "HOSTFILE is $HOSTFILE, which names no node, expected one a line"
   mapfile -t out < <(marked_nodes "${all[@]}")
   say_left_out "${out[@]}"
   nodes=$((${#all[@]} - ${#out[@]}))
-  ((nodes)) || die "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
+  ((nodes)) || refuse "every node of $HOSTFILE is in excluded_hosts of checkpoint.dir"
   printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
 }
 

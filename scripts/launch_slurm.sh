@@ -21,6 +21,10 @@
 #SBATCH --exclusive
 #SBATCH --requeue
 set -euo pipefail
+if [[ -z "${SLURM_JOB_ID:-}" ]]; then
+  echo "launch_slurm.sh: this is not a Slurm job: submit it with sbatch --nodes=N --gpus-per-node=8 --ntasks-per-node=8 $0 CONFIG.yaml" >&2
+  exit 2
+fi
 # Slurm runs a copy of this script, so paths start where sbatch was called; where that is no checkout, the program and its scripts are those of the
 # installation that is on PATH.
 checkout="${SLURM_SUBMIT_DIR:-.}"
@@ -33,10 +37,14 @@ LAUNCHER=launch_slurm.sh
 # shellcheck source=scripts/launching.sh
 source "$checkout/scripts/launching.sh"
 (($#)) || {
-  echo "launch_slurm.sh: no config given; see the head of this file" >&2
+  echo "launch_slurm.sh: no config is given, expected launch_slurm.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]" >&2
   exit 2
 }
 octavo="${OCTAVO:-$program}"
+[[ -x "$octavo" ]] || {
+  echo "launch_slurm.sh: $octavo is not there: submit from the checkout that it was built in, put octavo on PATH, or set OCTAVO" >&2
+  exit 2
+}
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
 # --kill-on-bad-exit: when one rank dies, the others cannot go on without it. Nodes that training.on_corruption: exclude has named

@@ -204,7 +204,7 @@ class NodeCheckTest(Restarted):
     def test_a_hostfile_without_nodes(self):
         (self.dir / "empty").write_text("# of a rack\n\n")
         for name, what in (("not_there", "cannot be read"), ("empty", "names no node")):
-            result, log = self.launch_with(self.UNFIT, variables={"HOSTFILE": name}, code=FAILED)
+            result, log = self.launch_with(self.UNFIT, variables={"HOSTFILE": name}, code=BAD_INPUT)
             self.assertRegex(result.err, rf"\Alaunch_mpirun.sh: HOSTFILE is {name}, which {what}, expected .*\n\Z")
             self.assertEqual(log, [])
 
