@@ -10,6 +10,10 @@ if(OCTAVO_CUDA)
   if(OCTAVO_NVCC)
     set(CMAKE_CUDA_COMPILER ${OCTAVO_NVCC})
     # The -gencode flag below says what to build for: sm_90a has instructions that plain sm_90 has not.
+    if(CMAKE_CUDA_ARCHITECTURES)
+      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}, which Octavo does not read: set OCTAVO_CUDA_GENCODE, "
+                          "now ${OCTAVO_CUDA_GENCODE}, instead")
+    endif()
     set(CMAKE_CUDA_ARCHITECTURES OFF)
     include(CheckLanguage)
     check_language(CUDA)
@@ -27,9 +31,6 @@ if(OCTAVO_CUDA)
     find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${cuda_lib_hints})
     find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
               HINTS ${CMAKE_SOURCE_DIR}/.deps/cudnn_frontend/include ENV CUDNN_FRONTEND_PATH PATH_SUFFIXES include)
-    if(NOT CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
-      include(FetchCudnnFrontend)
-    endif()
     foreach(item
             "CUDART_LIBRARY|the CUDA runtime|the CUDA toolkit 12.8 or newer"
             "CUDART_INCLUDE_DIR|the CUDA runtime headers|the CUDA toolkit 12.8 or newer"

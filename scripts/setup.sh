@@ -2,18 +2,27 @@
 # Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Installs nothing that is there already,
 # so it takes a second the second time. Never touches the system's Python packages through pip.
 #
-#   ./scripts/setup.sh [--tokenizing]
+#   ./scripts/setup.sh [--tokenizing] [--interop]
 #
 # --tokenizing also makes .deps/venv with the Python packages that scripts/tokenize_hf.py reads text, Parquet and Zstandard with.
 #
+# --interop makes .deps/interop with the Python packages of scripts/test.sh --interop.
+#
 # With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend, and the sources of
-# FlashAttention-3 into .deps/flash_attention. Where that fails, a sentence says so, and CMake builds the CPU program without the one,
+# FlashAttention-3 into .deps/flash_attention. Every download must have the checksum that stands here. Where that fails, a sentence says so, and CMake builds the CPU program without the one,
 # attention by cuDNN alone without the other.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cudnn_frontend_version=1.18.0
+# Of the wheels for Python 3.12 on x86-64 and aarch64. The headers in them do not depend on the Python.
+cudnn_frontend_hashes=(
+  --hash=sha256:6c023539ca6de99234cf5102c3ec0d6af817f5396fc93028a22ba5b834a35b8a
+  --hash=sha256:310b417f2848a83d1437203fcaeea320a74fb7f28af20bf42bf5afc9c01f1c12
+)
+# The versions that the last run of scripts/test.sh --interop had (docs/evaluation.md).
+interop_packages=(torch==2.15.0 transformers==5.24.0 'lm_eval[hf]==0.4.13' tokenizers==0.23.3)
 frontend_dir="$OCTAVO_ROOT/.deps/cudnn_frontend"
 flash_dir="$OCTAVO_ROOT/.deps/flash_attention"
 
@@ -126,15 +135,15 @@ has_cudnn_frontend() {
   return 1
 }
 
-# Takes the headers out of the wheel that NVIDIA publishes; any wheel will do, whatever the Python it was made for.
+# Takes the headers out of the wheel that NVIDIA publishes.
 fetch_cudnn_frontend() {
   local python
   python="$(python_with pip)" || { apt_install python3-pip && python="$(python_with pip)"; } || return 1
   scratch="$(mktemp -d)"
   trap 'rm -rf "$scratch"' EXIT
-  local -a download=("$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
-    --dest "$scratch" "nvidia-cudnn-frontend==$cudnn_frontend_version")
-  "${download[@]}" || "${download[@]}" --python-version 3.12 --platform "manylinux_2_28_$(uname -m)" || return 1
+  echo "nvidia-cudnn-frontend==$cudnn_frontend_version ${cudnn_frontend_hashes[*]}" >"$scratch/requirements.txt"
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.12 \
+    --platform "manylinux_2_28_$(uname -m)" --dest "$scratch" --require-hashes -r "$scratch/requirements.txt" || return 1
   mkdir -p "$scratch/unpacked"
   "$python" -m zipfile -e "$scratch"/*.whl "$scratch/unpacked" || return 1
   [[ -e "$scratch/unpacked/include/cudnn_frontend.h" ]] || return 1
@@ -158,25 +167,40 @@ fetch_flash_attention() {
   "$python" "$OCTAVO_ROOT/scripts/fetch_flash_attention.py" "$flash_dir"
 }
 
+# make_venv NAME: makes .deps/NAME.
+make_venv() {
+  local venv="$OCTAVO_ROOT/.deps/$1"
+  python3 -m venv "$venv" || { apt_install python3-venv && python3 -m venv "$venv"; }
+}
+
+make_interop_venv() {
+  local python="$OCTAVO_ROOT/.deps/interop/bin/python3"
+  "$python" -c "import lm_eval, torch, transformers" 2>/dev/null && return 0
+  say "Installing torch, transformers and lm_eval into .deps/interop"
+  make_venv interop && "$python" -m pip install --quiet --disable-pip-version-check "${interop_packages[@]}"
+}
+
 make_tokenizing_venv() {
   python_with "tokenizers, pyarrow, zstandard" >/dev/null && return 0
-  local venv="$OCTAVO_ROOT/.deps/venv"
   say "Installing tokenizers, pyarrow and zstandard into .deps/venv"
-  python3 -m venv "$venv" || { apt_install python3-venv && python3 -m venv "$venv"; } || return 1
-  "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check tokenizers pyarrow zstandard
+  make_venv venv || return 1
+  "$OCTAVO_ROOT/.deps/venv/bin/python3" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$OCTAVO_ROOT/scripts/requirements.txt"
 }
 
 tokenizing=0
+interop=0
 for argument in "$@"; do
   case "$argument" in
     --tokenizing) tokenizing=1 ;;
-    *) die "unknown argument $argument, expected --tokenizing" ;;
+    --interop) interop=1 ;;
+    *) refuse "unknown argument $argument, expected --tokenizing or --interop" ;;
   esac
 done
 
 install_packages
 check_cmake_version
 if ((tokenizing)); then make_tokenizing_venv || die "could not install tokenizers, pyarrow and zstandard into .deps/venv"; fi
+if ((interop)); then make_interop_venv || die "could not install ${interop_packages[*]} into .deps/interop"; fi
 if nvcc="$(find_nvcc)" && ! has_cudnn_frontend "$nvcc"; then
   say "Fetching the headers of cuDNN's C++ frontend $cudnn_frontend_version"
   fetch_cudnn_frontend || printf '%s\n' \
