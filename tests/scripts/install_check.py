@@ -5,6 +5,7 @@
 """
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -106,10 +107,21 @@ class InstallTest(unittest.TestCase):
         (package,) = (self.dir / "package").glob("octavo_*.deb")
         run("dpkg-deb", "-x", package, self.dir / "root", cwd=self.dir)
         self.assertRegex(self.train(self.dir / "root/usr"), r"step 2/2 |2/2")
-        depends = run("dpkg-deb", "-f", package, "Depends", cwd=self.dir).stdout
-        self.assertIn("openmpi-bin", depends)
-        if 'SHLIBDEPS "ON"' in (BUILD / "CPackConfig.cmake").read_text():
-            self.assertIn("libyaml-cpp", depends)
+        declared = run("dpkg-deb", "-f", package, "Depends", "Description", cwd=self.dir).stdout
+        self.assertIn("openmpi-bin", declared)
+        if shutil.which("dpkg-shlibdeps"):
+            for library in ("yaml-cpp", "openmpi", "fmt"):
+                self.assertIn(f"lib{library}", declared)
+        linked = run("readelf", "-d", self.prefix / "bin/octavo", cwd=self.dir).stdout
+        for library in ("libcudart", "libcublas", "libcudnn", "libnccl"):
+            self.assertEqual(library in declared.replace("cuda-cudart", "libcudart"), library in linked, library)
+
+    @unittest.skipUnless(shutil.which("qemu-x86_64") and platform.machine() == "x86_64", "qemu-x86_64 is not installed")
+    def test_an_old_processor_is_named(self):
+        line = ["qemu-x86_64", "-cpu", "Nehalem", self.prefix / "bin/octavo", "--version"]
+        result = subprocess.run(line, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertRegex(result.stderr, r"octavo: this processor lacks AVX2.*native\n\Z")
 
 
 if __name__ == "__main__":
