@@ -12,6 +12,7 @@
 #include "app/process/model_path.h"
 #include "app/run/byte_tokenizer_files.h"
 #include "app/run/tokenizer.h"
+#include "app/run/tokenizer_config.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_format.h"
@@ -238,23 +239,30 @@ void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtyp
   report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
 }
 
-// The tokenizer that the checkpoint carries, or the byte tokenizer of a model with its vocabulary. One that it merely
-// names may be anything, so it is not copied.
+// The tokenizer that the checkpoint carries, with a tokenizer_config.json where it has none, or the byte tokenizer of a
+// model with its vocabulary. One that it merely names may be anything, so it is not copied.
 void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
-  bool carried = false;
+  std::vector<CarriedFile> files;
+  bool has_config = false;
   for (const CarriedFileInfo& file : checkpoint.files()) {
     if (!is_tokenizer_file(file.name)) continue;
-    write_carried_file(hf_dir, {file.name, checkpoint.read_file(file)});
-    report.files.push_back(file.name);
-    carried = true;
+    files.push_back({file.name, checkpoint.read_file(file)});
+    has_config = has_config || file.name == kTokenizerConfigName;
+  }
+  const bool carried = !files.empty();
+  if (carried && !has_config) {
+    const HfMetadata metadata = export_metadata(checkpoint.meta());
+    const auto config = make_tokenizer_config(files.front(), metadata.bos_token_id, metadata.eos_token_id);
+    if (config) files.push_back(*config);
   }
   const Json setting = data_setting(checkpoint.meta(), "tokenizer");
   // Where the tokens are others, data.tokenizer may have been left at its default.
   if (setting == "byte" && checkpoint.model_config().vocab_size <= ByteTokenizer::kVocabSize) {
-    for (const CarriedFile& file : byte_tokenizer_files()) {
-      write_carried_file(hf_dir, file);
-      report.files.push_back(file.name);
-    }
+    files = byte_tokenizer_files();
+  }
+  for (const CarriedFile& file : files) {
+    write_carried_file(hf_dir, file);
+    report.files.push_back(file.name);
   }
   if (!carried && setting.is_string() && setting != "byte") report.tokenizer_elsewhere = setting.get<std::string>();
 }

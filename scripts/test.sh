@@ -4,6 +4,8 @@
 # exit code is 0 when nothing failed.
 #
 #   ./scripts/test.sh [--no-sanitize] [--lint] [ctest arguments, e.g. -R RmsNorm]
+#   ./scripts/test.sh --interop      only what takes the real Hugging Face packages: the guide's path from text to lm-evaluation-harness.
+#                                    Installs torch, transformers and lm_eval (3 GB) into .deps/interop.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -11,10 +13,12 @@ cd "$OCTAVO_ROOT"
 
 sanitize=1
 lint=0
+interop=0
 while (($#)); do
   case "$1" in
     --no-sanitize) sanitize=0 ;;
     --lint) lint=1 ;;
+    --interop) interop=1 ;;
     *) break ;;
   esac
   shift
@@ -48,6 +52,13 @@ build_and_test() {
   # Failures are counted at the end, so that one build's failure does not hide the other's.
   took "tests" ctest --preset "$preset" --output-junit "$OCTAVO_ROOT/$build_dir/ctest.xml" "$@" || true
 }
+
+if ((interop)); then
+  ./scripts/setup.sh --interop
+  cmake --preset default
+  cmake --build --preset default --target octavo
+  exec .deps/interop/bin/python3 tests/scripts/interop_check.py build/octavo
+fi
 
 started=$SECONDS
 took "set-up" ./scripts/setup.sh

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/run/tokenizer.h"
+#include "app/run/tokenizer_config.h"
 #include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
@@ -59,12 +60,8 @@ std::vector<CarriedFile> byte_tokenizer_files() {
   const Json tokenizer = {{"version", "1.0"},          {"truncation", nullptr},   {"padding", nullptr},
                           {"added_tokens", special},   {"normalizer", nullptr},   {"pre_tokenizer", byte_level()},
                           {"post_processor", nullptr}, {"decoder", byte_level()}, {"model", model}};
-  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                       {"bos_token", kBosName},
-                       {"eos_token", kEosName},
-                       {"pad_token", kPadName},
-                       {"clean_up_tokenization_spaces", false}};
-  return {{kTokenizerName, tokenizer.dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+  const CarriedFile file = {kTokenizerName, tokenizer.dump(2) + "\n"};
+  return {file, make_tokenizer_config(file, ByteTokenizer::kBos, ByteTokenizer::kEos).value()};
 }
 
 bool is_byte_tokenizer(const CarriedFile& tokenizer) {

@@ -11,6 +11,7 @@
 
 #include "app/process/child_process.h"
 #include "app/run/tokenizer_answer.h"
+#include "app/run/tokenizer_config.h"
 #include "build_config.h"
 #include "core/error.h"
 #include "core/files/mapped_file.h"
@@ -22,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<const char*, 4> kTokenizerFiles{kTokenizerName, "tokenizer_config.json", "special_tokens_map.json",
+constexpr std::array<const char*, 4> kTokenizerFiles{kTokenizerName, kTokenizerConfigName, "special_tokens_map.json",
                                                      "chat_template.jinja"};
 
 class ByteTextTokenizer final : public TextTokenizer {
@@ -85,8 +86,11 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
   std::vector<CarriedFile> files;
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return files;
+  // train.tokenizer.json has its own train.tokenizer_config.json.
+  std::string prefix = path.filename().string();
+  prefix.resize(prefix.ends_with(kTokenizerName) ? prefix.size() - std::string_view(kTokenizerName).size() : 0);
   for (const char* name : kTokenizerFiles) {
-    const fs::path source = files.empty() ? path : path.parent_path() / name;
+    const fs::path source = files.empty() ? path : path.parent_path() / (prefix + name);
     if (!fs::is_regular_file(source, error)) continue;
     const MappedFile file(source.string());
     files.push_back({name, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size_bytes())}});

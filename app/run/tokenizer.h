@@ -22,8 +22,9 @@ class TextTokenizer {
 
 inline constexpr const char* kTokenizerName = "tokenizer.json";
 
-// The files of a Hugging Face tokenizer, as checkpoints carry them: `path`, under kTokenizerName, and what stands
-// beside it of tokenizer_config.json, special_tokens_map.json and chat_template.jinja. None when `path` is not a file.
+// Returns the files of a Hugging Face tokenizer, as checkpoints carry them: `path` as kTokenizerName, and
+// tokenizer_config.json, special_tokens_map.json and chat_template.jinja from its folder, if they exist. The files of
+// PREFIX.tokenizer.json begin with "PREFIX.". Returns none when `path` is not a file.
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
 bool is_tokenizer_file(std::string_view name);
 

@@ -18,7 +18,7 @@ from tokenizing.part_files import TOKENIZER, PartsFolder, write_whole
 from tokenizing.plan import Piece, Planner, choose_part_bytes
 from tokenizing.progress import Progress
 from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, read_sidecar
-from tokenizing.training import MIN_ENTRIES, train_bpe
+from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
 PARTS_PER_WORKER = 2  # under way or waiting, so that none idles; more would hold more of a compressed file in memory
 
@@ -31,12 +31,13 @@ class Run:
             self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
         self.folder = PartsFolder(arguments.output + ".parts")
         self.trained_tokenizer = arguments.output + ".tokenizer.json"
+        self.tokenizer_config = arguments.output + ".tokenizer_config.json"
 
     def find_inputs(self):
         ends = [suffix + end for suffix in SUFFIXES for end in ("", ".tmp")]
         written = {os.path.abspath(prefix + end) for prefix in self.prefixes for end in ends}
         if self.arguments.train_bpe:
-            written.add(os.path.abspath(self.trained_tokenizer))
+            written |= {os.path.abspath(self.trained_tokenizer), os.path.abspath(self.tokenizer_config)}
         parts = os.path.abspath(self.folder.path) + os.sep
         self.files = Sources()
         self.sources = find_sources(
@@ -162,6 +163,7 @@ class Run:
             if self.arguments.train_bpe:
                 with open(self.folder.file(TOKENIZER), encoding="utf-8") as file:
                     write_whole(self.trained_tokenizer, file.read())
+                write_whole(self.tokenizer_config, json.dumps(TOKENIZER_CONFIG, indent=2) + "\n")
             for writer in writers:
                 writer.publish()
         except BaseException as error:

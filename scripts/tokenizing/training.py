@@ -9,7 +9,9 @@ from tokenizing.inputs import Sources
 from tokenizing.part_files import write_whole
 from tokenizing.plan import EXPANSION
 
-SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>"]  # ids 0 and 1, as bos and eos
+BOS, EOS, PAD = SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # ids 0, 1 and 2
+# Names the special tokens for transformers.
+TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "clean_up_tokenization_spaces": False}
 MIN_ENTRIES = 256 + len(SPECIAL_TOKENS)
 TRAINING_BYTES = 1 << 30  # of text: more finds hardly other merges, and every different word takes memory
 # How Llama 3 divides text into words, within which pairs are merged.

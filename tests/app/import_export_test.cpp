@@ -447,6 +447,24 @@ TEST(Export, BringsTheTokenizer) {
   EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
 }
 
+TEST(Export, NamesTheSpecialTokensWhereTheTokenizerDoesNot) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  nlohmann::json config = nlohmann::json::parse(read_whole_file(hf.path() + "/config.json"));
+  config["bos_token_id"] = 0;
+  config["eos_token_id"] = 1;
+  write_file(hf.path() + "/config.json", config.dump());
+  write_file(hf.path() + "/tokenizer.json", R"({"added_tokens": [{"id": 0, "content": "<s>", "special": true},
+      {"id": 1, "content": "</s>", "special": true}], "model": {}})");
+  import_hf(hf.path(), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported");
+  config = nlohmann::json::parse(read_whole_file(dir / "exported/tokenizer_config.json"));
+  EXPECT_EQ(config["bos_token"], "<s>");
+  EXPECT_EQ(config["eos_token"], "</s>");
+  EXPECT_EQ(config["pad_token"], "</s>");
+}
+
 TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
   const TempDir dir;
   HfDirectory hf(dir, "gqa");

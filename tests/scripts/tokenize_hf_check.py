@@ -190,9 +190,11 @@ def check_train_bpe(scratch):
     assert tokenizer.get_vocab_size() == 400
     sidecar = json.loads((scratch / "trained_1.json").read_text())
     assert (sidecar["vocab_size"], sidecar["bos"], sidecar["eos"]) == (400, 0, 1), sidecar
+    config = json.loads((scratch / "trained_1.tokenizer_config.json").read_text())
+    assert [tokenizer.token_to_id(config[name]) for name in ("bos_token", "eos_token", "pad_token")] == [0, 1, 2], config
     assert [tokenizer.decode(ids) for ids in read_dataset(scratch / "trained_1")] == random_texts(600, seed=2)
     refuse("entries only", "--train-bpe", "90000", "--input", scratch / "killed.jsonl", "--output", scratch / "bad")
-    refuse("at least 258", "--train-bpe", "100", "--input", scratch / "killed.jsonl", "--output", scratch / "bad")
+    refuse("at least 259", "--train-bpe", "100", "--input", scratch / "killed.jsonl", "--output", scratch / "bad")
     assert not list(scratch.glob("bad*"))
 
 
