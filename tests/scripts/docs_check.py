@@ -11,6 +11,11 @@ A fenced block says in its first line what its commands need:
     ```sh cluster       a cluster, a container engine or the network
     ```sh build         a checkout to be built, as CI does anyway
 
+What commands print is quoted in blocks after theirs. Each line must be in the output, in the same order; lines may be left out.
+
+    ```text output      figures differ from the output by no more than a tenth
+    ```text shape       figures may differ, as measured times do
+
 The folder has this program, scripts, configs and docs. Inputs that pages take for granted are small: my_project/ and texts/. The quick start's
 config is cut to a few steps.
 """
@@ -26,8 +31,15 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import python_packages  # noqa: E402
+
 OCTAVO = Path(sys.argv.pop(1)).resolve()
 NEEDS = {"run", "gpu", "data", "cluster", "build"}
+QUOTES = (["text", "output"], ["text", "shape"])
+FIGURE = re.compile(r"(?<![A-Za-z_.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+COMMIT = re.compile(r"commit [0-9a-f]{7,}(-dirty)?")
 TIMEOUT = 300
 
 
@@ -36,7 +48,7 @@ def pages():
 
 
 def blocks(page):
-    """(line, words behind the language, text) of each fenced block of shell commands."""
+    """Returns (line, words after the language, text) of each fenced block of shell commands, and of output with the word "text" before its own."""
     found, begin, words, lines = [], None, [], []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("```") and begin is None:
@@ -44,6 +56,8 @@ def blocks(page):
         elif line.startswith("```"):
             if words[:1] == ["sh"]:
                 found.append((begin, words[1:], "\n".join(lines) + "\n"))
+            elif words[:1] == ["text"]:
+                found.append((begin, words, "\n".join(lines) + "\n"))
             begin = None
         else:
             lines.append(line)
@@ -52,7 +66,8 @@ def blocks(page):
 
 
 def has_packages(names):
-    return subprocess.run(["python3", "-c", f"import {', '.join(names or ['sys'])}"], capture_output=True).returncode == 0
+    """Whether the scripts find a Python that has the packages."""
+    return not python_packages.missing_packages(names) or python_packages.other_python(names) is not None
 
 
 def make_folder(folder):
@@ -74,8 +89,28 @@ def make_folder(folder):
             shutil.copy(path, folder / name / (path.name + (".txt" if name == "texts" else "")))
 
 
+def split_figures(line):
+    """Returns the line's words with # in place of figures, and the figures."""
+    line = " ".join(COMMIT.sub("commit #", line).split())
+    return FIGURE.sub("#", line), [float(figure.replace(",", "")) for figure in FIGURE.findall(line)]
+
+
+def is_close(quoted, printed):
+    return abs(quoted - printed) <= 0.1 * max(abs(quoted), abs(printed))
+
+
+def misquoted(quote, output, compare_figures):
+    """Returns the first quoted line that the output does not have after those before it; None where it has all."""
+    printed = iter([split_figures(line) for line in output.splitlines()])
+    for line in quote.splitlines():
+        words, figures = split_figures(line)
+        if not any(words == found and (not compare_figures or all(map(is_close, figures, others))) for found, others in printed):
+            return line
+    return None
+
+
 def run(text, folder):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "OCTAVO", "NPROC", "HOSTFILE"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "OCTAVO", "NPROC", "HOSTFILE")) or key == "OCTAVO_PYTHON"}
     environment |= {
         "PATH": f"{folder}/build:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
@@ -90,9 +125,17 @@ def run(text, folder):
 
 
 class DocsTest(unittest.TestCase):
+    def test_quoted_output_is_compared(self):
+        output = "fits on 8 GPUs\nstep 600.8 ms  wps 109,086, commit 1218a4d4f\nthe end in 3 s\n"
+        self.assertIsNone(misquoted("step 620 ms wps 104,600, commit 000000000-dirty\n the end in 3 s\n", output, True))
+        self.assertEqual(misquoted("step 600.8 ms  wps 90,000, commit 1218a4d4f\n", output, True), "step 600.8 ms  wps 90,000, commit 1218a4d4f")
+        self.assertIsNone(misquoted("step 1 ms  wps 2, commit 1218a4d4f\n", output, False))
+        self.assertEqual(misquoted("the end in 3 s\nfits on 8 GPUs\n", output, True), "fits on 8 GPUs")
+        self.assertEqual(misquoted("the end in three s\n", output, False), "the end in three s")
+
     def test_every_block_says_what_it_needs(self):
         unknown = [f"{page.name}:{line}: sh {' '.join(words)}" for page in pages() for line, words, _ in blocks(page)
-                   if not words or words[0] not in NEEDS]
+                   if not words or (words[0] not in NEEDS and words not in QUOTES)]
         self.assertEqual(unknown, [])
 
     def test_links_lead_somewhere(self):
@@ -105,19 +148,26 @@ class DocsTest(unittest.TestCase):
 
 
 def add_page(page):
-    todo = [block for block in blocks(page) if block[1][:1] == ["run"]]
+    todo = [block for block in blocks(page) if block[1][:1] == ["run"] or block[1] in QUOTES]
     if not todo:
         return
 
     def test(self):
         with tempfile.TemporaryDirectory(prefix="octavo_docs_") as scratch:
             make_folder(Path(scratch))
+            output = None
             for line, words, text in todo:
+                if words in QUOTES:
+                    self.assertIsNotNone(output, f"{page.name}:{line}: no command has run before this output")
+                    wrong = misquoted(text, output, words[1] == "output")
+                    self.assertIsNone(wrong, f"{page.name}:{line}: not in the output of the commands above it:\n{output[-5000:]}")
+                    continue
                 if not has_packages(words[1:]):
                     print(f"{page.name}:{line}: left out for want of {' '.join(words[1:])}", file=sys.stderr)
                     continue
                 began = time.monotonic()
                 result = run(text, Path(scratch))
+                output = result.stdout
                 self.assertEqual(result.returncode, 0, f"{page.name}:{line}:\n{text}\n{result.stdout[-3000:]}")
                 print(f"{page.name}:{line}: {time.monotonic() - began:.1f} s", file=sys.stderr)
 
