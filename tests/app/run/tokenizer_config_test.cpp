@@ -10,12 +10,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kTokens = R"({"added_tokens": [{"id": 0, "content": "<s>", "special": true},
+constexpr const char* kAddedTokens = R"({"added_tokens": [{"id": 0, "content": "<s>", "special": true},
                                                      {"id": 7, "content": "</s>", "special": true}PAD],
                                     "model": {"vocab": {"a": 1, "b": 2, "padding": 3}}})";
 
 std::string with_padding(const std::string& token) {
-  std::string text = kTokens;
+  std::string text = kAddedTokens;
   return text.replace(text.find("PAD"), 3, token);
 }
 
