@@ -10,7 +10,8 @@ such files (in the bytewise order of their paths). What a folder holds besides (
 left out and counted by kind; where that is more than what is taken, nothing is written, unless --allow-skipped says that it
 is meant. No bos or eos is added: the loader inserts around each document those that PREFIX.json names. A document
 is text: where <|end_of_text|> stands in it, its characters are encoded, unless --parse-special-tokens is given; the documents
-that have such names in them are counted. A line or row that is not UTF-8, or has half of a surrogate pair, is refused by its number.
+that have such names in them are counted. A line or row that is not UTF-8, or has half of a surrogate pair, is refused by its number;
+--skip-bad N skips at most N of these.
 
 Writes PREFIX.bin, PREFIX.idx and PREFIX.json (the Megatron indexed dataset: unsigned 16-bit tokens for vocabularies under
 65536, else 32-bit). The inputs are divided into parts, which a process a core tokenizes into files in PREFIX.parts; at the
@@ -48,12 +49,14 @@ def parse_arguments():
     parser.add_argument("--hold-out-every", type=int, default=0, metavar="N", help="every N-th document to the held-out file")
     parser.add_argument("--hold-out-output", metavar="PREFIX", help="the held-out file; OUTPUT_held_out by default")
     parser.add_argument("--allow-skipped", action="store_true", help="also when more files are left out than taken")
+    parser.add_argument("--skip-bad", type=int, default=0, metavar="N",
+                        help="skip at most N bad documents (lines, rows, named files), which are counted and named; 0 by default")
     parser.add_argument("--overwrite", action="store_true", help="also when PREFIX holds what other inputs or options made")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes; by default one a core")
     parser.add_argument("--part-bytes", type=int, metavar="N", help="input that a worker does at once; no matter for the output")
     arguments = parser.parse_args()
-    if arguments.workers < 1 or arguments.hold_out_every < 0:
-        parser.error("--workers must be positive and --hold-out-every not negative")
+    if arguments.workers < 1 or min(arguments.hold_out_every, arguments.skip_bad) < 0:
+        parser.error("--workers must be positive, --hold-out-every and --skip-bad not negative")
     if arguments.shuffle is not None and not 0 <= arguments.shuffle < 1 << 64:
         parser.error("--shuffle takes a seed of 0 to 2^64 - 1")
     if arguments.part_bytes is not None and arguments.part_bytes < 1:

@@ -46,8 +46,9 @@ def read_text(source, sources):
         text = decode(bytes(data))
     except NoText as error:
         if source.named:
-            raise InputError(f"{source.path}: {error}") from error
-        sources.left_out[kind] += 1
+            sources.skip(f"{source.path}: {error}")
+        else:
+            sources.left_out[kind] += 1
         return
     sources.taken += 1
     yield text
@@ -125,14 +126,15 @@ def parse_line(line, field):
     return text
 
 
-def read_lines(blocks, source, field, lines_before):
+def read_lines(blocks, source, field, sources, lines_before):
     """lines_before(): how many lines of the file come before these blocks, asked for only to name a bad one."""
     for number, line in enumerate(split_lines(blocks, source.path), 1):
         try:
             text = parse_line(line, field)
         except NoText as error:
-            raise InputError(f'{source.path}:{lines_before() + number}: expected a JSON object with a string in the field '
-                             f'"{field}", but the line {error}') from error
+            sources.skip(f'{source.path}:{lines_before() + number}: expected a JSON object with a string in the field '
+                         f'"{field}", but the line {error}')
+            continue
         if text is not None:
             yield text
 
@@ -173,16 +175,18 @@ def column_texts(column):
         return plain.cast(pyarrow.large_binary()).to_pylist()
 
 
-def checked_row(value, field, where):
+def checked_row(value, field, sources, where):
+    """Returns the text of a row, or None for a bad one that is skipped."""
     if value is None:
-        raise InputError(f'{where()} has null in the column "{field}"')
+        sources.skip(f'{where()} has null in the column "{field}"')
     try:
         return decode(value) if isinstance(value, bytes) else value
     except NoText as error:
-        raise InputError(f'{where()}, column "{field}", {error}') from error
+        sources.skip(f'{where()}, column "{field}", {error}')
+        return None
 
 
-def read_row_group(file, source, field, row_group, first, last):
+def read_row_group(file, source, field, sources, row_group, first, last):
     """The rows [first, last) of a row group. What comes before is decoded too, which costs little beside tokenizing."""
     import pyarrow
 
@@ -196,7 +200,9 @@ def read_row_group(file, source, field, row_group, first, last):
             if end > first:
                 for row, value in enumerate(column_texts(batch.column(0)), begin):
                     if first <= row < last:
-                        yield checked_row(value, field, lambda row=row: f"{source.path}: row {before() + row + 1}")
+                        text = checked_row(value, field, sources, lambda row=row: f"{source.path}: row {before() + row + 1}")
+                        if text is not None:
+                            yield text
             begin = end
             if begin >= last:
                 return
@@ -204,10 +210,10 @@ def read_row_group(file, source, field, row_group, first, last):
         raise InputError(f"{source.path}: is not an intact Parquet file: {one_line(error)}") from error
 
 
-def read_parquet(source, field):
+def read_parquet(source, field, sources):
     with open_parquet(source, field) as file:
         for row_group in range(file.num_row_groups):
-            yield from read_row_group(file, source, field, row_group, 0, file.metadata.row_group(row_group).num_rows)
+            yield from read_row_group(file, source, field, sources, row_group, 0, file.metadata.row_group(row_group).num_rows)
 
 
 def read_piece(piece, field, sources):
@@ -217,12 +223,12 @@ def read_piece(piece, field, sources):
         yield from read_text(source, sources)
     elif source.kind == "parquet" and piece.rows:
         with open_parquet(source, field) as file:
-            yield from read_row_group(file, source, field, *piece.rows)
+            yield from read_row_group(file, source, field, sources, *piece.rows)
     elif source.kind == "parquet":
-        yield from read_parquet(source, field)
+        yield from read_parquet(source, field, sources)
     elif piece.lines is not None:
-        yield from read_lines([piece.lines], source, field, lambda: piece.first_line)
+        yield from read_lines([piece.lines], source, field, sources, lambda: piece.first_line)
     elif piece.bytes:
-        yield from read_lines(range_blocks(source, *piece.bytes), source, field, lambda: count_lines(source, piece.bytes[0]))
+        yield from read_lines(range_blocks(source, *piece.bytes), source, field, sources, lambda: count_lines(source, piece.bytes[0]))
     else:
-        yield from read_lines(read_blocks(source), source, field, lambda: 0)
+        yield from read_lines(read_blocks(source), source, field, sources, lambda: 0)

@@ -104,12 +104,12 @@ class Encoder:
             raise InputError(f"{self.path}: cannot encode the text: {one_line(error)}") from error
 
 
-def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field):
+def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field, skip_bad):
     global _worker
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the pool
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field)
+    _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field, skip_bad)
 
 
 def end_with_parent():
@@ -122,8 +122,8 @@ def end_with_parent():
 
 def encode_part(part):
     """Writes the part's file and returns its summary (part_files.py)."""
-    folder, encoder, typecode, field = _worker
-    sources = Sources()
+    folder, encoder, typecode, field, skip_bad = _worker
+    sources = Sources(skip_bad)
     encoder.documents_with_special_text = 0
     with PartWriter(folder, part.name, typecode) as writer:
         for piece in part.pieces:
@@ -134,6 +134,7 @@ def encode_part(part):
         return writer.finish({
             "taken": sources.taken,
             "left_out": dict(sources.left_out),
+            "skipped": sources.skipped,
             "documents_with_special_text": encoder.documents_with_special_text,
             "last_block": last_block,
         })

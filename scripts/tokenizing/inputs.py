@@ -25,11 +25,20 @@ class Source:
 
 
 class Sources:
-    """What became of the files of the inputs."""
+    """What became of the files of the inputs, and of bad documents in them."""
 
-    def __init__(self):
+    def __init__(self, skip_bad=0):
         self.taken = 0
         self.left_out = collections.Counter()  # by kind
+        self.skip_bad = skip_bad
+        self.skipped = []  # a sentence for each bad document
+
+    def skip(self, *sentences):
+        """Adds bad documents that are skipped. Raises an InputError with the first that is one too many."""
+        for sentence in sentences:
+            if len(self.skipped) >= self.skip_bad:
+                raise InputError(f"{sentence}; --skip-bad {self.skip_bad} skips no more" if self.skip_bad else sentence)
+            self.skipped.append(sentence)
 
     def num_left_out(self):
         return sum(self.left_out.values())

@@ -20,6 +20,7 @@ from tokenizing.progress import Progress
 from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, read_sidecar
 from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
+MAX_NAMED = 20  # skipped documents
 PARTS_PER_WORKER = 2  # under way or waiting, so that none idles; more would hold more of a compressed file in memory
 
 
@@ -39,7 +40,7 @@ class Run:
         if self.arguments.train_bpe:
             written |= {os.path.abspath(self.trained_tokenizer), os.path.abspath(self.tokenizer_config)}
         parts = os.path.abspath(self.folder.path) + os.sep
-        self.files = Sources()
+        self.files = Sources(self.arguments.skip_bad)
         self.sources = find_sources(
             self.arguments.input,
             self.files,
@@ -50,7 +51,7 @@ class Run:
             raise InputError("the inputs hold no documents")
         for source in self.sources:
             if source.kind != "text":  # a wrong field or column shows in the first document
-                next(read_piece(Piece(source), self.arguments.text_field, Sources()), None)
+                next(read_piece(Piece(source), self.arguments.text_field, Sources(self.arguments.skip_bad)), None)
 
     def make_journal(self, tokenizer_hash):
         """All that decides on the output, and the size of the parts."""
@@ -60,6 +61,7 @@ class Run:
             "tokenizer": tokenizer_hash or f"--train-bpe {arguments.train_bpe}",
             "parse_special_tokens": arguments.parse_special_tokens,
             "text_field": arguments.text_field,
+            "skip_bad": arguments.skip_bad > 0,
             "shuffle": arguments.shuffle,
             "hold_out_every": arguments.hold_out_every,
             "inputs": [[os.path.abspath(s.path), s.named, s.size_bytes, s.mtime_ns] for s in self.sources],
@@ -85,7 +87,7 @@ class Run:
         if not os.path.exists(path):
             progress = Progress("reading to train", self.input_bytes())
             try:
-                train_bpe(planner, self.arguments.train_bpe, self.arguments.workers, path, progress)
+                train_bpe(planner, self.arguments.train_bpe, self.arguments.workers, self.arguments.skip_bad, path, progress)
             finally:
                 progress.close()
         return path
@@ -100,7 +102,7 @@ class Run:
             arguments.workers,
             multiprocessing.get_context("spawn"),  # a forked process would share the locks of the threads that trained
             start_worker,
-            (self.folder.path, tokenizer_path, arguments.parse_special_tokens, typecode, arguments.text_field),
+            (self.folder.path, tokenizer_path, arguments.parse_special_tokens, typecode, arguments.text_field, arguments.skip_bad),
         )
         self.progress = Progress("tokenizing", self.input_bytes())
         self.found = 0
@@ -108,7 +110,8 @@ class Run:
         try:
             for number, part in enumerate(planner.parts(self.is_last_block)):
                 names.append(part.name)
-                if self.folder.finished(part.name):
+                if finished := self.folder.finished(part.name):
+                    self.files.skip(*finished.summary["skipped"])
                     self.found += 1
                     self.progress.add(part.input_bytes, found=True)
                     continue
@@ -136,6 +139,7 @@ class Run:
                 failed = [(number, future) for future, (number, _) in pending.items() if future.exception()]
                 raise min(failed)[1].exception()
             for future in done:
+                self.files.skip(*future.result()["skipped"])
                 self.progress.add(pending.pop(future)[1], future.result()["tokens"])
             if until == concurrent.futures.FIRST_COMPLETED:
                 return
@@ -184,7 +188,7 @@ class Run:
         if arguments.train_bpe:
             tokenizer_path, told = self.train_tokenizer(planner), self.trained_tokenizer
         tokenizer, tokenizer_hash = load_tokenizer(tokenizer_path)
-        planner.key = [tokenizer_hash, arguments.parse_special_tokens]
+        planner.key = [tokenizer_hash, arguments.parse_special_tokens, arguments.skip_bad > 0]
         description = describe(tokenizer, told) | {"parse_special_tokens": arguments.parse_special_tokens}
         parts = self.make_parts(planner, tokenizer_path, "H" if description["vocab_size"] < 65536 else "i")
         for part in parts:
@@ -193,9 +197,17 @@ class Run:
             print(self.files.describe_left_out(), file=sys.stderr)
         self.files.check(self.files.taken, arguments.allow_skipped)
         self.report_special_texts(parts)
+        self.report_skipped()
         seconds = self.progress.seconds()
         writers = self.merge(parts, description)
         self.report(writers, parts, seconds)
+
+    def report_skipped(self):
+        skipped = sorted(self.files.skipped)
+        for sentence in skipped[:MAX_NAMED]:
+            print(f"skipped: {sentence}", file=sys.stderr)
+        if skipped:
+            print(f"skipped {len(skipped)} bad documents of at most {self.arguments.skip_bad}", file=sys.stderr)
 
     def report_special_texts(self, parts):
         count = sum(part.summary["documents_with_special_text"] for part in parts)

@@ -19,11 +19,11 @@ WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^
          r"\s+(?!\S)|\s+")
 
 
-def training_texts(planner, progress):
+def training_texts(planner, skip_bad, progress):
     """All documents, or of every k-th part where the corpus is larger than is trained on."""
     text_bytes = sum(source.size_bytes * (EXPANSION if source.compression else 1) for source in planner.sources)
     stride = -(-text_bytes // TRAINING_BYTES)
-    sources = Sources()
+    sources = Sources(skip_bad)
     for number, part in enumerate(planner.parts()):
         if number % stride == 0:
             for piece in part.pieces:
@@ -31,7 +31,7 @@ def training_texts(planner, progress):
         progress.add(part.input_bytes)
 
 
-def train_bpe(planner, entries, workers, path, progress):
+def train_bpe(planner, entries, workers, skip_bad, path, progress):
     """The same bytes whatever the number of workers."""
     os.environ["RAYON_NUM_THREADS"] = str(workers)
     tokenizers = import_tokenizers()
@@ -51,7 +51,7 @@ def train_bpe(planner, entries, workers, path, progress):
 
     def texts():
         try:
-            yield from training_texts(planner, progress)
+            yield from training_texts(planner, skip_bad, progress)
             progress.say(f"training: merging pairs for {entries} entries")
         except BaseException as error:  # the package would wrap it
             failures.append(error)

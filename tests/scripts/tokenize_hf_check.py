@@ -50,7 +50,7 @@ def check_special_texts(scratch, tokenizer):
     """Names of special tokens in a document are text, or tokens where that is asked for, also of a tokenizer made here."""
     texts = ["x<|end_of_text|>y", "plain", "<|begin_of_text|>"]
     write_jsonl(scratch / "special.jsonl", texts)
-    for name, made_by in (("given", ["--tokenizer", scratch / "tokenizer.json"]), ("trained", ["--train-bpe", 258])):
+    for name, made_by in (("given", ["--tokenizer", scratch / "tokenizer.json"]), ("trained", ["--train-bpe", 259])):
         arguments = [*made_by, "--workers", 1, "--input", scratch / "special.jsonl", "--output", scratch / name]
         result = run(*arguments)
         assert "2 documents have the name of a special token in their text, which is encoded as text" in result.stderr, result
@@ -221,6 +221,22 @@ def check_bad_input(scratch):
     assert len(read_dataset(scratch / "bad")) == 250 and not (scratch / "bad.parts").exists()
 
 
+def check_skip_bad(scratch):
+    """At most N bad documents are skipped, counted over all parts and named, also those of parts that were finished before."""
+    lines = [json.dumps({"text": text}) for text in random_texts(300, seed=5)]
+    lines[0], lines[150], lines[299] = '{"text": 5}', "no JSON", '{"text": "\\ud800"}'
+    (scratch / "dirty.jsonl").write_text("\n".join(lines))
+    (scratch / "dirty.txt").write_bytes(b"caf\xe9")
+    arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "dirty.jsonl", scratch / "dirty.txt", "--output", scratch / "dirty"]
+    arguments += ["--part-bytes", "4000"]
+    refuse("--skip-bad 3 skips no more", *arguments, "--skip-bad", "3")
+    result = run(*arguments, "--skip-bad", "4")
+    for place in ("dirty.jsonl:1:", "dirty.jsonl:151:", "dirty.jsonl:300:", "dirty.txt: is not UTF-8", "skipped 4 bad documents of at most 4"):
+        assert place in result.stderr, (place, result.stderr)
+    assert len(read_dataset(scratch / "dirty")) == 297
+    refuse("dirty.jsonl:1: ", *arguments)
+
+
 def check_full_disk(scratch):
     """Files may not grow beyond a limit, which fails as a full disk does."""
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "killed.jsonl", "--workers", "1"]
@@ -275,6 +291,7 @@ def main():
         check_kills(scratch)
         check_train_bpe(scratch)
         check_bad_input(scratch)
+        check_skip_bad(scratch)
         check_full_disk(scratch)
         check_what_is_left_out(scratch)
         check_child_process(scratch, tokenizer)
