@@ -1,8 +1,8 @@
-# Warnings are errors; one interface target carries the options of every Octavo target.
+# One interface target carries the options of every Octavo target.
 add_library(octavo_options INTERFACE)
 target_include_directories(octavo_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 
-set(octavo_cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror -fno-math-errno -fno-trapping-math)
+set(octavo_cxx_flags -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion $<$<BOOL:${OCTAVO_WERROR}>:-Werror> -fno-math-errno -fno-trapping-math)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND OCTAVO_CPU_ARCH)
   list(APPEND octavo_cxx_flags -march=${OCTAVO_CPU_ARCH})
 endif()
@@ -16,8 +16,7 @@ if(OCTAVO_SANITIZE)
 endif()
 if(OCTAVO_FUZZ)
   # What libFuzzer follows: the branches that are taken. Following comparisons too (-fsanitize=fuzzer-no-link) would cost a
-  # third of the time, and the targets mend what only a comparison would find. Warnings are GCC's to judge.
-  list(REMOVE_ITEM octavo_cxx_flags -Werror)
+  # third of the time, and the targets mend what only a comparison would find.
   list(APPEND octavo_cxx_flags -fsanitize-coverage=inline-8bit-counters,pc-table)
 endif()
 target_compile_options(octavo_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${octavo_cxx_flags}>")

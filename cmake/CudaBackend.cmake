@@ -69,7 +69,7 @@ if(OCTAVO_HAS_CUDA)
   target_include_directories(octavo_cuda SYSTEM INTERFACE ${CUDART_INCLUDE_DIR})
   target_link_libraries(octavo_cuda INTERFACE ${CUDART_LIBRARY})
   set(octavo_nvcc_flags -gencode=${OCTAVO_CUDA_GENCODE} -O3 --expt-relaxed-constexpr -lineinfo
-      -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter --Werror=all-warnings)
+      -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter $<$<BOOL:${OCTAVO_WERROR}>:--Werror=all-warnings>)
   target_compile_options(octavo_cuda INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${octavo_nvcc_flags}>")
   add_library(octavo_cuda_libraries INTERFACE)
   target_include_directories(octavo_cuda_libraries SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})

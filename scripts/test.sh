@@ -63,7 +63,7 @@ fi
 started=$SECONDS
 took "set-up" ./scripts/setup.sh
 rm -f build/ctest.xml build-sanitize/ctest.xml
-build_and_test default build "$@"
+build_and_test ci build "$@"
 reports=(build/ctest.xml)
 if ((sanitize)); then
   # The checks of the sources have run; what needs a GPU cannot run here.
