@@ -82,7 +82,8 @@ std::unique_ptr<GpuCounters> counters_of(const BenchArguments& arguments, Runtim
 }
 
 // Of one rank; the others would do the same.
-int bench_data_command(const BenchArguments& arguments, ProcessGroup& group) {
+int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
+  arguments.config.overrides.emplace_back("data.validation=[]");  // only the training data are read
   const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);
   const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
   nlohmann::ordered_json result;

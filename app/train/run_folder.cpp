@@ -135,7 +135,9 @@ void RunFolder::claim(const fs::path& resumed_from) {
     const std::vector<ConfigChange> changes = changes_of_run(earlier, config_);
     facts.knows_its_run = true;
     facts.computes_the_same = changes.empty();
-    facts.resumes_its_checkpoint = facts.resumes && is_in(resumed_from, earlier.checkpoint.dir);
+    // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
+    facts.resumes_its_checkpoint =
+        facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
     difference = describe(changes);
   } catch (const InputError&) {  // there is none, or it is of another version
   }

@@ -480,10 +480,10 @@ TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
   export_hf(dir / "without", dir / "exported");
   for (const std::string& name : names) EXPECT_FALSE(fs::exists(dir / ("exported/" + name))) << name;
   EXPECT_TRUE(fs::exists(dir / "exported/README.md"));
-  // Where there is no model yet they are the user's.
+  // A tokenizer in a directory without a model is the user's.
   fs::create_directories(dir / "new");
   write_file(dir / "new/tokenizer.json", "{}");
-  export_hf(dir / "without", dir / "new");
+  EXPECT_THROW(export_hf(dir / "without", dir / "new"), InputError);
   EXPECT_TRUE(fs::exists(dir / "new/tokenizer.json"));
 }
 

@@ -45,6 +45,9 @@ class DamagedCheckpointTest(Resuming):
     def saved(self, ranks=1):
         """A run of six steps with a checkpoint every two; two of them are done again in each case."""
         config = self.ten_steps(training={"steps": 6}, checkpoint={"every": 2, "keep": 0}, optimizer={"schedule": "constant"})
+        shutil.rmtree(self.dir / "log", ignore_errors=True)
+        shutil.rmtree(self.dir / "checkpoints", ignore_errors=True)
+        shutil.rmtree(self.dir / "backup", ignore_errors=True)
         self.train(config, ranks=ranks)
         return config, copy_tree(self.dir / "checkpoints", self.dir / "backup"), self.losses()
 
@@ -262,4 +265,5 @@ class KeptCheckpointsTest(Resuming):
             steps = [int(path[5:]) for path in checkpoints(self.dir / name)]
             self.assertLess(len(steps), max(steps), "not after each step")
             self.assertIn(f"resuming {name}/step_{steps[-1]:08}",
-                          self.train(config, f"checkpoint.dir={name}", f"training.steps={steps[-1] + 1}", ranks=ranks).out)
+                          self.train(config, f"checkpoint.dir={name}", f"logging.dir=log{ranks}",
+                                     f"training.steps={steps[-1] + 1}", ranks=ranks).out)

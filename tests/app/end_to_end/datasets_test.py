@@ -29,7 +29,7 @@ class DatasetsTest(Corpus):
         self.assertRegex(self.run_octavo("config", config).out, "bos_id: 256\n  eos_id: 257\n")
         explicit = self.run_octavo("inspect", config, "data.bos_id=256", "data.eos_id=257", "--samples", "0:9").out
         self.assertEqual(self.run_octavo("inspect", config, "--samples", "0:9").out, explicit)
-        self.assertIn("documents: bos 256, eos 257\n", self.train(config, "checkpoint.dir=both").out)
+        self.assertIn("documents: bos 256, eos 257\n", self.train(config, "checkpoint.dir=both", "logging.dir=both_log").out)
         # A run that was trained without them keeps that.
         result = self.train(config, "data.bos_id=null", "data.eos_id=null")
         self.assertIn("documents: no separators inserted\n", result.out)

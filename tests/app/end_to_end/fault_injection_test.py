@@ -72,7 +72,8 @@ class FaultInjectionTest(Scratch):
         self.assertEqual(self.train("before", 4).code, DONE)
         copy_tree(self.dir / "before", self.dir / "whole")
         counts = self.dir / "counts"
-        self.assertEqual(self.train("whole", LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT_COUNTS=str(counts)).code, DONE)
+        whole = self.train("whole", LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT_COUNTS=str(counts))
+        self.assertEqual(whole.code, DONE, whole.err)
         self.expected = self.resumed_losses("whole")
         faults = chosen({call: int(count) for call, count in map(str.split, counts.read_text().splitlines())})
         with ThreadPoolExecutor(3) as pool:

@@ -31,7 +31,7 @@ class GuardsTest(Scratch):
     def noisy_config(self, log="log", **training):
         return self.config(
             self.dir / "noisy",
-            data={"shuffle": "none", "bos_id": None, "eos_id": None},
+            data={"shuffle": "none", "bos_id": None, "eos_id": None, "allow_overlap": True},
             training={"steps": STEPS, "micro_batch_size": 2, "loss_spike_window": 10} | training,
             optimizer={"lr": 3e-3, "warmup_steps": 2, "schedule": "constant"},
             checkpoint={"dir": f"{log}_checkpoints", "every": 25},

@@ -91,7 +91,7 @@ class InMemoryTest(Resuming):
 
     def test_a_run_folder_that_was_removed_is_another_run(self):
         config = self.endless(every=1_000_000)
-        self.kill_behind(config, 4, 1)
+        self.kill_behind(config, 24, 1)
         self.kept_in_memory()
         for name in ("checkpoints", "log"):
             shutil.rmtree(self.dir / name)

@@ -50,6 +50,7 @@ class PrecisionGuardTest(Corpus):
                 # The same by hand: ten steps in FP8, eight in bfloat16, and FP8 again.
                 for steps, linear in ((10, "fp8_delayed"), (18, "bfloat16")):
                     self.guarded(f"training.steps={steps}", "optimizer.schedule=constant", f"precision.linear={linear}",
+                                 "checkpoint.allow_changes=[precision]",
                                  log=f"hand{ranks}", ranks=ranks)
                 constant = f"constant{ranks}"
                 self.guarded("optimizer.schedule=constant", log=constant, ranks=ranks, every=10, steps=2, tolerance=1e-9,

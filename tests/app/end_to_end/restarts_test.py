@@ -323,5 +323,5 @@ class SlurmRestartsTest(Restarted):
         self.assertFalse((self.dir / "here/slurm_job_9").exists(), "the job is not put back")
         newest = max((self.dir / "here").glob("step_*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (4_000_000_000, 4_000_000_000))
-        (self.dir / "here/slurm_job_10").write_text(f"4000000000.0000000000 {newest.relative_to(self.dir)}\n")
+        (self.dir / "here/slurm_job_10").write_text(f"4000000000.0000000000 {newest.relative_to(self.dir / 'here')}\n")
         self.assertEqual(job("10", 1), (FAILED, {given}))  # a node failed before the job wrote any

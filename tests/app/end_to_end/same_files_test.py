@@ -95,6 +95,7 @@ class SameFilesTest(Corpus):
         """The newest of rank 0 is what all take, whatever newer one another rank has."""
         self.twins()
         alike = self.apart("evaluate", self.path, code=DONE).out
+        shutil.rmtree(self.b / "log")
         self.train_in("b", "checkpoint.every=0", "training.steps=9")
         self.assertEqual(checkpoints(self.b / "checkpoints"), ["step_00000004", "step_00000009"])
         self.assertEqual(self.apart("evaluate", self.path, code=DONE).out, alike)
@@ -110,6 +111,7 @@ class SameFilesTest(Corpus):
     def test_a_checkpoint_of_another_run(self):
         self.twins()
         shutil.rmtree(self.b / "checkpoints")
+        shutil.rmtree(self.b / "log")
         self.train_in("b", "training.seed=5", "checkpoint.every=0")
         step = "checkpoints/step_00000004"
         for command, *rest in (("train", self.path, "training.steps=6"), ("evaluate", self.path),

@@ -90,7 +90,7 @@ class LoggingTest(Corpus):
 
     def test_the_last_step_for_prometheus(self):
         held_out = [{"path": self.held_out, "name": 'a "b"'}, {"path": self.corpus, "name": "c"}]
-        config = self.config(self.corpus, data={"validation": held_out}, validation={"every": 2, "batches": 1},
+        config = self.config(self.corpus, data={"validation": held_out, "allow_overlap": True}, validation={"every": 2, "batches": 1},
                              training={"steps": 4}, logging={"prometheus": "octavo.prom"})
         self.train(config, ranks=2)
         last = self.metrics()[4]

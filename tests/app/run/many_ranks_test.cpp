@@ -89,6 +89,7 @@ TEST(ManyRanks, WriteAndReadAManifest) {
   CheckpointManifest manifest;
   manifest.model = model;
   manifest.ranks = ranks;
+  manifest.step = 1;
   {
     ManifestParts parts(manifest);
     for (int t = 0; t < kTensorRanks; ++t) {

@@ -30,8 +30,8 @@ std::vector<std::string> keys_of(KeyClass key_class, const std::string& section)
 TEST_F(ConfigChangesTest, EveryKeyIsOfAClass) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "model"), Names{"preset"});
-  EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "data"),
-            (Names{"validation", "on_max_epochs", "allow_overlap", "skip", "resume_from_sample", "reader_threads", "tokenizer"}));
+  EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "data"), (Names{"validation", "on_max_epochs", "allow_overlap", "skip",
+                                                           "resume_from_sample", "reader_threads", "tokenizer"}));
   EXPECT_EQ(keys_of(KeyClass::kCarriesOut, "training"),
             (Names{"micro_batch_size", "deterministic", "max_skipped_steps", "loss_spike_z", "loss_spike_window",
                    "check_every", "on_corruption"}));
