@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
+#include "kernels/attention/flash_tiles.h"
 #include "kernels/attention/workspace_parts.h"
 
 namespace octavo {
 
 namespace {
-
-// Backward's, kernels/attention/flash_launch.cuh.
-constexpr int64_t query_tile(int64_t head_dim) { return head_dim == 64 ? 128 : 64; }
-constexpr int64_t kKeyTile = 128;
 
 constexpr int64_t tiles(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile; }
 
@@ -23,10 +20,10 @@ FlashForwardTensors::FlashForwardTensors(void* memory) {
 }
 
 FlashBackwardTensors::FlashBackwardTensors(const SdpaShape& s, int64_t keys, void* memory) {
-  const int64_t query_tiles = tiles(s.seq_len, query_tile(s.head_dim));
-  const int64_t key_tiles = tiles(keys, kKeyTile);
-  const int64_t query_rows = query_tiles * query_tile(s.head_dim);
-  const int64_t key_rows = key_tiles * kKeyTile;
+  const int64_t query_tiles = tiles(s.seq_len, flash_query_tile(s.head_dim));
+  const int64_t key_tiles = tiles(keys, kFlashKeyTile);
+  const int64_t query_rows = query_tiles * flash_query_tile(s.head_dim);
+  const int64_t key_rows = key_tiles * kFlashKeyTile;
   WorkspaceParts parts(memory);
   d_q = parts.take(DType::kFloat32, {s.batch, s.num_heads, query_rows * s.head_dim});
   d = parts.take(DType::kFloat32, {s.batch, s.num_heads, query_rows});

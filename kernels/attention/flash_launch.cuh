@@ -6,6 +6,7 @@
 #include <cutlass/kernel_launch.h>
 
 #include "core/cuda_check.h"
+#include "kernels/attention/flash_tiles.h"
 
 namespace cutlass {
 
@@ -27,26 +28,14 @@ void launch_or_throw(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t st
 
 namespace octavo::cuda {
 
-// Backward's tiles and how its warp groups share them, as the authors chose them for causal attention.
-template <int kHeadDim>
-struct FlashTiles;
-template <>
-struct FlashTiles<64> {
-  static constexpr int kQueries = 128, kQueryWarpGroups = 2;
-};
-template <>
-struct FlashTiles<128> {
-  static constexpr int kQueries = 64, kQueryWarpGroups = 1;
-};
-
 template <int kHeadDim, bool kInOrder>
 void launch_flash_backward(Flash_bwd_params& params, cudaStream_t stream) {
-  using Tiles = FlashTiles<kHeadDim>;
-  constexpr int kKeys = 128;
+  constexpr int kQueries = flash_query_tile(kHeadDim);
+  constexpr int kQueryWarpGroups = kQueries / 64;  // that share a tile of queries
   constexpr bool kCausal = true, kGrouped = true;
   // No window, soft cap or padding; then stages, and which products are transposed.
-  run_flash_bwd<90, kHeadDim, Tiles::kQueries, kKeys, cutlass::bfloat16_t, kCausal, false, false, false, kInOrder,
-                kGrouped, 2, 2, true, false, false, 2, 1, 2, Tiles::kQueryWarpGroups, false>(params, stream);
+  run_flash_bwd<90, kHeadDim, kQueries, kFlashKeyTile, cutlass::bfloat16_t, kCausal, false, false, false, kInOrder,
+                kGrouped, 2, 2, true, false, false, 2, 1, 2, kQueryWarpGroups, false>(params, stream);
 }
 
 }  // namespace octavo::cuda
