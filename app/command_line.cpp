@@ -362,7 +362,9 @@ void add_help_command(CLI::App& app, CommandLine& line) {
       const std::vector<std::string> names = command_names(app);
       const bool is_known = std::find(names.begin(), names.end(), line.help_of) != names.end();
       CHECK_INPUT(line.help_of.empty() || is_known, "{} (see octavo --help)", no_such("command", line.help_of, names));
-      std::cout << (line.help_of.empty() ? app.help() : app.get_subcommand(line.help_of)->help("octavo"));
+      std::cout << (line.help_of.empty()
+                        ? app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal)
+                        : app.get_subcommand(line.help_of)->help("octavo"));
       return kExitDone;
     });
   });

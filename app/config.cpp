@@ -103,7 +103,7 @@ void print_other_names() {
 bool is_filter(const std::string& argument) {
   std::error_code error;
   return argument.find_first_of("=/") == std::string::npos && !argument.ends_with(".yaml") &&
-         !argument.ends_with(".yml") && !std::filesystem::exists(argument, error);
+         !argument.ends_with(".yml") && !std::filesystem::is_regular_file(argument, error);
 }
 
 // The config that a run would take; bos and eos stay auto where the token files are not here.

@@ -58,6 +58,9 @@ void check_import_target(const fs::path& target, bool overwrite) {
   std::error_code error;
   CHECK_INPUT(!fs::is_symlink(target, error), "{}: is a symbolic link, expected a directory or a new name",
               target.string());
+  CHECK_INPUT(step_of_directory(target).value_or(0) == 0,
+              "{}: is the name of a later step's checkpoint, expected another name, as an imported model is of step 0",
+              target.string());
   if (!path_exists(target)) return;
   CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
               target.string());
@@ -165,6 +168,9 @@ bool is_our_weights_file(const fs::path& path) {
 
 // A model that Octavo did not export is not replaced by accident.
 void check_export_target(const fs::path& dir) {
+  CHECK_INPUT(!path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
+              "{}: is the folder of a run or of checkpoints, expected a directory of its own for the model",
+              dir.string());
   bool has_ours = false;
   std::string foreign, same_name;  // a file of another model, and one that the export would replace
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {

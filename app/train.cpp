@@ -80,7 +80,9 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
                    .datasets = run.data_report().datasets(),
                    .next_sample = run.data_report().next_sample(),
                    .validation = {},
-                   .resumes_from = last ? last->string() : "",
+                   .resumes_from = last                   ? last->string()
+                                   : run.start().step > 0 ? "the checkpoint in memory"
+                                                          : "",
                    .step = run.start().step,
                    .tokens = run.start().tokens,
                    .time = describe_time(config, runtime, options, samples)};

@@ -110,7 +110,7 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
       if (parts == nullptr) return transfers_->send_failure(keeper);
       transfers_->send(keeper, *parts);
     });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {
     failure = std::make_exception_ptr(
         Error(fmt::format("no thread can be started for sending a shard to another machine: {}", error.what())));
     transfers_->send_failure(keeper);

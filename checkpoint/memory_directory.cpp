@@ -61,6 +61,8 @@ void check_private(const fs::path& path, const struct stat& status) {
 fs::path memory_directory(const fs::path& checkpoint_dir) {
   const fs::path file = checkpoint_dir / kMemoryIdFile;
   if (!is_there(file)) return {};
+  // A hard-linked copy of a run shares the file, and must not share what the run keeps in memory.
+  if (const std::optional<struct stat> status = status_of(file); status && status->st_nlink > 1) return {};
   const std::string id = read_input_file(file.string(), 2 * kIdDigits);
   const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };
   CHECK_INPUT(id.size() == kIdDigits && std::all_of(id.begin(), id.end(), is_digit),

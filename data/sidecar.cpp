@@ -21,11 +21,12 @@ constexpr const char* kByteTokenizer = "byte";
 
 std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
 
-// Null where there is none, or something else than an object.
+// Null where there is none.
 Json read_sidecar(const std::string& path) {
   if (!path_exists(path)) return nullptr;
   Json json = parse_json(read_input_file(path, kMaxSidecarBytes), path);
-  return json.is_object() ? json : Json();
+  CHECK_INPUT(json.is_object(), "{}: is no JSON object, expected what octavo pack writes, or no such file", path);
+  return json;
 }
 
 // Null where it cannot be read either.
@@ -68,13 +69,13 @@ bool may_be_same(const std::string& a, const std::string& b) {
   return !content || !other || *content == *other;
 }
 
-// A sidecar's bos or eos.
+// A sidecar's bos or eos, on which the run relies: anything but an id or null is an error.
 std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {
-  const Json id = sidecar.is_null() ? Json() : integer_of(sidecar, name);
+  const Json id = sidecar.is_null() ? Json() : sidecar.value(name, Json());
   if (id.is_null()) return std::nullopt;
   constexpr int32_t kLargest = std::numeric_limits<int32_t>::max();
-  CHECK_INPUT(id >= 0 && id <= kLargest, "{} has {} {}, expected null or an id from 0 to {}", path, name, id.dump(),
-              kLargest);
+  CHECK_INPUT(id.is_number_integer() && id >= 0 && id <= kLargest, "{} has {} {}, expected null or an id from 0 to {}",
+              path, name, id.dump(), kLargest);
   return id.get<int32_t>();
 }
 

@@ -8,16 +8,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".deps/venv"
+TRIED = "OCTAVO_PYTHON_TRIED"  # set in the environment of a script that was started again
 TOKENIZING = ("tokenizers", "pyarrow", "zstandard")  # installed by scripts/setup.sh --tokenizing
 
 
 def missing_packages(packages):
-    return [package for package in packages if package not in sys.modules and importlib.util.find_spec(package) is None]
+    return [package for package in packages if package not in sys.modules and not is_installed(package)]
+
+
+def is_installed(package):
+    """A folder of that name that happens to lie on the path has no origin."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def has_packages(python, packages):
     names = ", ".join(repr(package) for package in packages)
-    line = f"import importlib.util, sys; sys.exit(not all(importlib.util.find_spec(p) for p in [{names}]))"
+    line = (f"import importlib.util, sys; sys.path.pop(0); specs = [importlib.util.find_spec(p) for p in [{names}]]; "
+            "sys.exit(not all(spec and spec.origin for spec in specs))")
     try:
         return subprocess.run([python, "-c", line], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -26,6 +34,8 @@ def has_packages(python, packages):
 
 def other_python(packages):
     """Returns OCTAVO_PYTHON or the Python of .deps/venv, the first that has the packages; None where neither has them."""
+    if os.environ.get(TRIED):  # this Python was chosen by an earlier start of the script
+        return None
     candidates = [os.environ.get("OCTAVO_PYTHON"), str(VENV / "bin/python3")]
     return next((python for python in candidates if python and has_packages(python, packages)), None)
 
@@ -53,6 +63,7 @@ def find_packages(*packages):
     python = other_python(packages)
     if python:
         sys.stdout.flush()
+        os.environ[TRIED] = "1"
         os.execvp(python, [python, *sys.argv])
     return sentence(missing)
 

@@ -227,6 +227,7 @@ void add_data(std::vector<ConfigKey>& keys) {
   data.add("resume_from_sample", &Data::resume_from_sample, OptionalInteger<int64_t>{{0, kMaxSample}}, "samples", "Global sample at which the data goes on, whatever a checkpoint says; once, not again when that run resumes.").carries_out();
   data.add("reader_threads", &Data::reader_threads, Integers{1, kMaxReaderThreads}, "", "Threads of a rank that read samples ahead.").carries_out();
   data.add("tokenizer", &Data::tokenizer, "", "byte, or the path of a Hugging Face tokenizer.json; for text in and out, recorded in checkpoints.").carries_out();
+  keys.back().expected = "byte, or the path of a tokenizer.json";
   data.add("seed", &Data::seed, "", "Seed of the order of the windows.");
 }
 
@@ -326,6 +327,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
   checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
+  keys.back().expected = "auto, never, or the path of a checkpoint";
   checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys that a resumed run may have other values for than the run that saved its checkpoint: each such change is refused otherwise. With data, a run whose samples are others begins the data again.");
   SectionKeys<LoggingConfig> logging(keys, KeyClass::kCarriesOut, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");

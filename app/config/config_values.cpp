@@ -25,7 +25,8 @@ std::optional<std::string> without_exponent(const std::string& text) {
   if (e == std::string::npos) return text;
   std::string digits = text.substr(0, e);
   size_t exponent = 0;
-  const auto [end, error] = std::from_chars(text.data() + e + 1, text.data() + text.size(), exponent);
+  const size_t begin = text.find('+', e + 1) == e + 1 ? e + 2 : e + 1;
+  const auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), exponent);
   constexpr size_t kLargestExponent = 18;
   if (error != std::errc() || end != text.data() + text.size() || exponent > kLargestExponent) return std::nullopt;
   if (const size_t point = digits.find('.'); point != std::string::npos) {
@@ -34,6 +35,7 @@ std::optional<std::string> without_exponent(const std::string& text) {
     digits.erase(point, 1);
     exponent -= decimals;
   }
+  if (digits.size() > 1) digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));  // of 0.1e4
   return digits + std::string(exponent, '0');
 }
 

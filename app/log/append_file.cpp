@@ -32,7 +32,10 @@ AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
 }
 
 AppendFile::~AppendFile() {
-  if (!kept_.empty()) write_kept();
+  try {
+    if (!kept_.empty()) write_kept();
+  } catch (const std::exception&) {  // no memory for the reason of a failure that nobody reads any more
+  }
   ::close(descriptor_);
 }
 

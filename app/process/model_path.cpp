@@ -1,5 +1,6 @@
 #include "app/process/model_path.h"
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -52,26 +53,50 @@ RecordedPlaces read_places(const fs::path& run) {
   return places;
 }
 
-// Whether `path` may be a checkpoint of the run: runs of earlier versions shared a directory unless told otherwise.
-bool is_of_run(const fs::path& path, const RecordedPlaces& places) {
+// Returns an absolute path without a trailing slash for a path that the run recorded.
+fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
+  const fs::path place = (fs::path(places.directory) / path).lexically_normal();
+  return place.has_filename() ? place : place.parent_path();
+}
+
+// Returns the directory of checkpoints of a run whose project was moved or copied as a whole: `run` still ends with the
+// relative path that the run recorded, and the checkpoints lie where they did beside it. Empty if there are none.
+fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
+  const fs::path folder = fs::path(places.logging_dir).lexically_normal();
+  if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
+  fs::path project = fs::weakly_canonical(run);
+  for (auto part = std::make_reverse_iterator(folder.end()); part != std::make_reverse_iterator(folder.begin());
+       ++part) {
+    if (part->empty()) continue;  // after a trailing slash
+    if (project.filename() != *part) return {};
+    project = project.parent_path();
+  }
+  const fs::path dir = project / places.checkpoint_dir;
+  return Checkpoint::newest(dir).has_value() ? dir : fs::path();
+}
+
+// Whether `path` may be a checkpoint of the run: runs of earlier versions shared a directory unless told otherwise. A
+// checkpoint inside the run's own folder is the run's.
+bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
+  const fs::path inside = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(run));
+  if (!inside.empty() && *inside.begin() != "..") return true;
   const nlohmann::json meta = Checkpoint(path).meta();
   const nlohmann::json::json_pointer key("/config/logging/dir");
   if (places.logging_dir.empty() || !meta.contains(key) || !meta.at(key).is_string()) return true;
-  return fs::path(meta.at(key).get<std::string>()).lexically_normal() ==
-         fs::path(places.logging_dir).lexically_normal();
+  return recorded_place(meta.at(key), places) == recorded_place(places.logging_dir, places);
 }
 
 fs::path checkpoint_of_run(const fs::path& run) {
   const RecordedPlaces places = read_places(run);
-  const fs::path dir = run_checkpoint_dir(run, places);
+  const fs::path moved = checkpoint_dir_in_moved_project(run, places);
+  const fs::path dir = moved.empty() ? run_checkpoint_dir(run, places) : moved;
   const std::optional<fs::path> newest = Checkpoint::newest(dir);
   CHECK_INPUT(newest.has_value(), "{}: is the folder of a run that has no complete checkpoint, expected one in {}",
               run.string(), dir.string());
-  CHECK_INPUT(
-      is_of_run(*newest, places),
-      "{}: is the folder of a run whose checkpoint directory has one of another run, {}, as its newest; expected "
-      "the path of a checkpoint",
-      run.string(), newest->string());
+  CHECK_INPUT(is_of_run(*newest, run, places),
+              "{}: the newest checkpoint of this run folder, {}, was saved by another run; expected "
+              "the path of a checkpoint",
+              run.string(), newest->string());
   return *newest;
 }
 

@@ -61,7 +61,13 @@ TuningFile::~TuningFile() { keep(); }
 void TuningFile::tune(const std::function<void()>& work) {
   auto& tuned = stream_.state<TunedAlgorithms>();
   tuned.set_deferring(true);
-  work();
+  try {
+    work();
+  } catch (...) {
+    tuned.set_deferring(false);
+    tuned.clear_deferred();
+    throw;
+  }
   tuned.set_deferring(false);
   stream_.synchronize();
   if (group_.all_reduce_max(tuned.num_deferred()) == 0) return;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ranges>
 #include <system_error>
 
 #include "checkpoint/checkpoint.h"
@@ -26,9 +27,9 @@ fs::path absolute_path(const std::string& path) {
 // The logging.dir of the newest checkpoint that can be read and was saved by a run.
 std::optional<std::string> recorded_logging_dir(const std::vector<FoundCheckpoint>& checkpoints) {
   const nlohmann::json::json_pointer kLoggingDir("/config/logging/dir");
-  for (auto one = checkpoints.rbegin(); one != checkpoints.rend(); ++one) {
+  for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {
     try {
-      const nlohmann::json meta = Checkpoint(one->path.string()).meta();
+      const nlohmann::json meta = Checkpoint(one.path.string()).meta();
       if (meta.contains(kLoggingDir) && meta.at(kLoggingDir).is_string()) return meta.at(kLoggingDir);
     } catch (const Error&) {  // whoever resumes it says what is wrong with it
     }

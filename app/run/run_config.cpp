@@ -28,7 +28,8 @@ GivenWeights given_weights(std::span<const std::string> overrides) {
   for (const std::string& text : overrides) apply_override(tree, text);
   const auto value = [&](const char* key) {
     const ConfigNode* found = tree.find_name(key);
-    return found != nullptr && found->kind == ConfigNode::Kind::kScalar ? found->text : "";
+    const bool names_one = found != nullptr && found->kind == ConfigNode::Kind::kScalar && found->text != "none";
+    return names_one ? found->text : "";
   };
   GivenWeights given{value("model.init_from"), value("checkpoint.resume")};
   if (given.resume == "auto" || given.resume == "never") given.resume.clear();
@@ -113,7 +114,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     if (config.source.empty()) {
       config = load_config(arguments.path, arguments.overrides);
       const GivenWeights given = given_weights(arguments.overrides);
-      config.init_from_given = given.init_from;
+      if (!given.init_from.empty()) config.init_from_given = config.init_from;  // with ~ and ${NAME} replaced
       CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
                   "model.init_from={} and checkpoint.resume={} are both given as the weights to evaluate, expected one "
                   "of them",

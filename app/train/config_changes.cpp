@@ -106,7 +106,7 @@ std::string refusal_to_resume(const Config& before, const Config& now, int64_t s
   }
   const std::string remedy = needed.empty() ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
   return fmt::format(
-      "the run would compute something else than with the config that it was saved with: {}{}; expected the "
+      "this config would change what the run computes: {}{}; expected the "
       "same values{}, or directories of its own (logging.dir, checkpoint.dir) for another run",
       describe(refused), difference, remedy);
 }

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "parallel/ranks/machines.h"
 
 namespace octavo {
 
@@ -110,18 +111,34 @@ fs::path RunCheckpoints::left_memory() {
   return runtime_.group().broadcast(left.string());
 }
 
-// With another name, what a machine keeps that is away now is never taken for this run's.
+// Removes what an earlier start left in memory, and its name.
+void RunCheckpoints::drop_left_memory() {
+  ProcessGroup& group = runtime_.group();
+  try {
+    const fs::path directory = left_memory();
+    group.agree_on_files("freeing memory", [&] {
+      if (!directory.empty() && group.local_rank() == 0) remove_private_directory(directory);
+    });
+    group.agree_on_files("freeing memory", [&] {
+      if (group.is_root()) forget_memory_directory(config_.checkpoint.dir);
+    });
+  } catch (const InputError& error) {
+    if (config_.checkpoint.in_memory || !group.shares(error)) throw;
+    if (group.is_root()) log_warning("what an earlier start left in memory stays there: {}", error.what());
+  }
+}
+
+// Draws a new name, so that a machine that is offline now cannot bring back an old checkpoint later.
 void RunCheckpoints::replace_left_memory() {
-  fs::path directory = left_memory();
-  runtime_.group().agree_on_files("freeing memory", [&] {
-    if (!directory.empty() && runtime_.group().local_rank() == 0) remove_private_directory(directory);
-  });
+  drop_left_memory();
+  if (!config_.checkpoint.in_memory) return;
+  fs::path directory;
   runtime_.group().agree_on_files("naming a directory in memory", [&] {
-    if (!runtime_.group().is_root()) return;
-    forget_memory_directory(config_.checkpoint.dir);
-    if (config_.checkpoint.in_memory) directory = renew_memory_directory(config_.checkpoint.dir);
+    if (runtime_.group().is_root()) directory = renew_memory_directory(config_.checkpoint.dir);
   });
-  if (config_.checkpoint.in_memory) open_memory(runtime_.group().broadcast(directory.string()));
+  open_memory(runtime_.group().broadcast(directory.string()));
+  reserve_memory();
+  carry_in_memory();
 }
 
 // What tells a checkpoint on disk from any other; empty for none.
@@ -161,7 +178,7 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
 }
 
 void RunCheckpoints::free_memory() {
-  if (!memory_writer_) return;
+  if (!memory_writer_) return drop_left_memory();
   attempt_in_memory([&] { memory_writer_->finish(); });
   runtime_.group().agree_on_files("freeing memory", [&] {
     memory_writer_->wait_for_removals();
@@ -220,9 +237,13 @@ void RunCheckpoints::carry_in_memory() {
 }
 
 void RunCheckpoints::prepare(int64_t start_step) {
-  if (!memory_) replace_left_memory();
   reserve_staging();
-  if (memory_writer_) carry_in_memory();
+  if (memory_writer_) {
+    reserve_memory();
+    carry_in_memory();
+  } else if (config_.checkpoint.in_memory && left_memory().empty()) {
+    check_memory();  // with nothing to free first, it is known before anything is written
+  }
   int64_t bytes = 0;
   for (const CheckpointTensor& piece : pieces()) bytes += piece.data.bytes();
   bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
@@ -236,6 +257,7 @@ void RunCheckpoints::leave_other_runs(int64_t start_step) {
   runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
     if (runtime_.group().is_root() && start_step < config_.training.steps) move_other_runs();
   });
+  if (!memory_) replace_left_memory();
 }
 
 // So that auto never takes steps of a run that this one does not go on from: all of them, or where it goes on from one
@@ -303,17 +325,25 @@ void RunCheckpoints::reserve_staging() {
                 runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
   });
   runtime_.group().agree([&] { writer_.reserve(bytes); });
-  if (!memory_writer_) return;
+}
+
+// Staging memory, and files: one complete checkpoint and one that is being written, with the copies for another
+// machine.
+void RunCheckpoints::check_memory() {
+  const int64_t bytes = CheckpointWriter::staging_bytes(pieces());
+  const int machines = Machines(runtime_.group()).count();
   runtime_.group().agree([&] {
-    // Staging memory, and files: one checkpoint that is complete and one on its way, with the copies for another
-    // machine.
-    const int64_t needed = (memory_->machines() > 1 ? 5 : 3) * bytes;
+    const int64_t needed = (machines > 1 ? 5 : 3) * bytes;
     const HostMemory host = runtime_.share_of_host_memory();
     CHECK_INPUT(needed <= host.available_bytes,
                 "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available{}",
                 gib(needed), gib(host.available_bytes), host.describe_limit());
-    memory_writer_->reserve(bytes);
   });
+}
+
+void RunCheckpoints::reserve_memory() {
+  check_memory();
+  runtime_.group().agree([&] { memory_writer_->reserve(CheckpointWriter::staging_bytes(pieces())); });
 }
 
 bool RunCheckpoints::due(int64_t step) const {

@@ -85,7 +85,10 @@ class RunCheckpoints {
   void reserve_staging();
   void open_memory(const std::filesystem::path& directory);
   std::filesystem::path left_memory();
+  void drop_left_memory();
   void replace_left_memory();
+  void check_memory();
+  void reserve_memory();
   void carry_in_memory();
   std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
   std::optional<Checkpoint> newer_in_memory();

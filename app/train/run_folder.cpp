@@ -61,17 +61,26 @@ nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std
 bool is_in(const fs::path& path, const fs::path& dir) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error);
+  if (error) return false;
   fs::path outer = fs::weakly_canonical(dir, error);
+  if (error) return false;
   if (!outer.has_filename()) outer = outer.parent_path();  // "runs/a/"
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+bool has_checkpoints(const fs::path& dir) {
+  std::error_code error;
+  return fs::is_directory(dir, error) && !find_checkpoints(dir).empty();
 }
 
 }  // namespace
 
 FolderUse use_of_folder(const FolderFacts& facts) {
   if (facts.begins_again) return FolderUse::kSetAside;
+  // A run that has checkpoints is continued from one of them. Without any it is begun again by the same config.
+  const bool may_continue = facts.resumes || !facts.has_checkpoints;
   const bool is_this_run =
-      facts.knows_its_run ? facts.computes_the_same || facts.resumes_its_checkpoint : facts.resumes;
+      facts.knows_its_run ? (facts.computes_the_same && may_continue) || facts.resumes_its_checkpoint : facts.resumes;
   if (is_this_run) return FolderUse::kContinue;
   return facts.has_steps ? FolderUse::kRefuse : FolderUse::kSetAside;
 }
@@ -138,7 +147,8 @@ void RunFolder::claim(const fs::path& resumed_from) {
     // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
     facts.resumes_its_checkpoint =
         facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
-    difference = describe(changes);
+    facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
+    difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
   } catch (const InputError&) {  // there is none, or it is of another version
   }
   const FolderUse use = use_of_folder(facts);
@@ -196,7 +206,9 @@ RunFolder::~RunFolder() {
 
 void RunFolder::note(const std::string& line) {
   if (!log_) return;
-  const std::string text = printable(line, 4 * line.size());
+  std::string text = line;
+  std::replace(text.begin(), text.end(), kErrorSeparator, ';');
+  text = printable(text, 4 * text.size());
   log_->log(spdlog::details::log_msg("octavo", spdlog::level::err, text));
 }
 

@@ -26,6 +26,7 @@ struct FolderFacts {
   bool computes_the_same = false;       // as the run that starts, by that config
   bool resumes = false;                 // whether the run starts from a checkpoint
   bool resumes_its_checkpoint = false;  // one of the run that the folder belongs to
+  bool has_checkpoints = false;         // whether that run has checkpoints, by its config or in its folder
   bool begins_again = false;            // checkpoint.resume is never
 };
 enum class FolderUse : uint8_t {

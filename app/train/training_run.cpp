@@ -141,7 +141,9 @@ void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
   try {
     before = config_from_json(meta.at("config"), checkpoint.path().string());
   } catch (const InputError& error) {  // of another version
-    if (is_root) log_warning("what is otherwise than when it was saved is not known: {}", error.what());
+    std::string reason = error.what();
+    std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
+    if (is_root) log_warning("what changed since the checkpoint was saved is not known: {}", reason);
     return;
   }
   const Config now = whole_config(config_);

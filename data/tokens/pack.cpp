@@ -64,7 +64,15 @@ class Packer {
     CHECK_INPUT(!options.output.empty(), "pack: no output prefix is given");
     CHECK_INPUT(options.hold_out_every == 0 || options.hold_out_every >= 2,
                 "pack: hold_out_every is {}, expected 0 (off) or at least 2", options.hold_out_every);
+    CHECK_INPUT(options.hold_out_every > 0 || options.hold_out_output.empty(),
+                "pack: --hold-out-output is {}, but nothing is held out; expected --hold-out-every as well",
+                options.hold_out_output);
     if (options_.hold_out_output.empty()) options_.hold_out_output = options_.output + "_held_out";
+    CHECK_INPUT(
+        options.hold_out_every > 0 || !path_exists(options_.hold_out_output + ".idx"),
+        "pack: {}.idx holds documents that an earlier pack held out of this output, and this one would put them "
+        "into it; remove it, or hold out again with --hold-out-every",
+        options_.hold_out_output);
     CHECK_INPUT(options_.hold_out_every == 0 || !is_same_place(options_.hold_out_output, options_.output),
                 "pack: {} is both the output and the held-out output", options_.output);
   }

@@ -78,7 +78,7 @@ void Watchdog::set_timeout(double seconds) {
     timeout_s_ = seconds;
   }
   changed_.notify_all();
-  if (seconds > 0 && !thread_.joinable()) thread_ = start_without_signals([this] { run(); });
+  if (!thread_.joinable()) thread_ = start_without_signals([this] { run(); });
 }
 
 void Watchdog::add(Queue* queue) {
@@ -109,8 +109,9 @@ void Watchdog::run() {
   while (!is_stopping_) {
     const Seconds period{timeout_s_ > 0 ? std::clamp(timeout_s_ / 20, 0.01, 1.0) : 1.0};
     changed_.wait_for(lock, period);
-    if (is_stopping_ || timeout_s_ == 0) continue;
+    if (is_stopping_) continue;
     if (const std::string gone = board_.gone(); !gone.empty()) end(gone + kGoneEnds);
+    if (timeout_s_ == 0) continue;
     if (const std::optional<Stuck> stuck = find_stuck()) end(describe(*stuck));
   }
 }

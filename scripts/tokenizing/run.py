@@ -30,6 +30,13 @@ class Run:
         self.prefixes = [arguments.output]
         if arguments.hold_out_every:
             self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")
+            if os.path.realpath(self.prefixes[0] + ".bin") == os.path.realpath(self.prefixes[1] + ".bin"):
+                raise InputError(f"{arguments.output} is both the output and the held-out output")
+        elif arguments.hold_out_output:
+            raise InputError("--hold-out-output needs --hold-out-every")
+        elif os.path.exists(arguments.output + "_held_out.idx"):
+            raise InputError(f"{arguments.output}_held_out.idx holds documents that were held out of this output, and this run "
+                          "would put them into it; remove it, or hold out again with --hold-out-every")
         self.folder = PartsFolder(arguments.output + ".parts")
         self.trained_tokenizer = arguments.output + ".tokenizer.json"
         self.tokenizer_config = arguments.output + ".tokenizer_config.json"

@@ -366,6 +366,8 @@ TEST_F(ConfigTest, AllErrorsAreReportedTogether) {
 TEST_F(ConfigTest, WholeNumbersMayHaveAnExponent) {
   EXPECT_EQ(load("training: {steps: 1e3}\n").training.steps, 1000);
   EXPECT_EQ(load("training: {steps: 2.5E4}\n").training.steps, 25000);
+  EXPECT_EQ(load("training: {steps: 1e+3}\n").training.steps, 1000);
+  EXPECT_EQ(load("training: {steps: 0.1e4}\n").training.steps, 1000);
   EXPECT_EQ(load("training: {seed: 1e18}\n").training.seed, 1000000000000000000u);
 }
 

@@ -249,7 +249,7 @@ class KeptCheckpointsTest(Resuming):
         for ranks, mode in ((1, "true"), (1, "false"), (2, "true")):
             name = f"kept_{ranks}_{mode}"
             self.train(config, "checkpoint.every=1", "checkpoint.keep=2", "checkpoint.keep_every=4", f"checkpoint.dir={name}",
-                       f"checkpoint.async={mode}", ranks=ranks)
+                       f"logging.dir={name}_log", f"checkpoint.async={mode}", ranks=ranks)
             self.assertEqual(checkpoints(self.dir / name), [f"step_{step:08}" for step in (4, 8, 9, 10)])
 
     def test_every_minutes(self):

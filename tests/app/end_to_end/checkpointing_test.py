@@ -56,7 +56,7 @@ class ActivationCheckpointingTest(Meshes):
     def test_auto_keeps_all_where_there_is_room(self):
         config = self.config(self.corpus, training={"steps": 1})
         for ranks in (1, 2):
-            out = self.train(config, f"checkpoint.dir=on{ranks}", ranks=ranks).out
+            out = self.train(config, f"checkpoint.dir=on{ranks}", f"logging.dir=log{ranks}", ranks=ranks).out
             self.assertEqual(out.count("activation checkpointing: none"), 1, out)
 
     def test_plans_that_cannot_fit_are_refused(self):

@@ -92,6 +92,7 @@ class FailedSaveTest(Resuming):
                 config = self.ten_steps(
                     training={"steps": 100_000, "micro_batch_size": 2},
                     checkpoint={"dir": directory.name, "every": 20, "keep": 2, "max_failed_saves": 1000},
+                    logging={"dir": f"log{ranks}"},
                 )
                 process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
                 self.wait_for(lambda: checkpoints(directory), process)
@@ -115,7 +116,8 @@ class FailedSaveTest(Resuming):
     def test_directory_that_vanishes_and_comes_back(self):
         for ranks in (1, 2):
             sizes = {"steps": 100_000, "micro_batch_size": 2}
-            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20, "max_failed_saves": 1000})
+            config = self.ten_steps(training=sizes, checkpoint={"dir": f"on{ranks}", "every": 20, "max_failed_saves": 1000},
+                                    logging={"dir": f"log{ranks}"})
             process = self.start("train", config, ranks=ranks, variables=AT_ONCE)
             directory = self.dir / f"on{ranks}"
             self.wait_for(lambda: checkpoints(directory), process)

@@ -156,9 +156,9 @@ class ResumeTest(Resuming):
         self.train(config, "checkpoint.every=2", "checkpoint.keep=2")
         self.assertEqual(checkpoints(self.dir / "checkpoints"), ["step_00000008", "step_00000010"])
         self.assertEqual(len(list((self.dir / "checkpoints").iterdir())), 2, "left-over files")
-        self.train(config, "checkpoint.every=2", "checkpoint.keep=0", "checkpoint.dir=all")
+        self.train(config, "checkpoint.every=2", "checkpoint.keep=0", "checkpoint.dir=all", "logging.dir=all_log")
         self.assertEqual(len(checkpoints(self.dir / "all")), 5)
-        self.train(config, "checkpoint.every=0", "checkpoint.keep=1", "checkpoint.dir=last")
+        self.train(config, "checkpoint.every=0", "checkpoint.keep=1", "checkpoint.dir=last", "logging.dir=last_log")
         self.assertEqual(checkpoints(self.dir / "last"), ["step_00000010"])
 
     def test_manifest_says_what_is_in_the_checkpoint(self):
@@ -228,7 +228,7 @@ class ResumeTest(Resuming):
                                   (1, "checkpoint.allow_changes=[data]", "training.steps=8"),
                                   (1, "training.steps=4", "training.global_batch_size=16")):
             with self.subTest(overrides=overrides):
-                mentions = ["step_00000004: the run would compute something else", "(step 4 has the learning rate ",
+                mentions = ["step_00000004: this config would change what the run computes", "(step 4 has the learning rate ",
                             " instead of the learning rate 0.0003 and 8 sequences)", "schedule]", overrides[-1].split("=")[0] + " "]
                 self.refused("train", config, *overrides, ranks=ranks, mentions=mentions)
         self.assertEqual(snapshot(self.dir / "checkpoints"), before)
@@ -393,7 +393,8 @@ class CrashTest(Resuming):
                 named = re.search(r"the last checkpoint is checkpoints/step_(\d+)$", result.octavo_lines()[0])
                 self.assertTrue(named, result.err)
                 self.assert_last_checkpoint(result, int(named[1]))
-        result = self.run_octavo("train", config, "checkpoint.dir=none", "checkpoint.every=0", code=FAILED)
+        result = self.run_octavo("train", config, "checkpoint.dir=none", "logging.dir=none_log", "checkpoint.every=0",
+                                 code=FAILED)
         self.assertIn("the last checkpoint is none", result.err)
 
     def test_a_bad_token_in_the_data_loses_no_checkpoint(self):

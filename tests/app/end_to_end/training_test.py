@@ -70,7 +70,8 @@ class LoggingTest(Corpus):
     def test_says_where_the_start_went(self):
         """Since the launch: what the phases take adds up to no more than the run, and to what is said of them all."""
         for ranks in (1, 2):
-            config = self.config(self.corpus, training={"steps": 2}, checkpoint={"dir": f"{ranks}_ranks"})
+            config = self.config(self.corpus, training={"steps": 2}, checkpoint={"dir": f"{ranks}_ranks"},
+                                 logging={"dir": f"log{ranks}"})
             begin = time.monotonic()
             lines = self.train(config, ranks=ranks).out.splitlines()
             seconds = time.monotonic() - begin

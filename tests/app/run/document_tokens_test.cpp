@@ -54,6 +54,11 @@ TEST_F(DocumentTokensTest, AreThoseThatAllSidecarsName) {
   expect_mentions(refusal(config(none + ", " + a, "")), {none + ".json has no bos"});
   expect_mentions(refusal(config(tokens("bad", "{"), "")), {"bad.json", "is not JSON"});
   expect_mentions(refusal(config(tokens("large", R"({"eos": 2147483648})"), "")), {"large.json", "eos 2147483648"});
+  for (const char* id : {"\"256\"", "true", "1.5", "[256]", "99999999999999999999"}) {
+    const std::string odd = tokens("odd", fmt::format(R"({{"bos": {}}})", id));
+    expect_mentions(refusal(config(odd, "")), {"odd.json has bos ", "expected null or an id"});
+  }
+  expect_mentions(refusal(config(tokens("list", "[]"), "")), {"list.json: is no JSON object"});
   EXPECT_THROW(resolved(config("nowhere", "")), UnreadableFile);
 }
 

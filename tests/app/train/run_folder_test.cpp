@@ -14,6 +14,10 @@ TEST(RunFolderTest, AFolderBelongsToOneRun) {
   EXPECT_EQ(use_of_folder(restart), FolderUse::kContinue);
   EXPECT_EQ(use_of_folder({.has_steps = true, .knows_its_run = true, .resumes = true, .resumes_its_checkpoint = true}),
             FolderUse::kContinue);
+  // A run with checkpoints that are not resumed, such as one whose checkpoint.dir was changed.
+  EXPECT_EQ(
+      use_of_folder({.has_steps = true, .knows_its_run = true, .computes_the_same = true, .has_checkpoints = true}),
+      FolderUse::kRefuse);
   // Another run: from the beginning, and from a checkpoint elsewhere.
   const FolderFacts other{.has_steps = true, .knows_its_run = true};
   EXPECT_EQ(use_of_folder(other), FolderUse::kRefuse);

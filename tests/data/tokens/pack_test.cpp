@@ -118,6 +118,10 @@ TEST(Pack, ExistingOutputIsReplacedOnRequestAlone) {
   again.overwrite = true;
   pack(again);
   EXPECT_EQ(texts_of(dir / "q_held_out"), Texts{"b"});
+  // The held-out document would come into the corpus.
+  again.hold_out_every = 0;
+  expect_mentions(message_of<InputError>([&] { pack(again); }), {"q_held_out.idx holds documents", "--hold-out-every"});
+  EXPECT_EQ(texts_of(dir / "q"), Texts{"a"});
 }
 
 TEST(Pack, WhatIsNotTextIsSkippedAndNamed) {
