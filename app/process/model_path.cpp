@@ -1,6 +1,5 @@
 #include "app/process/model_path.h"
 
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -65,10 +64,9 @@ fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlac
   const fs::path folder = fs::path(places.logging_dir).lexically_normal();
   if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
   fs::path project = fs::weakly_canonical(run);
-  for (auto part = std::make_reverse_iterator(folder.end()); part != std::make_reverse_iterator(folder.begin());
-       ++part) {
-    if (part->empty()) continue;  // after a trailing slash
-    if (project.filename() != *part) return {};
+  for (fs::path rest = folder; !rest.empty(); rest = rest.parent_path()) {
+    if (!rest.has_filename()) continue;  // after a trailing slash
+    if (project.filename() != rest.filename()) return {};
     project = project.parent_path();
   }
   const fs::path dir = project / places.checkpoint_dir;

@@ -35,3 +35,6 @@ class EarlierVersionTest(Scratch):
         self.assertIn(f"{run['loss']:.4f}"[:4], (self.dir / "page.html").read_text())
         self.run_octavo("config", "config_dump.yaml")
         self.run_octavo("evaluate", CHECKPOINT, "data.validation=corpus", "validation.batches=1")
+        # The folder of the run was copied with the project around it: its checkpoints are those of the copy.
+        out = self.run_octavo("evaluate", "runs/old", "data.validation=corpus", "validation.batches=1").out
+        self.assertIn(f"{self.dir.resolve()}/{CHECKPOINT}", out)
