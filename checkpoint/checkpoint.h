@@ -88,7 +88,7 @@ class Checkpoint {
   // what is read() after it comes from the page cache. Each process verifies what it uses: another one may be on a
   // machine that reads other bytes.
   void verify(std::span<const TensorPart> parts);
-  // The same of all tensors and files.
+  // Verifies all tensors and files.
   void verify();
   // The shards that have something of some parts.
   std::set<std::string> shards_with(std::span<const TensorPart> parts) const;

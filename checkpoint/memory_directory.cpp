@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kIdDigits = 32;
 
-// Of `path` itself, where it is a link. Nothing where there is nothing.
+// Returns the status of `path` itself and follows no link. Empty if nothing is there.
 std::optional<struct stat> status_of(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) return status;

@@ -2,7 +2,7 @@
 //
 // Its name is drawn at random and stands in the file kMemoryIdFile of the directory of checkpoints, with the number of
 // that file's inode. So no other user can make it beforehand, and a run folder that was removed and made again, a copy
-// of it, and the equal path of another container each have another one. It is open to its user alone. Because
+// of it, and the equal path of another container each get a different directory. It is open to its user alone. Because
 // /dev/shm is sticky, nobody else can rename or remove it once it is there, and what lies in it was written by this
 // user: only the directory itself has to be checked.
 #pragma once

@@ -64,7 +64,7 @@ std::string last_bytes(const FileOnDisk& file) {
   return checksum.hex();
 }
 
-// Of two files of equal length.
+// Compares two files of equal length by their last bytes and their fingerprints.
 bool same_content(const FileOnDisk& a, const FileOnDisk& b) {
   return last_bytes(a) == last_bytes(b) && fingerprint_of({a.path}) == fingerprint_of({b.path});
 }

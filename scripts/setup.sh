@@ -16,7 +16,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cudnn_frontend_version=1.18.0
-# Of the wheels for Python 3.12 on x86-64 and aarch64. The headers in them do not depend on the Python.
+# Hashes of the wheels for Python 3.12 on x86-64 and aarch64. The headers in them do not depend on the Python.
 cudnn_frontend_hashes=(
   --hash=sha256:6c023539ca6de99234cf5102c3ec0d6af817f5396fc93028a22ba5b834a35b8a
   --hash=sha256:310b417f2848a83d1437203fcaeea320a74fb7f28af20bf42bf5afc9c01f1c12

@@ -31,7 +31,7 @@ struct ConfigKey {
   std::vector<std::string> item_keys = {};  // of the maps in the list that the value is
 
   bool computes() const { return key_class != KeyClass::kCarriesOut; }
-  // For a key of another class than its section.
+  // Sets the class of a key that differs from the class of its section.
   ConfigKey& carries_out() {
     key_class = KeyClass::kCarriesOut;
     return *this;

@@ -24,7 +24,7 @@ inline constexpr auto kKeyClass = std::to_array<Choice<KeyClass>>({{"carries out
                                                                    {"schedule", KeyClass::kSchedule},
                                                                    {"optimizer", KeyClass::kOptimizer},
                                                                    {"precision", KeyClass::kPrecision}});
-// Those that checkpoint.allow_changes may name.
+// Classes of keys that checkpoint.allow_changes may name.
 inline constexpr auto kAllowedChange = std::to_array<Choice<KeyClass>>({{"data", KeyClass::kData},
                                                                         {"training", KeyClass::kTraining},
                                                                         {"schedule", KeyClass::kSchedule},

@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 
 // Throws InputError "PLACE: section.key is FOUND, expected WHAT".
 [[noreturn]] void refuse_value(const ConfigNode& found, std::string_view key, std::string_view expected);
-// The same for a value that must be one of `choices`: names the nearest, where one may have been meant.
+// Throws the error of refuse_value for a value that must be one of `choices`, and names the nearest choice, if any.
 [[noreturn]] void refuse_choice(const ConfigNode& found, std::string_view key, std::string_view expected,
                                 std::span<const std::string> choices);
 

@@ -115,7 +115,7 @@ void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
     const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
     return (error ? std::filesystem::path(path) : whole) / "";
   };
-  // Of a directory of checkpoints or a run the newest is recorded, which may be another one by now.
+  // A run that began with a directory of checkpoints recorded the newest of them, and a newer one may exist now.
   const bool is_same =
       !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
                             normal(recorded).string().starts_with(normal(config.init_from_given).string()));

@@ -45,11 +45,10 @@ class RunCheckpoints {
   // collective.
   void started_from(const Checkpoint* checkpoint);
   // Before the first step after `start_step`: memory for copies, InputError where the machine has too little; whether
-  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning. Frees what an
-  // earlier start left in memory, unless this one goes on from it.
+  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning.
   void prepare(int64_t start_step);
-  // And once nothing can refuse the start any more: what is in the directory of a run that this one does not go on from
-  // is moved to one of its own there.
+  // Called when nothing can refuse the start any more. Moves checkpoints of a run that this one does not resume to a
+  // directory of their own, and frees what an earlier start left in memory, unless this run resumed it.
   void leave_other_runs(int64_t start_step);
 
   // Whether one is to be saved after this step, which is not the last.

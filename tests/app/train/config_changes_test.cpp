@@ -1,4 +1,4 @@
-// Which changes of its config a resumed run may have.
+// Tests which changes of its config a resumed run may have.
 #include "app/train/config_changes.h"
 
 #include "app/config/config_keys.h"
