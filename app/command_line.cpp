@@ -202,7 +202,6 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
   plan->add_option("--save-seconds", line.plan.save_seconds, "that a checkpoint adds to its step")
       ->check(number(0, 1e9));
   plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
-  plan->add_flag("--published", line.plan.published, "predictions beside the published throughput of other systems");
   plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")
       ->check(number(1e-6, 1e9))
       ->default_str("");

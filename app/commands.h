@@ -51,7 +51,6 @@ struct PlanArguments {
   double restart_seconds = 0;  // 0: by the GPUs (app/plan/failures.h)
   double save_seconds = 0.3;
   bool search = false;
-  bool published = false;
   double price_per_gpu_hour = 0;  // dollars; 0: not asked
   bool all = false;               // every item, not the largest alone
   std::string html;               // file for a picture of the memory; empty: none

@@ -13,7 +13,6 @@
 #include "app/plan/machine_files.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
-#include "app/plan/published.h"
 #include "app/process/runtime.h"
 #include "app/report/memory_page.h"
 #include "core/error.h"
@@ -96,57 +95,6 @@ std::string unfitting(const PlanReport& report) {
   return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
 }
 
-// A published set-up with the config's other keys, micro-batches of `micro_batch` sequences, one of them a step where
-// its batch is not stated.
-Plan plan_published(const PublishedSetup& setup, int64_t micro_batch, const PlanArguments& arguments,
-                    const PlanTarget& target, ProcessGroup& group) {
-  ConfigArguments config = arguments.config;
-  const std::vector<std::string> changes = {
-      "model.preset=" + setup.preset,
-      "precision.linear=" + setup.linear,
-      "data.seq_len=8192",
-      "parallel.data_parallel_shard=-1",
-      "parallel.data_parallel_replicate=1",
-      "parallel.context_parallel=1",
-      fmt::format("parallel.tensor_parallel={}", setup.tensor),
-      fmt::format("training.micro_batch_size={}", micro_batch),
-      fmt::format("training.global_batch_size={}",
-                  setup.global_batch > 0 ? setup.global_batch : micro_batch * setup.gpus / setup.tensor)};
-  config.overrides.insert(config.overrides.end(), changes.begin(), changes.end());
-  return make_plan(load_planned_config(config, target), target, group);
-}
-
-nlohmann::ordered_json published(const PlanArguments& arguments, const PlanTarget& target, ProcessGroup& group) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const PublishedSetup& setup : published_setups()) {
-    for (const int64_t micro_batch : {1, 2, 16}) {
-      if (setup.micro_batch > 0 ? micro_batch != setup.micro_batch : micro_batch > 2) continue;
-      PlanTarget there = target;
-      there.gpus = setup.gpus;
-      const Plan plan = plan_published(setup, micro_batch, arguments, there, group);
-      rows.push_back({{"model", setup.preset},
-                      {"gpus", setup.gpus},
-                      {"gpus_stated", setup.gpus_stated},
-                      {"tensor", setup.tensor},
-                      {"system", setup.system},
-                      {"hardware", setup.hardware},
-                      {"precision", setup.linear},
-                      {"table", setup.table},
-                      {"source", setup.source},
-                      {"micro_batch_size", micro_batch},
-                      {"published_wps", setup.wps},
-                      {"predicted_on", target.machine->device},
-                      {"wps", plan.prediction->wps},
-                      {"error", plan.prediction->wps / setup.wps - 1},
-                      {"mfu", plan.prediction->mfu},
-                      {"bound", cost_kind_name(plan.prediction->bound)},
-                      {"total_bytes", plan.memory.total_bytes()},
-                      {"fits", plan.memory.fits()}});
-    }
-  }
-  return rows;
-}
-
 // Of the stages of a run, that which takes the most memory.
 Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
   std::optional<Plan> largest;
@@ -169,21 +117,9 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
 int plan(const PlanArguments& arguments, ProcessGroup& group) {
   const Config stated = load_config(arguments.config.path, arguments.config.overrides);
   const PlanTarget target = find_target(arguments, stated, group);
-  CHECK_INPUT(target.machine || !(arguments.search || arguments.published || arguments.price_per_gpu_hour > 0 ||
-                                  !arguments.html.empty()),
-              "--search, --published, --price-per-gpu-hour and --html need rates, and device is cpu; expected "
-              "--machine FILE of a CPU");
-  if (arguments.published) {
-    const nlohmann::ordered_json rows = {
-        {"training", published(arguments, target, group)},
-        {"collectives", published_collectives_json(target.machine.value(), target.cluster)}};
-    if (arguments.json) {
-      std::cout << printable_json(rows, 2) << "\n";
-    } else {
-      print_published(rows);
-    }
-    return kExitDone;
-  }
+  CHECK_INPUT(
+      target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
+      "--search, --price-per-gpu-hour and --html need rates, and device is cpu; expected --machine FILE of a CPU");
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
   Config config = load_planned_config(arguments.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);

@@ -174,24 +174,6 @@ class PlanTest(Scratch):
         whole = self.plan(*arguments)["memory"]["outside_bytes"]
         self.assertLess(self.plan(*arguments, "--gpus-per-node", 4)["memory"]["outside_bytes"], whole)
 
-    def test_published(self):
-        published = self.plan(MODEL_8B, "--published", "--machine", "h100")
-        rows = published["training"]
-        self.assertEqual({row["gpus"] for row in rows}, {8, 64, 128, 256, 512, 1024})
-        for row in rows:
-            for key in ("system", "hardware", "precision", "source", "table", "predicted_on"):
-                self.assertTrue(row[key], row)
-            self.assertAlmostEqual(row["error"], row["wps"] / row["published_wps"] - 1, places=9)
-        self.assertEqual({row["precision"] for row in rows}, {"bfloat16", "fp8_tensorwise"})
-        text = self.run_octavo("plan", MODEL_8B, "--published", "--machine", "h100").out.splitlines()
-        self.assertEqual(text[len(rows) + 1], "")
-        for line, row in zip(text[1:], rows):
-            for key in ("model", "precision", "system", "table"):
-                self.assertIn(row[key], line)
-        self.assertIn("published on H100, predicted for NVIDIA H100", "\n".join(text))
-        for line, row in zip(text[-len(published["collectives"]):], published["collectives"]):
-            self.assertTrue(line.startswith(row["op"]) and line.endswith(row["source"]), line)
-
     def test_text(self):
         out = self.run_octavo("plan", MODEL_8B, "--gpus", 8).out
         for text in ("8,030,261,248 parameters", "activations gate_up", "allocated at the start", "predicted: step", "products"):
