@@ -194,13 +194,13 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
                    "of the links between leaf switches; 1: none")
       ->check(number(1, 1e6))
       ->default_str("the machine's, or 1");
-  plan->add_option("--failures-per-gpu-day", line.plan.failures_per_gpu_day, "interruptions of a GPU and day")
-      ->check(number(0, 1e6));
-  plan->add_option("--restart-seconds", line.plan.restart_seconds, "from a failure to the next step")
+  FailureRates& failures = line.plan.failures;
+  plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU")
+      ->check(number(1e-3, 1e12));
+  plan->add_option("--restart-seconds", failures.restart_s, "from a failure to the next step")
       ->check(number(1e-6, 1e9))
       ->default_str("by the GPUs");
-  plan->add_option("--save-seconds", line.plan.save_seconds, "that a checkpoint adds to its step")
-      ->check(number(0, 1e9));
+  plan->add_option("--save-seconds", failures.save_s, "that a checkpoint adds to its step")->check(number(0, 1e9));
   plan->add_flag("--search", line.plan.search, "the ten fastest meshes, micro-batches and modes that fit");
   plan->add_option("--price-per-gpu-hour", line.plan.price_per_gpu_hour, "dollars; for the price of the run")
       ->check(number(1e-6, 1e9))
@@ -318,14 +318,24 @@ std::string no_such(const std::string& what, const std::string& written, const s
   return fmt::format("{}, expected {}", message, fmt::join(known, ", "));
 }
 
+// Options of earlier versions, and what replaces them.
+constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
+    {"--failures-per-gpu-day", "--gpu-mtbf-hours"},
+    {"--published", "the tables of docs/plan.md"},
+};
+
 // What `command` was given and cannot take.
 std::string describe_extra(const CLI::App& command, const std::string& extra) {
   if (!extra.starts_with('-')) return fmt::format("the argument '{}' is one too many", extra);
+  const std::string name = extra.substr(0, extra.find('='));
+  for (const auto& [retired, replacement] : kRetiredOptions) {
+    if (name == retired) return fmt::format("the option {} was removed; use {}", name, replacement);
+  }
   std::vector<std::string> options;
   for (const CLI::Option* option : command.get_options()) {
-    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+    for (const std::string& known : option->get_lnames()) options.push_back("--" + known);
   }
-  return no_such("option", extra.substr(0, extra.find('=')), options);
+  return no_such("option", name, options);
 }
 
 // What was found wrong with what `command` was given.

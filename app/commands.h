@@ -9,6 +9,7 @@
 
 #include "app/generate/sampling.h"
 #include "app/measure/bench_sweep.h"
+#include "app/plan/failures.h"
 #include "app/process/console.h"
 #include "app/process/exit_codes.h"
 #include "app/process/startup_timer.h"
@@ -47,9 +48,7 @@ struct PlanArguments {
   double network_gbps = 400;
   double network_latency_us = 14;
   double network_oversubscription = 0;  // 0: the machine's
-  double failures_per_gpu_day = 466.0 / 54 / 16384;
-  double restart_seconds = 0;  // 0: by the GPUs (app/plan/failures.h)
-  double save_seconds = 0.3;
+  FailureRates failures;
   bool search = false;
   double price_per_gpu_hour = 0;  // dollars; 0: not asked
   bool all = false;               // every item, not the largest alone

@@ -130,9 +130,7 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
                     .advice_wps = 0,
                     .found = {},
                     .price_per_gpu_hour = arguments.price_per_gpu_hour,
-                    .failures = {.failures_per_gpu_day = arguments.failures_per_gpu_day,
-                                 .save_s = arguments.save_seconds,
-                                 .restart_s = arguments.restart_seconds}};
+                    .failures = arguments.failures};
   if (!arguments.html.empty()) write_memory_page(arguments.html, report.plan, target);
   const bool fits = report.plan.memory.fits();
   if (arguments.search) {

@@ -103,7 +103,7 @@ OrderedJson run_json(const Config& config, const StepPrediction& step, int64_t g
   return json;
 }
 
-// Of the steps between two saves of any kind, as a failure goes back to the last; at most `steps_s`, the whole run.
+// Returns the seconds of steps between two saves of any kind, at most those of the whole run, `steps_s`.
 double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double steps_s) {
   double interval_s = steps_s;
   const auto saves_every = [&](double seconds) {
@@ -119,22 +119,18 @@ OrderedJson goodput_json(const Config& config, const StepPrediction& step, int64
   const FailureRates& failures = report.failures;
   const double steps_s = static_cast<double>(num_tokens(config)) / step.wps / static_cast<double>(gpus);
   const double interval_s = save_interval_s(config.checkpoint, step.step_s, steps_s);
-  const double best_s = std::min(std::max(best_interval_s(failures, gpus), step.step_s), steps_s);
-  const RunTimes g = run_times(failures, gpus, steps_s, interval_s);
-  OrderedJson json{{"goodput", g.share},
-                   {"wall_seconds", g.wall_s},
-                   {"failures_per_gpu_day", failures.failures_per_gpu_day},
-                   {"failures", g.failures},
-                   {"seconds_between_failures", g.between_failures_s},
-                   {"restart_seconds", g.restart_s},
-                   {"restarting_seconds", g.restarting_s},
-                   {"repeating_seconds", g.repeating_s},
-                   {"saving_seconds", g.saving_s},
+  const double share = goodput(failures, gpus, interval_s);
+  const double best_s = std::clamp(best_interval_s(failures, gpus), std::min(step.step_s, steps_s), steps_s);
+  OrderedJson json{{"goodput", share},
+                   {"wall_seconds", steps_s / share},
+                   {"failures", steps_s / share / seconds_between_failures(failures, gpus)},
+                   {"seconds_between_failures", seconds_between_failures(failures, gpus)},
+                   {"restart_seconds", failures.restart_s > 0 ? failures.restart_s : restart_seconds(gpus)},
                    {"steps_between_saves", interval_s / step.step_s},
                    {"best_steps_between_saves", best_s / step.step_s},
-                   {"best_goodput", run_times(failures, gpus, steps_s, best_s).share}};
+                   {"best_goodput", goodput(failures, gpus, best_s)}};
   if (report.price_per_gpu_hour > 0) {
-    json["dollars"] = g.wall_s / 3600 * static_cast<double>(gpus) * report.price_per_gpu_hour;
+    json["dollars"] = steps_s / share / 3600 * static_cast<double>(gpus) * report.price_per_gpu_hour;
   }
   return json;
 }
@@ -250,31 +246,26 @@ void print_prediction(const OrderedJson& p, bool all) {
 constexpr double kSecondsADay = 86400;
 
 void print_goodput(const OrderedJson& g) {
-  if (g["failures_per_gpu_day"] == 0) return;
-  const double wall_s = g["wall_seconds"];
-  constexpr double kNever = 1e-3;
-  if (g["goodput"] < kNever) {
-    std::cout << fmt::format("with failures, one in {}, it does not end: checkpoints are too far apart\n",
-                             format_duration(g["seconds_between_failures"]));
-    return;
-  }
+  const std::string between = format_duration(g["seconds_between_failures"]);
   constexpr double kNone = 0.05;
   if (g["failures"] < kNone) {
-    std::cout << fmt::format("failures: one in {} is expected of as many GPUs, none in this run\n",
-                             format_duration(g["seconds_between_failures"]));
+    std::cout << fmt::format("failures: one in {} is expected of as many GPUs, none in this run\n", between);
     return;
   }
-  const auto share = [&](const char* key) { return 100 * g[key].get<double>() / wall_s; };
-  std::cout << fmt::format("with failures, one in {}, {:.1f} in all: {:.2f} days ({})",
-                           format_duration(g["seconds_between_failures"]), g["failures"].get<double>(),
-                           wall_s / kSecondsADay, format_duration(wall_s));
-  if (g.contains("dollars")) std::cout << fmt::format(", {:.2f} dollars", g["dollars"].get<double>());
+  constexpr double kNever = 1e-3;
+  if (g["goodput"] < kNever) {
+    std::cout << fmt::format("with a failure in {} on average, the run does not end: save more often\n", between);
+    return;
+  }
+  const double wall_s = g["wall_seconds"];
   std::cout << fmt::format(
-      ", goodput {:.1f}%: restarts of {} {:.1f}%, steps done again {:.1f}%, saving {:.1f}%, every {:.0f} steps; every "
-      "{:.0f} steps it would be {:.1f}%\n",
-      100 * g["goodput"].get<double>(), format_duration(g["restart_seconds"]), share("restarting_seconds"),
-      share("repeating_seconds"), share("saving_seconds"), g["steps_between_saves"].get<double>(),
-      g["best_steps_between_saves"].get<double>(), 100 * g["best_goodput"].get<double>());
+      "with a failure in {} on average: {:.2f} days ({}){}, goodput {:.1f}% with restarts of {} and a save every "
+      "{:.0f} "
+      "steps; {:.1f}% with one every {:.0f} steps\n",
+      between, wall_s / kSecondsADay, format_duration(wall_s),
+      g.contains("dollars") ? fmt::format(", {:.2f} dollars", g["dollars"].get<double>()) : "",
+      100 * g["goodput"].get<double>(), format_duration(g["restart_seconds"]), g["steps_between_saves"].get<double>(),
+      100 * g["best_goodput"].get<double>(), g["best_steps_between_saves"].get<double>());
 }
 
 void print_run(const OrderedJson& r) {
