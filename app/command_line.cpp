@@ -293,7 +293,7 @@ void refuse_empty_texts(CLI::App& app) {
 }
 
 void add_manual_command(CLI::App& app, CommandLine& line) {
-  auto* manual = app.add_subcommand("manual", "the manual page, or the completion of command lines in a shell");
+  auto* manual = app.add_subcommand("manual", "the manual page, or the completion of command lines in bash");
   manual->require_option(1);
   const auto add = [&](const char* name, std::string (*write)(const CLI::App&), const char* text) {
     const auto print = [&app, write] {
@@ -305,8 +305,6 @@ void add_manual_command(CLI::App& app, CommandLine& line) {
   };
   add("--man", manual_page, "octavo(1), for man");
   add("--bash", bash_completion, "the completion for bash");
-  add("--zsh", zsh_completion, "the completion for zsh");
-  add("--fish", fish_completion, "the completion for fish");
 }
 
 // "there is no option --stpes; did you mean --steps?"

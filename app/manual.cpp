@@ -95,35 +95,10 @@ std::string synopsis(const CLI::App& command, const std::vector<Argument>& argum
   return line + "\n";
 }
 
-// Between single quotes of a shell.
-std::string quoted(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return "'" + out + "'";
-}
-
 std::string key_words() {
   std::string words;
   for (const ConfigKey& key : config_keys()) words += fmt::format("{}{}=", words.empty() ? "" : " ", key.name);
   return words;
-}
-
-// Of zsh's _arguments and _describe, where brackets and colons mean something.
-std::string zsh_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == ':' || c == '[' || c == ']') out += '\\';
-    out += c;
-  }
-  return out;
-}
-
-std::string zsh_argument(const Argument& a) {
-  const std::string action = a.choices.empty() ? std::string("_files") : fmt::format("({})", fmt::join(a.choices, " "));
-  if (a.positional && a.name == "overrides") return quoted("*:override:_octavo_keys");
-  if (a.positional) return quoted(fmt::format("{}:{}:{}", a.required ? "" : ":", zsh_text(a.name), action));
-  const std::string value = a.value.empty() ? "" : fmt::format(":{}:{}", zsh_text(a.value), action);
-  return quoted(fmt::format("{}[{}]{}", a.name, zsh_text(a.text), value));
 }
 
 }  // namespace
@@ -203,59 +178,6 @@ _octavo() {{
 complete -o bashdefault -o default -F _octavo octavo
 )",
                      names, values, words, key_words());
-}
-
-std::string zsh_completion(const CLI::App& app) {
-  std::string names;
-  std::string cases;
-  for (const CLI::App* command : commands_of(app)) {
-    names += fmt::format("    {}\n",
-                         quoted(fmt::format("{}:{}", command->get_name(), zsh_text(command->get_description()))));
-    cases += fmt::format("    {})\n      _arguments", command->get_name());
-    for (const Argument& a : arguments_of(*command)) cases += " \\\n        " + zsh_argument(a);
-    cases += "\n      ;;\n";
-  }
-  return fmt::format(R"(#compdef octavo
-# Completion of octavo's command lines in zsh, made by octavo manual --zsh.
-_octavo_keys() {{
-  local -a keys
-  keys=({})
-  compadd -S '' -- $keys
-}}
-_octavo() {{
-  local -a commands
-  commands=(
-{}  )
-  if ((CURRENT == 2)); then
-    _describe command commands
-    return
-  fi
-  shift words
-  ((CURRENT--))
-  case "$words[1]" in
-{}  esac
-}}
-_octavo "$@"
-)",
-                     key_words(), names, cases);
-}
-
-std::string fish_completion(const CLI::App& app) {
-  std::string lines = "# Completion of octavo's command lines in fish, made by octavo manual --fish.\n";
-  for (const CLI::App* command : commands_of(app)) {
-    lines += fmt::format("complete -c octavo -n __fish_use_subcommand -f -a {} -d {}\n", command->get_name(),
-                         quoted(command->get_description()));
-    const std::string here = fmt::format("complete -c octavo -n '__fish_seen_subcommand_from {}'", command->get_name());
-    for (const Argument& a : arguments_of(*command)) {
-      if (a.positional) continue;
-      const std::string value = a.value.empty()     ? ""
-                                : a.choices.empty() ? " -r"
-                                                    : fmt::format(" -x -a '{}'", fmt::join(a.choices, " "));
-      lines += fmt::format("{} -l {}{} -d {}\n", here, a.name.substr(2), value, quoted(a.text));
-    }
-    if (takes_overrides(*command)) lines += fmt::format("{} -a '{}'\n", here, key_words());
-  }
-  return lines;
 }
 
 }  // namespace octavo

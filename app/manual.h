@@ -1,4 +1,4 @@
-// The manual page and what completes command lines in a shell, made from the description of the command line.
+// The manual page and the completion of command lines in bash, made from the description of the command line.
 #pragma once
 
 #include <string>
@@ -12,10 +12,8 @@ namespace octavo {
 // octavo(1) in roff, for man: every command and option, and every key of a config.
 std::string manual_page(const CLI::App& app);
 
-// A script for that shell. Completes commands, options, their choices, and the keys of configs where a command takes
+// Returns a script for bash that completes commands, options, their choices, and config keys where a command takes
 // overrides.
 std::string bash_completion(const CLI::App& app);
-std::string zsh_completion(const CLI::App& app);
-std::string fish_completion(const CLI::App& app);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 # What `cmake --install` and the packages of CPack contain: the program, its configs, the scripts that those who train use, the
-# documentation, and the manual page and completions that the program itself writes (app/manual.h).
+# documentation, and the manual page and bash completion that the program itself writes (app/manual.h).
 include(GNUInstallDirs)
 set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
 
@@ -26,8 +26,6 @@ execute_process(COMMAND \"$<TARGET_FILE:octavo>\" manual --${option} OUTPUT_FILE
 endfunction()
 octavo_manual(man ${CMAKE_INSTALL_MANDIR}/man1 octavo.1)
 octavo_manual(bash ${CMAKE_INSTALL_DATADIR}/bash-completion/completions octavo)
-octavo_manual(zsh ${CMAKE_INSTALL_DATADIR}/zsh/site-functions _octavo)
-octavo_manual(fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d octavo.fish)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "The Octavo authors")

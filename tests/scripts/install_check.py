@@ -93,14 +93,6 @@ class InstallTest(unittest.TestCase):
         self.assertIn("doctor", self.completions(""))
         self.assertIn("manual", self.completions(""))
 
-    def test_completions_of_other_shells(self):
-        for shell, name in (("zsh", "share/zsh/site-functions/_octavo"), ("fish", "share/fish/vendor_completions.d/octavo.fish")):
-            text = (self.prefix / name).read_text()
-            for part in ("train", "--dtype" if shell == "zsh" else "-l dtype", "training.steps="):
-                self.assertIn(part, text)
-            if shutil.which(shell):
-                run(shell, "-n", self.prefix / name, cwd=self.dir)
-
     @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("cpack"), "dpkg-deb or cpack is not installed")
     def test_package(self):
         run("cpack", "--config", BUILD / "CPackConfig.cmake", "-G", "DEB", "-B", self.dir / "package", cwd=self.dir)
