@@ -131,10 +131,10 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;
   if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);
-  const auto totals = bench.profile_step();
-  result["ops"] = ops_json(totals);
-  if (group.size() > 1) add_exposed_communication(result, totals);
-  if (arguments.ops) add_floors(result, totals, rates, forward_backward_times);
+  const ProfiledStep profiled = bench.profile_step();
+  add_ops(result, profiled);
+  if (group.size() > 1) add_exposed_communication(result, profiled);
+  if (arguments.ops) add_floors(result, profiled, rates, forward_backward_times);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
   if (arguments.ops && counters) add_op_energy(result, bench.measure_use_by_op(*counters));
 

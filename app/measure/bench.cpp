@@ -103,25 +103,30 @@ std::vector<double> Bench::time_forward_backward(int64_t steps) {
   });
 }
 
-std::map<std::string, Profiler::Total> Bench::profile_step() {
+ProfiledStep Bench::profile_step() {
   Stream& stream = runtime_.stream();
   Profiler profiler(stream.device());
+  Event begin(stream.device(), true), end(stream.device(), true);
   stream.set_profiler(&profiler);
+  ProfiledStep profiled;
   for (int64_t i = 0; i <= kProfiledSteps; ++i) {
     if (i == 1) profiler.clear();  // the events of the first step were created in it
+    begin.record(stream);
     step();
+    end.record(stream);
     stream.synchronize();
+    if (i > 0) profiled.step_ms += end.milliseconds_since(begin) / kProfiledSteps;
   }
   stream.set_profiler(nullptr);
-  auto totals = profiler.totals();
-  for (auto& [name, total] : totals) {
+  profiled.ops = profiler.totals();
+  for (auto& [name, total] : profiled.ops) {
     total.calls /= kProfiledSteps;
     total.milliseconds /= kProfiledSteps;
     total.flops /= kProfiledSteps;
     total.fp8_flops /= kProfiledSteps;
     total.bytes /= kProfiledSteps;
   }
-  return totals;
+  return profiled;
 }
 
 GpuUse Bench::measure_use(GpuCounters& counters, double step_ms) {

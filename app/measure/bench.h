@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/measure/bench_ops.h"
 #include "app/measure/gpu_energy.h"
 #include "app/memory/plan_memory.h"
 #include "app/memory/training_model.h"
@@ -28,8 +29,8 @@ class Bench {
   std::vector<double> time_steps(int64_t warmup, int64_t steps);
   // The same of the forward and backward passes of a step alone.
   std::vector<double> time_forward_backward(int64_t steps);
-  // Sums by op over one step, the mean of a few. A collective.
-  std::map<std::string, Profiler::Total> profile_step();
+  // A step with its ops, the mean of a few. A collective.
+  ProfiledStep profile_step();
   // What the GPUs draw over as many more steps, of `step_ms`, as it takes to tell; the mean of all ranks. A collective.
   GpuUse measure_use(GpuCounters& counters, double step_ms);
   // What this rank's GPU draws while one op, the first of its name in a step, runs over and over: by name, none where

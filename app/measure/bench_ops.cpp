@@ -34,20 +34,21 @@ std::string format_energy(const OrderedJson& op) {
 
 }  // namespace
 
-OrderedJson ops_json(const std::map<std::string, Profiler::Total>& totals) {
-  std::vector<std::pair<std::string, Profiler::Total>> sorted(totals.begin(), totals.end());
+void add_ops(OrderedJson& result, const ProfiledStep& profiled) {
+  std::vector<std::pair<std::string, Profiler::Total>> sorted(profiled.ops.begin(), profiled.ops.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
-  auto ops = OrderedJson::array();
+  result["profiled_step_ms"] = profiled.step_ms;
+  OrderedJson& ops = result["ops"] = OrderedJson::array();
   for (const auto& [name, total] : sorted) {
     const double seconds = total.milliseconds / 1e3;
     ops.push_back({{"op", name},
                    {"calls", total.calls},
                    {"ms", total.milliseconds},
+                   {"share", total.milliseconds / profiled.step_ms},
                    {"tflops", total.flops / seconds / 1e12},
                    {"gb_s", total.bytes / seconds / 1e9}});
   }
-  return ops;
 }
 
 void add_op_energy(OrderedJson& result, const std::map<std::string, std::optional<GpuUse>>& uses) {
@@ -60,28 +61,29 @@ void add_op_energy(OrderedJson& result, const std::map<std::string, std::optiona
   }
 }
 
-void add_exposed_communication(OrderedJson& result, const std::map<std::string, Profiler::Total>& totals) {
+void add_exposed_communication(OrderedJson& result, const ProfiledStep& profiled) {
   double compute = 0;
-  for (const auto& [name, total] : totals) {
+  for (const auto& [name, total] : profiled.ops) {
     if (!total.communication) compute += total.milliseconds;
   }
-  result["exposed_communication_ms"] = result["step_ms"].get<double>() - compute;
+  result["exposed_communication_ms"] = profiled.step_ms - compute;
 }
 
 void print_exposed_communication(const OrderedJson& r) {
   const double ms = r["exposed_communication_ms"];
-  std::cout << fmt::format("\ncommunication not hidden behind compute, with all gaps: {:.2f} ms, {:.1f}% of the step\n",
-                           ms, 100 * ms / r["step_ms"].get<double>());
+  std::cout << fmt::format(
+      "\ncommunication not hidden behind compute, with all gaps: {:.2f} ms, {:.1f}% of the profiled step\n", ms,
+      100 * ms / r["profiled_step_ms"].get<double>());
 }
 
-void add_floors(OrderedJson& result, const std::map<std::string, Profiler::Total>& totals, const DeviceRates& rates,
+void add_floors(OrderedJson& result, const ProfiledStep& profiled, const DeviceRates& rates,
                 const std::vector<double>& forward_backward_times) {
   double ops = 0;
   double floor = 0;
   double products = 0;
   double products_floor = 0;
   for (OrderedJson& op : result["ops"]) {
-    const Profiler::Total& total = totals.at(op["op"].get<std::string>());
+    const Profiler::Total& total = profiled.ops.at(op["op"].get<std::string>());
     const double least = floor_ms(total, rates);
     op["fp8"] = total.fp8_flops > 0;
     op["floor_ms"] = least > 0 ? OrderedJson(least) : OrderedJson();
@@ -99,7 +101,7 @@ void add_floors(OrderedJson& result, const std::map<std::string, Profiler::Total
       {"bandwidth_gb_s", rates.bandwidth / 1e9}};
   result["ops_ms"] = ops;
   result["floor_ms"] = floor;
-  result["unexplained_ms"] = result["step_ms"].get<double>() - ops;
+  result["unexplained_ms"] = profiled.step_ms - ops;
   result["forward_backward_ms"] = forward_backward;
   result["products_and_attention_ms"] = products;
   result["products_and_attention_floor_ms"] = products_floor;
@@ -108,13 +110,13 @@ void add_floors(OrderedJson& result, const std::map<std::string, Profiler::Total
 
 void print_short_table(const OrderedJson& r) {
   std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>9} {:>8}\n", "op", "calls", "ms", "share", "TFLOP/s", "GB/s");
-  const double step_ms = r["step_ms"];
+  const double step_ms = r["profiled_step_ms"];
   double sum = 0;
   for (const OrderedJson& op : r["ops"]) {
     const double ms = op["ms"];
     sum += ms;
     std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>9} {:>8}\n", op["op"].get<std::string>(),
-                             op["calls"].get<int64_t>(), ms, 100 * ms / step_ms,
+                             op["calls"].get<int64_t>(), ms, 100 * op["share"].get<double>(),
                              op["tflops"] > 0 ? format_tflops(op["tflops"]) : "-",
                              op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) : "-");
   }
@@ -129,7 +131,7 @@ void print_floor_table(const OrderedJson& r) {
   }
   std::cout << fmt::format("copy {} GB/s read and written\n\n", format_gb_s(rates["bandwidth_gb_s"]));
 
-  const double step_ms = r["step_ms"];
+  const double step_ms = r["profiled_step_ms"];
   const auto row = [&](const std::string& name, const std::string& calls, double ms, const std::string& rate,
                        const OrderedJson& floor, const std::string& energy = "") {
     std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}{}\n", name, calls, ms,
@@ -148,7 +150,7 @@ void print_floor_table(const OrderedJson& r) {
   }
   row("all ops", "", r["ops_ms"], "", r["floor_ms"]);
   row("not explained", "", r["unexplained_ms"], "", OrderedJson());
-  row("step", "", step_ms, "", r["floor_ms"]);
+  row("profiled step", "", step_ms, "", r["floor_ms"]);
   std::cout << fmt::format(
       "\nforward and backward {:.2f} ms: {:.3f} x the floor of its products and attention, {:.2f} ms (which took "
       "{:.2f} "

@@ -9,24 +9,34 @@
 
 #include "app/measure/bench_rates.h"
 #include "app/measure/gpu_energy.h"
+#include "core/profiler.h"
 
 namespace octavo {
 
-// [{op, calls, ms, tflops, gb_s}], the longest first.
-nlohmann::ordered_json ops_json(const std::map<std::string, Profiler::Total>& totals);
+// The time of a step with the profiler on, and of each op in it by name. On a machine with other load this step may
+// take much longer than the timed ones, so what is said of its ops is relative to it.
+struct ProfiledStep {
+  double step_ms = 0;
+  std::map<std::string, Profiler::Total> ops;
+};
 
-// What --ops adds to the result of a bench, step_ms, ops and totals: rates; to each op floor_ms and ratio (null without
-// a floor); then ops_ms, floor_ms, unexplained_ms (of the step, outside of ops), forward_backward_ms,
+// Adds to the result of a bench profiled_step_ms and ops, [{op, calls, ms, share, tflops, gb_s}], the longest first;
+// share is relative to profiled_step_ms.
+void add_ops(nlohmann::ordered_json& result, const ProfiledStep& profiled);
+
+// Adds to the result of add_ops() what --ops shows: rates; to each op floor_ms and ratio (null without a floor); then
+// ops_ms, floor_ms, unexplained_ms (of the profiled step, outside of ops), forward_backward_ms,
 // products_and_attention_ms, products_and_attention_floor_ms and forward_backward_ratio (to that floor).
-void add_floors(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals,
-                const DeviceRates& rates, const std::vector<double>& forward_backward_times);
+void add_floors(nlohmann::ordered_json& result, const ProfiledStep& profiled, const DeviceRates& rates,
+                const std::vector<double>& forward_backward_times);
 
 // What --ops and --energy together add to the ops of a result: sm_mhz, watts and joules (of a step), null of those that
 // `uses` do not know.
 void add_op_energy(nlohmann::ordered_json& result, const std::map<std::string, std::optional<GpuUse>>& uses);
 
-// Adds exposed_communication_ms: the step without its ops other than collectives, so with the gaps between ops.
-void add_exposed_communication(nlohmann::ordered_json& result, const std::map<std::string, Profiler::Total>& totals);
+// Adds exposed_communication_ms: the profiled step without its ops other than collectives, so with the gaps between
+// ops.
+void add_exposed_communication(nlohmann::ordered_json& result, const ProfiledStep& profiled);
 
 // To standard output.
 void print_exposed_communication(const nlohmann::ordered_json& result);

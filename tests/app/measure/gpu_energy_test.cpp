@@ -69,9 +69,9 @@ TEST(GpuEnergy, OfOps) {
 TEST(GpuEnergy, OfOpsIsPrinted) {
   OrderedJson result{
       {"rates", {{"product_tflops", 700.0}, {"fp8_product_tflops", nullptr}, {"bandwidth_gb_s", 4000.0}}},
-      {"step_ms", 25.0},
+      {"profiled_step_ms", 25.0},
       {"ops", OrderedJson::array()}};
-  result["ops"].push_back({{"op", "qkv"}, {"calls", 2}, {"ms", 20.0}, {"tflops", 1.0}, {"gb_s", 1.0}});
+  result["ops"].push_back({{"op", "qkv"}, {"calls", 2}, {"ms", 20.0}, {"share", 0.8}, {"tflops", 1.0}, {"gb_s", 1.0}});
   for (const char* key : {"ops_ms", "floor_ms", "unexplained_ms", "forward_backward_ms", "forward_backward_ratio",
                           "products_and_attention_floor_ms", "products_and_attention_ms"}) {
     result[key] = 1.0;
