@@ -27,6 +27,8 @@ PARTS_PER_WORKER = 2  # under way or waiting, so that none idles; more would hol
 class Run:
     def __init__(self, arguments):
         self.arguments = arguments
+        if "" in (arguments.output, arguments.hold_out_output):
+            raise InputError("an output is empty, expected the beginning of the names of its files, such as corpus/train")
         self.prefixes = [arguments.output]
         if arguments.hold_out_every:
             self.prefixes.append(arguments.hold_out_output or arguments.output + "_held_out")

@@ -24,7 +24,7 @@ from tokenizing.inputs import Sources, find_sources  # noqa: E402
 from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
 from tokenizing.token_files import TokenFileWriter, read_sidecar  # noqa: E402
 from scratch import ScratchTest  # noqa: E402
-from tokenizing_cases import compress_zstd, random_texts, read_dataset, write_jsonl, write_parquet  # noqa: E402
+from tokenizing_cases import compress_zstd, random_texts, read_dataset, refuse, write_jsonl, write_parquet  # noqa: E402
 
 
 def needs(module):
@@ -341,6 +341,13 @@ class MergeTest(PlannedTest):
             writer.add_document(array.array("H", [1]))
             raise ZeroDivisionError
         self.assertEqual(list(self.root.iterdir()), [])
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_an_empty_output_is_refused(self):
+        arguments = ("--train-bpe", 300, "--input", "nowhere", "--output")
+        refuse("an output is empty, expected", *arguments, "")
+        refuse("an output is empty, expected", *arguments, "corpus", "--hold-out-every", 2, "--hold-out-output", "")
 
 
 class ProgressTest(unittest.TestCase):
