@@ -103,6 +103,32 @@ void OutputFile::rename() {
   renamed_ = true;
 }
 
+void OutputFile::set_old_aside() {
+  check_place(path_);
+  std::string old = path_ + ".old.tmp";
+  const bool moved = std::rename(path_.c_str(), old.c_str()) == 0;
+  CHECK(moved || errno == ENOENT, "{}: cannot be renamed to {}: {}", path_, old, std::strerror(errno));
+  if (moved) old_ = std::move(old);
+}
+
+void OutputFile::put_old_back() noexcept {
+  if (renamed_) std::remove(path_.c_str());
+  if (!old_.empty()) std::rename(old_.c_str(), path_.c_str());
+}
+
+void rename_together(std::span<OutputFile* const> files) {
+  try {
+    for (auto file = files.rbegin(); file != files.rend(); ++file) (*file)->set_old_aside();
+    for (OutputFile* file : files) file->rename();
+  } catch (...) {
+    for (OutputFile* file : files) file->put_old_back();
+    throw;
+  }
+  for (const OutputFile* file : files) {
+    if (!file->old_.empty()) std::remove(file->old_.c_str());
+  }
+}
+
 void write_output_file(const std::string& path, std::string_view content) {
   OutputFile file(path);
   file.write(content);

@@ -51,6 +51,10 @@ class OutputFile {
   void rename();
 
  private:
+  friend void rename_together(std::span<OutputFile* const> files);
+  void set_old_aside();
+  void put_old_back() noexcept;
+
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
@@ -58,7 +62,12 @@ class OutputFile {
   std::string path_, temporary_;
   std::unique_ptr<std::FILE, Close> file_;
   bool renamed_ = false;
+  std::string old_;  // where set_old_aside() moved the older file; empty where there was none
 };
+
+// Gives finished files their final names in their order. The older files disappear first, in the reverse order. Error
+// when the system refuses one of the names; all older files have theirs again then.
+void rename_together(std::span<OutputFile* const> files);
 
 // A whole file of this content, down to the device, replacing an older one; that the rename is there too, the caller
 // sees to (sync_directory). Throws as OutputFile.

@@ -233,14 +233,14 @@ class Packer {
                 documents_, options_.hold_out_every);
     summary_.documents = writer_->num_documents();
     summary_.tokens = writer_->num_tokens();
-    writer_->close();
+    std::vector<TokenFileWriter*> writers{writer_.get()};
     if (held_out_writer_) {
       summary_.held_out_documents = held_out_writer_->num_documents();
       summary_.held_out_tokens = held_out_writer_->num_tokens();
-      held_out_writer_->close();
-      held_out_writer_->publish();
+      writers.push_back(held_out_writer_.get());
     }
-    writer_->publish();
+    for (TokenFileWriter* writer : writers) writer->close();
+    TokenFileWriter::publish(writers);
   }
 
   PackOptions options_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -103,13 +102,13 @@ void TokenFileWriter::close() {
   json_->finish();
 }
 
-void TokenFileWriter::publish() {
-  // An older index must not be taken for that of the new tokens, should the process die between these lines.
-  std::error_code ignored;
-  std::filesystem::remove(idx_->path(), ignored);
-  bin_.rename();
-  json_->rename();
-  idx_->rename();
+void TokenFileWriter::publish(std::span<TokenFileWriter* const> writers) {
+  std::vector<OutputFile*> files;
+  // An older index must not be taken for that of the new tokens, should the process die meanwhile.
+  for (TokenFileWriter* writer : writers) {
+    files.insert(files.end(), {&writer->bin_, &*writer->json_, &*writer->idx_});
+  }
+  rename_together(files);
 }
 
 }  // namespace octavo

@@ -34,11 +34,13 @@ class TokenFileWriter {
   // Writes PREFIX.idx and PREFIX.json, and all three files down to the device, still under temporary names. Once,
   // behind the last document. Error when the disk is full.
   void close();
-  // Gives the closed files their names: what can fail is behind it by then, also for several writers.
-  void publish();
+  // Gives the closed files of all writers their names, or leaves the older ones of all as they were. Error when the
+  // system refuses a name.
+  static void publish(std::span<TokenFileWriter* const> writers);
   void finish() {
     close();
-    publish();
+    TokenFileWriter* const self = this;
+    publish({&self, 1});
   }
 
   int64_t num_documents() const { return static_cast<int64_t>(document_ends_.size()); }

@@ -80,3 +80,28 @@ class FaultInjectionTest(Scratch):
             for fault, outcome in [(fault, pool.submit(self.check, fault)) for fault in faults]:
                 with self.subTest(fault=fault):
                     outcome.result()
+
+    def test_pack_replaces_both_datasets_or_none(self):
+        for name in ("old", "new"):
+            for document in ("a", "b"):
+                path = self.dir / name / document
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(name + document)
+
+        def pack(name, **variables):
+            return self.finish(self.start("pack", "--input", name, "--output", "packed", "--hold-out-every", 2, "--overwrite",
+                                          variables=variables), TIMEOUT)
+
+        def datasets():
+            return {path.name: path.read_bytes() for path in self.dir.glob("packed*")}
+
+        self.assertEqual(pack("old").code, DONE)
+        before = datasets()
+        self.assertEqual(len(before), 6)
+        for k in range(1, 13):  # six files are moved aside, six take their names
+            result = pack("new", LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT=f"rename:{k}:EIO")
+            self.assertEqual((result.code, len(result.octavo_lines())), (FAILED, 1), result.err)
+            self.assertEqual(datasets(), before, result.err)
+        self.assertEqual(pack("new", LD_PRELOAD=str(INJECTOR), OCTAVO_FAULT="rename:13:EIO").code, DONE)
+        self.assertEqual(datasets().keys(), before.keys())
+        self.assertNotEqual(datasets(), before)

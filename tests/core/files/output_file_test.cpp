@@ -49,6 +49,32 @@ TEST(OutputFile, RefusesWhatIsNotAFile) {
   EXPECT_EQ(read_whole_file(dir / "page"), kPage.mark);
 }
 
+TEST(OutputFile, TogetherAllAreReplacedOrNone) {
+  const TempDir dir;
+  const auto contents = [&] {
+    std::string all;
+    for (const char* name : {"a", "b", "c"}) all += fs::exists(dir / name) ? read_whole_file(dir / name) : "-";
+    return all + std::to_string(std::distance(fs::directory_iterator(fs::path(dir / "a").parent_path()), {}));
+  };
+  const auto replace = [&](const std::string& lost) {
+    OutputFile a(dir / "a"), b(dir / "b"), c(dir / "c");
+    for (OutputFile* file : {&a, &b, &c}) {
+      file->write("new");
+      file->finish();
+    }
+    if (!lost.empty()) fs::remove(dir / lost);
+    rename_together(std::vector<OutputFile*>{&a, &b, &c});
+  };
+  write_file(dir / "a", "old");
+  write_file(dir / "c", "old");  // there was no b
+  for (const char* lost : {"a.tmp", "b.tmp", "c.tmp"}) {
+    expect_mentions(message_of<Error>([&] { replace(lost); }), {lost, "cannot be renamed"});
+    EXPECT_EQ(contents(), "old-old2") << lost;
+  }
+  replace("");
+  EXPECT_EQ(contents(), "newnewnew3");
+}
+
 // What lies under the temporary name is neither followed nor waited for.
 TEST(OutputFile, ReplacesWhatIsUnderTheTemporaryName) {
   const TempDir dir;
