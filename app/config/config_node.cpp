@@ -124,6 +124,12 @@ ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
     const bool has_place = origin.has_lines && error.mark.line >= 0;
     const std::string place =
         has_place ? fmt::format(", line {}, column {}", error.mark.line + 1, error.mark.column + 1) : "";
+    // Inside brackets the brace of ${NAME} begins a map, where the library gives up.
+    const bool is_variable = error.mark.pos > 0 && std::string_view(text).substr(0, error.mark.pos + 1).ends_with("${");
+    CHECK_INPUT(!is_variable,
+                "{}{} has ${{ without quotes inside [...] or {{...}}, expected quotes around the value, such as "
+                "\"${{NAME}}/corpus\"",
+                origin.document, place);
     throw InputError(fmt::format("{}{} is not valid YAML: {}", origin.document, place, error.msg));
   }
 }

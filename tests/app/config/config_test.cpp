@@ -508,6 +508,10 @@ TEST_F(ConfigTest, BadFilesAreNamed) {
   expect_error("just text\n", {"small.yaml holds 'just text'", "map of sections"});
   expect_error("- a\n- b\n", {"small.yaml holds a list"});
   expect_error("training:\n  steps: [1, 2\nmodel: {}\n", {"small.yaml, line 3, column", "not valid YAML"});
+  expect_error("data:\n  train: [{path: a}, {path: ${HOME}/b}]\n",
+               {"small.yaml, line 2, column 30 has ${ without quotes", "\"${NAME}/corpus\""});
+  expect_error("device: cpu\n", {"the argument 'data.train=[${HOME}/x]' has ${ without quotes"},
+               {"data.train=[${HOME}/x]"});
   expect_error("training:\n\tsteps: 1\n", {"small.yaml, line 2", "not valid YAML"});
   expect_error("training:\n  steps: 1\n  steps: 2\n", {"small.yaml:3", "'steps' is given twice"});
   expect_error("training: {steps: 1}\ntraining: {seed: 2}\n", {"small.yaml:2", "'training' is given twice"});
