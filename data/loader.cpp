@@ -42,7 +42,9 @@ Json to_json(const std::vector<SampleRange>& ranges) {
 
 std::vector<SampleRange> ranges_from_json(const Json& json) {
   std::vector<SampleRange> ranges;
+  CHECK_INPUT(json.is_array(), "{}: its skipped samples are {}, expected a list of [A, B]", kSaved, json.dump());
   for (const Json& range : json) {
+    CHECK_INPUT(range.is_array() && range.size() == 2, "{}: skipped samples {}, expected [A, B]", kSaved, range.dump());
     ranges.push_back({as_integer(range.at(0), kSaved), as_integer(range.at(1), kSaved)});
   }
   return ranges;
@@ -52,6 +54,12 @@ std::vector<SampleRange> ranges_from_json(const Json& json) {
 
 int64_t count_targets(std::span<const int32_t> targets) {
   return std::count_if(targets.begin(), targets.end(), [](int32_t id) { return id >= 0; });
+}
+
+void check_loader_state(const Json& state) {
+  check_stream_state(state);
+  ranges_from_json(state.value("skipped", Json::array()));
+  if (const Json saved = state.value("resumed_from_sample", Json()); !saved.is_null()) as_integer(saved, kSaved);
 }
 
 Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Json* state)
@@ -114,16 +122,14 @@ void Loader::restore(const Json* state) {
   resumed_from_sample_ = config_.resume_from_sample;
   if (state == nullptr && config_.resume_from_sample) return seek_named_sample();
   if (state == nullptr) return stream_.seek(config_.origin.sample);
-  try {
-    const Json saved = state->value("resumed_from_sample", Json());
-    const bool goes_elsewhere = config_.resume_from_sample && saved != *config_.resume_from_sample;
-    skipped_ = ranges_from_json(state->value("skipped", Json::array()));
-    if (goes_elsewhere) return seek_named_sample();
-    if (!saved.is_null()) resumed_from_sample_ = as_integer(saved, kSaved);
-    if (options_.enters_stage)
-      return stream_.seek(std::max(as_integer(state->at("next_sample"), kSaved), config_.origin.sample));
-  } catch (const Json::exception& error) {
-    throw InputError(fmt::format("{} is malformed: {}", kSaved, reason_of(error)));
+  check_loader_state(*state);
+  const Json saved = state->value("resumed_from_sample", Json());
+  const bool goes_elsewhere = config_.resume_from_sample && saved != *config_.resume_from_sample;
+  skipped_ = ranges_from_json(state->value("skipped", Json::array()));
+  if (goes_elsewhere) return seek_named_sample();
+  if (!saved.is_null()) resumed_from_sample_ = as_integer(saved, kSaved);
+  if (options_.enters_stage) {
+    return stream_.seek(std::max(integer_at(*state, "next_sample", kSaved), config_.origin.sample));
   }
   stream_.restore(*state);
 }

@@ -59,6 +59,9 @@ struct SampleScratch {
 // How many of a batch's targets the loss counts.
 int64_t count_targets(std::span<const int32_t> targets);
 
+// InputError unless the JSON has the members of a Loader::state_json(), whatever data it belongs to.
+void check_loader_state(const nlohmann::json& state);
+
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
 class Loader {
  public:

@@ -56,7 +56,25 @@ Json order_json(const DataConfig& config) {
           {"eos_id", to_json(config.eos_id)}};
 }
 
+constexpr const char* kNextSample = "next_sample";
+constexpr const char* kDatasets = "datasets";
+
 }  // namespace
+
+void check_stream_state(const Json& state) {
+  integer_at(state, kNextSample, kWhere, 0, kMaxCount);
+  if (state.contains("lanes")) return;  // an earlier version's, which restore() refuses
+  const Json order = order_json({});
+  for (const auto& [key, value] : order.items()) {
+    const Json& saved = state.value(key, Json::object());
+    CHECK_INPUT(!saved.is_structured() && saved.is_string() == value.is_string(), "{}: has no {}, or a malformed one",
+                kWhere, key);
+  }
+  CHECK_INPUT(state.contains(kDatasets) && state.at(kDatasets).is_array(), "{}: has no list of {}", kWhere, kDatasets);
+  for (const Json& dataset : state.at(kDatasets)) {
+    for (const char* key : {"tokens", "weight", "windows"}) integer_at(dataset, key, kWhere);
+  }
+}
 
 SampleStream::SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size)
     : config_(config),
@@ -133,36 +151,32 @@ StreamState SampleStream::state() const {
 
 Json SampleStream::state_json(const StreamState& state) const {
   Json json = order_json(config_);
-  json["next_sample"] = state.next_sample;
-  json["datasets"] = Json::array();
+  json[kNextSample] = state.next_sample;
+  json[kDatasets] = Json::array();
   for (size_t d = 0; d < datasets_.size(); ++d) {
     const Dataset& dataset = datasets_[d];
-    json["datasets"].push_back({{"name", dataset.name},
-                                {"path", dataset.row.path(0)},
-                                {"files", dataset.row.num_files()},
-                                {"tokens", dataset.row.num_tokens()},
-                                {"fingerprint", dataset.fingerprint},
-                                {"weight", weights_[d]},
-                                {"windows", state.draws[d]}});
+    json[kDatasets].push_back({{"name", dataset.name},
+                               {"path", dataset.row.path(0)},
+                               {"files", dataset.row.num_files()},
+                               {"tokens", dataset.row.num_tokens()},
+                               {"fingerprint", dataset.fingerprint},
+                               {"weight", weights_[d]},
+                               {"windows", state.draws[d]}});
   }
   return json;
 }
 
 void SampleStream::restore(const Json& json) {
-  int64_t sample = 0;
-  try {
-    CHECK_INPUT(!json.contains("lanes"),
-                "the loader state is of lanes, which earlier versions read in; set data.resume_from_sample to {} to go "
-                "on about where it stopped, or to 0 to start the data anew",
-                json.value("next_sample", int64_t{0}));
-    check_belongs(json);
-    sample = integer_at(json, "next_sample", kWhere, 0, kMaxCount);
-  } catch (const Json::exception& error) {
-    throw InputError(fmt::format("{} is malformed: {}", kWhere, reason_of(error)));
-  }
+  check_stream_state(json);
+  CHECK_INPUT(!json.contains("lanes"),
+              "the loader state is of lanes, which earlier versions read in; set data.resume_from_sample to {} to go "
+              "on about where it stopped, or to 0 to start the data anew",
+              integer_at(json, kNextSample, kWhere));
+  check_belongs(json);
+  const int64_t sample = integer_at(json, kNextSample, kWhere);
   seek(sample);
   for (int64_t d = 0; d < num_datasets(); ++d) {
-    const int64_t saved = integer_at(json.at("datasets").at(static_cast<size_t>(d)), "windows", kWhere);
+    const int64_t saved = integer_at(json.at(kDatasets).at(static_cast<size_t>(d)), "windows", kWhere);
     CHECK_AS(OtherData, saved == taken(d),
              "the loader state has {} windows of dataset {} after {} samples, where the weights make {}", saved,
              name(d), sample, taken(d));
@@ -177,10 +191,10 @@ void SampleStream::check_belongs(const Json& json) const {
     CHECK_AS(OtherData, json.at(key) == value, "the loader state was saved with data.{} {}, but the config has {}", key,
              json.at(key).dump(), value.dump());
   }
-  const Json& saved = json.at("datasets");
+  const Json& saved = json.at(kDatasets);
   CHECK_AS(OtherData, saved.size() == datasets_.size(), "the loader state is of {} datasets, but the config has {}",
            saved.size(), datasets_.size());
-  for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at("next_sample"));
+  for (size_t d = 0; d < datasets_.size(); ++d) check_dataset(d, saved.at(d), json.at(kNextSample));
 }
 
 void SampleStream::check_dataset(size_t dataset, const Json& saved, const Json& next_sample) const {

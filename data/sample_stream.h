@@ -29,6 +29,9 @@ class OtherData : public InputError {
   using InputError::InputError;
 };
 
+// InputError unless the JSON has the members of a SampleStream::state_json(), whatever data it belongs to.
+void check_stream_state(const nlohmann::json& state);
+
 // Where the tokens of a sample lie.
 struct Sample {
   int64_t index = 0;  // g

@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "app/process/resumable.h"
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -103,6 +104,7 @@ void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instea
 }
 
 void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, const ProcessGroup& group) {
+  check_resumable(checkpoint);
   checkpoint.verify(needed);
   if (!group.is_root()) return;
   for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);

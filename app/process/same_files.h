@@ -24,10 +24,10 @@ namespace octavo {
 // there is none. Its checksums are compared when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
-// The checkpoint that a run resumes, in a directory that it has locked. Each rank compares the checksums of the
-// parts that it needs, and rank 0 those of the files. With auto it is the newest in which no rank finds damage. Newer
-// ones are renamed (kDamagedPrefix), with a warning; where all are damaged, that is an InputError and nothing is
-// renamed.
+// The checkpoint that a run resumes, in a directory that it has locked. It has all that a run needs (check_resumable).
+// Each rank compares the checksums of the parts that it needs, and rank 0 those of the files. With auto it is the
+// newest in which no rank finds damage. Newer ones are renamed (kDamagedPrefix), with a warning; where all are damaged,
+// that is an InputError and nothing is renamed.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
                                                     ProcessGroup& group);
 

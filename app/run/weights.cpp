@@ -176,12 +176,6 @@ ParameterReader converting_reader(const ParameterReader& first, const ParameterR
   };
 }
 
-// Whether a run saved the checkpoint. Otherwise it was imported.
-bool is_of_run(const Checkpoint& checkpoint) {
-  const auto config = checkpoint.meta().find("config");
-  return config != checkpoint.meta().end() && config->contains("training");
-}
-
 // Each type keeps something of a block's matrices that the other does not.
 void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& layout, OptimizerType type) {
   const auto matrix = std::find_if(layout.specs().begin(), layout.specs().end(),
@@ -212,10 +206,6 @@ void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters,
     const auto first = std::find_if(layout.specs().begin(), layout.specs().end(),
                                     [&](const ParameterSpec& spec) { return state.has(spec.unit); });
     if (!checkpoint.has(prefix + first->name)) {
-      CHECK_INPUT(!is_of_run(checkpoint) || std::string_view(state.name) == kEmaState,
-                  "{}: has the config of a run, but not the {} of its optimizer, expected all that a run saves; with "
-                  "checkpoint.resume never and model.init_from {} a run begins with its weights",
-                  checkpoint.path().string(), state.name, checkpoint.path().string());
       optimizer.begin(state, stream);
       continue;
     }

@@ -164,7 +164,7 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
   const std::string mark = mark_of(on_disk);
   try {
     std::optional<Checkpoint> newest = memory_->bring_together(
-        [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, "") == mark; },
+        [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, nlohmann::json()) == mark; },
         loaded_parts(state_));
     if (!newest) return std::nullopt;
     from_memory_ = true;
