@@ -9,6 +9,7 @@ import struct
 import sys
 import textwrap
 from itertools import accumulate
+from pathlib import Path
 from unittest import mock
 
 from support import ALLOW_SCHEDULE, FAILED, ROOT, SPEED, TINY_MODEL, Scratch, checkpoint_tensors, checkpoints, numbers
@@ -16,7 +17,7 @@ from support import read_safetensors
 from support import copy_tree, relative_distance, snapshot, text_documents, write_megatron, write_safetensors
 from training_test import Corpus
 
-FOLDERS = [ROOT / "tests/golden", ROOT.parent / "shared/golden"]
+FOLDERS = [ROOT / "tests/golden", *map(Path, filter(None, [os.environ.get("OCTAVO_GOLDEN")]))]
 GOLDEN = [path.parent for folder in FOLDERS for path in sorted(folder.glob("*/golden.json"))]
 
 

@@ -1,5 +1,5 @@
 // The model and the trainer against Hugging Face transformers in float64 (scripts/make_golden.py): loss, gradients, and
-// a run of AdamW steps. Cases: tests/golden, ../shared/golden and $OCTAVO_GOLDEN, where they exist; each on the CPU in
+// a run of AdamW steps. Cases: tests/golden and $OCTAVO_GOLDEN; each on the CPU in
 // float32, and on a GPU in bfloat16.
 #include <gtest/gtest.h>
 
@@ -31,8 +31,7 @@ struct GoldenCase {
 };
 
 std::vector<GoldenCase> golden_cases() {
-  std::vector<fs::path> roots = {fs::path(OCTAVO_SOURCE_DIR) / "tests/golden",
-                                 fs::path(OCTAVO_SOURCE_DIR) / "../shared/golden"};
+  std::vector<fs::path> roots = {fs::path(OCTAVO_SOURCE_DIR) / "tests/golden"};
   if (const char* more = std::getenv("OCTAVO_GOLDEN")) roots.emplace_back(more);
   std::vector<GoldenCase> cases;
   for (const fs::path& root : roots) {
