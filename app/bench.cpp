@@ -108,7 +108,6 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
 
 int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
-  if (!arguments.sweep.empty()) return bench_sweep_command(arguments, group);
   Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
   group.agree_on_files("opening the trace", [&] {
     if (group.is_root() && !arguments.trace.empty())

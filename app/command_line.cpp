@@ -114,7 +114,7 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
       "bench",
       "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op");
   add_config(bench, line.bench.config);
-  add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --sweep training.micro_batch_size=1,2,4");
+  add_example(bench, "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
   bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(integer(0, kMaxTimedSteps));
   bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(integer(1, kMaxTimedSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
@@ -124,10 +124,6 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
                       "as well, repeated by itself for 0.6 s, as the driver counts energy every 0.1 s or so");
   auto* trace =
       bench->add_option("--trace", line.bench.trace, "FILE.json: every rank's ops over one step, for Perfetto");
-  bench->add_option("--sweep", line.bench.sweep, "KEY=V1,V2,... for several keys: throughput of every combination")
-      ->excludes(ops)
-      ->excludes(energy)
-      ->excludes(trace);
   bench->add_flag("--data", line.bench.data, "the loader alone, on the config's data, without a model")
       ->excludes(ops)
       ->excludes(energy)
@@ -320,6 +316,7 @@ std::string no_such(const std::string& what, const std::string& written, const s
 constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--failures-per-gpu-day", "--gpu-mtbf-hours"},
     {"--published", "the tables of docs/plan.md"},
+    {"--sweep", "scripts/bench_sweep.py"},
 };
 
 // What `command` was given and cannot take.

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "app/generate/sampling.h"
-#include "app/measure/bench_sweep.h"
 #include "app/plan/failures.h"
 #include "app/process/console.h"
 #include "app/process/exit_codes.h"
@@ -28,6 +27,16 @@ struct EvaluateArguments {
 };
 int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group);
 
+struct BenchArguments {
+  ConfigArguments config;
+  int64_t warmup = 3;      // steps before the clock starts
+  int64_t steps = 10;      // timed steps; the median counts
+  bool ops = false;        // every op compared with its floor
+  bool energy = false;     // power, clock and joules per token
+  std::string trace = {};  // file for a trace of one more step; empty: none
+  bool data = false;       // the loader alone
+  bool json = false;
+};
 int bench_command(const BenchArguments& arguments, ProcessGroup& group);
 
 struct DoctorArguments {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <random>
 
-#include "app/memory/training_options.h"
 #include "app/process/same_files.h"
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
@@ -203,14 +202,6 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
                                  {"memory_gib", runtime.memory_gib()}};
   if (runtime.stream().is_cuda()) json["mfu"] = flops / kPeakFlops;
   return json;
-}
-
-MemoryPlan planned_memory(const Config& config, Runtime& runtime) {
-  const ParameterLayout layout(config.model, runtime.tensor_rank());
-  const TrainingOptions options = choose_training_options(config, layout, runtime);
-  MemoryPlan plan;
-  runtime.group().agree([&] { plan = plan_memory(options, training_rank(runtime), memory_room(config, runtime)); });
-  return plan;
 }
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Bench: training steps of a config on synthetic tokens, timed. What `octavo bench` and its sweep are made of.
+// Bench: training steps of a config on synthetic tokens, timed. `octavo bench` is made of it.
 #pragma once
 
 #include <map>
@@ -10,7 +10,6 @@
 #include "app/config/config.h"
 #include "app/measure/bench_ops.h"
 #include "app/measure/gpu_energy.h"
-#include "app/memory/plan_memory.h"
 #include "app/memory/training_model.h"
 #include "app/process/runtime.h"
 #include "core/profiler.h"
@@ -59,8 +58,5 @@ int64_t smallest_batch(const Config& config, int64_t ranks);
 // micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
 // GPUs mfu.
 nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
-
-// The memory of a run of `config` on this rank, whether it fits or not. A collective.
-MemoryPlan planned_memory(const Config& config, Runtime& runtime);
 
 }  // namespace octavo

@@ -23,7 +23,6 @@ class BenchTest(Scratch):
             result = self.bench(f"precision.linear={linear}")
             self.assertIn(f" parameters, {named}, micro-batch", result.out)
             self.assertNotIn("mfu", result.out)
-        self.assertRegex(self.bench("--sweep", "linear=bfloat16").out, r"bfloat16 +float32 ")
 
     def test_json(self):
         result = json.loads(self.bench("--json").out)
@@ -36,9 +35,8 @@ class BenchTest(Scratch):
         for ranks in (1, 2):
             said = self.refused("bench", config, "--energy", "--steps", 1, "--warmup", 0, ranks=ranks, mentions=("--energy: this run is ",))
             self.assertRegex(said, r"this run is \d ranks? on cpu.*, expected GPUs, whose driver counts energy")
-        for other in (("--data",), ("--sweep", "linear=bfloat16")):
-            result = self.run_octavo("bench", config, "--energy", *other, code=BAD_INPUT)
-            self.assertRegex(result.err, "--energy excludes|excludes --energy")
+        result = self.run_octavo("bench", config, "--energy", "--data", code=BAD_INPUT)
+        self.assertRegex(result.err, "--energy excludes|excludes --energy")
 
     def test_both_regimes(self):
         """The config's own batch, and the smallest that the same ranks can make a step of."""
@@ -55,12 +53,17 @@ class BenchTest(Scratch):
                 said = "with one micro-batch a step: step " in self.bench(*sizes, ranks=ranks).out
                 self.assertEqual(said, smallest is not None)
 
-    def test_a_sweep_has_one_micro_batch_a_step(self):
-        """Of each rank that has samples of its own; a mesh that the ranks cannot make does not end it."""
-        swept = self.bench("--json", "training.micro_batch_size=2", "--sweep", "parallel.tensor_parallel=1,2,3", ranks=2)
-        runs = json.loads(swept.out)["combinations"]
-        self.assertEqual([run.get("global_batch_size") for run in runs], [4, 2, None])
-        self.assertEqual([run["status"] for run in runs], ["ok", "ok", "refused"])
+    def test_the_sweep_of_the_script(self):
+        """A combination that is refused does not end it."""
+        script = Path(__file__).resolve().parents[3] / "scripts/bench_sweep.py"
+        keys = ("precision.linear=bfloat16,fp8_tensorwise", "parallel.tensor_parallel=1,3")
+        options = ("--json", "--bench-options", "--steps 1 --warmup 0")
+        swept = subprocess.run([script, self.config("nowhere"), *keys, *options], cwd=self.dir, env=environment(), text=True, capture_output=True)
+        self.assertEqual((swept.returncode, swept.stderr), (0, ""))
+        runs = [json.loads(line) for line in swept.stdout.splitlines()]
+        self.assertEqual([(run["precision.linear"], "speedup" in run) for run in runs], [("bfloat16", True), ("bfloat16", False), ("fp8_tensorwise", True), ("fp8_tensorwise", False)])
+        self.assertAlmostEqual(runs[2]["speedup"], runs[2]["wps"] / runs[0]["wps"])
+        self.assertIn("octavo: ", runs[1]["reason"])
 
     def test_ops_of_tensor_parallel_ranks(self):
         whole, parts = (

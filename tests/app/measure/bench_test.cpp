@@ -1,11 +1,10 @@
-// The bench: floors, the axes of a sweep, and the command itself on a small model.
+// The bench: floors, and the command itself on a small model.
 #include "app/measure/bench.h"
 
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/measure/bench_ops.h"
-#include "app/measure/bench_sweep.h"
 #include "tests/app/config/config_fixture.h"
 
 namespace octavo {
@@ -51,33 +50,6 @@ TEST(BenchFloor, Sums) {
   EXPECT_DOUBLE_EQ(result["forward_backward_ratio"], 13.0 / 6);
 }
 
-TEST(BenchSweep, Axes) {
-  const std::vector<std::string> arguments{"micro_batch_size=1,2", "linear=bfloat16,fp8_delayed", "model.num_layers=3"};
-  const std::vector<SweepAxis> axes = parse_sweep(arguments);
-  ASSERT_EQ(axes.size(), 3u);
-  EXPECT_EQ(axes[0].key, "training.micro_batch_size");
-  EXPECT_EQ(axes[1].key, "precision.linear");
-  EXPECT_EQ(axes[1].name, "linear");
-  EXPECT_EQ(axes[2].key, "model.num_layers");
-  const std::vector<std::vector<std::string>> expected{
-      {"1", "bfloat16", "3"}, {"1", "fp8_delayed", "3"}, {"2", "bfloat16", "3"}, {"2", "fp8_delayed", "3"}};
-  EXPECT_EQ(combinations(axes), expected);
-}
-
-TEST(BenchSweep, RefusesWhatIsNoAxis) {
-  const auto refused = [](const std::vector<std::string>& arguments) {
-    EXPECT_THROW(parse_sweep(arguments), InputError) << arguments.back();
-  };
-  refused({"micro_batch_size"});
-  refused({"=1"});
-  refused({"seq_len="});
-  refused({"seq_len=1,,2"});
-  refused({"seq_len=1,"});
-  refused({"batch=1"});
-  refused({"seq_len=1", "data.seq_len=2"});
-  refused({"training.global_batch_size=4"});
-}
-
 class BenchCommandTest : public ConfigTest {
  protected:
   // What `octavo bench --json` prints.
@@ -102,7 +74,7 @@ class BenchCommandTest : public ConfigTest {
 };
 
 TEST_F(BenchCommandTest, OpsHaveFloors) {
-  const OrderedJson result = bench({.config = {}, .ops = true, .sweep = {}});
+  const OrderedJson result = bench({.config = {}, .ops = true});
   EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
   EXPECT_GT(result["rates"]["product_tflops"], 0);
   EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());
@@ -119,37 +91,6 @@ TEST_F(BenchCommandTest, OpsHaveFloors) {
   EXPECT_DOUBLE_EQ(result["ops_ms"], sum);
   EXPECT_NEAR(result["unexplained_ms"].get<double>(), result["profiled_step_ms"].get<double>() - sum, 1e-9);
   EXPECT_GE(result["unexplained_ms"], 0);  // the ops of a CPU follow each other
-}
-
-TEST_F(BenchCommandTest, SweepGoesOnWhereACombinationIsRefused) {
-  const OrderedJson result =
-      bench({.config = {}, .sweep = {"micro_batch_size=1,2", "seq_len=24,32", "linear=bfloat16,fp8_tensorwise"}});
-  const OrderedJson& runs = result["combinations"];
-  ASSERT_EQ(runs.size(), 8u);
-  for (const OrderedJson& run : runs) {
-    const auto text = [&](const char* key) { return run[key].get<std::string>(); };
-    const bool fp8 = text("linear") == "fp8_tensorwise";
-    // Products in FP8 take tokens in units of 16.
-    const bool refused = fp8 && run["micro_batch_size"] == 1 && run["seq_len"] == 24;
-    EXPECT_EQ(text("status"), refused ? "refused" : "ok") << run.dump();
-    EXPECT_EQ(run.contains("speedup"), fp8 && !refused) << run.dump();
-    if (refused) continue;
-    EXPECT_GT(run["wps"], 0);
-    EXPECT_EQ(run["global_batch_size"].get<int64_t>(), run["micro_batch_size"].get<int64_t>());
-  }
-}
-
-TEST_F(BenchCommandTest, SweepGoesOnWhereMemoryEnds) {
-  const OrderedJson result = bench({.config = {}, .sweep = {"seq_len=64", "micro_batch_size=16777216,1"}});
-  const OrderedJson& runs = result["combinations"];
-  ASSERT_EQ(runs.size(), 2u);
-  EXPECT_EQ(runs[0]["status"].get<std::string>(), "out of memory") << runs[0].dump();
-  EXPECT_EQ(runs[1]["status"].get<std::string>(), "ok") << runs[1].dump();
-}
-
-TEST_F(BenchCommandTest, SweepOfNoConfigValueIsRefusedAtOnce) {
-  EXPECT_THROW(bench({.config = {}, .sweep = {"linear=bfloat16,fp9"}}), InputError);
-  EXPECT_THROW(bench({.config = {}, .sweep = {"training.micro_batch=1"}}), InputError);
 }
 
 }  // namespace
