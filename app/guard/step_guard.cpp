@@ -60,8 +60,7 @@ nlohmann::json StepGuard::to_json() const {
 }
 
 void StepGuard::from_json(const nlohmann::json& json) {
-  in_a_row_ = 0;
-  times_ = times();
+  *this = StepGuard(config_);
   if (!json.is_object()) return;
   losses_.from_json(json.value("losses", nlohmann::json()));
   grad_norms_.from_json(json.value("grad_norms", nlohmann::json()));

@@ -20,11 +20,6 @@ size_t StepResults::mark(Stream& stream) {
 
 void StepResults::start(Stream& stream) { mark(stream); }
 
-void StepResults::start_anew(Stream& stream) {
-  has_end_ = false;
-  mark(stream);
-}
-
 void StepResults::push(int64_t step, const Tensors& tensors, Stream& stream) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());
   const int64_t slot = pushed_++ % kSlots;

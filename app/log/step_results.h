@@ -26,8 +26,6 @@ class StepResults {
   // The next step's time counts from here, not from the end of the step before: first of all, and after work between
   // steps (validation, a checkpoint) that is no part of one.
   void start(Stream& stream);
-  // The same, but the time up to now is no pause between steps.
-  void start_anew(Stream& stream);
 
   // Float32 tensors that a step makes: [datasets], [1], [1], and [1] or undefined.
   struct Tensors {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "app/process/same_files.h"
@@ -208,7 +209,10 @@ std::optional<Checkpoint> RunCheckpoints::open_last() {
 
 void RunCheckpoints::started_from(const Checkpoint* checkpoint) {
   // What is in memory is gone with the next one there: the last one to go back to is that on disk.
-  if (checkpoint != nullptr && !std::exchange(from_memory_, false)) resumed_ = checkpoint->path();
+  if (checkpoint != nullptr && !std::exchange(from_memory_, false)) {
+    resumed_ = checkpoint->path();
+    saved_step_ = checkpoint->step();
+  }
   carry_tokenizer(checkpoint);
 }
 
@@ -347,7 +351,7 @@ void RunCheckpoints::reserve_memory() {
 }
 
 bool RunCheckpoints::due(int64_t step) const {
-  return time_due_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
+  return config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
 }
 
 bool RunCheckpoints::has_time_passed() const {
@@ -363,7 +367,7 @@ std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
 }
 
 bool RunCheckpoints::due_in_memory(int64_t step) const {
-  return memory_writer_ && !memory_writer_->pending() && step % config_.checkpoint.in_memory_every == 0 && !due(step);
+  return memory_writer_ && !memory_writer_->pending() && step % config_.checkpoint.in_memory_every == 0;
 }
 
 void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) {
@@ -382,8 +386,7 @@ void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) 
   } else {
     finish();
   }
-  last_begun_ = std::chrono::steady_clock::now();
-  time_due_ = false;
+  restart_clock();
   saving_step_ = step;
   saving_ = which;
   attempt([&] { writer_.save(step, config_.model, meta, pieces()); });
@@ -392,6 +395,16 @@ void RunCheckpoints::save(int64_t step, const nlohmann::json& meta, Save which) 
 void RunCheckpoints::poll() {
   if (writer_.pending()) attempt([&] { writer_.poll(); });
   if (memory_writer_ && memory_writer_->pending()) attempt_in_memory([&] { memory_writer_->poll(); });
+}
+
+// All ranks poll as often as each other, whatever their clocks say.
+void RunCheckpoints::wait_briefly() {
+  constexpr std::chrono::milliseconds kPause{10};
+  constexpr int kPolls = 200;
+  for (int i = 0; i < kPolls && pending(); ++i) {
+    std::this_thread::sleep_for(kPause);
+    poll();
+  }
 }
 
 void RunCheckpoints::finish() {
@@ -412,6 +425,7 @@ void RunCheckpoints::attempt(const std::function<void()>& work) {
 
 // The slowest rank's time.
 void RunCheckpoints::report_saved() {
+  saved_step_ = saving_step_;
   const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
   const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
   if (!runtime_.group().is_root()) return;

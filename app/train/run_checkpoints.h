@@ -51,14 +51,18 @@ class RunCheckpoints {
   // directory of their own, and frees what an earlier start left in memory, unless this run resumed it.
   void leave_other_runs(int64_t start_step);
 
-  // Whether one is to be saved after this step, which is not the last.
+  // Whether checkpoint.every asks for a checkpoint after this step.
   bool due(int64_t step) const;
-  // Whether checkpoint.every_minutes have passed since the last save began, or the run. Not a collective: rank 0 asks,
-  // and what it finds goes to all ranks with set_time_due(), after which one is due.
+  // Whether checkpoint.every_minutes have passed on rank 0 since the last save began or restart_clock() was called.
+  // False on other ranks. Not a collective.
   bool has_time_passed() const;
-  void set_time_due() { time_due_ = true; }
-  // The same of one in memory, where none is saved to disk, and the one before is complete: the run never waits for it.
+  void restart_clock() { last_begun_ = std::chrono::steady_clock::now(); }
+  // Whether checkpoint.in_memory_every asks for one in memory after this step, and no earlier one is being written.
   bool due_in_memory(int64_t step) const;
+  // Whether a checkpoint is being written to disk. Equal on all ranks.
+  bool pending() const { return writer_.pending(); }
+  // Gives a checkpoint that is being written two seconds to become complete.
+  void wait_briefly();
   // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save). The final one is
   // the last that the run saves. One in memory that fails is a warning and nothing more.
   enum class Save { kOneOfMany, kFinal, kInMemory };
@@ -74,6 +78,8 @@ class RunCheckpoints {
   void free_memory();
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
+  // The step of the last complete checkpoint on disk that this run saved or started from; 0 for none.
+  int64_t saved_step() const { return saved_step_; }
   // The last one that is complete, saved by this run or gone on from.
   std::optional<std::filesystem::path> last_path() const;
   // Its path, or "none", for messages.
@@ -118,10 +124,10 @@ class RunCheckpoints {
   std::optional<std::filesystem::path> resumed_;
   int64_t bytes_ = 0;  // of the tensors of a checkpoint
   int64_t saving_step_ = 0;
+  int64_t saved_step_ = 0;
   Save saving_ = Save::kOneOfMany;
   int64_t failed_saves_ = 0;  // in a row
   std::chrono::steady_clock::time_point last_begun_ = std::chrono::steady_clock::now();
-  bool time_due_ = false;
 };
 
 }  // namespace octavo

@@ -123,113 +123,80 @@ void Trainer::log_start() {
   log_info("started in {}", timer_.report());
 }
 
-Trainer::Outcome Trainer::train(StopSignals& signals) {
+void Trainer::begin() {
   goodput_->add(Goodput::kStart, first_of_process_ ? seconds_since_launch() : seconds_since(begin_));
   const auto tuning = std::chrono::steady_clock::now();
   run_.warm_up();
   goodput_->add(Goodput::kTuning, seconds_since(tuning));
   log_start();
-  Stream& stream = runtime_.stream();
-  const int64_t total_steps = config_.training.steps;
-  StepResults& results = run_.results();
-  RunCheckpoints& checkpoints = run_.checkpoints();
-  bool save_postponed = false;
-  results.start(stream);
-  for (int64_t step = run_.start().step + 1; step <= total_steps; ++step) {
-    if (run_.in_bfloat16() && step > run_.bfloat16_until()) back_to_fp8(step, signals);
-    const std::unique_ptr<StepTrace> trace = step == config_.trace.step ? run_.trace() : nullptr;
-    run_.next_batch();
-    signals.at_step(step);
-    const bool first = step == run_.start().step + 1;
-    links_.begin_step(run_.state(), step, first);
-    run_.queue_step(step, guard_.loss_limit(step));
-    links_.end_step();
+  run_.results().start(runtime_.stream());
+}
 
-    Request request = agreed_request(signals);
-    if (!precision_guard_.comparing() && request != kUseBFloat16) run_.forget_batches();
-    const bool last = step == total_steps;
-    const bool validating = validator_ && request == kGoOn && config_.validation.every > 0 &&
-                            (last || step % config_.validation.every == 0);
-    const bool due = last || save_postponed || checkpoints.due(step);
-    const bool comparing = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !last;
-    const bool in_memory = !due && checkpoints.due_in_memory(step);
-    const bool waiting =
-        validating || due || in_memory || comparing || trace || links_.wants_probe() || request != kGoOn;
-    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and the
-    // first one, whose line says that the run is under way; on a GPU any other is read when the next one is queued.
-    const int64_t in_flight = stream.is_cuda() && !waiting && !first ? 1 : 0;
-    while (results.pending() > in_flight) {
-      const FinishedStep finished = pop_step();
-      const bool current = results.pending() == 0;
-      if (current && trace) write_trace(*trace, step);
-      finish_step(finished, current && (last || request == kStop), current && validating, signals);
-    }
-    if (links_.wants_probe() && results.pending() == 0) probe_links();
-    // A signal, or what was just seen of a step.
-    if (validating || due || in_memory || comparing) request = std::max(request, agreed_request(signals));
-    if (goes_back(request)) {
-      go_back(request);
-      step = run_.start().step;
+Trainer::Outcome Trainer::train(StopSignals& signals) {
+  begin();
+  std::optional<int64_t> done = run_.start().step;
+  bool owes_save = false;
+  bool stopped = false;
+  while (done) {
+    const int64_t step = *done + 1;
+    const Due due = due_after(step, owes_save);
+    const std::unique_ptr<StepTrace> trace = step == config_.trace.step ? run_.trace() : nullptr;
+    queue_step(step, signals);
+    // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and so is
+    // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
+    const bool waits =
+        steps_in_flight_ == 0 || due.any() || is_first(step) || trace || links_.wants_probe() || agree(signals).any();
+    const std::optional<FinishedStep> newest = finish_steps(waits);
+    if (run_.results().pending() > 0) {
+      if (newest) report(*newest, {}, false);
+      run_.checkpoints().poll();
+      done = step;
       continue;
     }
-    checkpoints.poll();
-    // After steps that were passed over the weights are those of a checkpoint before them; of a comparison it is not
-    // known yet what they are worth.
-    const bool stopping = request == kStop;
-    const bool spoiled = stopping && was_to_go_back(step);
-    save_postponed = due && !last && !stopping && (guard_.skipped_in_a_row() > 0 || precision_guard_.comparing());
-    const bool saving = (due && !save_postponed) || stopping;
-    const bool keeping =
-        !spoiled && (saving || (in_memory && guard_.skipped_in_a_row() == 0 && !precision_guard_.comparing()));
-    using Save = RunCheckpoints::Save;
-    const Save which = last || stopping ? Save::kFinal : saving ? Save::kOneOfMany : Save::kInMemory;
-    if (keeping && run_.corruption().may_save(step)) {
-      save(progress_after(step), which);
-    } else if (keeping && which == Save::kFinal) {
-      refuse_final_save(step);
+    while_idle(step, trace.get());
+    Facts facts = collect(due, agree(signals), owes_save);
+    std::optional<ValidationLoss> validation;
+    if (validates(facts)) {
+      validation = validate(signals);
+      facts = collect(due, agree(signals), owes_save);
     }
-    if (waiting) results.start(stream);
-    if (comparing && !stopping) measure_in_bfloat16(step);
-    if (stopping) {
-      end_run();
-      return Outcome::kStopped;
-    }
+    report(*newest, validation, due.last || due.validation || facts.wishes.stop);
+    compare_replicas(facts, step);
+    const Actions actions = decide(facts);
+    done = perform(actions, facts, step);
+    owes_save = actions.owes_save;
+    stopped = actions.next == Next::kStop;
   }
-  end_run();
-  return Outcome::kDone;
+  return stopped ? Outcome::kStopped : Outcome::kDone;
 }
 
-// Of copies that differ. Thrown before what is in memory is given up.
-void Trainer::refuse_final_save(int64_t step) {
-  run_.checkpoints().complete_pending_save();
-  runtime_.group().agree([&] {
-    throw Error(
-        fmt::format("the checkpoint of step {} is not saved: its copies differ; it is the final one, and the last good "
-                    "checkpoint is {}",
-                    step, run_.checkpoints().last()));
-  });
+Due Trainer::due_after(int64_t step, bool owes_save) const {
+  const RunCheckpoints& checkpoints = run_.checkpoints();
+  Due due;
+  due.last = step == config_.training.steps;
+  due.save = checkpoints.due(step) || (owes_save && !checkpoints.pending());
+  due.memory_save = checkpoints.due_in_memory(step);
+  due.validation = validator_ && config_.validation.every > 0 && (due.last || step % config_.validation.every == 0);
+  due.comparison = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !due.last;
+  due.fp8_again = run_.in_bfloat16() && step >= run_.bfloat16_until();
+  return due;
 }
 
-void Trainer::end_run() {
-  const auto saving = std::chrono::steady_clock::now();
-  run_.checkpoints().finish();
-  run_.checkpoints().free_memory();
-  goodput_->add(Goodput::kSaving, seconds_since(saving));
-  if (!runtime_.group().is_root()) return;
-  write_goodput(true);
-  log_->end();
-  log_line(LogLevel::kInfo, goodput_->report());
+void Trainer::queue_step(int64_t step, StopSignals& signals) {
+  run_.next_batch();
+  signals.at_step(step);
+  links_.begin_step(run_.state(), step, is_first(step));
+  run_.queue_step(step, guard_.loss_limit(step));
+  links_.end_step();
 }
 
-// All ranks do the same at the same step, whichever of them got the signal. Spikes are told by rank 0, and by its clock
-// when a checkpoint is due.
-Trainer::Request Trainer::agreed_request(const StopSignals& signals) {
-  const Request wish =
-      signals.requested() ? kStop : std::max(wanted_, run_.checkpoints().has_time_passed() ? kSave : kGoOn);
-  const Request request = runtime_.group().all_reduce_max(wish);
-  if (request != kSave) return request;
-  run_.checkpoints().set_time_due();
-  return kGoOn;
+std::optional<FinishedStep> Trainer::finish_steps(bool all) {
+  std::optional<FinishedStep> newest;
+  while (run_.results().pending() > (all || guard_.has_given_up() ? 0 : steps_in_flight_)) {
+    if (newest) report(*newest, {}, false);
+    newest = pop_step();
+  }
+  return newest;
 }
 
 FinishedStep Trainer::pop_step() {
@@ -238,20 +205,11 @@ FinishedStep Trainer::pop_step() {
   const double lost_ms = std::min(step.data.data_lost_ms, result.step_ms);
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
-  goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(validation_s_, 0), 0.0));
+  goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(accounted_s_, 0), 0.0));
   links_.finish_step(result);
   judge(step);
   log_->count(step, run_.tokens_seen(step.step()), guard_.marks());
   return step;
-}
-
-// Where `step` is the last one judged.
-Progress Trainer::progress_after(int64_t step) const {
-  return {.step = step,
-          .tokens = run_.tokens_seen(step),
-          .steps_s = goodput_->steps_seconds(),
-          .loader_state = loader_state_,
-          .guard = guard_.to_json()};
 }
 
 void Trainer::judge(const FinishedStep& step) {
@@ -265,176 +223,68 @@ void Trainer::judge(const FinishedStep& step) {
                                             .skipped = step.result.skipped});
   loader_state_ = step.data.loader_state;
   if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);
-  if (runtime_.group().is_root()) warn_of(step, verdict, guard_.marks());
-  const bool goes_back = verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback;
-  if (goes_back && runtime_.group().is_root()) wanted_ = std::max(wanted_, kRollBack + step.step());
+  if (!runtime_.group().is_root()) return;
+  warn_of(step, verdict, guard_.marks());
+  if (verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
+    wanted_.roll_back(Back::kCheckpoint, step.step());
+  }
 }
 
-void Trainer::finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals) {
-  std::optional<ValidationLoss> validation;
-  if (validating) {
+void Trainer::while_idle(int64_t step, StepTrace* trace) {
+  if (trace != nullptr) write_trace(*trace, step);
+  if (links_.wants_probe()) probe_links();
+}
+
+// All ranks do the same at the same step, whichever of them got the signal. The batches of a comparison are kept until
+// all ranks know that the run does not repeat its steps.
+Wishes Trainer::agree(const StopSignals& signals) {
+  Wishes wishes = wanted_;
+  wishes.stop = signals.requested();
+  wishes.save = run_.checkpoints().has_time_passed();
+  wishes = Wishes::unpack(runtime_.group().all_reduce_or(wishes.pack()));
+  if (!precision_guard_.comparing() && wishes.back != Back::kComparison) run_.forget_batches();
+  return wishes;
+}
+
+Facts Trainer::collect(const Due& due, const Wishes& wishes, bool owes_save) {
+  RunCheckpoints& checkpoints = run_.checkpoints();
+  Facts facts{.due = due,
+              .wishes = wishes,
+              .skipping = guard_.skipped_in_a_row() > 0,
+              .over_limit = guard_.has_given_up(),
+              .comparing = precision_guard_.comparing(),
+              .owes_save = owes_save};
+  checkpoints.poll();
+  if ((due.save || wishes.save) && checkpoints.pending()) {
     const auto begin = std::chrono::steady_clock::now();
-    validation = validator_->loss(run_.model(), [&] { return should_stop(signals); });
-    validation_s_ = seconds_since(begin);
-    goodput_->add(Goodput::kValidation, validation_s_);
+    checkpoints.wait_briefly();
+    account(Goodput::kSaving, begin);
   }
-  const bool due = step.step() % config_.logging.every == 0;
-  const bool first = step.step() == run_.start().step + 1;
-  const bool stands_out = guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped;
-  if (due || first || always || validating || stands_out || precision_gap_ || run_.fp8_due(step.step()))
-    report(step, validation);
-  if (guard_.has_given_up()) give_up(step.step());
+  if (wishes.back != Back::kNone) {
+    checkpoints.complete_pending_save();
+    facts.has_checkpoint = checkpoints.last_path().has_value();
+  }
+  facts.save_pending = checkpoints.pending();
+  return facts;
 }
 
-void Trainer::write_trace(StepTrace& trace, int64_t step) {
+void Trainer::compare_replicas(Facts& facts, int64_t step) {
+  const Save save = decide(facts).save;
+  if (save == Save::kNone || save == Save::kLastGood) return;
+  facts.save_allowed = run_.corruption().may_save(step);
+}
+
+std::optional<ValidationLoss> Trainer::validate(const StopSignals& signals) {
   const auto begin = std::chrono::steady_clock::now();
-  const std::string path = fmt::format("{}/trace_step_{:08}.json", config_.logging.dir, step);
-  try {
-    trace.write(path, fmt::format("step {} of {}, {}", step, config_.logging.dir, runtime_.describe()));
-    if (runtime_.group().is_root()) log_info("a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
-  } catch (const std::exception& error) {  // a run is worth more than its trace
-    if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
-  }
-  goodput_->add(Goodput::kChecks, seconds_since(begin));
-  run_.results().start_anew(runtime_.stream());
+  std::optional<ValidationLoss> validation = validator_->loss(run_.model(), [&] { return agree(signals).stop; });
+  account(Goodput::kValidation, begin);
+  return validation;
 }
 
-// Gradients are of no use between steps.
-void Trainer::probe_links() {
-  const auto begin = std::chrono::steady_clock::now();
-  links_.probe(run_.state().parameters.fsdp().gradient_shards());
-  goodput_->add(Goodput::kChecks, seconds_since(begin));
-  run_.results().start_anew(runtime_.stream());
-}
-
-// The steps behind this one may have gone well: then the run goes on. Else the weights are those of the last good step,
-// whose checkpoint is saved.
-void Trainer::give_up(int64_t step) {
-  while (run_.results().pending() > 0 && guard_.has_given_up()) {
-    const FinishedStep finished = pop_step();
-    step = finished.step();
-    report(finished, {});
-  }
-  if (!guard_.has_given_up()) return;
-  run_.checkpoints().complete_pending_save();
-  if (good_.step > run_.saved_step() && run_.weights_are_finite() && run_.corruption().may_save(good_.step)) {
-    save(good_, RunCheckpoints::Save::kOneOfMany);
-    run_.checkpoints().complete_pending_save();
-  }
-  if (runtime_.group().is_root()) write_goodput(true);
-  runtime_.group().agree([&] {
-    throw Error(
-        fmt::format("the loss or the gradient norm of {} is not finite or a spike, more than "
-                    "training.max_skipped_steps in a row; the last checkpoint is {}",
-                    describe_steps(good_.step + 1, step), run_.checkpoints().last()));
-  });
-}
-
-bool Trainer::goes_back(Request request) {
-  if (request == kGoOn || request == kStop) return false;
-  if (request == kUseBFloat16) return true;
-  run_.checkpoints().complete_pending_save();
-  if (run_.checkpoints().last_path()) return true;
-  wanted_ = kGoOn;
-  if (runtime_.group().is_root()) log_warning("there is no checkpoint to go back to from step {}", request - kRollBack);
-  return false;
-}
-
-// Whether a stop came before the run could go back from what it has: that is no state to go on from, and the checkpoint
-// that it was to go back to is; where there is none, what there is is better than nothing.
-bool Trainer::was_to_go_back(int64_t step) {
-  if (runtime_.group().all_reduce_max(wanted_) == kGoOn) return false;
-  run_.checkpoints().complete_pending_save();
-  if (!run_.checkpoints().last_path()) return false;
-  if (runtime_.group().is_root()) {
-    log_warning("step {} is not saved, as the run was to go back from it; it goes on from {}", step,
-                run_.checkpoints().last());
-  }
-  return true;
-}
-
-void Trainer::go_back(Request request) {
-  const auto begin = std::chrono::steady_clock::now();
-  while (run_.results().pending() > 0) {
-    if (run_.fp8_due(pop_step().step())) run_.pop_fp8();
-  }
-  wanted_ = kGoOn;
-  precision_guard_.end();
-  if (request == kUseBFloat16) {
-    go_on_in_bfloat16();
-  } else {
-    roll_back(request - kRollBack);
-  }
-  guard_.from_json(run_.start().guard);
-  loader_state_ = run_.start().loader_state;
-  runtime_.stream().synchronize();
-  goodput_->set_back(run_.start().steps_s);
-  goodput_->add(Goodput::kRecovery, seconds_since(begin));
-  run_.results().start_anew(runtime_.stream());
-}
-
-void Trainer::roll_back(int64_t spike) {
-  const std::string last = run_.checkpoints().last();
-  rollbacks_ = last == std::exchange(rolled_back_to_, last) ? rollbacks_ + 1 : 1;
-  runtime_.group().agree([&] {
-    CHECK(rollbacks_ <= std::max<int64_t>(config_.training.max_skipped_steps, 1),
-          "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1, last);
-  });
-  run_.roll_back(spike);
-}
-
-// From the state before the comparison, over the same samples.
-void Trainer::go_on_in_bfloat16() {
-  run_.switch_precision();
-  run_.return_to(before_comparison_);
-  run_.set_bfloat16_until(before_comparison_.step + config_.precision_guard.fallback_steps);
-  if (!runtime_.group().is_root()) return;
-  log_warning("back to step {} and on in bfloat16 up to step {}", before_comparison_.step, run_.bfloat16_until());
-}
-
-void Trainer::back_to_fp8(int64_t step, const StopSignals& signals) {
-  while (run_.results().pending() > 0) finish_step(pop_step(), false, false, signals);
-  const auto begin = std::chrono::steady_clock::now();
-  run_.switch_with_state(step - 1);
-  goodput_->add(Goodput::kChecks, seconds_since(begin));
-  run_.results().start_anew(runtime_.stream());
-  if (runtime_.group().is_root())
-    log_info("from step {} on in {} again", step,
-             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
-}
-
-// Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.
-void Trainer::measure_in_bfloat16(int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
-  before_comparison_ = progress_after(step);
-  std::vector<double> losses;
-  run_.record_batches();
-  run_.switch_with_state(step);
-  const int64_t last = std::min(step + precision_guard_.steps(), config_.training.steps);
-  for (int64_t s = step + 1; s <= last; ++s) losses.push_back(run_.loss_of_step(s));
-  run_.switch_precision();
-  run_.restore_kept(step);
-  run_.replay_batches();
-  precision_guard_.begin(step, losses);
-  goodput_->add(Goodput::kChecks, seconds_since(begin));
-  run_.results().start_anew(runtime_.stream());
-}
-
-void Trainer::compare_with_bfloat16(int64_t step, double loss) {
-  precision_gap_ = precision_guard_.compare(step, loss);
-  if (!precision_gap_) return;
-  precision_guard_.end();
-  if (!runtime_.group().is_root()) return;
-  const std::string found =
-      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
-                  describe_steps(precision_guard_.first_step() + 1, step), unsigned_nan(*precision_gap_));
-  if (precision_guard_.tolerates(*precision_gap_)) return log_info("{}", found);
-  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
-  if (config_.precision_guard.action == OnPrecisionGap::kBFloat16) wanted_ = kUseBFloat16;
-}
-
-void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation) {
+void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always) {
+  const bool due = step.step() % config_.logging.every == 0 || run_.fp8_due(step.step());
+  const bool stands_out = guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped || precision_gap_;
+  if (!due && !always && !stands_out && !is_first(step.step())) return;
   StepContext context{.tokens = run_.tokens_seen(step.step()),
                       .skipped_steps = guard_.skipped(),
                       .marks = guard_.marks(),
@@ -453,13 +303,220 @@ void Trainer::report(const FinishedStep& step, const std::optional<ValidationLos
   if (runtime_.group().is_root()) write_goodput(false);
 }
 
-void Trainer::write_goodput(bool end) {
-  if (std::function<void()> writing = goodput_->writing(end)) log_->post(std::move(writing));
+std::optional<int64_t> Trainer::perform(const Actions& actions, const Facts& facts, int64_t step) {
+  say(actions.notice, facts, step);
+  if (facts.wishes.save) run_.checkpoints().restart_clock();
+  save(actions.save, step);
+  wanted_ = {};
+  switch (actions.next) {
+    case Next::kContinue:
+      break;
+    case Next::kFp8Again:
+      return_to_fp8(step);
+      break;
+    case Next::kCompare:
+      measure_in_bfloat16(step);
+      break;
+    case Next::kToCheckpoint:
+    case Next::kToComparison:
+      roll_back(actions.next, facts.wishes.spike);
+      step = run_.start().step;
+      break;
+    case Next::kGiveUp:
+      give_up(step);
+    case Next::kStop:
+    case Next::kDone:
+      end_run();
+      return std::nullopt;
+  }
+  if (actions.save != Save::kNone || accounted_s_ > 0) run_.results().start(runtime_.stream());
+  return step;
 }
 
-void Trainer::save(const Progress& progress, RunCheckpoints::Save which) {
-  log_->flush();
-  run_.save(progress, which);
+void Trainer::say(Notice notice, const Facts& facts, int64_t step) const {
+  if (!runtime_.group().is_root()) return;
+  switch (notice) {
+    case Notice::kNone:
+      break;
+    case Notice::kNotSaved:
+      log_warning("step {} is not saved, as the run was to go back from it; it goes on from {}", step,
+                  run_.checkpoints().last());
+      break;
+    case Notice::kNoCheckpoint:
+      log_warning("there is no checkpoint to go back to from step {}", facts.wishes.spike);
+      break;
+    case Notice::kSavePending:
+      log_warning(
+          "step {}: the checkpoint that is due waits for the one before, which is still being written; larger "
+          "intervals "
+          "between checkpoints avoid this",
+          step);
+      break;
+  }
+}
+
+void Trainer::save(Save which, int64_t step) {
+  using Kind = RunCheckpoints::Save;
+  switch (which) {
+    case Save::kNone:
+    case Save::kLastGood:  // give_up() saves it.
+      return;
+    case Save::kRefused:
+      refuse_final_save(step);
+    case Save::kInMemory:
+    case Save::kOnDisk:
+    case Save::kFinal:
+      log_->flush();
+      run_.save(progress_after(step), which == Save::kInMemory ? Kind::kInMemory
+                                      : which == Save::kFinal  ? Kind::kFinal
+                                                               : Kind::kOneOfMany);
+  }
+}
+
+// Thrown before what is in memory is given up.
+void Trainer::refuse_final_save(int64_t step) {
+  run_.checkpoints().complete_pending_save();
+  throw AgreedError(
+      fmt::format("the checkpoint of step {} is not saved: its copies differ; it is the final one, and the last "
+                  "good checkpoint is {}",
+                  step, run_.checkpoints().last()));
+}
+
+// The weights are those of the last good step, which is saved unless it was already.
+void Trainer::give_up(int64_t step) {
+  RunCheckpoints& checkpoints = run_.checkpoints();
+  checkpoints.complete_pending_save();
+  if (good_.step > checkpoints.saved_step() && run_.weights_are_finite() && run_.corruption().may_save(good_.step)) {
+    log_->flush();
+    run_.save(good_, RunCheckpoints::Save::kOneOfMany);
+    checkpoints.complete_pending_save();
+  }
+  if (runtime_.group().is_root()) write_goodput(true);
+  throw AgreedError(
+      fmt::format("the loss or the gradient norm of {} is not finite or a spike, more than "
+                  "training.max_skipped_steps in a row; the last checkpoint is {}",
+                  describe_steps(good_.step + 1, step), checkpoints.last()));
+}
+
+void Trainer::roll_back(Next to, int64_t spike) {
+  const auto begin = std::chrono::steady_clock::now();
+  precision_guard_.end();
+  if (to == Next::kToComparison) {
+    continue_in_bfloat16();
+  } else {
+    roll_back_to_checkpoint(spike);
+  }
+  guard_.from_json(run_.start().guard);
+  loader_state_ = run_.start().loader_state;
+  runtime_.stream().synchronize();
+  goodput_->set_back(run_.start().steps_s);
+  account(Goodput::kRecovery, begin);
+}
+
+void Trainer::roll_back_to_checkpoint(int64_t spike) {
+  const std::string last = run_.checkpoints().last();
+  rollbacks_ = last == std::exchange(rolled_back_to_, last) ? rollbacks_ + 1 : 1;
+  runtime_.group().agree([&] {
+    CHECK(rollbacks_ <= std::max<int64_t>(config_.training.max_skipped_steps, 1),
+          "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1, last);
+  });
+  run_.roll_back(spike);
+}
+
+// Rolls back to the state before the comparison, from which the run takes the same samples.
+void Trainer::continue_in_bfloat16() {
+  run_.switch_precision();
+  run_.return_to(before_comparison_);
+  run_.set_bfloat16_until(before_comparison_.step + config_.precision_guard.fallback_steps);
+  if (!runtime_.group().is_root()) return;
+  log_warning("back to step {} and on in bfloat16 up to step {}", before_comparison_.step, run_.bfloat16_until());
+}
+
+void Trainer::return_to_fp8(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  run_.switch_with_state(step);
+  account(Goodput::kChecks, begin);
+  if (runtime_.group().is_root())
+    log_info("from step {} on in {} again", step + 1,
+             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
+}
+
+// Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.
+void Trainer::measure_in_bfloat16(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  before_comparison_ = progress_after(step);
+  std::vector<double> losses;
+  run_.record_batches();
+  run_.switch_with_state(step);
+  const int64_t last = std::min(step + precision_guard_.steps(), config_.training.steps);
+  for (int64_t s = step + 1; s <= last; ++s) losses.push_back(run_.loss_of_step(s));
+  run_.switch_precision();
+  run_.restore_kept(step);
+  run_.replay_batches();
+  precision_guard_.begin(step, losses);
+  account(Goodput::kChecks, begin);
+}
+
+void Trainer::compare_with_bfloat16(int64_t step, double loss) {
+  precision_gap_ = precision_guard_.compare(step, loss);
+  if (!precision_gap_) return;
+  precision_guard_.end();
+  if (!runtime_.group().is_root()) return;
+  const std::string found =
+      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
+                  describe_steps(precision_guard_.first_step() + 1, step), unsigned_nan(*precision_gap_));
+  if (precision_guard_.tolerates(*precision_gap_)) return log_info("{}", found);
+  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
+  if (config_.precision_guard.action == OnPrecisionGap::kBFloat16) wanted_.roll_back(Back::kComparison, 0);
+}
+
+void Trainer::write_trace(StepTrace& trace, int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string path = fmt::format("{}/trace_step_{:08}.json", config_.logging.dir, step);
+  try {
+    trace.write(path, fmt::format("step {} of {}, {}", step, config_.logging.dir, runtime_.describe()));
+    if (runtime_.group().is_root()) log_info("a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
+  } catch (const std::exception& error) {  // a run is worth more than its trace
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
+  }
+  account(Goodput::kChecks, begin);
+}
+
+// Gradients are of no use between steps.
+void Trainer::probe_links() {
+  const auto begin = std::chrono::steady_clock::now();
+  links_.probe(run_.state().parameters.fsdp().gradient_shards());
+  account(Goodput::kChecks, begin);
+}
+
+void Trainer::end_run() {
+  const auto saving = std::chrono::steady_clock::now();
+  run_.checkpoints().finish();
+  run_.checkpoints().free_memory();
+  goodput_->add(Goodput::kSaving, seconds_since(saving));
+  if (!runtime_.group().is_root()) return;
+  write_goodput(true);
+  log_->end();
+  log_line(LogLevel::kInfo, goodput_->report());
+}
+
+Progress Trainer::progress_after(int64_t step) const {
+  return {.step = step,
+          .tokens = run_.tokens_seen(step),
+          .steps_s = goodput_->steps_seconds(),
+          .loader_state = loader_state_,
+          .guard = guard_.to_json()};
+}
+
+void Trainer::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {
+  const double seconds = seconds_since(begin);
+  goodput_->add(use, seconds);
+  accounted_s_ += seconds;
+}
+
+void Trainer::write_goodput(bool end) {
+  if (std::function<void()> writing = goodput_->writing(end)) log_->post(std::move(writing));
 }
 
 }  // namespace octavo

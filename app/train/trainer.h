@@ -1,8 +1,8 @@
-// The training loop: one object a run. See Trainer::run() for the life of a step.
+// The training loop. Trainer::train() in trainer.cpp shows the life of a step; what follows a step is decided in
+// app/train/decide.h.
 #pragma once
 
 #include <chrono>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +17,7 @@
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
 #include "app/run/validation.h"
+#include "app/train/decide.h"
 #include "app/train/link_watch.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
@@ -46,48 +47,54 @@ class Trainer {
   // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
   // After a run: the step of its last checkpoint, and what it made of its time.
-  int64_t saved_step() const { return run_.saved_step(); }
+  int64_t saved_step() const { return run_.checkpoints().saved_step(); }
   std::optional<Goodput> take_goodput() { return std::move(goodput_); }
 
  private:
-  // What ranks ask for between two steps; the largest is done.
-  using Request = int64_t;
-  static constexpr Request kGoOn = 0;
-  static constexpr Request kSave = 1;
-  static constexpr Request kRollBack = 1;  // and the number of the step that is the reason
-  static constexpr Request kStop = std::numeric_limits<Request>::max();
-  static constexpr Request kUseBFloat16 = kStop - 1;
-
   std::filesystem::path resumed_from() const;
+  void begin();
   void log_start();
   Outcome train(StopSignals& signals);
-  void refuse_final_save(int64_t step);
-  void end_run();
-  Request agreed_request(const StopSignals& signals);
-  bool should_stop(const StopSignals& signals) { return agreed_request(signals) == kStop; }
-  // The oldest step whose result is pending, which it waits for. Judges it.
+  // Returns what the config asks for after a step that is about to be queued.
+  Due due_after(int64_t step, bool owes_save) const;
+  void queue_step(int64_t step, StopSignals& signals);
+  // Waits until at most one step is in flight, or none if `all`. Reports each finished step but the newest, which it
+  // returns. Waits for all steps when too many in a row were skipped: those in flight may have gone well.
+  std::optional<FinishedStep> finish_steps(bool all);
+  // Waits for the oldest step in flight and judges its result.
   FinishedStep pop_step();
-  Progress progress_after(int64_t step) const;
-  // Warns of what is wrong with a step, and wants what follows.
   void judge(const FinishedStep& step);
-  // Validates if asked, unless a signal comes meanwhile, and reports a step when it is due, `always`, or validated.
-  // Error where the run cannot go on.
-  void finish_step(const FinishedStep& step, bool always, bool validating, const StopSignals& signals);
-  // Of the step that was just waited for.
-  void write_trace(StepTrace& trace, int64_t step);
-  void probe_links();
-  void give_up(int64_t step);
-  void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation);
-  bool goes_back(Request request);
-  bool was_to_go_back(int64_t step);
-  void go_back(Request request);
-  void roll_back(int64_t spike);
-  void go_on_in_bfloat16();
-  void back_to_fp8(int64_t step, const StopSignals& signals);
+  // Work for which no step is in flight.
+  void while_idle(int64_t step, StepTrace* trace);
+  // Combines the wishes of all ranks. Called at least once per step.
+  Wishes agree(const StopSignals& signals);
+  Facts collect(const Due& due, const Wishes& wishes, bool owes_save);
+  // Compares the replicas if the facts lead to a save, and notes what that shows.
+  void compare_replicas(Facts& facts, int64_t step);
+  std::optional<ValidationLoss> validate(const StopSignals& signals);
+  // Logs a step if it is due to be logged, stands out, or must be logged `always`.
+  void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always);
+  // Returns the step that the run continues after, or nothing if the run has ended.
+  std::optional<int64_t> perform(const Actions& actions, const Facts& facts, int64_t step);
+  void say(Notice notice, const Facts& facts, int64_t step) const;
+  void save(Save which, int64_t step);
+  [[noreturn]] void refuse_final_save(int64_t step);
+  [[noreturn]] void give_up(int64_t step);
+  void roll_back(Next to, int64_t spike);
+  void roll_back_to_checkpoint(int64_t spike);
+  void continue_in_bfloat16();
+  void return_to_fp8(int64_t step);
   void measure_in_bfloat16(int64_t step);
   void compare_with_bfloat16(int64_t step, double loss);
+  void write_trace(StepTrace& trace, int64_t step);
+  void probe_links();
+  void end_run();
+  // Returns the progress after `step`, the last one judged.
+  Progress progress_after(int64_t step) const;
+  bool is_first(int64_t step) const { return step == run_.start().step + 1; }
+  // Counts the time since `begin`, in which the device did no step, as `use`.
+  void account(Goodput::Use use, std::chrono::steady_clock::time_point begin);
   void write_goodput(bool end);
-  void save(const Progress& progress, RunCheckpoints::Save which);
 
   const Config config_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -101,14 +108,15 @@ class Trainer {
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
   const bool first_of_process_;
-  nlohmann::json loader_state_;  // after the last step judged
-  Progress good_;                // before the steps in a row that are passed over
+  const int64_t steps_in_flight_ = runtime_.stream().is_cuda() ? 1 : 0;  // While the host queues the next step.
+  nlohmann::json loader_state_;                                          // after the last step judged
+  Progress good_;  // before the steps in a row that are passed over
   Progress before_comparison_;
   std::optional<double> precision_gap_;  // found by the step just judged
-  Request wanted_ = kGoOn;               // by this rank
-  std::string rolled_back_to_;           // checkpoint, and how often in a row
-  int64_t rollbacks_ = 0;
-  double validation_s_ = 0;  // since the last step's result
+  Wishes wanted_;                        // Wishes of this rank, without those of the signals and the clock.
+  std::string rolled_back_to_;           // The checkpoint that the run rolled back to last,
+  int64_t rollbacks_ = 0;                // and how often in a row.
+  double accounted_s_ = 0;               // Time between steps that account() has counted since the last result.
 };
 
 }  // namespace octavo

@@ -167,7 +167,6 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .tokens = meta.value("tokens", int64_t{0}),
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
             .guard = meta.value("guard", nlohmann::json())};
-  saved_step_ = start_.step;
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   resume_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
@@ -295,7 +294,6 @@ double TrainingRun::loss_of_step(int64_t step) {
 }
 
 void TrainingRun::save(const Progress& progress, RunCheckpoints::Save which) {
-  if (which != RunCheckpoints::Save::kInMemory) saved_step_ = progress.step;
   checkpoints_.save(progress.step,
                     {{"config", to_json(config_)},
                      {"loader", progress.loader_state},
@@ -325,9 +323,13 @@ void TrainingRun::roll_back(int64_t step) {
     const auto found = std::find_if(recent_samples_.begin(), recent_samples_.end(),
                                     [&](const auto& recent) { return recent.first == step; });
     CHECK(found != recent_samples_.end(), "the samples of step {} are not known", step);
+    CHECK(stage_of_step(config_, checkpoint->step() + 1) == stage_of_step(config_, start_.step + 1),
+          "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
+          checkpoint->path().string(), step);
     samples = found->second;
     config_.data.skip.push_back(samples);
     load(*checkpoint);
+    recent_samples_.clear();
   });
   publish_weights(state_, training_rank(runtime_));
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
@@ -338,6 +340,7 @@ void TrainingRun::roll_back(int64_t step) {
 
 void TrainingRun::return_to(const Progress& progress) {
   start_ = progress;
+  recent_samples_.clear();
   feed_->replay();
   corruption_.emplace(config_, runtime_, state_, checkpoints_);
   restore_kept(start_.step);

@@ -64,7 +64,6 @@ class TrainingRun {
     const BatchSchedule batches = config_.training.batch_schedule();
     return start_.tokens + (batches.samples(step) - batches.samples(start_.step)) * config_.data.seq_len;
   }
-  int64_t saved_step() const { return saved_step_; }  // of the last checkpoint that was begun, or gone on from
 
   // So that algorithms are timed, plans built and modules loaded before the first step.
   void warm_up();
@@ -138,7 +137,6 @@ class TrainingRun {
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
   bool warned_of_no_targets_ = false;
   Progress start_;
-  int64_t saved_step_ = 0;
   int64_t bfloat16_until_ = 0;
 };
 

@@ -61,6 +61,7 @@ class ProcessGroup {
   std::string send_receive(const std::string& text, int to, int from);
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
+  uint64_t all_reduce_or(uint64_t bits);  // bitwise or of every rank's bits
 
   // Runs `work` on every rank; when it throws on any, the error of the lowest such rank is thrown on all of them, as
   // AgreedInputError if that rank's was an InputError, else as AgreedError. So a bad file seen by one rank ends the run

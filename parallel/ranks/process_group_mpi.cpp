@@ -266,6 +266,13 @@ std::string ProcessGroup::send_receive(const std::string& text, int to, int from
 
 int64_t ProcessGroup::all_reduce_max(int64_t value) { return reduce_max(value, "all_reduce_max"); }
 
+uint64_t ProcessGroup::all_reduce_or(uint64_t bits) {
+  if (size_ == 1) return bits;
+  const Watchdog::Scope scope(*watchdog_, {"all_reduce_or"});
+  check(MPI_Allreduce(MPI_IN_PLACE, &bits, 1, MPI_UINT64_T, MPI_BOR, MPI_COMM_WORLD), "MPI_Allreduce");
+  return bits;
+}
+
 int64_t ProcessGroup::reduce_max(int64_t value, const char* op) {
   if (size_ == 1) return value;
   const Watchdog::Scope scope(*watchdog_, {op});

@@ -19,6 +19,7 @@ TEST(SingleProcess, CollectivesAreTheIdentity) {
   EXPECT_EQ(group.gather("text"), std::vector<std::string>{"text"});
   EXPECT_EQ(group.all_reduce_max(-5), -5);
   EXPECT_EQ(group.all_reduce_sum(0.5), 0.5);
+  EXPECT_EQ(group.all_reduce_or(5), 5U);
 
   Stream stream = Stream::cpu();
   const auto communicator = make_communicator(group, stream);

@@ -29,9 +29,12 @@ class InMemoryTest(Resuming):
 
     def kill_behind(self, config, lines, ranks):
         process = self.start("train", config, ranks=ranks)
-        # Steps take a few milliseconds, and what goes to disk is behind them.
-        self.wait_for(lambda: metrics_lines(self.dir / "log/metrics.jsonl") >= lines
-                      and (lines < 25 or (self.dir / "checkpoints/step_00000025").is_dir()), process)
+        metrics = self.dir / "log/metrics.jsonl"
+        self.wait_for(lambda: metrics_lines(metrics) >= lines, process)
+        if lines > 25:  # Steps take a few milliseconds, so the checkpoint on disk may become complete many steps later.
+            self.wait_for((self.dir / "checkpoints/step_00000025").is_dir, process)
+            last = metrics_lines(metrics) + 10
+            self.wait_for(lambda: metrics_lines(metrics) >= last, process)
         for name in os.listdir("/proc"):
             if ranks > 1 and name.isdigit() and parent(int(name)) == process.pid:
                 os.kill(int(name), signal.SIGKILL)

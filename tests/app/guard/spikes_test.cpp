@@ -63,6 +63,20 @@ TEST(Spikes, GoesOnFromItsState) {
   }
 }
 
+// A run rolls back to a checkpoint that holds no state of the guard, such as an imported one.
+TEST(StepGuard, ForgetsItsStepsWhereNoneAreSaved) {
+  TrainingConfig config;
+  config.loss_spike_window = 10;
+  config.on_loss_spike = OnLossSpike::kSkip;
+  StepGuard guard(config);
+  for (int64_t step = 1; step <= 20; ++step) {
+    guard.judge({.step = step, .loss = step % 2 == 0 ? 2.9 : 3.1, .grad_norm = 1, .sample_ms = 1});
+  }
+  EXPECT_TRUE(std::isfinite(guard.loss_limit(22)));
+  guard.from_json(nullptr);
+  EXPECT_TRUE(std::isinf(guard.loss_limit(22)));
+}
+
 TEST(StepGuard, MarksWhatStandsOut) {
   TrainingConfig config;
   config.loss_spike_window = 20;

@@ -42,6 +42,7 @@ TEST_F(RankTransfersTest, RoundARingFromThreadsBesideCollectives) {
   std::future<void> sent = std::async(std::launch::async, [&] { transfers_.send(next(), parts); });
   std::future<std::vector<std::byte>> received = std::async(std::launch::async, [&] { return receive(previous()); });
   for (int i = 0; i < 50; ++i) EXPECT_EQ(group_.all_reduce_max(group_.rank() + i), group_.size() - 1 + i);
+  EXPECT_EQ(group_.all_reduce_or(uint64_t{1} << group_.rank()), (uint64_t{1} << group_.size()) - 1);
   sent.get();
   EXPECT_TRUE(received.get() == content_of(previous()));
 }

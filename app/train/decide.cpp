@@ -1,0 +1,88 @@
+#include "app/train/decide.h"
+
+#include <algorithm>
+
+namespace octavo {
+
+namespace {
+
+constexpr uint64_t kStopBit = 1;
+constexpr uint64_t kSaveBit = 2;
+constexpr int kBackShift = 2;
+constexpr uint64_t kBackMask = 3;
+constexpr int kSpikeShift = 4;
+
+Save final_save(const Facts& facts) { return facts.save_allowed ? Save::kFinal : Save::kRefused; }
+
+// The saves of a run that continues.
+void decide_save(const Facts& facts, Actions& actions) {
+  const bool unsettled = facts.skipping || facts.comparing;
+  actions.owes_save = facts.owes_save;
+  if (facts.due.save || facts.wishes.save) {
+    if (unsettled || facts.save_pending) {
+      actions.owes_save = true;
+      if (facts.save_pending && !facts.owes_save && actions.notice == Notice::kNone) {
+        actions.notice = Notice::kSavePending;
+      }
+    } else {
+      // A save that is refused is not owed: replicas that differ stay different, and the next save compares again.
+      actions.owes_save = false;
+      actions.save = facts.save_allowed ? Save::kOnDisk : Save::kNone;
+    }
+  } else if (facts.due.memory_save && !unsettled && facts.save_allowed) {
+    actions.save = Save::kInMemory;
+  }
+}
+
+}  // namespace
+
+void Wishes::roll_back(Back to, int64_t step) {
+  back = std::max(back, to);
+  spike = std::max(spike, step);
+}
+
+uint64_t Wishes::pack() const {
+  return (stop ? kStopBit : 0) | (save ? kSaveBit : 0) | static_cast<uint64_t>(back) << kBackShift |
+         static_cast<uint64_t>(spike) << kSpikeShift;
+}
+
+Wishes Wishes::unpack(uint64_t bits) {
+  return {.stop = (bits & kStopBit) != 0,
+          .save = (bits & kSaveBit) != 0,
+          .back = static_cast<Back>(bits >> kBackShift & kBackMask),
+          .spike = static_cast<int64_t>(bits >> kSpikeShift)};
+}
+
+Actions decide(const Facts& facts) {
+  const Due& due = facts.due;
+  const Wishes& wishes = facts.wishes;
+  const bool rolls_back = wishes.back != Back::kNone;
+  if (facts.over_limit) return {.save = Save::kLastGood, .next = Next::kGiveUp};
+  if (wishes.stop && rolls_back && facts.has_checkpoint) return {.notice = Notice::kNotSaved, .next = Next::kStop};
+  if (wishes.stop) return {.save = final_save(facts), .next = Next::kStop};
+  if (wishes.back == Back::kComparison) return {.next = Next::kToComparison};
+  if (wishes.back == Back::kCheckpoint && facts.has_checkpoint) return {.next = Next::kToCheckpoint};
+
+  Actions actions;
+  if (rolls_back) actions.notice = Notice::kNoCheckpoint;
+  if (due.last) {
+    actions.save = final_save(facts);
+    actions.next = Next::kDone;
+    return actions;
+  }
+  decide_save(facts, actions);
+  if (due.comparison) {
+    actions.next = Next::kCompare;
+  } else if (due.fp8_again) {
+    actions.next = Next::kFp8Again;
+  }
+  return actions;
+}
+
+bool validates(const Facts& facts) {
+  if (!facts.due.validation) return false;
+  const Next next = decide(facts).next;
+  return next != Next::kStop && next != Next::kGiveUp && next != Next::kToCheckpoint && next != Next::kToComparison;
+}
+
+}  // namespace octavo

@@ -1,0 +1,269 @@
+// What a run does after a step: each rule of decide(), and its promises over drawn sequences of events.
+#include "app/train/decide.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace octavo {
+namespace {
+
+Facts with_due(Due due) { return {.due = due}; }
+
+TEST(DecideTest, AStepWithNothingDueContinues) { EXPECT_EQ(decide({}), Actions{}); }
+
+TEST(DecideTest, ARunGivesUpWhateverElseIsDueOrWished) {
+  const Facts facts{.due = {.last = true, .save = true},
+                    .wishes = {.stop = true, .back = Back::kCheckpoint},
+                    .skipping = true,
+                    .over_limit = true,
+                    .has_checkpoint = true};
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kLastGood, .next = Next::kGiveUp}));
+}
+
+TEST(DecideTest, AStopSavesUnlessTheRunWasToRollBack) {
+  Facts facts{.wishes = {.stop = true}};
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kStop}));
+  facts.save_allowed = false;
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kRefused, .next = Next::kStop}));
+  facts.save_allowed = true;
+  for (const Back back : {Back::kCheckpoint, Back::kComparison}) {
+    facts.wishes.back = back;
+    facts.has_checkpoint = true;
+    EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNotSaved, .next = Next::kStop}));
+    facts.has_checkpoint = false;  // Something is better than nothing.
+    EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kStop}));
+  }
+}
+
+TEST(DecideTest, ARollbackSavesNothingAndOwesNothing) {
+  Facts facts{.due = {.last = true, .save = true, .comparison = true},
+              .wishes = {.back = Back::kCheckpoint, .spike = 7},
+              .has_checkpoint = true,
+              .owes_save = true};
+  EXPECT_EQ(decide(facts), (Actions{.next = Next::kToCheckpoint}));
+  facts.wishes.back = Back::kComparison;
+  EXPECT_EQ(decide(facts), (Actions{.next = Next::kToComparison}));
+}
+
+TEST(DecideTest, ARollbackWithoutACheckpointContinuesAndSaysSo) {
+  Facts facts{.due = {.save = true, .validation = true}, .wishes = {.back = Back::kCheckpoint}};
+  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNoCheckpoint, .save = Save::kOnDisk}));
+  EXPECT_TRUE(validates(facts));
+  facts.due.last = true;
+  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kNoCheckpoint, .save = Save::kFinal, .next = Next::kDone}));
+}
+
+TEST(DecideTest, TheLastStepSavesTheFinalState) {
+  Facts facts = with_due({.last = true, .save = true, .memory_save = true});
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kDone}));
+  facts.save_allowed = false;
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kRefused, .next = Next::kDone}));
+}
+
+TEST(DecideTest, ASaveIsOwedWhileTheStateIsUnsettled) {
+  for (const bool by_clock : {false, true}) {
+    Facts facts{.due = {.save = !by_clock}, .wishes = {.save = by_clock}};
+    EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
+    facts.owes_save = true;
+    EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
+    facts.skipping = true;
+    EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+    facts.skipping = false;
+    facts.comparing = true;
+    EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+  }
+}
+
+TEST(DecideTest, ASaveIsOwedWhileAnEarlierOneIsWrittenAndThisIsSaidOnce) {
+  Facts facts{.due = {.save = true}, .save_pending = true};
+  EXPECT_EQ(decide(facts), (Actions{.notice = Notice::kSavePending, .owes_save = true}));
+  facts.owes_save = true;
+  EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+  facts.due.save = false;  // An owed save is due again only when no other is being written.
+  EXPECT_EQ(decide(facts), (Actions{.owes_save = true}));
+}
+
+// Otherwise each step that follows would wait for its result and compare the replicas again.
+TEST(DecideTest, ASaveThatIsRefusedIsNotOwed) {
+  for (const bool by_clock : {false, true}) {
+    const Facts facts{
+        .due = {.save = !by_clock}, .wishes = {.save = by_clock}, .save_allowed = false, .owes_save = true};
+    EXPECT_EQ(decide(facts), Actions{});
+  }
+}
+
+TEST(DecideTest, ASaveInMemoryYieldsToOneOnDisk) {
+  Facts facts = with_due({.memory_save = true});
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory}));
+  facts.owes_save = true;  // An earlier save on disk is being written.
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kInMemory, .owes_save = true}));
+  facts = with_due({.save = true, .memory_save = true});
+  EXPECT_EQ(decide(facts), (Actions{.save = Save::kOnDisk}));
+  for (bool Facts::*hindrance : {&Facts::skipping, &Facts::comparing}) {
+    facts = with_due({.memory_save = true});
+    facts.*hindrance = true;
+    EXPECT_EQ(decide(facts), Actions{});
+  }
+  facts = with_due({.memory_save = true});
+  facts.save_allowed = false;
+  EXPECT_EQ(decide(facts), Actions{});
+}
+
+TEST(DecideTest, AComparisonFollowsTheSaveOfTheSameStep) {
+  EXPECT_EQ(decide(with_due({.save = true, .comparison = true})),
+            (Actions{.save = Save::kOnDisk, .next = Next::kCompare}));
+  EXPECT_EQ(decide(with_due({.comparison = true, .fp8_again = true})).next, Next::kCompare);
+  EXPECT_EQ(decide(with_due({.fp8_again = true})), (Actions{.next = Next::kFp8Again}));
+}
+
+TEST(DecideTest, AValidationIsNotWorthItsTimeWhenTheStateIsGivenUp) {
+  Facts facts = with_due({.validation = true});
+  EXPECT_TRUE(validates(facts));
+  EXPECT_FALSE(validates({}));
+  facts.wishes.back = Back::kCheckpoint;
+  EXPECT_TRUE(validates(facts));
+  facts.has_checkpoint = true;
+  EXPECT_FALSE(validates(facts));
+  facts.wishes = {.stop = true};
+  EXPECT_FALSE(validates(facts));
+  facts.wishes = {.back = Back::kComparison};
+  EXPECT_FALSE(validates(facts));
+  facts.wishes = {};
+  facts.over_limit = true;
+  EXPECT_FALSE(validates(facts));
+}
+
+TEST(WishesTest, ArePackedIntoBitsThatCanBeCombined) {
+  for (const bool stop : {false, true}) {
+    for (const bool save : {false, true}) {
+      for (const Back back : {Back::kNone, Back::kCheckpoint, Back::kComparison}) {
+        const int64_t spike = back == Back::kNone ? 0 : int64_t{1} << 40;
+        const Wishes wishes{.stop = stop, .save = save, .back = back, .spike = spike};
+        const Wishes same = Wishes::unpack(wishes.pack() | Wishes{}.pack());
+        EXPECT_EQ(same.stop, stop);
+        EXPECT_EQ(same.save, save);
+        EXPECT_EQ(same.back, back);
+        EXPECT_EQ(same.spike, spike);
+        EXPECT_TRUE(Wishes::unpack(wishes.pack() | Wishes{.stop = true}.pack()).stop);
+      }
+    }
+  }
+}
+
+TEST(WishesTest, TheLaterSpikeAndTheComparisonTakePrecedence) {
+  Wishes wishes;
+  wishes.roll_back(Back::kCheckpoint, 9);
+  wishes.roll_back(Back::kCheckpoint, 7);
+  EXPECT_EQ(wishes.spike, 9);
+  wishes.roll_back(Back::kComparison, 0);
+  wishes.roll_back(Back::kCheckpoint, 8);
+  EXPECT_EQ(wishes.back, Back::kComparison);
+}
+
+// A run on paper: what its state is worth, and what its newest checkpoint holds.
+class DrawnRun {
+ public:
+  explicit DrawnRun(uint64_t seed) : random_(seed) {}
+
+  void run(int64_t steps) {
+    for (step_ = 1; step_ <= steps && !ended_; ++step_) take_step(step_ == steps);
+    EXPECT_TRUE(ended_);
+  }
+
+ private:
+  bool draw(int one_in) { return random_() % static_cast<uint64_t>(one_in) == 0; }
+
+  void take_step(bool last) {
+    skipped_in_a_row_ = draw(6) ? skipped_in_a_row_ + 1 : 0;
+    save_pending_ = save_pending_ && !draw(3);
+    const bool spike = skipped_in_a_row_ == 0 && draw(8);
+    const bool comparison_ends = comparing_ && draw(3);
+    const bool gap = comparison_ends && draw(2);
+    if (comparison_ends) comparing_ = false;
+    Facts facts;
+    facts.due = {.last = last,
+                 .save = draw(4) || (owes_save_ && !save_pending_),
+                 .memory_save = draw(4),
+                 .validation = draw(4),
+                 .comparison = !last && !comparing_ && draw(5)};
+    facts.wishes.stop = draw(40);
+    facts.wishes.save = draw(10);
+    if (spike) facts.wishes.roll_back(Back::kCheckpoint, step_);
+    if (gap) facts.wishes.roll_back(Back::kComparison, 0);
+    facts.skipping = skipped_in_a_row_ > 0;
+    facts.over_limit = skipped_in_a_row_ > 3;
+    facts.comparing = comparing_;
+    facts.has_checkpoint = facts.wishes.back != Back::kNone && has_checkpoint_;
+    facts.save_pending = save_pending_;
+    facts.save_allowed = !draw(20);
+    facts.owes_save = owes_save_;
+    check(facts, decide(facts));
+  }
+
+  void check(const Facts& facts, const Actions& actions) {
+    EXPECT_EQ(actions, decide(facts));  // The same facts lead to the same actions on every rank.
+    const bool to_disk = actions.save == Save::kOnDisk || actions.save == Save::kFinal;
+    const bool ends = actions.next == Next::kStop || actions.next == Next::kDone || actions.next == Next::kGiveUp;
+    if (facts.wishes.back != Back::kNone && facts.has_checkpoint) {
+      EXPECT_FALSE(to_disk || actions.save == Save::kInMemory) << "a spoiled state is saved";
+    }
+    if (actions.save == Save::kOnDisk || actions.save == Save::kInMemory) {
+      EXPECT_FALSE(facts.skipping || facts.comparing) << "an unsettled state is saved";
+      EXPECT_TRUE(facts.save_allowed);
+    }
+    if (actions.save == Save::kOnDisk) {
+      EXPECT_FALSE(facts.save_pending) << "the run waits for the earlier save";
+    }
+    if (facts.wishes.stop) {
+      EXPECT_TRUE(ends) << "a stop is not obeyed";
+    }
+    if (facts.due.last) {
+      EXPECT_TRUE(ends || actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison);
+    }
+    if (ends && facts.save_allowed && !facts.over_limit) {
+      EXPECT_TRUE(actions.save == Save::kFinal || has_checkpoint_) << "a run ends without any state to resume from";
+    }
+    const bool goes_back = actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison;
+    const bool wanted = facts.due.save || facts.wishes.save || facts.owes_save;
+    if (wanted && !ends && !goes_back && facts.save_allowed) {
+      EXPECT_TRUE(to_disk != actions.owes_save) << "a save that is owed is neither made nor remembered";
+    }
+    if (goes_back) {
+      EXPECT_FALSE(actions.owes_save);
+    }
+    perform(facts, actions, to_disk, ends);
+  }
+
+  void perform(const Facts& facts, const Actions& actions, bool to_disk, bool ends) {
+    owes_save_ = actions.owes_save;
+    if (to_disk) has_checkpoint_ = save_pending_ = true;
+    if (actions.next == Next::kCompare) comparing_ = true;
+    if (actions.next == Next::kToCheckpoint || actions.next == Next::kToComparison) {
+      comparing_ = false;
+      skipped_in_a_row_ = 0;
+      if (facts.due.last) --step_;  // The step is taken again.
+    }
+    ended_ = ends;
+  }
+
+  std::mt19937_64 random_;
+  int64_t step_ = 0;
+  int skipped_in_a_row_ = 0;
+  bool owes_save_ = false;
+  bool save_pending_ = false;
+  bool comparing_ = false;
+  bool has_checkpoint_ = false;
+  bool ended_ = false;
+};
+
+TEST(DecideTest, KeepsItsPromisesOverDrawnSequencesOfEvents) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE(seed);
+    DrawnRun(seed).run(50);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace octavo
