@@ -59,7 +59,7 @@ std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) 
 }
 
 // Steps of `config`, timed; with counters also what the GPUs draw.
-nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, GpuCounters* counters,
+nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, const GpuCounters* counters,
                                      const BenchArguments& arguments) {
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   nlohmann::ordered_json result = throughput_json(config, runtime, times);
@@ -76,7 +76,7 @@ std::unique_ptr<GpuCounters> counters_of(const BenchArguments& arguments, Runtim
   runtime.group().agree([&] {
     CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
                 runtime.describe());
-    counters = open_gpu_counters(gpu_info(runtime.gpu()).pci_bus_id);
+    counters = std::make_unique<GpuCounters>(gpu_info(runtime.gpu()).pci_bus_id);
   });
   return counters;
 }
@@ -135,7 +135,6 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   if (group.size() > 1) add_exposed_communication(result, profiled);
   if (arguments.ops) add_floors(result, profiled, rates, forward_backward_times);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
-  if (arguments.ops && counters) add_op_energy(result, bench.measure_use_by_op(*counters));
 
   if (!group.is_root()) return kExitDone;
   if (arguments.json) {

@@ -118,10 +118,8 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   bench->add_option("--warmup", line.bench.warmup, "steps before the clock starts")->check(integer(0, kMaxTimedSteps));
   bench->add_option("--steps", line.bench.steps, "timed steps; the median counts")->check(integer(1, kMaxTimedSteps));
   auto* ops = bench->add_flag("--ops", line.bench.ops, "every op beside its floor, at rates measured on this device");
-  auto* energy =
-      bench->add_flag("--energy", line.bench.energy,
-                      "on GPUs: joules a token, clock and power, over 2 s of steps more; with --ops of every op "
-                      "as well, repeated by itself for 0.6 s, as the driver counts energy every 0.1 s or so");
+  auto* energy = bench->add_flag("--energy", line.bench.energy,
+                                 "on GPUs: joules per token, mean clock and power over 2 s of more steps");
   auto* trace =
       bench->add_option("--trace", line.bench.trace, "FILE.json: every rank's ops over one step, for Perfetto");
   bench->add_flag("--data", line.bench.data, "the loader alone, on the config's data, without a model")

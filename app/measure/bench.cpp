@@ -1,6 +1,8 @@
 #include "app/measure/bench.h"
 
 #include <algorithm>
+#include <cmath>
+#include <exception>
 #include <optional>
 #include <random>
 
@@ -18,8 +20,7 @@ namespace {
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kProfiledSteps = 3;
 
-constexpr double kStepsMs = 2000;  // that steps draw power for, to be measured
-constexpr double kOpMs = 600;      // and an op
+constexpr double kStepsMs = 2000;  // time over which the power of steps is measured
 
 constexpr double kMeanDocument = 1024;  // tokens
 
@@ -128,46 +129,28 @@ ProfiledStep Bench::profile_step() {
   return profiled;
 }
 
-GpuUse Bench::measure_use(GpuCounters& counters, double step_ms) {
-  const auto steps = static_cast<int64_t>((kStepsMs + GpuSampler::kSettleMs) / step_ms) + 1;
-  runtime_.group().barrier();
-  GpuSampler sampler(counters);
-  for (int64_t i = 0; i < steps; ++i) step();
-  runtime_.stream().synchronize();
+GpuUse Bench::measure_use(const GpuCounters& counters, double step_ms) {
+  const auto steps = std::max<int64_t>(5, std::llround(kStepsMs / step_ms));
+  std::vector<GpuSample> samples;
+  std::exception_ptr failure;
+  for (int64_t i = 0; i < steps; ++i) {
+    step();
+    runtime_.stream().synchronize();
+    try {
+      samples.push_back(counters.sample());
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  }
   std::optional<GpuUse> use;
   runtime_.group().agree([&] {
-    use = gpu_use(sampler.stop());
+    if (failure) std::rethrow_exception(failure);
+    use = gpu_use(samples);
     CHECK(use, "the GPU's counter of energy did not move in {:.0f} ms", static_cast<double>(steps) * step_ms);
   });
   const auto ranks = static_cast<double>(runtime_.group().size());
   return {.watts = runtime_.group().all_reduce_sum(use->watts) / ranks,
           .sm_mhz = runtime_.group().all_reduce_sum(use->sm_mhz) / ranks};
-}
-
-std::map<std::string, std::optional<GpuUse>> Bench::measure_use_by_op(GpuCounters& counters) {
-  constexpr int64_t kTimedRuns = 10;
-  Stream& stream = runtime_.stream();
-  std::map<std::string, std::optional<GpuUse>> uses;
-  Profiler profiler(stream.device(), [&](const char* name, const std::function<void()>& queue) {
-    Event begin(stream.device(), true);
-    Event end(stream.device(), true);
-    begin.record(stream);
-    for (int64_t i = 0; i < kTimedRuns; ++i) queue();
-    end.record(stream);
-    stream.synchronize();
-    const double ms = end.milliseconds_since(begin) / kTimedRuns;
-    const auto runs = static_cast<int64_t>((kOpMs + GpuSampler::kSettleMs) / std::max(ms, 1e-3)) + 1;
-    GpuSampler sampler(counters);
-    for (int64_t i = 0; i < runs; ++i) queue();
-    stream.synchronize();
-    uses[name] = gpu_use(sampler.stop());
-  });
-  stream.set_profiler(&profiler);
-  step();
-  stream.synchronize();
-  stream.set_profiler(nullptr);
-  profiler.rethrow_failure();
-  return uses;
 }
 
 void Bench::trace_step(const std::string& path) {

@@ -30,11 +30,9 @@ class Bench {
   std::vector<double> time_forward_backward(int64_t steps);
   // A step with its ops, the mean of a few. A collective.
   ProfiledStep profile_step();
-  // What the GPUs draw over as many more steps, of `step_ms`, as it takes to tell; the mean of all ranks. A collective.
-  GpuUse measure_use(GpuCounters& counters, double step_ms);
-  // What this rank's GPU draws while one op, the first of its name in a step, runs over and over: by name, none where
-  // the counters do not tell. Collectives are left out. The gradients are worth nothing afterwards. A collective.
-  std::map<std::string, std::optional<GpuUse>> measure_use_by_op(GpuCounters& counters);
+  // Returns what the GPUs draw over at least two more seconds of steps, of `step_ms` each: the mean of all ranks. A
+  // collective.
+  GpuUse measure_use(const GpuCounters& counters, double step_ms);
   // A trace of one step (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 

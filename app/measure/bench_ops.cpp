@@ -24,14 +24,6 @@ std::string format_op_rate(const OrderedJson& op) {
   return op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) + " GB/s" : "-";
 }
 
-constexpr auto kEnergyColumns = " {:>6} {:>6} {:>8}";
-std::string format_energy(const OrderedJson& op) {
-  const auto number = [&](const char* key, int digits) {
-    return op[key].is_null() ? "-" : fmt::format("{:.{}f}", op[key].get<double>(), digits);
-  };
-  return fmt::format(kEnergyColumns, number("sm_mhz", 0), number("watts", 0), number("joules", 3));
-}
-
 }  // namespace
 
 void add_ops(OrderedJson& result, const ProfiledStep& profiled) {
@@ -48,16 +40,6 @@ void add_ops(OrderedJson& result, const ProfiledStep& profiled) {
                    {"share", total.milliseconds / profiled.step_ms},
                    {"tflops", total.flops / seconds / 1e12},
                    {"gb_s", total.bytes / seconds / 1e9}});
-  }
-}
-
-void add_op_energy(OrderedJson& result, const std::map<std::string, std::optional<GpuUse>>& uses) {
-  for (OrderedJson& op : result["ops"]) {
-    const auto found = uses.find(op["op"].get<std::string>());
-    const std::optional<GpuUse> use = found == uses.end() ? std::nullopt : found->second;
-    op["sm_mhz"] = use ? OrderedJson(use->sm_mhz) : OrderedJson();
-    op["watts"] = use ? OrderedJson(use->watts) : OrderedJson();
-    op["joules"] = use ? OrderedJson(use->watts * op["ms"].get<double>() / 1e3) : OrderedJson();
   }
 }
 
@@ -133,20 +115,17 @@ void print_floor_table(const OrderedJson& r) {
 
   const double step_ms = r["profiled_step_ms"];
   const auto row = [&](const std::string& name, const std::string& calls, double ms, const std::string& rate,
-                       const OrderedJson& floor, const std::string& energy = "") {
-    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}{}\n", name, calls, ms,
+                       const OrderedJson& floor) {
+    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}\n", name, calls, ms,
                              100 * ms / step_ms, rate,
                              floor.is_null() ? "-" : fmt::format("{:.3f}", floor.get<double>()),
-                             floor.is_null() ? "-" : fmt::format("{:.2f}", ms / floor.get<double>()), energy);
+                             floor.is_null() ? "-" : fmt::format("{:.2f}", ms / floor.get<double>()));
   };
-  const bool has_energy =
-      std::any_of(r["ops"].begin(), r["ops"].end(), [](const OrderedJson& op) { return op.contains("watts"); });
-  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>14} {:>10} {:>6}{}\n", "op", "calls", "ms", "share", "rate",
-                           "floor ms", "ratio", has_energy ? fmt::format(kEnergyColumns, "MHz", "W", "J") : "");
+  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>14} {:>10} {:>6}\n", "op", "calls", "ms", "share", "rate",
+                           "floor ms", "ratio");
   for (const OrderedJson& op : r["ops"]) {
     const std::string name = op["op"].get<std::string>() + (op["fp8"] ? " (fp8)" : "");
-    row(name, std::to_string(op["calls"].get<int64_t>()), op["ms"], format_op_rate(op), op["floor_ms"],
-        has_energy ? format_energy(op) : "");
+    row(name, std::to_string(op["calls"].get<int64_t>()), op["ms"], format_op_rate(op), op["floor_ms"]);
   }
   row("all ops", "", r["ops_ms"], "", r["floor_ms"]);
   row("not explained", "", r["unexplained_ms"], "", OrderedJson());

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "app/measure/bench_rates.h"
-#include "app/measure/gpu_energy.h"
 #include "core/profiler.h"
 
 namespace octavo {
@@ -29,10 +28,6 @@ void add_ops(nlohmann::ordered_json& result, const ProfiledStep& profiled);
 // products_and_attention_ms, products_and_attention_floor_ms and forward_backward_ratio (to that floor).
 void add_floors(nlohmann::ordered_json& result, const ProfiledStep& profiled, const DeviceRates& rates,
                 const std::vector<double>& forward_backward_times);
-
-// What --ops and --energy together add to the ops of a result: sm_mhz, watts and joules (of a step), null of those that
-// `uses` do not know.
-void add_op_energy(nlohmann::ordered_json& result, const std::map<std::string, std::optional<GpuUse>>& uses);
 
 // Adds exposed_communication_ms: the profiled step without its ops other than collectives, so with the gaps between
 // ops.

@@ -2,89 +2,50 @@
 
 #include <dlfcn.h>
 
-#include <chrono>
-#include <utility>
-
 #include "core/error.h"
 #include "core/profiler.h"
-#include "core/thread.h"
 
 namespace octavo {
 
-namespace {
-
-constexpr double kIntervalMs = 2;
-
-// NVML's interface as far as it is used here, by nvml.h, which not every toolkit has. The driver brings the library, so
-// it is loaded when it is asked for.
-extern "C" {
-using NvmlDevice = struct NvmlDeviceHandle*;
-using NvmlInit = int (*)();
-using NvmlShutdown = int (*)();
-using NvmlErrorString = const char* (*)(int);
-using NvmlHandleByBusId = int (*)(const char*, NvmlDevice*);
-using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);
-using NvmlClock = int (*)(NvmlDevice, int, unsigned*);
-}
-constexpr int kSmClock = 1;  // NVML_CLOCK_SM
-
-class NvmlCounters final : public GpuCounters {
- public:
-  NvmlCounters(const std::string& pci_bus_id, const std::string& library)
-      : library_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), dlclose), bus_id_(pci_bus_id) {
-    CHECK_INPUT(library_ != nullptr, "--energy: the driver's library {} is not there, expected one that dlopen finds",
-                library);
-    const auto init = function<NvmlInit>("nvmlInit_v2");
-    const auto by_bus_id = function<NvmlHandleByBusId>("nvmlDeviceGetHandleByPciBusId_v2");
-    error_ = function<NvmlErrorString>("nvmlErrorString");
-    energy_ = function<NvmlTotalEnergy>("nvmlDeviceGetTotalEnergyConsumption");
-    clock_ = function<NvmlClock>("nvmlDeviceGetClockInfo");
-    const auto shutdown = function<NvmlShutdown>("nvmlShutdown");
-    check(init(), "NVML");
-    shutdown_.reset(shutdown);
-    check(by_bus_id(pci_bus_id.c_str(), &device_), "the handle");
-    millijoules();  // a GPU without the counter is found before all else
-    sm_mhz();
-  }
-
-  int64_t millijoules() override {
-    unsigned long long value = 0;
-    check(energy_(device_, &value), "the energy");
-    return static_cast<int64_t>(value);
-  }
-
-  int64_t sm_mhz() override {
-    unsigned value = 0;
-    check(clock_(device_, kSmClock, &value), "the clock");
-    return value;
-  }
-
- private:
-  template <typename Function>
-  Function function(const char* name) const {
+// NVML's interface is declared here as far as it is used: not every toolkit has nvml.h. The driver brings the library.
+GpuCounters::GpuCounters(const std::string& pci_bus_id, const std::string& library)
+    : bus_id_(pci_bus_id),
+      library_(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), dlclose),
+      shutdown_(nullptr, [](int (*end)()) { end(); }) {
+  CHECK_INPUT(library_ != nullptr, "--energy: the driver's library {} is not there, expected one that dlopen finds",
+              library);
+  const auto find = [&](const char* name, auto& function) {
     void* const found = dlsym(library_.get(), name);
     CHECK_INPUT(found != nullptr, "--energy: the driver's library has no {}, expected a driver of Hopper or newer",
                 name);
-    return reinterpret_cast<Function>(found);
-  }
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(found);
+  };
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*by_bus_id)(const char*, void**) = nullptr;
+  find("nvmlInit_v2", init);
+  find("nvmlShutdown", shutdown);
+  find("nvmlDeviceGetHandleByPciBusId_v2", by_bus_id);
+  find("nvmlErrorString", error_);
+  find("nvmlDeviceGetTotalEnergyConsumption", energy_);
+  find("nvmlDeviceGetClockInfo", clock_);
+  check(init(), "NVML");
+  shutdown_.reset(shutdown);
+  check(by_bus_id(pci_bus_id.c_str(), &device_), "the handle");
+  sample();  // finds a GPU without counters before any work
+}
 
-  void check(int status, const char* what) const {
-    CHECK_INPUT(status == 0, "--energy: NVML does not tell {} of GPU {}: {}", what, bus_id_, error_(status));
-  }
+void GpuCounters::check(int status, const char* what) const {
+  CHECK_INPUT(status == 0, "--energy: NVML does not tell {} of GPU {}: {}", what, bus_id_, error_(status));
+}
 
-  std::unique_ptr<void, int (*)(void*)> library_;
-  std::string bus_id_;
-  std::unique_ptr<int(), void (*)(NvmlShutdown)> shutdown_{nullptr, [](NvmlShutdown end) { end(); }};
-  NvmlErrorString error_ = nullptr;
-  NvmlTotalEnergy energy_ = nullptr;
-  NvmlClock clock_ = nullptr;
-  NvmlDevice device_ = nullptr;
-};
-
-}  // namespace
-
-std::unique_ptr<GpuCounters> open_gpu_counters(const std::string& pci_bus_id, const std::string& library) {
-  return std::make_unique<NvmlCounters>(pci_bus_id, library);
+GpuSample GpuCounters::sample() const {
+  constexpr int kSmClock = 1;  // NVML_CLOCK_SM
+  unsigned mhz = 0;
+  unsigned long long millijoules = 0;
+  check(clock_(device_, kSmClock, &mhz), "the clock");
+  check(energy_(device_, &millijoules), "the energy");
+  return {.ms = host_clock_ms(), .millijoules = static_cast<int64_t>(millijoules), .sm_mhz = mhz};
 }
 
 std::optional<GpuUse> gpu_use(std::span<const GpuSample> samples) {
@@ -102,35 +63,6 @@ std::optional<GpuUse> gpu_use(std::span<const GpuSample> samples) {
   return GpuUse{.watts = static_cast<double>(samples[last].millijoules - samples[first].millijoules) /
                          (samples[last].ms - samples[first].ms),
                 .sm_mhz = mhz / static_cast<double>(last - first)};
-}
-
-GpuSampler::GpuSampler(GpuCounters& counters)
-    : counters_(counters), thread_(start_thread("the energy of the GPU", [this] { sample(); })) {}
-
-GpuSampler::~GpuSampler() {
-  stopped_ = true;
-  if (thread_.joinable()) thread_.join();
-}
-
-void GpuSampler::sample() {
-  using Milliseconds = std::chrono::duration<double, std::milli>;
-  try {
-    for (const double begin = host_clock_ms(); !stopped_; std::this_thread::sleep_for(Milliseconds(kIntervalMs))) {
-      if (host_clock_ms() - begin < kSettleMs) continue;
-      const int64_t mhz = counters_.sm_mhz();
-      const int64_t millijoules = counters_.millijoules();
-      samples_.push_back({.ms = host_clock_ms(), .millijoules = millijoules, .sm_mhz = mhz});
-    }
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-}
-
-std::vector<GpuSample> GpuSampler::stop() {
-  stopped_ = true;
-  if (thread_.joinable()) thread_.join();
-  if (failure_) std::rethrow_exception(failure_);
-  return std::move(samples_);
 }
 
 void add_energy(nlohmann::ordered_json& result, const GpuUse& use, int64_t gpus, int64_t tokens) {

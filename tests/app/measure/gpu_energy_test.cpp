@@ -1,11 +1,9 @@
-// Energy: power and clock of samples, the thread that takes them, and the driver's library, of which there is a fake.
+// Energy: power and clock of samples, and the driver's library, of which there is a fake.
 #include "app/measure/gpu_energy.h"
 
 #include <cmath>
 
-#include "app/measure/bench_ops.h"
 #include "core/error.h"
-#include "core/profiler.h"
 
 namespace octavo {
 namespace {
@@ -54,51 +52,19 @@ TEST(GpuEnergy, IsOfAllTokensAndGpus) {
   EXPECT_DOUBLE_EQ(result["sm_mhz"], 1500);
 }
 
-TEST(GpuEnergy, OfOps) {
-  OrderedJson result{
-      {"ops", {{{"op", "qkv"}, {"ms", 20.0}}, {{"op", "adamw"}, {"ms", 2.0}}, {{"op", "all_reduce"}, {"ms", 1.0}}}}};
-  add_op_energy(result, {{"qkv", GpuUse{.watts = 700, .sm_mhz = 1400}}, {"adamw", std::nullopt}});
-  EXPECT_DOUBLE_EQ(result["ops"][0]["joules"], 14);
-  EXPECT_DOUBLE_EQ(result["ops"][0]["watts"], 700);
-  EXPECT_DOUBLE_EQ(result["ops"][0]["sm_mhz"], 1400);
-  for (const size_t unknown : {1u, 2u}) {
-    for (const char* key : {"joules", "watts", "sm_mhz"}) EXPECT_TRUE(result["ops"][unknown][key].is_null()) << key;
-  }
-}
-
-TEST(GpuEnergy, OfOpsIsPrinted) {
-  OrderedJson result{
-      {"rates", {{"product_tflops", 700.0}, {"fp8_product_tflops", nullptr}, {"bandwidth_gb_s", 4000.0}}},
-      {"profiled_step_ms", 25.0},
-      {"ops", OrderedJson::array()}};
-  result["ops"].push_back({{"op", "qkv"}, {"calls", 2}, {"ms", 20.0}, {"share", 0.8}, {"tflops", 1.0}, {"gb_s", 1.0}});
-  for (const char* key : {"ops_ms", "floor_ms", "unexplained_ms", "forward_backward_ms", "forward_backward_ratio",
-                          "products_and_attention_floor_ms", "products_and_attention_ms"}) {
-    result[key] = 1.0;
-  }
-  result["ops"][0].update({{"fp8", false}, {"floor_ms", nullptr}, {"ratio", nullptr}});
-  const auto printed = [&] {
-    testing::internal::CaptureStdout();
-    print_floor_table(result);
-    return testing::internal::GetCapturedStdout();
-  };
-  EXPECT_EQ(printed().find("MHz"), std::string::npos);
-  add_op_energy(result, {{"qkv", GpuUse{.watts = 712.4, .sm_mhz = 1401.6}}});
-  EXPECT_NE(printed().find("   MHz      W        J\n"), std::string::npos) << printed();
-  EXPECT_NE(printed().find("   1402    712   14.248\n"), std::string::npos) << printed();
-}
-
 TEST(GpuCounters, ReadTheDriversLibrary) {
-  const std::unique_ptr<GpuCounters> counters = open_gpu_counters(kBusId, OCTAVO_FAKE_NVML);
-  EXPECT_EQ(counters->sm_mhz(), 1755);
-  const int64_t before = counters->millijoules();
-  EXPECT_EQ(counters->millijoules() - before, 500'000);
+  const GpuCounters counters(kBusId, OCTAVO_FAKE_NVML);
+  const GpuSample before = counters.sample();
+  const GpuSample after = counters.sample();
+  EXPECT_EQ(after.sm_mhz, 1755);
+  EXPECT_EQ(after.millijoules - before.millijoules, 500'000);
+  EXPECT_GE(after.ms, before.ms);
 }
 
 TEST(GpuCounters, SayWhatIsMissing) {
   const auto refusal = [](const std::string& bus_id, const std::string& library) -> std::string {
     try {
-      open_gpu_counters(bus_id, library);
+      const GpuCounters counters(bus_id, library);
     } catch (const InputError& error) {
       return error.what();
     }
@@ -111,32 +77,6 @@ TEST(GpuCounters, SayWhatIsMissing) {
   EXPECT_EQ(refusal(kBusId, "libm.so.6"),
             "--energy: the driver's library has no nvmlInit_v2, expected a driver of Hopper or newer");
   EXPECT_EQ(refusal(kBusId, OCTAVO_FAKE_NVML), "none");  // a refusal leaves nothing behind
-}
-
-TEST(GpuSampler, SamplesOnceTheWorkHasSettled) {
-  const std::unique_ptr<GpuCounters> counters = open_gpu_counters(kBusId, OCTAVO_FAKE_NVML);
-  const double begin = host_clock_ms();
-  GpuSampler sampler(*counters);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  const std::vector<GpuSample> taken = sampler.stop();
-  ASSERT_GE(taken.size(), 3u);
-  EXPECT_GE(taken.front().ms - begin, GpuSampler::kSettleMs);
-  for (size_t i = 1; i < taken.size(); ++i) {
-    EXPECT_GT(taken[i].ms, taken[i - 1].ms);
-    EXPECT_EQ(taken[i].millijoules - taken[i - 1].millijoules, 500'000);
-  }
-}
-
-TEST(GpuSampler, ThrowsWhatReadingThrew) {
-  class Lost final : public GpuCounters {
-   public:
-    int64_t millijoules() override { throw Error("the GPU is lost"); }
-    int64_t sm_mhz() override { return 1; }
-  };
-  Lost lost;
-  GpuSampler sampler(lost);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_THROW(sampler.stop(), Error);
 }
 
 }  // namespace
