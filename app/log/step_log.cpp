@@ -98,7 +98,7 @@ double StepLog::flops(double wps) const { return wps * config_.model.flops_per_t
 
 std::optional<double> StepLog::mfu(double wps) const {
   if (!runtime_.stream().is_cuda()) return std::nullopt;
-  return flops(wps) / kPeakFlops;
+  return octavo::mfu(flops(wps));
 }
 
 void StepLog::report(const FinishedStep& step, StepContext context) {

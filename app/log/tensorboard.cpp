@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "app/process/runtime.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -63,11 +64,9 @@ std::string event_with_time() {
 }
 
 std::string new_event_path(const std::string& dir) {
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {"localhost"};
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  const std::string name = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", dir, seconds, host.data(), ::getpid());
+  const std::string name = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", dir, seconds, host_name(), ::getpid());
   std::string path = name;
   for (int suffix = 1; std::filesystem::exists(path); ++suffix) path = fmt::format("{}.{}", name, suffix);
   return path;

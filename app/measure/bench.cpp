@@ -183,7 +183,7 @@ nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, c
                                  {"wps", wps},
                                  {"tflops", flops / 1e12},
                                  {"memory_gib", runtime.memory_gib()}};
-  if (runtime.stream().is_cuda()) json["mfu"] = flops / kPeakFlops;
+  if (runtime.stream().is_cuda()) json["mfu"] = mfu(flops);
   return json;
 }
 

@@ -125,13 +125,11 @@ std::map<std::string, std::string> library_versions() {
 }
 
 RankFacts facts_of(const FactsOptions& options, const ProcessGroup& group, int threads) {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
   RankFacts facts;
   facts.rank = group.rank();
   facts.local_rank = group.local_rank();
   facts.local_size = group.local_size();
-  facts.host = host;
+  facts.host = host_name();
   facts.processor = kernel_value("/proc/cpuinfo", "model name");
   facts.cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.threads = threads;

@@ -89,7 +89,7 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
   p.tokens_per_step = as_double(config.training.global_batch_size) * as_double(config.data.seq_len);
   p.wps = p.tokens_per_step / p.step_s / as_double(mesh.ranks());
   p.flops_per_token = config.model.flops_per_token(config.data.seq_len);
-  p.mfu = p.wps * p.flops_per_token / kPeakFlops;
+  p.mfu = mfu(p.wps * p.flops_per_token);
   for (const CostKind kind :
        {CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
     if (p.seconds(kind) > p.seconds(p.bound)) p.bound = kind;

@@ -72,8 +72,8 @@ std::string settings(const Config& config) {
 
 std::string host_name() {
   char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
+  const bool has_name = gethostname(host, sizeof(host) - 1) == 0 && host[0] != '\0';
+  return has_name ? host : "localhost";
 }
 
 int choose_threads(ProcessGroup& group) {

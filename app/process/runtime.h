@@ -95,7 +95,7 @@ class Runtime {
   std::string description_;
 };
 
-// Of this machine.
+// Returns the name of this machine, or localhost where it has none.
 std::string host_name();
 // The GPU this rank uses, as CUDA numbers them; throws InputError where there is none.
 int choose_gpu(const ProcessGroup& group);
@@ -103,7 +103,7 @@ int choose_gpu(const ProcessGroup& group);
 // 0 says so): ranks bound to the same cores share them; OMP_NUM_THREADS overrides. A collective.
 int choose_threads(ProcessGroup& group);
 
-// The GPU's dense bfloat16 rate that `mfu` is relative to, FLOP/s.
-inline constexpr double kPeakFlops = 989e12;
+// Model FLOPs utilization: the share of a Hopper GPU's dense bfloat16 rate, 989 TFLOP/s.
+inline double mfu(double flops_per_s) { return flops_per_s / 989e12; }
 
 }  // namespace octavo
