@@ -79,7 +79,7 @@ def make_folder(folder):
     shutil.copytree(ROOT / "configs", folder / "configs")
     config = folder / "configs/quickstart.yaml"
     text = config.read_text()
-    for key, few in (("steps", 4), ("warmup_steps", 1), ("batches", 1)):
+    for key, few in (("steps", 4), ("warmup_steps", 2), ("batches", 2)):
         text, count = re.subn(rf"\b{key}: \d+", f"{key}: {few}", text)
         assert count, f"{config.name} has no {key}"
     config.write_text(text)
