@@ -66,7 +66,9 @@ def parse_arguments():
 
 def main():
     parser, arguments = parse_arguments()
-    find_packages(*TOKENIZING)  # what the inputs need and is missing is named where it is needed
+    # What the inputs need and is missing is named where it is needed.
+    if find_packages(*TOKENIZING):
+        find_packages("tokenizers")
     if sys.byteorder != "little":
         parser.exit(1, "tokenize_hf.py: token files are little-endian, and so must be the machine\n")
     try:

@@ -45,6 +45,16 @@ print(sys.argv[1:])
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertRegex(result.stderr, rf"\Ascript.py: \S+ lacks the Python package {PACKAGE}: run `python3 -m venv .*install {PACKAGE}`\n\Z")
 
+    @unittest.skipIf(python_packages.VENV.exists(), "the virtual environment has all packages")
+    def test_tokenizing_takes_a_python_with_tokenizers_alone(self):
+        python = self.write("python", """#!/bin/sh
+case "$1 $2" in *zstandard*) exit 1 ;; "-c "*) exit 0 ;; *) echo started ;; esac
+""")
+        os.chmod(python, stat.S_IRWXU)
+        line = [sys.executable, "-S", ROOT / "scripts/tokenize_hf.py", "--train-bpe", "300", "--input", "a", "--output", "b"]
+        result = subprocess.run(line, env=os.environ | {"OCTAVO_PYTHON": str(python)}, capture_output=True, text=True)
+        self.assertEqual(result.stdout, "started\n", result.stderr)
+
     def test_octavo_python_comes_before_the_venv(self):
         venv = self.root / "venv"
         (venv / "bin").mkdir(parents=True)
