@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace octavo {
 
@@ -13,16 +14,19 @@ constexpr double kLeastSpreadOfLosses = 0.005;
 constexpr double kLeastSpreadOfGradNorms = 0.05;
 constexpr double kLeastSpreadOfTimes = 0.1;
 
-// Steps that take unusually long: 1.6 times as long as the others, at the least.
+// A slow step takes at least 1.6 times as long as the steps before it, and at least kLeastDelayMs longer. Other
+// processes and the system delay any process by tens of milliseconds now and then.
 constexpr int64_t kTimesWindow = 50;
 constexpr double kTimesZ = 6;
+constexpr double kLeastDelayMs = 100;
 
 Spikes times() { return {kTimesWindow, kTimesZ, kLeastSpreadOfTimes}; }
 
 }  // namespace
 
-StepGuard::StepGuard(const TrainingConfig& config)
+StepGuard::StepGuard(const TrainingConfig& config, int64_t logging_every)
     : config_(config),
+      logging_every_(logging_every),
       losses_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfLosses),
       grad_norms_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfGradNorms),
       times_(times()) {}
@@ -33,13 +37,19 @@ float StepGuard::loss_limit(int64_t step) const {
 }
 
 StepVerdict StepGuard::judge(const JudgedStep& step) {
-  const auto [number, loss, grad_norm, sample_ms, skipped] = step;
+  const auto [number, loss, grad_norm, step_ms, sequences, skipped] = step;
+  const double sample_ms = step_ms / static_cast<double>(sequences);
   const bool spike = losses_.is_spike(number, loss);
   marks_ = {};
   if (spike && std::isfinite(loss)) marks_.loss_z = losses_.z_score(number, loss);
   const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
   if (jumps) marks_.grad_norm_z = grad_norms_.z_score(number, grad_norm);
-  if (times_.is_spike(number, sample_ms)) marks_.slowdown = sample_ms / times_.mean(number);
+  const double usual_ms = times_.mean(number) * static_cast<double>(sequences);
+  if (times_.is_spike(number, sample_ms) && step_ms - usual_ms >= kLeastDelayMs) {
+    marks_.slowdown = step_ms / usual_ms;
+    const int64_t interval = (number - 1) / logging_every_;
+    marks_.warns_of_slowdown = std::exchange(interval_warned_of_, interval) != interval;
+  }
   times_.add(number, sample_ms);
   if (skipped) {
     ++skipped_;
@@ -50,7 +60,8 @@ StepVerdict StepGuard::judge(const JudgedStep& step) {
   // A run that goes on with it gets used to it; one that goes back never had it.
   if (!spike || config_.on_loss_spike == OnLossSpike::kWarn) {
     losses_.add(number, loss);
-    grad_norms_.add(number, grad_norm);
+    // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
+    if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
   }
   return spike ? StepVerdict::kSpike : StepVerdict::kGood;
 }
@@ -60,7 +71,7 @@ nlohmann::json StepGuard::to_json() const {
 }
 
 void StepGuard::from_json(const nlohmann::json& json) {
-  *this = StepGuard(config_);
+  *this = StepGuard(config_, logging_every_);
   if (!json.is_object()) return;
   losses_.from_json(json.value("losses", nlohmann::json()));
   grad_norms_.from_json(json.value("grad_norms", nlohmann::json()));

@@ -25,7 +25,8 @@ struct JudgedStep {
   int64_t step = 0;
   double loss = 0;
   double grad_norm = 0;
-  double sample_ms = 0;  // its time, over its sequences
+  double step_ms = 0;     // its time
+  int64_t sequences = 1;  // of all ranks
   bool skipped = false;
 };
 
@@ -33,14 +34,16 @@ struct JudgedStep {
 struct StepMarks {
   std::optional<double> loss_z;       // z-scores of spikes
   std::optional<double> grad_norm_z;  //
-  std::optional<double> slowdown;     // its time over the mean of those before it, where that is a spike
+  std::optional<double> slowdown;     // of a slow step: its time over the mean of those before it
+  bool warns_of_slowdown = false;     // whether the step is the first slow one of its logging interval
 
   bool any() const { return loss_z || grad_norm_z || slowdown; }
 };
 
 class StepGuard {
  public:
-  explicit StepGuard(const TrainingConfig& config);
+  // `logging_every` is the number of steps in a logging interval.
+  StepGuard(const TrainingConfig& config, int64_t logging_every);
 
   // Of TrainingStep, for a step about to be queued.
   float loss_limit(int64_t step) const;
@@ -59,6 +62,8 @@ class StepGuard {
 
  private:
   TrainingConfig config_;
+  int64_t logging_every_;
+  int64_t interval_warned_of_ = -1;  // last logging interval in which a slow step was warned of
   Spikes losses_;
   Spikes grad_norms_;
   Spikes times_;

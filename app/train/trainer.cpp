@@ -44,7 +44,7 @@ void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& mar
     log_warning("step {}: the gradient norm of {:.3f} is a spike, {:.1f} standard deviations above those before",
                 step.step(), step.result.grad_norm, *marks.grad_norm_z);
   }
-  if (marks.slowdown) {
+  if (marks.warns_of_slowdown) {
     log_warning("step {}: it took {:.0f} ms, {:.1f} times as long as those before", step.step(), step.result.step_ms,
                 *marks.slowdown);
   }
@@ -61,7 +61,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
            [&](Arena& arena) {
              if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena);
            }),
-      guard_(config.training),
+      guard_(config.training, config.logging.every),
       precision_guard_(config.precision_guard),
       links_(config_.logging, runtime),
       goodput_(std::move(goodput)),
@@ -215,11 +215,11 @@ FinishedStep Trainer::pop_step() {
 void Trainer::judge(const FinishedStep& step) {
   const double loss = step.loss();
   if (step.result.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.step() - 1);
-  const auto sequences = static_cast<double>(config_.training.batch_schedule().batch_size(step.step()));
   const StepVerdict verdict = guard_.judge({.step = step.step(),
                                             .loss = loss,
                                             .grad_norm = step.result.grad_norm,
-                                            .sample_ms = step.result.step_ms / sequences,
+                                            .step_ms = step.result.step_ms,
+                                            .sequences = config_.training.batch_schedule().batch_size(step.step()),
                                             .skipped = step.result.skipped});
   loader_state_ = step.data.loader_state;
   if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);

@@ -6,6 +6,8 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "app/guard/step_guard.h"
 
@@ -70,7 +72,7 @@ TEST(StepGuard, ForgetsItsStepsWhereNoneAreSaved) {
   config.on_loss_spike = OnLossSpike::kSkip;
   StepGuard guard(config);
   for (int64_t step = 1; step <= 20; ++step) {
-    guard.judge({.step = step, .loss = step % 2 == 0 ? 2.9 : 3.1, .grad_norm = 1, .sample_ms = 1});
+    guard.judge({.step = step, .loss = step % 2 == 0 ? 2.9 : 3.1, .grad_norm = 1, .step_ms = 1});
   }
   EXPECT_TRUE(std::isfinite(guard.loss_limit(22)));
   guard.from_json(nullptr);
@@ -80,11 +82,11 @@ TEST(StepGuard, ForgetsItsStepsWhereNoneAreSaved) {
 TEST(StepGuard, MarksWhatStandsOut) {
   TrainingConfig config;
   config.loss_spike_window = 20;
-  StepGuard guard(config);
+  StepGuard guard(config, 10);
   // Numbers that vary a little, and do again after each that does not fit.
   const auto usual = [](int64_t step) {
     const double some = step % 2 == 0 ? 0.98 : 1.02;
-    return JudgedStep{.step = step, .loss = 3 * some, .grad_norm = 0.5 * some, .sample_ms = 100 * some};
+    return JudgedStep{.step = step, .loss = 3 * some, .grad_norm = 0.5 * some, .step_ms = 100 * some};
   };
   int64_t step = 1;
   const auto go_on = [&](int64_t steps) {
@@ -99,7 +101,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
     return guard.judge(odd);
   };
   go_on(60);
-  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.sample_ms = 310; }), StepVerdict::kGood);
+  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.step_ms = 310; }), StepVerdict::kGood);
   EXPECT_NEAR(guard.marks().slowdown.value(), 3.1, 1e-9);
   EXPECT_FALSE(guard.marks().loss_z || guard.marks().grad_norm_z);
   go_on(60);
@@ -118,14 +120,40 @@ TEST(StepGuard, MarksWhatStandsOut) {
             StepVerdict::kSkipped);
   EXPECT_FALSE(guard.marks().any());
   // As if it had gone on, but for the times, which are another machine's.
-  StepGuard resumed(config);
+  StepGuard resumed(config, 10);
   resumed.from_json(nlohmann::json::parse(guard.to_json().dump()));
   JudgedStep odd = usual(step);
   odd.grad_norm = 1;
-  odd.sample_ms = 1000;
+  odd.step_ms = 1000;
   resumed.judge(odd);
   EXPECT_TRUE(resumed.marks().grad_norm_z);
   EXPECT_FALSE(resumed.marks().slowdown);
+}
+
+TEST(StepGuard, WarnsOfASlowStepOncePerLoggingInterval) {
+  StepGuard guard({}, 10);
+  const auto judge = [&](int64_t step, double step_ms) {
+    guard.judge({.step = step, .loss = 3, .grad_norm = 1, .step_ms = step_ms, .sequences = 4});
+    return guard.marks();
+  };
+  for (int64_t step = 1; step <= 60; ++step) EXPECT_FALSE(judge(step, 120).any());
+  EXPECT_FALSE(judge(61, 219).slowdown) << "1.8 times as long, but 99 ms longer";
+  for (int64_t step = 62; step <= 150; ++step) {
+    const bool is_slow = step == 62 || step == 63 || step == 141;
+    const StepMarks marks = judge(step, is_slow ? 600 : 120);
+    EXPECT_EQ(marks.slowdown.has_value(), is_slow) << step;
+    EXPECT_EQ(marks.warns_of_slowdown, is_slow && step != 63) << step;
+  }
+}
+
+// Norms of the first window fall while the weights leave their random start, and are no measure of the next ones.
+TEST(StepGuard, JudgesGradientNormsByStepsAfterTheFirstWindow) {
+  StepGuard guard({.loss_spike_window = 20}, 10);
+  for (int64_t step = 1; step <= 60; ++step) {
+    const double norm = step == 30 || step == 60 ? 2 : 1;
+    guard.judge({.step = step, .loss = 3, .grad_norm = norm, .step_ms = 100});
+    EXPECT_EQ(guard.marks().grad_norm_z.has_value(), step == 60) << step;
+  }
 }
 
 }  // namespace
