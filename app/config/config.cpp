@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "app/config/config_keys.h"
 #include "app/config/config_node.h"
@@ -84,23 +85,30 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-void find_retired_keys(const ConfigNode& tree, ErrorList& errors) {
+// Reports the retired keys and removes them from the tree.
+void take_retired_keys(ConfigNode& tree, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
-    const ConfigNode* section = tree.find(key.section);
-    const ConfigNode* found = section == nullptr ? nullptr : section->find(key.name);
-    if (found == nullptr) continue;
-    errors.add(fmt::format("{}: {}.{} is a key no more, as {}; leave it out", found->where, key.section, key.name,
+    const auto section = std::find(tree.keys.begin(), tree.keys.end(), key.section);
+    if (section == tree.keys.end()) continue;
+    ConfigNode& node = tree.children[static_cast<size_t>(section - tree.keys.begin())];
+    const auto found = std::find(node.keys.begin(), node.keys.end(), key.name);
+    if (found == node.keys.end()) continue;
+    const auto child = node.children.begin() + (found - node.keys.begin());
+    errors.add(fmt::format("{}: {}.{} is a key no more, as {}; leave it out", child->where, key.section, key.name,
                            key.sentence));
+    node.keys.erase(found);
+    node.children.erase(child);
   }
 }
 
-Config read_config(const ConfigNode& tree, const std::string& source) {
+Config read_config(ConfigNode tree, const std::string& source) {
   Config config;
   config.source = source;
   config.logging.dir = (std::filesystem::path("runs") / std::filesystem::path(source).stem()).string();
   config.data.bos_auto = config.data.eos_auto = true;
-  KnownNames names = known_names();
+  const KnownNames names = known_names();
   ErrorList errors;
+  take_retired_keys(tree, errors);
   check_sections(tree, names.sections, errors);
   for (const ConfigKey& key : config_keys()) {
     const ConfigNode* found = tree.find_name(key.name);
@@ -110,8 +118,6 @@ Config read_config(const ConfigNode& tree, const std::string& source) {
     });
   }
   if (config.checkpoint.dir.empty()) config.checkpoint.dir = default_checkpoint_dir(config);
-  find_retired_keys(tree, errors);
-  for (const RetiredKey& key : kRetiredKeys) names.all.push_back(fmt::format("{}.{}", key.section, key.name));
   find_unknown_keys(tree, names.all, errors);
   errors.raise();  // before keys that are missing are reported, as they may be among those that are misspelt
   derive_heads(config);
@@ -150,7 +156,7 @@ std::string default_checkpoint_dir(const Config& config) {
 Config load_config(const std::string& path, std::span<const std::string> overrides) {
   ConfigNode tree = node_from_file(path);
   for (const std::string& override_text : overrides) apply_override(tree, override_text);
-  return read_config(tree, path);
+  return read_config(std::move(tree), path);
 }
 
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
@@ -161,7 +167,7 @@ Config config_from_json(const nlohmann::json& json, const std::string& source, s
   }
   ConfigNode tree = node_from_json(known, source);
   for (const std::string& override_text : overrides) apply_override(tree, override_text);
-  return read_config(tree, source);
+  return read_config(std::move(tree), source);
 }
 
 nlohmann::json to_json(const Config& config) { return nlohmann::json(config_sections(config)); }

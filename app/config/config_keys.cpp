@@ -96,6 +96,7 @@ struct DocumentTokenRule {
 
   std::string expected() const { return "auto, null or " + kOptionalToken.expected(); }
   bool read(const ConfigNode& found, DataConfig& data) const {
+    if (found.kind == ConfigNode::Kind::kNull && found.text.empty()) return false;  // an empty value might mean auto
     data.*is_auto = found.kind == ConfigNode::Kind::kScalar && found.text == "auto";
     if (!(data.*is_auto)) return kOptionalToken.read(found, data.*id);
     (data.*id).reset();

@@ -46,7 +46,8 @@ void check_key_length(std::string_view key, const std::string& where) {
 // The tree of a YAML document. Aliases are copies in it, so a few bytes can stand for any number of nodes.
 class TreeBuilder {
  public:
-  explicit TreeBuilder(const Origin& origin) : origin_(origin) {}
+  // `text` is the text of the document.
+  TreeBuilder(const Origin& origin, const std::string& text) : origin_(origin), text_(text) {}
 
   ConfigNode build(const YAML::Node& yaml, int depth = 0) {
     ConfigNode node;
@@ -68,11 +69,23 @@ class TreeBuilder {
     } else if (yaml.IsMap()) {
       node.kind = Kind::kMap;
       add_map_entries(yaml, depth, node);
+    } else if (is_written_out(yaml)) {
+      node.text = "null";
     }
     return node;
   }
 
  private:
+  // Returns whether a null is a word (null, ~) and not an empty value, whose mark is that of whatever comes next.
+  bool is_written_out(const YAML::Node& null) const {
+    const int position = null.Mark().pos;
+    if (position < 0) return false;
+    for (const std::string_view word : {"~", "null", "Null", "NULL"}) {
+      if (std::string_view(text_).substr(std::min<size_t>(position, text_.size())).starts_with(word)) return true;
+    }
+    return false;
+  }
+
   void add_map_entries(const YAML::Node& yaml, int depth, ConfigNode& node) {
     std::unordered_set<std::string_view> known;
     for (const auto& entry : yaml) {
@@ -88,6 +101,7 @@ class TreeBuilder {
   }
 
   const Origin& origin_;
+  const std::string& text_;
   int64_t nodes_ = 0;
 };
 
@@ -117,7 +131,7 @@ ConfigNode parse_yaml(const std::string& text, const Origin& origin) {
   try {
     CHECK_INPUT(holds_one_document(text), "{} holds more than one YAML document, or something behind it, expected one",
                 origin.document);
-    return TreeBuilder(origin).build(YAML::Load(text));
+    return TreeBuilder(origin, text).build(YAML::Load(text));
   } catch (const YAML::DeepRecursion&) {  // the library's own limit, of some hundreds
     throw InputError(fmt::format("{}: lists and maps are nested more than {} deep", origin.document, int{kMaxDepth}));
   } catch (const YAML::Exception& error) {
@@ -225,7 +239,9 @@ ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string&
   } else if (json.is_array()) {
     node.kind = Kind::kList;
     for (const auto& item : json) node.children.push_back(node_from_json(item, where));
-  } else if (!json.is_null()) {
+  } else if (json.is_null()) {
+    node.text = "null";
+  } else {
     node.kind = Kind::kScalar;
     node.is_string = json.is_string();
     node.text = json.is_string() ? json.get<std::string>() : json.dump();

@@ -15,7 +15,7 @@ struct ConfigNode {
   enum class Kind : uint8_t { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string text;                  // scalar: as written
+  std::string text;                  // scalar: as written; null: "null" where it is written out
   bool is_string = false;            // scalar: quoted or tagged, so never a number or a boolean
   std::vector<std::string> keys;     // map: one a child, no two alike
   std::vector<ConfigNode> children;  // map or list, in the order written

@@ -210,19 +210,23 @@ TEST_F(ConfigTest, CheckpointsAreInTheRunFolderUnlessTheConfigNamesAnotherDirect
 }
 
 TEST_F(ConfigTest, DocumentTokensAreAutoAnIdOrNone) {
-  for (const auto& [value, written] : {std::pair("auto", "\"auto\""), {"null", "null"}, {"", "null"}, {"7", "7"}}) {
+  for (const auto& [value, written] : {std::pair("auto", "\"auto\""), {"null", "null"}, {"~", "null"}, {"7", "7"}}) {
     const Config config = load("data: {eos_id: 5}\n", {fmt::format("data.eos_id={}", value)});
     EXPECT_EQ(config.data.eos_auto, std::string_view(value) == "auto");
     EXPECT_EQ(to_json(config).at("data").at("eos_id").dump(), written);
   }
   expect_error("data: {bos_id: none}\n", {"data.bos_id is 'none'", "expected auto, null or an integer from 0"});
+  const std::vector<std::string> is_empty = {"data.bos_id is empty", "expected auto, null or an integer from 0"};
+  expect_error("device: cpu\n", is_empty, {"data.bos_id="});
+  expect_error("data:\n  bos_id:\n  eos_id: null\n", is_empty);
+  EXPECT_FALSE(load("data:\n  bos_id: null # none\n  eos_id:  ~\n").data.bos_auto);
 }
 
 TEST_F(ConfigTest, OverridesReplaceValuesAndMergeMaps) {
   const Config config =
       load(kEveryKey, {"device=cuda", "data.train=[{path: only, weight: 2}]", "model.rope_scaling.factor=8",
                        "training={steps: 50}", "stages=[]", "training.steps=60", "optimizer.betas=[0.5, 0.6]",
-                       "logging.dir=a=b", "data.bos_id=", "model.init_from=null"});
+                       "logging.dir=a=b", "data.bos_id=null", "model.init_from=null"});
   EXPECT_EQ(config.device, DeviceChoice::kCuda);
   ASSERT_EQ(config.data.train.size(), 1u);
   EXPECT_EQ(config.data.train[0].paths, std::vector<std::string>{"only"});
@@ -570,6 +574,10 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
 
 TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
+  for (const char* key : {"lane", "unheard_of"}) {  // a suggestion never names a retired key
+    const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
+    EXPECT_EQ(message.find("lanes"), std::string::npos) << message;
+  }
   nlohmann::json json = to_json(load(kTrainable));
   const nlohmann::json without = json;
   json["data"]["lanes"] = 64;

@@ -118,7 +118,7 @@ class HostileTextTest(Hostile):
                     sentence = self.refused_soon("train", self.path, f"{key}={value}", mentions=[key])
                     if key != "data.train":
                         self.assertIn("empty", sentence)
-        self.run_octavo("train", self.path, "data.bos_id=", "model.rope_scaling=", "training.steps=1")
+        self.run_octavo("train", self.path, "data.bos_id=null", "model.rope_scaling=", "training.steps=1")
 
     def test_deep_json(self):
         for name, deep in {
