@@ -293,12 +293,12 @@ void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision) {
                   gpu.name, gpu.compute_major, gpu.compute_minor, lacks));
 }
 
-void adopt_model(Config& config, const ModelConfig& from_weights) {
+void adopt_model(Config& config, const ModelConfig& from_weights, const std::string& path) {
   const auto stated = shape_to_json<nlohmann::ordered_json>(config.model);
   const auto found = shape_to_json<nlohmann::ordered_json>(from_weights);
   for (const std::string& field : config.model_fields) {
     CHECK_INPUT(stated.at(field) == found.at(field), "{} has {} {}, but the config's model.{} is {}, expected the same",
-                config.init_from, field, found.at(field).dump(), field, stated.at(field).dump());
+                path, field, found.at(field).dump(), field, stated.at(field).dump());
   }
   config.model = from_weights;
   config.model_fields = model_field_names();

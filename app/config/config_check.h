@@ -21,9 +21,9 @@ void validate(const Config& config, int64_t ranks, Purpose purpose = Purpose::kT
 void check_gpu(const GpuInfo& gpu, const PrecisionConfig& precision);
 inline bool has_kernels_for(const GpuInfo& gpu) { return gpu.compute_major == 9 && gpu.compute_minor == 0; }
 
-// Takes the shape of the weights in init_from. Throws InputError naming the first field that the config states
-// otherwise.
-void adopt_model(Config& config, const ModelConfig& from_weights);
+// Takes the shape of the weights at `path`. Throws InputError naming the path and the first field that the config
+// states otherwise.
+void adopt_model(Config& config, const ModelConfig& from_weights, const std::string& path);
 
 // Sets precision.compute to the device's default (bfloat16 on a GPU, float32 on the CPU) where it was not given;
 // refuses what the device has no kernels for. Sets `device` to the one that runs.

@@ -20,6 +20,7 @@ namespace {
 struct GivenWeights {
   std::string init_from;
   std::string resume;  // empty too where it names no checkpoint
+  std::string checkpoint_dir;
 };
 
 GivenWeights given_weights(std::span<const std::string> overrides) {
@@ -31,7 +32,7 @@ GivenWeights given_weights(std::span<const std::string> overrides) {
     const bool names_one = found != nullptr && found->kind == ConfigNode::Kind::kScalar && found->text != "none";
     return names_one ? found->text : "";
   };
-  GivenWeights given{value("model.init_from"), value("checkpoint.resume")};
+  GivenWeights given{value("model.init_from"), value("checkpoint.resume"), value("checkpoint.dir")};
   if (given.resume == "auto" || given.resume == "never") given.resume.clear();
   return given;
 }
@@ -52,7 +53,7 @@ nlohmann::json recorded_config(const Checkpoint& checkpoint) {
 Config config_of_model(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
   group.agree([&] {
     const GivenWeights given = given_weights(overrides);
-    for (const std::string& other : {given.init_from, given.resume})
+    for (const std::string& other : {given.init_from, given.resume, given.checkpoint_dir})
       CHECK_INPUT(other.empty(), "{} and {} are both given as the weights to evaluate, expected one of them", path,
                   other);
   });
@@ -68,6 +69,21 @@ Config config_of_model(const std::string& path, std::span<const std::string> ove
     config.checkpoint.resume = checkpoint ? model.path : "never";
   });
   return config;
+}
+
+// Takes the shape of the checkpoint that a run resumes, where the shape would come from model.init_from otherwise: a
+// run that began with these weights needs them no more. Returns false where no checkpoint can be opened; whoever
+// resumes it says what is wrong with it.
+bool adopt_resumed_model(Config& config, ProcessGroup& group) {
+  try {
+    const std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
+    if (!checkpoint) return false;
+    group.agree([&] { adopt_model(config, checkpoint->model_config(), checkpoint->path().string()); });
+    return true;
+  } catch (const InputError& error) {
+    if (!group.shares(error)) throw;
+    return false;
+  }
 }
 
 // Ranks may see other directories than rank 0.
@@ -103,7 +119,8 @@ void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpos
 
 }  // namespace
 
-Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose) {
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose, int64_t planned_ranks) {
+  const int64_t ranks = planned_ranks > 0 ? planned_ranks : group.size();
   std::error_code error;
   const bool is_model = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
   Config config;
@@ -120,11 +137,15 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
                   "of them",
                   given.init_from, given.resume);
     }
-    validate(config, group.size(), purpose);
+    validate(config, ranks, purpose);
   });
   find_former_checkpoints_on_root(config, group, purpose);
-  const std::unique_ptr<WeightSource> weights = open_same_weights(config.init_from, group);
+  const bool resumes_with_shape = purpose == Purpose::kTrain && !config.init_from.empty() &&
+                                  config.init_from_given.empty() && adopt_resumed_model(config, group);
+  const std::unique_ptr<WeightSource> weights =
+      resumes_with_shape ? nullptr : open_same_weights(config.init_from, group);
   group.agree([&] {
+    if (resumes_with_shape) validate(config, ranks, purpose);
     if (!weights) return;
     config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
     if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
@@ -133,7 +154,7 @@ Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Pu
     }
     const std::string note = adopt_initial_model(config, *weights);
     if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
-    validate(config, group.size(), purpose);
+    validate(config, ranks, purpose);
   });
   resolve_document_tokens(config, group, purpose);
   return config;

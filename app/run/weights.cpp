@@ -101,7 +101,7 @@ std::string adopt_initial_model(Config& config, const WeightSource& source) {
                            std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
   CHECK_INPUT(source.note().empty() || !states_tied,
               "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
-  adopt_model(config, source.model_config());
+  adopt_model(config, source.model_config(), config.init_from);
   return source.note();
 }
 

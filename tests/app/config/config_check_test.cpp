@@ -50,11 +50,11 @@ TEST_F(ConfigTest, AdoptedModelMustAgreeWithStatedFields) {
   const ModelConfig weights = model_preset("llama3_1b");
   Config config = load("model: {init_from: hf, vocab_size: 128256, head_dim: 64}\n");
   EXPECT_FALSE(config.model_complete());
-  adopt_model(config, weights);
+  adopt_model(config, weights, config.init_from);
   EXPECT_TRUE(config.model == weights);
   EXPECT_TRUE(config.model_complete());
   Config other = load("model: {init_from: hf, preset: llama3_1b, rope_scaling: null}\n");
-  EXPECT_THROW(adopt_model(other, weights), InputError);
+  EXPECT_THROW(adopt_model(other, weights, other.init_from), InputError);
 }
 
 TEST_F(ConfigTest, TensorParallelSizesThatDoNotDivideAreRefused) {

@@ -401,7 +401,8 @@ class GenerateTest(Corpus):
         self.assertIn("step_00000002  validation_loss", older, "not the newest of checkpoint.dir")
         for name in ("imported", "exported"):
             self.refused("evaluate", name, mentions=["data.validation"])
-        self.refused("evaluate", "checkpoints", "model.init_from=exported", mentions=["checkpoints and exported are both given"])
+        for other in ("model.init_from=exported", "checkpoint.dir=exported"):
+            self.refused("evaluate", "checkpoints", other, mentions=["checkpoints and exported are both given"])
         self.refused("train", config, "model.init_from=exported", "parallel.data_parallel_replicate=1", mentions=["began with random weights"])
         self.assertEqual(json.loads(self.run_octavo("inspect", "exported").out)["format"], "Hugging Face")
         # Transformers gets the byte tokenizer as files, which import knows again; bos and eos go along.
@@ -448,9 +449,13 @@ class GenerateTest(Corpus):
         config = json.loads((self.dir / "exported/config.json").read_text())
         self.assertEqual((config["bos_token_id"], config["eos_token_id"]), (256, 257))
         # Trained on from the exported weights: the loss goes on where it was.
-        self.train(self.config(self.corpus, model={"init_from": "exported"}), "checkpoint.dir=more", "logging.dir=more")
+        further = (self.config(self.corpus, model={"init_from": "exported"}), "checkpoint.dir=more", "logging.dir=more")
+        self.train(*further)
         first = self.metrics("more")[1]["loss"]
         self.assertLess(first, math.log(272) - 0.2)
+        # A run that resumes needs the weights that it began with no more.
+        (self.dir / "exported").rename(self.dir / "gone")
+        self.assertIn("resuming more/step_00000006 ", self.train(*further, "training.steps=7", ALLOW_SCHEDULE).out)
 
     def test_init_from_with_another_shape_is_refused(self):
         self.train(self.config(self.corpus))

@@ -100,7 +100,7 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
   Config config() const {
     Config config;
     config.init_from = GetParam().dir.string();
-    adopt_model(config, open_weights(config.init_from)->model_config());
+    adopt_model(config, open_weights(config.init_from)->model_config(), config.init_from);
     config.device = on_gpu() ? DeviceChoice::kCuda : DeviceChoice::kCpu;
     config.data.seq_len = golden_.at("seq");
     config.data.document_mask = golden_.value("document_mask", false);
