@@ -96,8 +96,25 @@ void add_compute_commands(CLI::App& app, CommandLine& line) {
   auto* train = app.add_subcommand("train", "train a model; under mpirun for several ranks; resumes by itself");
   add_config(train, line.config);
   add_example(train, "mpirun -n 8 octavo train configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
+  auto* dry_run = train->add_flag("--dry-run", line.is_dry_run,
+                                  "check everything, print the start screen and what would be resumed, and write "
+                                  "nothing; needs no GPU");
+  train->add_option("--gpus", line.dry_run.gpus, "with --dry-run: ranks of the run")
+      ->check(integer(1, 1 << 20))
+      ->default_str("as octavo plan")
+      ->needs(dry_run);
+  train->add_option("--gpus-per-node", line.dry_run.gpus_per_node, "with --dry-run: GPUs that NVLink connects")
+      ->check(integer(1, 1 << 20))
+      ->needs(dry_run);
+  train->add_option("--machine", line.dry_run.machine, "with --dry-run: h200, h100 or a FILE of octavo doctor --save")
+      ->default_str("as octavo plan")
+      ->needs(dry_run);
   train->callback([&] {
-    line.command = [&](ProcessGroup& group) { return train_command(line.config, group, line.timer, line.console); };
+    line.dry_run.config = line.config;
+    line.command = [&](ProcessGroup& group) {
+      return line.is_dry_run ? dry_run_command(line.dry_run, group)
+                             : train_command(line.config, group, line.timer, line.console);
+    };
   });
 
   auto* evaluate = app.add_subcommand("evaluate", "validation loss and perplexity of a checkpoint");

@@ -25,6 +25,8 @@ struct CommandLine {
   BenchArguments bench;
   DoctorArguments doctor;
   PlanArguments plan;
+  PlanArguments dry_run;  // of train
+  bool is_dry_run = false;
   ConfigCommandArguments keys;
   GenerateArguments generate;
   InspectArguments inspect;

@@ -9,6 +9,7 @@
 
 #include "app/generate/sampling.h"
 #include "app/plan/failures.h"
+#include "app/plan/plan_search.h"
 #include "app/process/console.h"
 #include "app/process/exit_codes.h"
 #include "app/process/startup_timer.h"
@@ -65,6 +66,12 @@ struct PlanArguments {
   bool json = false;
 };
 int plan_command(const PlanArguments& arguments, ProcessGroup& group);
+// Returns the ranks, device and machine that the arguments and the config name.
+PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group);
+
+// `octavo train --dry-run`: checks what a run of the config needs, prints its start screen and what it would resume,
+// and writes nothing. Needs neither GPUs nor ranks.
+int dry_run_command(const PlanArguments& arguments, ProcessGroup& group);
 
 struct ConfigCommandArguments {
   ConfigArguments config;  // whose values are printed; an empty path: the keys that there are

@@ -37,6 +37,8 @@ void set_threads(int64_t ranks, ProcessGroup& group) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));
 }
 
+}  // namespace
+
 PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group) {
   PlanTarget target;
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
@@ -63,6 +65,8 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
   if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
   return target;
 }
+
+namespace {
 
 // A faster mesh or micro-batch, when there is one worth the change.
 void add_faster(PlanReport& report, const PlanTarget& target, ProcessGroup& group) {

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,8 +9,8 @@
 #include "app/memory/memory_room.h"
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
-#include "app/plan/predictor.h"
 #include "app/process/same_files.h"
+#include "app/run_start.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"
@@ -19,7 +18,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "data/overlap.h"
 
 namespace octavo {
 
@@ -36,31 +34,18 @@ auto while_running(const ProcessGroup& group, Work work) {
   }
 }
 
-// Where the steps alone end, if the rates of such GPUs came with the program.
+// Returns when the steps end, if the rates of these GPUs came with the program.
 std::string describe_time(const Config& config, const Runtime& runtime, const TrainingOptions& options,
                           int64_t samples) {
-  if (!runtime.stream().is_cuda()) return "not predicted on a CPU; the eta of the steps is measured";
+  if (!runtime.stream().is_cuda()) return time_on_cpu();
   const std::string gpu = gpu_info(runtime.gpu()).name;
   const std::optional<MachineRates> machine = find_machine_of(gpu);
   if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
-  const MeshShape& mesh = runtime.mesh().shape();
-  const Cluster cluster{.gpus_per_node = runtime.ranks_per_machine()};
-  try {
-    const StepPrediction step = predict_step(
-        {.config = config, .mesh = mesh, .sharding = options.sharding, .checkpointing = options.checkpointing},
-        *machine, cluster);
-    const double seconds =
-        step.step_s * static_cast<double>(samples) / static_cast<double>(config.training.global_batch_size);
-    std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
-                                   format_duration(seconds), step.step_s * 1e3, machine->name,
-                                   with_thousands_separators(std::llround(step.wps)));
-    if (mesh.ranks() > cluster.gpus_per_node) {
-      text += fmt::format(", and {:g} Gbit/s a GPU between machines", cluster.network_gbps);
-    }
-    return text;
-  } catch (const std::exception& error) {  // a run needs no prediction
-    return fmt::format("not predicted: {}", error.what());
-  }
+  return predicted_time({.config = config,
+                         .mesh = runtime.mesh().shape(),
+                         .sharding = options.sharding,
+                         .checkpointing = options.checkpointing},
+                        *machine, {.gpus_per_node = runtime.ranks_per_machine()}, samples);
 }
 
 void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryRoom& room) {
@@ -87,7 +72,7 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
                    .tokens = run.start().tokens,
                    .time = describe_time(config, runtime, options, samples)};
   if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
-  for (const std::string& line : start_screen(facts)) log_info("{}", line);
+  log_start_screen(facts);
 }
 
 // By the checkpoint that there seems to be; the trainer may find another one to go on from (OtherStage), and says what
@@ -157,18 +142,6 @@ class Stages {
   Console& console_;
   std::optional<Goodput> goodput_;
 };
-
-// No stage may train on what is held out.
-void check_overlap_of_stages(const Config& config, ProcessGroup& group) {
-  if (config.data.allow_overlap) return;
-  group.agree_on_files("looking for training data that is held out", [&] {
-    if (!group.is_root()) return;
-    std::vector<DatasetSource> train;
-    for (const Config& stage : stage_configs(config))
-      train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
-    check_overlap(train, config.data.validation);
-  });
-}
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 namespace octavo {
 namespace {
 
+constexpr const char* kInUse = "{} {}: is in use by another run, {}; expected a directory of its own";
 constexpr auto kPause = std::chrono::milliseconds(100);
 constexpr int64_t kMaxHolderBytes = 1024;
 
@@ -37,8 +38,16 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& dir, DirectoryUse use,
     std::this_thread::sleep_for(kPause);
     attempt = try_lock();
   }
-  CHECK_INPUT(attempt != Attempt::kHeld, "{} {}: is in use by another run, {}; expected a directory of its own",
-              use_.key, dir.string(), holder());
+  CHECK_INPUT(attempt != Attempt::kHeld, kInUse, use_.key, dir.string(), holder(path_));
+}
+
+void DirectoryLock::check_free(const std::filesystem::path& dir, DirectoryUse use) {
+  const std::filesystem::path path = dir / use.file;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return;  // nobody has locked the directory
+  const bool is_held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  CHECK_INPUT(!is_held, kInUse, use.key, dir.string(), holder(path));
 }
 
 // A holder's end may remove the file between opening and locking it, so what was locked must be what is there.
@@ -72,9 +81,9 @@ bool DirectoryLock::is_in_place() const {
          mine.st_ino == there.st_ino;
 }
 
-std::string DirectoryLock::holder() const {
+std::string DirectoryLock::holder(const std::filesystem::path& path) {
   try {
-    const std::string text = read_input_file(path_.string(), kMaxHolderBytes);
+    const std::string text = read_input_file(path.string(), kMaxHolderBytes);
     return text.empty() ? "which has not said its name" : text.substr(0, text.find('\n'));
   } catch (const InputError&) {
     return "which has ended since";
@@ -85,7 +94,7 @@ void DirectoryLock::renew() {
   if (!has_locks_ || (descriptor_ >= 0 && is_in_place())) return;
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
   const Attempt attempt = try_lock();
-  CHECK(attempt != Attempt::kHeld, "{} {}: is in use by another run, {}", use_.key, dir_.string(), holder());
+  CHECK(attempt != Attempt::kHeld, "{} {}: is in use by another run, {}", use_.key, dir_.string(), holder(path_));
 }
 
 DirectoryLock::~DirectoryLock() {

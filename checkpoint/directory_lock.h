@@ -33,6 +33,9 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
+  // Throws InputError where a run on this machine, or on one that shares its locks, holds the lock. Creates nothing.
+  static void check_free(const std::filesystem::path& dir, DirectoryUse use);
+
   // Takes the lock again where its file is no longer that of the directory: it was removed, or the directory is another
   // one. Error when there is no such directory, or another run has it now.
   void renew();
@@ -41,7 +44,7 @@ class DirectoryLock {
   enum class Attempt { kTaken, kHeld, kUnknown };
   Attempt try_lock();
   bool is_in_place() const;
-  std::string holder() const;
+  static std::string holder(const std::filesystem::path& path);
 
   std::filesystem::path dir_;
   DirectoryUse use_;

@@ -95,8 +95,12 @@ struct DamagedPath {
 };
 
 // Not under a name that another checkpoint needs; never removed.
-void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead) {
+void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead, bool renames) {
   for (const auto& [path, damage] : damaged) {
+    if (!renames) {
+      log_warning("{} is skipped for {}: {}", path, instead.path().string(), damage);
+      continue;
+    }
     const std::filesystem::path aside = set_aside_directory(path, kDamagedPrefix);
     log_warning("{} is passed over for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
                 damage);
@@ -112,7 +116,7 @@ void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, c
 
 // The newest checkpoint that every rank sees undamaged; none where there are none at all.
 std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
-                                                ProcessGroup& group) {
+                                                ProcessGroup& group, bool renames) {
   std::vector<FoundCheckpoint> left;  // on rank 0, of those that were not opened yet
   group.agree_on_files("looking for checkpoints", [&] {
     if (group.is_root()) left = find_checkpoints(dir);
@@ -135,7 +139,7 @@ std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::spa
       continue;
     }
     group.agree_on_files("setting damaged checkpoints aside", [&] {
-      if (group.is_root()) set_aside(damaged, *found);
+      if (group.is_root()) set_aside(damaged, *found, renames);
     });
     return found;
   }
@@ -177,8 +181,8 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
 }
 
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
-                                                    ProcessGroup& group) {
-  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group);
+                                                    ProcessGroup& group, bool renames) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group, renames);
   std::optional<Checkpoint> found = open_run_checkpoint(config, group);
   group.agree_on_files("comparing the checksums of a checkpoint", [&] {
     if (found) verify_needed(*found, needed, group);

@@ -27,9 +27,10 @@ std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, Pr
 // The checkpoint that a run resumes, in a directory that it has locked. It has all that a run needs (check_resumable).
 // Each rank compares the checksums of the parts that it needs, and rank 0 those of the files. With auto it is the
 // newest in which no rank finds damage. Newer ones are renamed (kDamagedPrefix), with a warning; where all are damaged,
-// that is an InputError and nothing is renamed.
+// that is an InputError and nothing is renamed. Without `renames` the warning is all that happens to
+// damaged ones.
 std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
-                                                    ProcessGroup& group);
+                                                    ProcessGroup& group, bool renames = true);
 
 // The checkpoint at `path`, or the newest in it.
 Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group);

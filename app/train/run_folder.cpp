@@ -85,6 +85,35 @@ FolderUse use_of_folder(const FolderFacts& facts) {
   return facts.has_steps ? FolderUse::kRefuse : FolderUse::kSetAside;
 }
 
+FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from) {
+  const fs::path dir = config.logging.dir;
+  std::error_code error;
+  const auto metrics_bytes = fs::file_size(dir / "metrics.jsonl", error);
+  FolderFacts facts{.has_steps = !error && metrics_bytes > 0,
+                    .resumes = !resumed_from.empty(),
+                    .begins_again = config.checkpoint.resume == "never"};
+  std::string difference = "its config.yaml cannot be read";
+  try {
+    const Config earlier = load_config((dir / "config.yaml").string());
+    const std::vector<ConfigChange> changes = changes_of_run(earlier, config);
+    facts.knows_its_run = true;
+    facts.computes_the_same = changes.empty();
+    // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
+    facts.resumes_its_checkpoint =
+        facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
+    facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
+    difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
+  } catch (const InputError&) {  // there is none, or it is of another version
+  }
+  const FolderUse use = use_of_folder(facts);
+  CHECK_INPUT(
+      use != FolderUse::kRefuse,
+      "logging.dir {} belongs to another run ({}); expected a logging.dir of its own for this run, the values of "
+      "that run to continue it, or checkpoint.resume=never to move it aside",
+      dir.string(), difference);
+  return use;
+}
+
 class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
  public:
   LogFile() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
@@ -132,32 +161,7 @@ void RunFolder::lock() {
 
 void RunFolder::claim(const fs::path& resumed_from) {
   if (!runtime_.group().is_root()) return;
-  const fs::path dir = config_.logging.dir;
-  std::error_code error;
-  const auto metrics_bytes = fs::file_size(dir / "metrics.jsonl", error);
-  FolderFacts facts{.has_steps = !error && metrics_bytes > 0,
-                    .resumes = !resumed_from.empty(),
-                    .begins_again = config_.checkpoint.resume == "never"};
-  std::string difference = "its config.yaml cannot be read";
-  try {
-    const Config earlier = load_config((dir / "config.yaml").string());
-    const std::vector<ConfigChange> changes = changes_of_run(earlier, config_);
-    facts.knows_its_run = true;
-    facts.computes_the_same = changes.empty();
-    // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
-    facts.resumes_its_checkpoint =
-        facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
-    facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
-    difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
-  } catch (const InputError&) {  // there is none, or it is of another version
-  }
-  const FolderUse use = use_of_folder(facts);
-  CHECK_INPUT(
-      use != FolderUse::kRefuse,
-      "logging.dir {} belongs to another run ({}); expected a logging.dir of its own for this run, the values of "
-      "that run to continue it, or checkpoint.resume=never to move it aside",
-      dir.string(), difference);
-  if (use == FolderUse::kSetAside) set_aside();
+  if (find_use_of_folder(config_, resumed_from) == FolderUse::kSetAside) set_aside();
 }
 
 // What Octavo writes into a run's folder; whatever else lies there stays.

@@ -36,6 +36,10 @@ enum class FolderUse : uint8_t {
 };
 FolderUse use_of_folder(const FolderFacts& facts);
 
+// Looks at logging.dir for a run that starts from a checkpoint in the directory `resumed_from` (empty for none), and
+// writes nothing. Throws InputError where the folder belongs to another run.
+FolderUse find_use_of_folder(const Config& config, const std::filesystem::path& resumed_from);
+
 class RunFolder {
  public:
   // From here on until the object ends, what goes to the console goes to log.txt too. It is kept until open(): a start

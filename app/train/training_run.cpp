@@ -11,7 +11,7 @@
 #include "app/memory/plan_memory.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
-#include "app/train/config_changes.h"
+#include "app/train/resume.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -80,9 +80,7 @@ void TrainingRun::reserve_snapshot() {
 
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial) {
   if (found) {
-    check_same_model(found->model_config(), config_.model, found->path().string());
-    check_initial_weights(config_, *found);
-    compare_configs(*found);
+    check_may_resume(config_, *found, runtime_.group().is_root());
     load(*found);
     timer_.mark("reading");
     // On a line of its own, not of the start screen: nothing breaks or shortens it for those who look for it.
@@ -98,64 +96,15 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightS
 }
 
 void TrainingRun::open_data(const nlohmann::json* loader_state) {
-  const LoaderOptions options{.global_batch_size = config_.training.global_batch_size,
-                              .batch_size_warmup = config_.training.batch_size_warmup,
-                              .steps_done = start_.step,
-                              .rank = runtime_.mesh().data_rank(),
-                              .num_ranks = runtime_.mesh().shape().data(),
-                              .context = runtime_.mesh().context_rank(),
-                              .enters_stage = config_.stage.number > 1 && start_.step == config_.stage.steps_before,
-                              .vocab_size = config_.model.vocab_size};
+  LoaderOptions options = loader_options(config_, start_.step);
+  options.rank = runtime_.mesh().data_rank();
+  options.num_ranks = runtime_.mesh().shape().data();
+  options.context = runtime_.mesh().context_rank();
   data_report_.reset();
   feed_.reset();
-  feed_.emplace(std::make_unique<Loader>(config_.data, options, loader_state));
-  const BatchSchedule batches = config_.training.batch_schedule();
-  const int64_t samples_left = batches.samples(config_.training.steps) - batches.samples(start_.step);
-  data_report_.emplace(config_.data, feed_->loader(), std::max<int64_t>(0, samples_left));
+  feed_.emplace(open_loader(config_, options, loader_state, runtime_.group().is_root()));
+  data_report_.emplace(config_.data, feed_->loader(), samples_left(config_, start_.step));
   start_.loader_state = feed_->loader().state_json();
-}
-
-// Other data than the checkpoint's begins anew, where it may be other data.
-void TrainingRun::resume_data(const nlohmann::json* loader_state) {
-  try {
-    open_data(loader_state);
-  } catch (const OtherData& error) {
-    const std::vector<KeyClass>& allowed = config_.checkpoint.allow_changes;
-    if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {
-      throw InputError(
-          fmt::format("{}; with checkpoint.allow_changes=[data] the run continues with the data as it is, from its "
-                      "beginning",
-                      error.what()));
-    }
-    open_data(nullptr);
-    if (runtime_.group().is_root()) log_warning("the data begins anew with step {}: {}", start_.step + 1, error.what());
-  }
-}
-
-// Says what the run does otherwise than the one that saved the checkpoint, and refuses what it may not.
-void TrainingRun::compare_configs(const Checkpoint& checkpoint) const {
-  const nlohmann::json& meta = checkpoint.meta();
-  if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
-  const bool is_root = runtime_.group().is_root();
-  Config before;
-  try {
-    before = config_from_json(meta.at("config"), checkpoint.path().string());
-  } catch (const InputError& error) {  // of another version
-    std::string reason = error.what();
-    std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
-    if (is_root) log_warning("what changed since the checkpoint was saved is not known: {}", reason);
-    return;
-  }
-  const Config now = whole_config(config_);
-  const int64_t step = checkpoint.step();
-  const std::string refusal = refusal_to_resume(before, now, step);
-  CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
-  if (!is_root) return;
-  const std::string changes = describe(config_changes(before, now));
-  if (!changes.empty()) log_info("otherwise than when it was saved: {}", changes);
-  if (step == 0 || step >= config_.total_steps()) return;
-  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr, step,
-           schedule_of(now, step + 1).lr, step + 1);
 }
 
 // All that a run goes on from.
@@ -168,7 +117,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
             .guard = meta.value("guard", nlohmann::json())};
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
-  resume_data(has_loader ? &meta.at("loader") : nullptr);
+  open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
   bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < bfloat16_until_)) switch_precision();

@@ -112,8 +112,6 @@ class TrainingRun {
   void reserve_snapshot();
   void resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
-  void resume_data(const nlohmann::json* loader_state);
-  void compare_configs(const Checkpoint& checkpoint) const;
   void load(Checkpoint& checkpoint);
   void log_events(const Batch& batch, int64_t step);
   void warn_of_no_targets(int64_t step, SampleRange samples);

@@ -70,7 +70,7 @@ TEST(StepGuard, ForgetsItsStepsWhereNoneAreSaved) {
   TrainingConfig config;
   config.loss_spike_window = 10;
   config.on_loss_spike = OnLossSpike::kSkip;
-  StepGuard guard(config);
+  StepGuard guard(config, 10);
   for (int64_t step = 1; step <= 20; ++step) {
     guard.judge({.step = step, .loss = step % 2 == 0 ? 2.9 : 3.1, .grad_norm = 1, .step_ms = 1});
   }

@@ -1,0 +1,31 @@
+#include "app/log/config_warnings.h"
+
+#include <fmt/format.h>
+
+namespace octavo {
+
+std::vector<std::string> config_warnings(const Config& config, std::span<const DatasetUse> datasets) {
+  std::vector<std::string> warnings;
+  const auto [begin, end] = config.schedule_steps();
+  if (config.optimizer.warmup_steps > end - begin) {
+    warnings.push_back(
+        fmt::format("optimizer.warmup_steps is {}, but the schedule has {} steps, so the learning rate never reaches "
+                    "optimizer.lr {:g}",
+                    config.optimizer.warmup_steps, end - begin, config.optimizer.lr));
+  }
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetUse& dataset = datasets[i];
+    if (config.data.train[i].max_epochs > 0 || dataset.epochs_at_end <= kManyEpochs) continue;
+    warnings.push_back(
+        fmt::format("this run trains {:.1f} epochs over the dataset {}, and more than {:g} seldom help; fewer "
+                    "training.steps, more data, or a max_epochs of the dataset, which states that this is meant",
+                    dataset.epochs_at_end, dataset.name, kManyEpochs));
+  }
+  if (!config.data.validation.empty() && config.validation.every == 0) {
+    warnings.push_back(
+        "data.validation names datasets, but validation.every is 0, so that the run never computes a validation loss");
+  }
+  return warnings;
+}
+
+}  // namespace octavo

@@ -1,0 +1,81 @@
+#include "app/train/resume.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/config/stages.h"
+#include "app/process/same_files.h"
+#include "app/run/weights.h"
+#include "app/train/config_changes.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace octavo {
+
+namespace {
+
+void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs) {
+  const nlohmann::json& meta = checkpoint.meta();
+  if (!meta.contains("config") || !meta.at("config").contains("training")) return;  // imported
+  Config before;
+  try {
+    before = config_from_json(meta.at("config"), checkpoint.path().string());
+  } catch (const InputError& error) {  // of another version
+    std::string reason = error.what();
+    std::replace(reason.begin(), reason.end(), kErrorSeparator, ';');
+    if (logs) log_warning("what changed since the checkpoint was saved is not known: {}", reason);
+    return;
+  }
+  const Config now = whole_config(config);
+  const int64_t step = checkpoint.step();
+  const std::string refusal = refusal_to_resume(before, now, step);
+  CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
+  if (!logs) return;
+  const std::string changes = describe(config_changes(before, now));
+  if (!changes.empty()) log_info("otherwise than when it was saved: {}", changes);
+  if (step == 0 || step >= config.total_steps()) return;
+  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr, step,
+           schedule_of(now, step + 1).lr, step + 1);
+}
+
+}  // namespace
+
+void check_may_resume(const Config& config, const Checkpoint& checkpoint, bool logs) {
+  check_same_model(checkpoint.model_config(), config.model, checkpoint.path().string());
+  check_initial_weights(config, checkpoint);
+  check_changes(config, checkpoint, logs);
+}
+
+LoaderOptions loader_options(const Config& config, int64_t steps_done) {
+  return {.global_batch_size = config.training.global_batch_size,
+          .batch_size_warmup = config.training.batch_size_warmup,
+          .steps_done = steps_done,
+          .enters_stage = config.stage.number > 1 && steps_done == config.stage.steps_before,
+          .vocab_size = config.model.vocab_size};
+}
+
+int64_t samples_left(const Config& config, int64_t steps_done) {
+  const BatchSchedule batches = config.training.batch_schedule();
+  return std::max<int64_t>(0, batches.samples(config.training.steps) - batches.samples(steps_done));
+}
+
+std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& options, const nlohmann::json* state,
+                                    bool logs) {
+  try {
+    return std::make_unique<Loader>(config.data, options, state);
+  } catch (const OtherData& error) {
+    const std::vector<KeyClass>& allowed = config.checkpoint.allow_changes;
+    if (std::find(allowed.begin(), allowed.end(), KeyClass::kData) == allowed.end()) {
+      throw InputError(
+          fmt::format("{}; with checkpoint.allow_changes=[data] the run continues with the data as it is, from its "
+                      "beginning",
+                      error.what()));
+    }
+    if (logs) log_warning("the data begins anew with step {}: {}", options.steps_done + 1, error.what());
+    return std::make_unique<Loader>(config.data, options);
+  }
+}
+
+}  // namespace octavo

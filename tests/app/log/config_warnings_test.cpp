@@ -1,0 +1,58 @@
+#include "app/log/config_warnings.h"
+
+#include <gtest/gtest.h>
+
+namespace octavo {
+namespace {
+
+// Returns whether the only warning contains the text.
+testing::AssertionResult warns(const Config& config, const std::vector<DatasetUse>& datasets, const std::string& text) {
+  const std::vector<std::string> warnings = config_warnings(config, datasets);
+  if (warnings.size() == 1 && warnings.front().find(text) != std::string::npos) return testing::AssertionSuccess();
+  testing::AssertionResult result = testing::AssertionFailure() << warnings.size() << " warnings";
+  for (const std::string& warning : warnings) result << "\n" << warning;
+  return result;
+}
+
+Config config_of(int64_t steps, int64_t warmup_steps) {
+  Config config;
+  config.training.steps = steps;
+  config.optimizer.warmup_steps = warmup_steps;
+  config.data.train = {DatasetSource{.paths = {"text"}}};
+  return config;
+}
+
+TEST(ConfigWarnings, AConfigWithoutMistakesHasNone) {
+  EXPECT_TRUE(config_warnings(config_of(100, 100), std::vector<DatasetUse>{{"text", 1000, 1, 0, 4}}).empty());
+}
+
+TEST(ConfigWarnings, AWarmUpThatIsLongerThanItsSchedule) {
+  EXPECT_TRUE(warns(config_of(100, 101), {}, "optimizer.warmup_steps is 101, but the schedule has 100 steps"));
+  Config config = config_of(100, 50);
+  config.stage = {.number = 2, .steps_before = 60, .run_steps = 100, .own_schedule = true};
+  EXPECT_TRUE(warns(config, {}, "the schedule has 40 steps"));
+  config.stage.own_schedule = false;
+  EXPECT_TRUE(config_warnings(config, {}).empty());
+}
+
+TEST(ConfigWarnings, ManyEpochsOverADatasetWithoutMaxEpochs) {
+  Config config = config_of(100, 0);
+  config.data.train = {DatasetSource{.paths = {"a"}}, DatasetSource{.paths = {"b"}}};
+  const std::vector<DatasetUse> datasets = {{"a", 1000, 1, 0, 3.9}, {"b", 10, 1, 1, 4.12}};
+  EXPECT_TRUE(warns(config, datasets, "4.1 epochs over the dataset b"));
+  config.data.train[1].max_epochs = 5;
+  EXPECT_TRUE(config_warnings(config, datasets).empty());
+}
+
+TEST(ConfigWarnings, ValidationThatNeverRuns) {
+  Config config = config_of(100, 0);
+  config.validation.every = 0;
+  EXPECT_TRUE(config_warnings(config, {}).empty());
+  config.data.validation = {DatasetSource{.paths = {"held_out"}}};
+  EXPECT_TRUE(warns(config, {}, "validation.every is 0"));
+  config.validation.every = 1000;  // once, after the last step
+  EXPECT_TRUE(config_warnings(config, {}).empty());
+}
+
+}  // namespace
+}  // namespace octavo
