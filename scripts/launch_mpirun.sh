@@ -134,9 +134,26 @@ trap '' HUP PIPE
 # In a session of its own, or Ctrl-C would reach mpirun too. If this script is killed, mpirun is told to end.
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
+# Copies what mpirun writes to standard error, without what Open MPI adds to an end that octavo explains itself in a sentence: the paragraphs about a
+# rank with another exit code than 0, or that SIGUSR1 ended before it could take it for a request. What Open MPI says about a rank that crashed stays.
+# If nobody reads standard error any more, mpirun does not notice. Signals are for mpirun: this ends with it.
+filter_messages() {
+  trap '' INT TERM
+  sed -u -E '/^[a-z]+: Forwarding signal [0-9]+ to job$/ d
+  /^-{74}$/ {
+    N
+    /\n-{74}$/ { P; D }
+    /\n(Primary job +terminated normally, but|[a-z]+ detected that one or more processes exited with non-zero|[a-z]+ noticed that process rank .* exited on signal 10 )/ {
+      :paragraph
+      N
+      /\n-{74}$/! b paragraph
+      d
+    }
+  }' >&2 || cat >/dev/null
+}
 starts=0
 run_once() {
-  local code=0
+  local code=0 messages filter
   choose_nodes "$@"
   starts=$((starts + 1))
   if [[ -n "${HOSTFILE:-}" ]] && ((starts > 1)); then leave_out_lost_nodes; fi
@@ -150,14 +167,18 @@ run_once() {
     ((code == 0)) || return "$code"
   fi
   make_command "$per_node"
-  "${own_session[@]}" "${command[@]}" "$octavo" train "$@" &
+  exec {messages}> >(filter_messages)
+  filter=$!
+  "${own_session[@]}" "${command[@]}" "$octavo" train "$@" 2>&"$messages" {messages}>&- &
   mpirun=$!
+  exec {messages}>&-
   # What was told to stop before there was an mpirun to tell.
   if [[ -n "$stopping" ]]; then request_stop; fi
   # A signal ends a wait; the status of a process that has ended is kept for the next one.
   while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
   wait "$mpirun" || code=$?
   mpirun="" # its number may be another process's by now
+  while kill -0 "$filter" 2>/dev/null; do wait "$filter" || true; done
   return "$code"
 }
 
