@@ -34,14 +34,14 @@ std::vector<Field> fields_of(const ProgressNumbers& n) {
   const std::string wps = std::isfinite(n.wps) ? with_thousands_separators(std::llround(n.wps)) : "-";
   std::vector<Field> fields = {
       {fmt::format("{:.1f}%", 100 * share), 9},
-      {fmt::format("step {}/{}", with_thousands_separators(n.step), with_thousands_separators(n.total_steps)), 0},
+      {fmt::format("step {}/{}", with_thousands_separators(n.step), with_thousands_separators(n.total_steps)), 7},
       {fmt::format("{} tokens", with_unit(n.tokens)), 3},
       {fmt::format("epoch {:.2f}", n.epoch), 1},
       {fmt::format("loss {:.4f}", n.loss), 8},
-      {fmt::format("{} wps", wps), 6},
+      {fmt::format("{} wps", wps), 5},
       {memory_field(n), 2},
-      {fmt::format("eta {}", format_duration(n.eta_s)), 7}};
-  if (n.mfu) fields.insert(fields.begin() + 6, {fmt::format("mfu {:.1f}%", 100 * *n.mfu), 5});
+      {fmt::format("eta {}", format_duration(n.eta_s)), 6}};
+  if (n.mfu) fields.insert(fields.begin() + 6, {fmt::format("mfu {:.1f}%", 100 * *n.mfu), 4});
   return fields;
 }
 

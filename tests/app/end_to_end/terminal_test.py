@@ -89,7 +89,7 @@ class TerminalTest(Scratch):
                 self.assertTrue(progress, text)
                 for line in progress:
                     self.assertLessEqual(len(line), longest)
-                    self.assertRegex(line, r"^\d+\.\d%  .*loss \d\.\d{4}  .*eta \d")
+                    self.assertRegex(line, r"^\d+\.\d%  step \d+/30  .*loss \d\.\d{4}  .*eta \d")
                     self.assertNotIn("mfu", line)
                 self.assertIn("\x1b[1;32m", text)
                 self.assertEqual(lines[-1], "", "a shell's prompt begins a line")

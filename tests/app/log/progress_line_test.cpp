@@ -24,9 +24,12 @@ ProgressNumbers numbers() {
 
 TEST(ProgressLine, LeavesOutWhatMattersLeast) {
   EXPECT_EQ(progress_line(numbers(), 101, false),
-            "42.1%  4.41B tokens  epoch 0.31  loss 2.8123  16,432 wps  mfu 96.2%  71.3 GiB 51%  eta 1h 12m");
+            "42.1%  step 4,210/10,000  4.41B tokens  loss 2.8123  16,432 wps  mfu 96.2%  71.3 GiB 51%  eta 1h 12m");
   EXPECT_EQ(progress_line(numbers(), 200, false), progress_line(numbers(), 101, false)) << "100 columns at most";
-  EXPECT_EQ(progress_line(numbers(), 60, false), "42.1%  loss 2.8123  16,432 wps  mfu 96.2%  eta 1h 12m");
+  EXPECT_EQ(progress_line(numbers(), 80, false),
+            "42.1%  step 4,210/10,000  loss 2.8123  16,432 wps  mfu 96.2%  eta 1h 12m");
+  EXPECT_EQ(progress_line(numbers(), 60, false), "42.1%  step 4,210/10,000  loss 2.8123  eta 1h 12m");
+  EXPECT_EQ(progress_line(numbers(), 40, false), "42.1%  step 4,210/10,000  loss 2.8123");
   EXPECT_EQ(progress_line(numbers(), 20, false), "42.1%  loss 2.8123");
   EXPECT_EQ(progress_line(numbers(), 4, false), "42.");
   ProgressNumbers large = numbers();
