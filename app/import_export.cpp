@@ -41,6 +41,8 @@ using namespace nlohmann::literals;
 constexpr const char* kWeightsName = "model.safetensors";
 constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kGenerationConfigName = "generation_config.json";
+constexpr std::string_view kTemporarySuffix = ".tmp";  // of a file that is being written (core/files/output_file.h)
+
 // "a/b/" and "a/b" are the same directory, but only the second has a file name.
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
@@ -152,12 +154,6 @@ bool is_weights_file(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-// Weights in the formats that go by another name.
-bool is_foreign_weights_file(const std::string& name) {
-  static const std::regex pattern(R"(pytorch_model.*\.bin|consolidated.*\.(pth|safetensors)|.*\.gguf)");
-  return std::regex_match(name, pattern);
-}
-
 bool is_our_weights_file(const fs::path& path) {
   try {
     return SafetensorsFile(path.string()).is_ours();
@@ -166,25 +162,30 @@ bool is_our_weights_file(const fs::path& path) {
   }
 }
 
-// A model that Octavo did not export is not replaced by accident.
+bool is_model_file(const std::string& name) {
+  return is_weights_file(name) || name == kHfConfigName || name == kGenerationConfigName || is_tokenizer_file(name);
+}
+
+// Nothing that an earlier export did not write is replaced or mixed with a model by accident.
 void check_export_target(const fs::path& dir) {
-  CHECK_INPUT(!path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
-              "{}: is the folder of a run or of checkpoints, expected a directory of its own for the model",
-              dir.string());
   bool has_ours = false;
-  std::string foreign, same_name;  // a file of another model, and one that the export would replace
+  std::string foreign, model_file;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();
-    const bool is_tensors = is_weights_file(name) && entry.path().extension() == ".safetensors";
-    const bool is_ours = is_tensors && is_our_weights_file(entry.path());
-    has_ours = has_ours || is_ours;
-    if ((is_tensors && !is_ours) || is_foreign_weights_file(name)) foreign = name;
-    if (name == kHfConfigName || name == kGenerationConfigName || is_tokenizer_file(name)) same_name = name;
+    const bool is_left_over = name.ends_with(kTemporarySuffix);  // an export that was killed leaves such files
+    if (!is_model_file(is_left_over ? name.substr(0, name.size() - kTemporarySuffix.size()) : name)) foreign = name;
+    if (is_left_over) continue;
+    model_file = name;
+    if (is_weights_file(name) && entry.path().extension() == ".safetensors") {
+      const bool is_ours = is_our_weights_file(entry.path());
+      has_ours = has_ours || is_ours;
+      if (!is_ours) foreign = name;
+    }
   }
-  if (foreign.empty() && !has_ours) foreign = same_name;
+  if (foreign.empty() && !has_ours) foreign = model_file;
   CHECK_INPUT(foreign.empty(),
-              "{}: holds another model ({} is not of an earlier export), expected an empty directory; --overwrite "
-              "replaces it",
+              "{}: holds {}, which is not of an earlier export, expected a new or empty directory; --overwrite exports "
+              "into this one and replaces the files of a model in it",
               dir.string(), foreign);
 }
 
@@ -331,8 +332,11 @@ ExportReport export_hf(const std::string& model, const std::string& hf_dir, cons
   CheckpointWeights source{Checkpoint(found.path)};
   (void)source.checkpoint().prefix(options.weights);  // before anything is written
   const fs::path dir = hf_dir;
-  CHECK_INPUT(!path_exists(dir / kManifestName), "{}: is an octavo checkpoint, expected another directory to export to",
-              hf_dir);
+  CHECK_INPUT(
+      !path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
+      "{}: is a run folder, a checkpoint or a directory of checkpoints, expected a directory of its own for the "
+      "exported model",
+      hf_dir);
   std::error_code error;
   fs::create_directories(dir, error);
   CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());

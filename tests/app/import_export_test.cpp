@@ -405,8 +405,9 @@ TEST(Export, ReplacesAnotherModelWhenToldTo) {
   const TempDir dir;
   import_hf(golden("gqa"), dir / "checkpoint");
   // Weights of one file or several, of other formats, or a config alone.
-  for (const char* name : {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin",
-                           "consolidated.00.pth", "config.json", "tokenizer.json"}) {
+  for (const char* name :
+       {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin", "consolidated.00.pth",
+        "config.json", "tokenizer.json", "README.md", "notes.safetensors.tmp"}) {
     const std::string exported = dir / (std::string("exported_") + name);
     fs::create_directories(exported);
     const std::string foreign = fs::path(exported) / name;
@@ -422,11 +423,25 @@ TEST(Export, ReplacesAnotherModelWhenToldTo) {
     EXPECT_EQ(report.step, 0);
     EXPECT_EQ(read_all(exported), read_all(golden("gqa")));
   }
-  // What is no model stays, and is in nobody's way.
-  fs::create_directories(dir / "notes");
-  write_file(dir / "notes/README.md", "mine");
-  export_hf(dir / "checkpoint", dir / "notes");
-  EXPECT_EQ(read_whole_file(dir / "notes/README.md"), "mine");
+}
+
+TEST(Export, MixesAModelWithNothingElse) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported");
+  // What a killed export leaves is no obstacle.
+  write_file(dir / "exported/model.safetensors.tmp", "half");
+  export_hf(dir / "checkpoint", dir / "exported");
+  // A file or a folder of the user's is named, and stays even when the user insists.
+  write_file(dir / "exported/notes/README.md", "mine");
+  expect_mentions(message_of<InputError>([&] { export_hf(dir / "checkpoint", dir / "exported"); }),
+                  {"exported: holds notes", "--overwrite"});
+  export_hf(dir / "checkpoint", dir / "exported", {.overwrite = true});
+  EXPECT_EQ(read_whole_file(dir / "exported/notes/README.md"), "mine");
+  // Nobody wants a model among the files of a run or of checkpoints.
+  write_file(dir / "run/metrics.jsonl", "");
+  for (const char* target : {"run", "checkpoint"})
+    EXPECT_THROW(export_hf(dir / "checkpoint", dir / target, {.overwrite = true}), InputError) << target;
 }
 
 TEST(Export, BringsTheTokenizer) {
@@ -475,11 +490,9 @@ TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
   for (const std::string& name : names) write_file(hf.path() + "/" + name, "{}");
   import_hf(hf.path(), dir / "with");
   export_hf(dir / "with", dir / "exported");
-  write_file(dir / "exported/README.md", "mine");
   for (const std::string& name : names) EXPECT_TRUE(fs::exists(dir / ("exported/" + name))) << name;
   export_hf(dir / "without", dir / "exported");
   for (const std::string& name : names) EXPECT_FALSE(fs::exists(dir / ("exported/" + name))) << name;
-  EXPECT_TRUE(fs::exists(dir / "exported/README.md"));
   // A tokenizer in a directory without a model is the user's.
   fs::create_directories(dir / "new");
   write_file(dir / "new/tokenizer.json", "{}");

@@ -420,8 +420,12 @@ class GenerateTest(Corpus):
         self.run_octavo("import", GOLDEN[0], "kept")
         foreign = copy_tree(GOLDEN[0], self.dir / "foreign")
         before = snapshot(foreign)
-        self.refused("export", "kept", "foreign", mentions=["foreign", "holds another model", "--overwrite"])
+        self.refused("export", "kept", "foreign", mentions=["foreign: holds ", "which is not of an earlier export", "--overwrite"])
         self.assertEqual(snapshot(foreign), before)
+        for path in before:
+            if path.name not in ("config.json", "model.safetensors"):
+                path.unlink()
+        self.refused("export", "kept", "foreign", mentions=["foreign: holds model.safetensors"])
         out = self.run_octavo("export", "kept", "foreign", "--force", "--shard-size", "0.05MB").out
         self.assertRegex(out, r"^foreign: step 0, [\d,]+ parameters in float32, 0\.\d+ GB, \d+ files\n$")
         self.assertGreater(len(list(foreign.glob("model-*.safetensors"))), 3)
