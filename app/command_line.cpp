@@ -264,6 +264,7 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
           "CONFIG.yaml with --samples")
       ->required();
   inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
+  inspect->add_flag("--json", line.inspect.json, "print JSON on a terminal as well, where a run is shown as a table");
   add_overrides(inspect, line.inspect.overrides, "section.key=value, with --samples");
   add_example(inspect, "octavo inspect runs/quickstart/checkpoints/step_00000900");
   inspect->callback([&] { line.command = on_root([&] { return inspect_command(line.inspect); }); });

@@ -124,6 +124,7 @@ struct InspectArguments {
   std::string target;   // token file, model (app/process/model_path.h), run, or config with samples
   std::string samples;  // "A:B"
   std::vector<std::string> overrides;
+  bool json = false;  // print JSON for a run on a terminal as well
 };
 int inspect_command(const InspectArguments& arguments);
 

@@ -1,5 +1,7 @@
 #include "data/inspect.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <iostream>
@@ -9,6 +11,7 @@
 #include "app/commands.h"
 #include "app/config/stages.h"
 #include "app/process/model_path.h"
+#include "app/report/run_table.h"
 #include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
 #include "app/train/inspect_run.h"
@@ -73,7 +76,14 @@ int inspect_command(const InspectArguments& arguments) {
   CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
               "inspecting the config {} needs --samples A:B", arguments.target);
   if (is_directory_at(arguments.target) && is_run_folder(arguments.target)) {
-    std::cout << inspect_run(arguments.target).dump(2) << std::endl;
+    const nlohmann::ordered_json description = inspect_run(arguments.target);
+    const bool for_people = !arguments.json && ::isatty(STDOUT_FILENO) == 1;
+    if (for_people) {
+      std::cout << run_table(read_run(arguments.target), description.value("goodput", nlohmann::ordered_json()))
+                << std::flush;
+    } else {
+      std::cout << description.dump(2) << std::endl;
+    }
     return kExitDone;
   }
   if (is_directory_at(arguments.target)) {

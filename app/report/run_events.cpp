@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kTimeBytes = 23;  // "2026-11-22 21:34:41.120", and two spaces behind it
 constexpr size_t kMaxTextBytes = 2000;
+constexpr std::string_view kWarningMark = "warning: ";  // as app/train/run_folder.h writes it
 
 // What tells a line: its first that is found in it, or at its beginning.
 struct EventPattern {
@@ -67,19 +68,28 @@ std::optional<int64_t> step_of(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<RunEvent> event_of(std::string_view line) {
-  if (line.size() < kTimeBytes + 2) return std::nullopt;
-  const std::string_view text = line.substr(kTimeBytes + 2);
+// Nothing for a line that tells of no event. A marked line is a warning unless its text is of a more specific kind.
+std::optional<EventKind> kind_of(std::string_view text, bool is_warning) {
   if (is_step_line(text)) return std::nullopt;
   for (const auto& [pattern, kind, begins] : kPatterns) {
     const size_t found = text.find(pattern);
     if (found == std::string_view::npos || (begins && found != 0)) continue;
-    return RunEvent{.kind = kind,
-                    .step = step_of(text),
-                    .time = std::string(line.substr(0, kTimeBytes)),
-                    .text = std::string(text.substr(0, kMaxTextBytes))};
+    return is_warning && kind == EventKind::kNote ? EventKind::kWarning : kind;
   }
-  return std::nullopt;
+  return is_warning ? std::optional(EventKind::kWarning) : std::nullopt;
+}
+
+std::optional<RunEvent> event_of(std::string_view line) {
+  if (line.size() < kTimeBytes + 2) return std::nullopt;
+  std::string_view text = line.substr(kTimeBytes + 2);
+  const bool is_warning = text.starts_with(kWarningMark);
+  if (is_warning) text.remove_prefix(kWarningMark.size());
+  const std::optional<EventKind> kind = kind_of(text, is_warning);
+  if (!kind) return std::nullopt;
+  return RunEvent{.kind = *kind,
+                  .step = step_of(text),
+                  .time = std::string(line.substr(0, kTimeBytes)),
+                  .text = std::string(text.substr(0, kMaxTextBytes))};
 }
 
 std::string text_at(const nlohmann::json& json, const char* key) {

@@ -126,8 +126,12 @@ class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string marked =
+        fmt::format("warning: {}", std::string_view(message.payload.data(), message.payload.size()));
+    spdlog::details::log_msg shown = message;
+    if (message.level == spdlog::level::warn) shown.payload = marked;
     spdlog::memory_buf_t line;
-    formatter_->format(message, line);
+    formatter_->format(shown, line);
     const std::string text(line.data(), line.size());
     if (file_) return write(text);
     before_ += text;

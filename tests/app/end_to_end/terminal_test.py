@@ -104,6 +104,16 @@ class TerminalTest(Scratch):
                 for step in range(5, 31, 5):
                     self.assertEqual(log.count(f"  step {step}/30  loss "), 1, log)
 
+    def test_a_run_is_shown_as_a_table(self):
+        config = self.config(self.corpus, training={"steps": 3}, logging={"fp8_stats_every": 1})
+        self.run_octavo("train", config)
+        code, text = self.terminal("inspect", "log").finish()
+        self.assertEqual(code, DONE, text)
+        self.assertRegex(text, r"\Arun             log\r\nsteps           3 of 3\r\n")
+        self.assertRegex(text, r"warnings        1\r\n  \S+ \S+  logging.fp8_stats_every is 1[^\r\n]*\r\n\Z")
+        code, text = self.terminal("inspect", "log", "--json").finish()
+        self.assertEqual(text.replace("\r\n", "\n"), self.run_octavo("inspect", "log").out)
+
     def test_color(self):
         config = self.config(self.corpus, training={"steps": 2})
         for key, variables, colored in (("auto", {}, True), ("auto", {"NO_COLOR": "1"}, False), ("never", {}, False),

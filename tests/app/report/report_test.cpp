@@ -10,6 +10,7 @@
 #include "app/report/chart.h"
 #include "app/report/html.h"
 #include "app/report/report_page.h"
+#include "app/report/run_table.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -105,6 +106,55 @@ TEST_F(ReportTest, WhatStandsOutIsAWarning) {
   ASSERT_EQ(run.events.size(), 1u);
   EXPECT_EQ(run.events[0].kind, EventKind::kWarning);
   EXPECT_EQ(run.events[0].step, 7);
+}
+
+TEST_F(ReportTest, AMarkedLineIsAWarning) {
+  write("run", "metrics.jsonl", line(20, 5));
+  const std::string at = "2026-11-22 10:00:00.123  warning: ";
+  const std::string dir = write("run", "log.txt",
+                                at + "the warm-up is longer than the run\n" + at + "data.skip: nothing is left\n" + at +
+                                    "step 12: the loss is nan; it changes nothing\n");
+  const std::vector<RunEvent> events = read_run(dir).events;
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].kind, EventKind::kWarning);
+  EXPECT_EQ(events[0].text, "the warm-up is longer than the run");
+  EXPECT_EQ(events[1].kind, EventKind::kWarning);
+  EXPECT_EQ(events[2].kind, EventKind::kSkip);
+}
+
+TEST_F(ReportTest, TheTableOfARun) {
+  const std::string dir =
+      write("run", "metrics.jsonl",
+            line(1, 5, ",\"tokens\":1000") + line(5, 5, ",\"tokens\":5000,\"validation_loss\":4.5") +
+                line(10, 3, ",\"tokens\":10000"));
+  write("run", "config.yaml", "training: {steps: 2000}\n");
+  std::string log;
+  for (int step = 1; step <= 7; ++step)
+    log += fmt::format("2026-11-22 10:00:00.123  warning: step {} is \x1b[31mred\n", step);
+  write("run", "log.txt", log + "2026-11-22 10:00:00.123  started in 1 s\n");
+  const nlohmann::ordered_json goodput = {{"goodput", 0.913}, {"wall_s", 7500}, {"restarts", 2}};
+  std::string expected = fmt::format("run             {}\n", dir) +
+                         "steps           10 of 2,000\n"
+                         "tokens          10,000\n"
+                         "loss            4.2989 at step 10, smoothed\n"
+                         "validation loss 4.5000 at step 5, where the smoothed loss is 4.3448\n"
+                         "goodput         91.3% of 2h 5m, 2 restarts\n"
+                         "warnings        7, the last 5 of them:\n";
+  for (int step = 3; step <= 7; ++step)
+    expected += fmt::format("  2026-11-22 10:00:00.123  step {} is \\x1b[31mred\n", step);
+  EXPECT_EQ(run_table(read_run(dir), goodput), expected);
+}
+
+TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
+  const std::string dir = write("run", "metrics.jsonl", "{\"step\":3,\"loss\":null,\"grad_norm\":1}\n");
+  EXPECT_EQ(run_table(read_run(dir), {}), fmt::format("run             {}\n"
+                                                      "steps           3\n"
+                                                      "tokens          -\n"
+                                                      "loss            -\n"
+                                                      "validation loss -\n"
+                                                      "goodput         -\n"
+                                                      "warnings        0\n",
+                                                      dir));
 }
 
 TEST_F(ReportTest, ReadsEventsAndStarts) {

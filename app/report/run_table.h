@@ -1,0 +1,16 @@
+// The table that `octavo inspect RUN` prints on a terminal.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "app/report/run_records.h"
+
+namespace octavo {
+
+// Returns one line per fact about the run: steps, tokens, the smoothed loss, the last validation loss alongside the
+// smoothed loss at its step, goodput, and the number of warnings with the newest of them. `goodput` is the content of
+// goodput.json; null if the run has no such file. What is unknown is shown as "-". Text from files is made printable.
+std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodput);
+
+}  // namespace octavo
