@@ -9,6 +9,7 @@
 #include "app/memory/memory_room.h"
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
+#include "app/process/model_path.h"
 #include "app/process/same_files.h"
 #include "app/run_start.h"
 #include "app/train/run_folder.h"
@@ -87,7 +88,7 @@ size_t likely_stage(const Config& config, ProcessGroup& group) {
         const std::vector<FoundCheckpoint> found = find_checkpoints(config.checkpoint.dir);
         step = found.empty() ? 0 : found.back().step;
       } else {
-        step = Checkpoint(resume).step();
+        step = Checkpoint(resolve_checkpoint(resume)).step();
       }
     }
   } catch (const Error&) {

@@ -327,8 +327,8 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   checkpoint.add("async", &CheckpointConfig::async, "", "Whether checkpoints are written while training goes on.");
   checkpoint.add("in_memory", &CheckpointConfig::in_memory, "", "Whether the newest state is also kept in host memory that outlives the processes, for a restart that reads no disk; where there are several machines, on another one as well.");
   checkpoint.add("in_memory_every", &CheckpointConfig::in_memory_every, Integers{1, kMaxSteps}, "steps", "Steps between the states that are kept in memory.");
-  checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one.");
-  keys.back().expected = "auto, never, or the path of a checkpoint";
+  checkpoint.add("resume", &CheckpointConfig::resume, "", "auto for the newest complete checkpoint of the directory, if any; never; or the path of one, or of a run folder for its newest one.");
+  keys.back().expected = "auto, never, or the path of a checkpoint or a run folder";
   checkpoint.add("allow_changes", &CheckpointConfig::allow_changes, SomeOf<KeyClass>{{kAllowedChange}, "checkpoint.allow_changes"}, "", "Classes of keys that a resumed run may have other values for than the run that saved its checkpoint: each such change is refused otherwise. With data, a run whose samples are others begins the data again.");
   SectionKeys<LoggingConfig> logging(keys, KeyClass::kCarriesOut, "logging", &Config::logging);
   logging.add("every", &LoggingConfig::every, Integers{1, kMaxSteps}, "steps", "Steps between logged steps.");

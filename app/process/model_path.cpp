@@ -149,4 +149,12 @@ ModelPath resolve_model(const std::string& path) {
   throw Error(fmt::format("{}: is a model of an unknown kind", path));
 }
 
+std::string resolve_checkpoint(const std::string& path) {
+  const ModelPath found = resolve_model(path);
+  CHECK_INPUT(found.is_checkpoint,
+              "{}: is a Hugging Face directory, expected a checkpoint, a directory of checkpoints or a run folder",
+              path);
+  return found.path;
+}
+
 }  // namespace octavo

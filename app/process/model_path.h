@@ -46,4 +46,8 @@ struct ModelPath {
 // naming the path, also where the newest checkpoint of a run's directory is that of another run.
 ModelPath resolve_model(const std::string& path);
 
+// Returns the checkpoint at `path`: of a directory of checkpoints and of a run the newest complete one. InputError as
+// by resolve_model(), and for a Hugging Face directory.
+std::string resolve_checkpoint(const std::string& path);
+
 }  // namespace octavo

@@ -174,7 +174,7 @@ class ProbeFile {
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
   const auto choose = [&]() -> std::string {
     if (config.resume == "never") return "";
-    if (config.resume != "auto") return Checkpoint::resolve(config.resume).string();
+    if (config.resume != "auto") return resolve_checkpoint(config.resume);
     return Checkpoint::newest(config.dir).value_or("").string();
   };
   return open_checkpoint(kCheckpoint, choose, group);

@@ -20,8 +20,8 @@
 
 namespace octavo {
 
-// The checkpoint of a run: the one that checkpoint.resume names, with auto the newest of checkpoint.dir; none where
-// there is none. Its checksums are compared when it is read.
+// The checkpoint of a run: the one that checkpoint.resume names (resolve_checkpoint), with auto the newest of
+// checkpoint.dir; none where there is none. Its checksums are compared when it is read.
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group);
 
 // The checkpoint that a run resumes, in a directory that it has locked. It has all that a run needs (check_resumable).

@@ -1,9 +1,11 @@
 #include "app/run/document_tokens.h"
 
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "app/config/stages.h"
+#include "app/process/model_path.h"
 #include "checkpoint/checkpoint.h"
 #include "core/error.h"
 #include "data/sidecar.h"
@@ -32,8 +34,8 @@ std::vector<std::string> token_files(const Config& config, Purpose purpose) {
 nlohmann::json recorded_loader(const CheckpointConfig& config) {
   try {
     if (config.resume == "never") return {};
-    const auto path =
-        config.resume == "auto" ? Checkpoint::newest(config.dir) : std::optional(Checkpoint::resolve(config.resume));
+    const auto path = config.resume == "auto" ? Checkpoint::newest(config.dir)
+                                              : std::optional<std::filesystem::path>(resolve_checkpoint(config.resume));
     return path ? Checkpoint(*path).meta().value("loader", nlohmann::json()) : nlohmann::json();
   } catch (const InputError&) {
     return {};

@@ -149,6 +149,8 @@ class ResumeTest(Resuming):
             log = f"from{first}_{path.count('/')}"
             self.train(config, f"checkpoint.resume={path}", "checkpoint.dir=fresh", f"logging.dir={log}")
             self.assertEqual(self.losses(log), {step: value for step, value in losses.items() if step >= first})
+        result = self.train(config, "checkpoint.resume=anew", "checkpoint.dir=fresh", "logging.dir=from_run")
+        self.assertIn("checkpoints/step_00000010", result.out, "the newest checkpoint of that run")
         self.refused("train", config, "checkpoint.resume=not_there", mentions=["not_there"])
 
     def test_keep_leaves_the_newest(self):

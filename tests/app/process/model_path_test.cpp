@@ -38,6 +38,14 @@ TEST(ModelPath, NoModelAndTwoModelsAreRefused) {
     expect_mentions(refused(with(&F::has_hf_config, other)), {"is both a", "and a Hugging Face directory"});
 }
 
+TEST(ModelPath, AHuggingFaceDirectoryIsNoCheckpoint) {
+  const TempDir dir;
+  write_file(dir / "hf/config.json", "{}");
+  EXPECT_FALSE(resolve_model(dir / "hf").is_checkpoint);
+  expect_mentions(message_of<InputError>([&] { resolve_checkpoint(dir / "hf"); }),
+                  {"hf: is a Hugging Face directory, expected a checkpoint"});
+}
+
 TEST(ModelPath, CheckpointsInsideARunMoveWithIt) {
   const auto dir = [](const RecordedPlaces& places) { return run_checkpoint_dir("moved", places).string(); };
   EXPECT_EQ(dir({}), "moved/checkpoints");
