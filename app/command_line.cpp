@@ -193,9 +193,10 @@ void add_plan_command(CLI::App& app, CommandLine& line) {
   add_config(plan, line.plan.config);
   plan->add_option("--gpus", line.plan.gpus, "ranks of the run")
       ->check(integer(1, 1 << 20))
-      ->default_str("as the config's mesh states");
+      ->default_str("plan.gpus of the config");
   plan->add_option("--gpu-memory", line.plan.gpu_memory, "of one GPU, as 80GiB or 80GB")->default_str("the machine's");
-  plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save");
+  plan->add_option("--machine", line.plan.machine, "h200, h100 or a FILE of octavo doctor --save")
+      ->default_str("plan.machine of the config");
   plan->add_option("--gpus-per-node", line.plan.gpus_per_node, "that NVLink connects")->check(integer(1, 1 << 20));
   plan->add_option("--network-gbps", line.plan.network_gbps, "Gbit/s of each GPU to other nodes")
       ->check(number(1e-6, 1e9));
@@ -263,8 +264,8 @@ void add_file_commands(CLI::App& app, CommandLine& line) {
           "PREFIX, a checkpoint or a directory of them, the logging.dir of a run, a Hugging Face directory, or "
           "CONFIG.yaml with --samples")
       ->required();
-  inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
   inspect->add_flag("--json", line.inspect.json, "print JSON on a terminal as well, where a run is shown as a table");
+  inspect->add_option("--samples", line.inspect.samples, "A:B, global samples A to B-1 of a config as JSON lines");
   add_overrides(inspect, line.inspect.overrides, "section.key=value, with --samples");
   add_example(inspect, "octavo inspect runs/quickstart/checkpoints/step_00000900");
   inspect->callback([&] { line.command = on_root([&] { return inspect_command(line.inspect); }); });

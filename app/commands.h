@@ -51,9 +51,9 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group);
 
 struct PlanArguments {
   ConfigArguments config;
-  int64_t gpus = 0;              // ranks; 0: as many as the config's mesh states
-  std::string gpu_memory;        // "80GiB"; empty: the machine's
-  std::string machine = "h200";  // a name of machines/, or a machine file
+  int64_t gpus = 0;        // ranks; 0: plan.gpus
+  std::string gpu_memory;  // "80GiB"; empty: the machine's
+  std::string machine;     // a name of machines/, or a machine file; empty: plan.machine
   int64_t gpus_per_node = 8;
   double network_gbps = 400;
   double network_latency_us = 14;

@@ -24,11 +24,23 @@ namespace octavo {
 
 namespace {
 
-// Without --gpus: as many as the mesh of the config states.
+// Number of GPUs to plan without --gpus: plan.gpus, or as many as the mesh of the config states.
 int64_t stated_gpus(const Config& config) {
+  if (config.plan.gpus > 0) return config.plan.gpus;
   int64_t gpus = 1;
   for (const MeshAxis& axis : kMeshAxes) gpus *= std::max<int64_t>(config.parallel.*axis.configured, 1);
   return gpus;
+}
+
+// The machine to plan for, and the option or key that names it, for messages.
+struct MachineChoice {
+  std::string name;
+  const char* option;
+};
+
+MachineChoice machine_of(const PlanArguments& arguments, const Config& config) {
+  if (!arguments.machine.empty()) return {arguments.machine, "--machine"};
+  return {config.plan.machine, "plan.machine"};
 }
 
 // The CPU's ranks share its cores, as in a run, and workspaces are by thread.
@@ -44,7 +56,8 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
   target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
   target.device.gpus_per_node = arguments.gpus_per_node;
   const bool on_cpu = config.device == DeviceChoice::kCpu;
-  const MachineRates machine = find_machine(arguments.machine);
+  const MachineChoice chosen = machine_of(arguments, config);
+  const MachineRates machine = find_machine(chosen.name, chosen.option);
   target.cluster = {.gpus_per_node = arguments.gpus_per_node,
                     .network_gbps = arguments.network_gbps,
                     .network_latency_us = arguments.network_latency_us,
@@ -54,8 +67,8 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
   if (!on_cpu || machine.device == "cpu") target.machine = machine;
   target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
   CHECK_INPUT(on_cpu || machine.device != "cpu",
-              "--machine {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu",
-              arguments.machine);
+              "{} {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu", chosen.option,
+              chosen.name);
   if (on_cpu) {
     set_threads(target.gpus, group);
   } else {

@@ -98,6 +98,12 @@ struct ValidationConfig {
   int64_t batches = 20;
 };
 
+// What `octavo plan` plans for unless its options say otherwise; a run reads neither.
+struct PlanConfig {
+  int64_t gpus = 0;              // 0: as many as the mesh states
+  std::string machine = "h200";  // a name of machines/, or the path of a machine file
+};
+
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 
 // What a stage of a run changes (app/config/stages.h).
@@ -139,6 +145,7 @@ struct Config {
   LoggingConfig logging;
   TraceConfig trace;
   ValidationConfig validation;
+  PlanConfig plan;
   DeviceChoice device = DeviceChoice::kAuto;
   std::vector<StageChanges> stages;  // of the run; a stage's config has them too
   StageSpan stage;

@@ -343,6 +343,10 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   SectionKeys<ValidationConfig> validation(keys, KeyClass::kCarriesOut, "validation", &Config::validation);
   validation.add("every", &ValidationConfig::every, Integers{0, kMaxSteps}, "steps", "Steps between validations; 0 for never.");
   validation.add("batches", &ValidationConfig::batches, Integers{1, kMaxSteps}, "batches", "Global batches of one validation.");
+  SectionKeys<PlanConfig> plan(keys, KeyClass::kCarriesOut, "plan", &Config::plan);
+  plan.add("gpus", &PlanConfig::gpus, Integers{0, kMaxRanks}, "GPUs", "Number of GPUs that octavo plan plans for without --gpus; 0 for as many as the mesh states. A run ignores this key.");
+  plan.add("machine", &PlanConfig::machine, "", "Machine that octavo plan plans for without --machine. A run ignores this key.");
+  keys.back().expected = "h200, h100, or the path of a file that octavo doctor --save wrote";
   const auto device = [](auto& config) -> auto& { return config.device; };
   keys.push_back(make_key(KeyClass::kCarriesOut, "device", device, OneOf{kDevice}, "", "Where to train; auto takes a GPU where there is one."));
 }

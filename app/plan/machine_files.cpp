@@ -13,14 +13,14 @@ MachineRates rates_of(const MachineFile& file) {
 
 }  // namespace
 
-MachineRates find_machine(const std::string& name_or_path) {
+MachineRates find_machine(const std::string& name_or_path, const char* option) {
   std::string names;
   for (const MachineFile& file : machine_files()) {
     if (name_or_path == file.name) return rates_of(file);
     names += (names.empty() ? "" : ", ") + std::string(file.name);
   }
   CHECK_INPUT(path_exists(name_or_path),
-              "--machine {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}",
+              "{} {}: there is no such file, expected one that octavo doctor --save wrote, or one of {}", option,
               name_or_path, names);
   return load_machine_rates(name_or_path);
 }

@@ -15,8 +15,9 @@ struct MachineFile {
 };
 std::span<const MachineFile> machine_files();
 
-// The rates of the machine file of that name, or else of the file at that path. Throws InputError.
-MachineRates find_machine(const std::string& name_or_path);
+// Returns the rates of the machine file of that name, or else of the file at that path. Throws InputError, which names
+// the option or key that gave the name.
+MachineRates find_machine(const std::string& name_or_path, const char* option = "--machine");
 // The rates of the machine file of such a device: of "NVIDIA H100" that of an "NVIDIA H100 80GB HBM3"; none where there
 // is none.
 std::optional<MachineRates> find_machine_of(const std::string& device);

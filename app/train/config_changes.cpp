@@ -61,9 +61,9 @@ std::string schedule_difference(const Config& before, const Config& now, int64_t
 }  // namespace
 
 std::vector<ConfigChange> config_changes(const Config& before, const Config& now) {
-  constexpr std::array kOfResuming = {"checkpoint.resume", "checkpoint.allow_changes"};
+  constexpr std::array kIgnored = {"checkpoint.resume", "checkpoint.allow_changes", "plan.gpus", "plan.machine"};
   return changes_where(before, now, [&](const ConfigKey& key) {
-    return std::find(kOfResuming.begin(), kOfResuming.end(), key.name) == kOfResuming.end();
+    return std::find(kIgnored.begin(), kIgnored.end(), key.name) == kIgnored.end();
   });
 }
 

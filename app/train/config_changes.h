@@ -19,7 +19,7 @@ struct ConfigChange {
 };
 
 // The keys whose values differ, in the order of the table, without those that say where to resume from and what may
-// change.
+// change, and without those that only octavo plan reads.
 std::vector<ConfigChange> config_changes(const Config& before, const Config& now);
 // "training.steps 400 -> 4000, optimizer.lr 0.003 -> 0.001"
 std::string describe(const std::vector<ConfigChange>& changes);

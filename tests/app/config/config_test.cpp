@@ -71,6 +71,7 @@ checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, m
              in_memory_every: 7, allow_changes: [schedule, data],
              resume: ck/step_00000011}
 logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, links_every: 7, color: never, trace: {step: 9}}
+plan: {gpus: 8, machine: h100}
 validation: {every: 14, batches: 15}
 device: cpu
 stages: [{steps: 3, data: {seq_len: 64}}, {steps: 4, optimizer: {lr: 1.0e-3}}]

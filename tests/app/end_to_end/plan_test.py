@@ -53,6 +53,15 @@ class PlanTest(Scratch):
         more = self.plan(MODEL_8B, "--gpus", 8, "training.global_batch_size=16")
         self.assertLess(more["memory"]["total_bytes"], plan["memory"]["total_bytes"])
 
+    def test_the_gpus_that_a_config_is_for(self):
+        small = (self.config("none"), "device=cuda", "training.global_batch_size=32", "plan.gpus=8", "plan.machine=h100")
+        plan = self.plan(*small)
+        self.assertEqual((plan["ranks"], plan["device"]), (8, "NVIDIA H100"))
+        plan = self.plan(*small, "--gpus", 2, "--machine", "h200")
+        self.assertEqual((plan["ranks"], plan["device"]), (2, "NVIDIA H200"))
+        self.refused("plan", *small, "plan.machine=h300", mentions=["plan.machine h300: there is no such file"])
+        self.assertEqual(self.plan(MODEL_8B), self.plan(MODEL_8B, "--gpus", 8))
+
     def test_weights_gathered_anew_where_memory_is_short(self):
         arguments = (MODEL_8B, "--gpus", 4, "training.global_batch_size=8")
         self.assertFalse(self.plan(*arguments)["memory"]["reshard_after_forward"])

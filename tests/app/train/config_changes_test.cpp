@@ -67,6 +67,11 @@ TEST_F(ConfigChangesTest, WhatOnlyCarriesOutMayChange) {
             "");
 }
 
+TEST_F(ConfigChangesTest, WhatOnlyAPlanReadsIsNoChange) {
+  const Config before = load(kTrainable), now = load(kTrainable, {"plan.gpus=8", "plan.machine=h100"});
+  EXPECT_TRUE(config_changes(before, now).empty());
+}
+
 TEST_F(ConfigChangesTest, WhatComputesIsRefusedWithTheRemedy) {
   struct Case {
     const char* override_text;
