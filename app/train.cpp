@@ -154,6 +154,9 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   Runtime runtime(config, group, &timer, copies_that_fit(config, group));
   RunFolder folder(config, runtime);
   if (group.is_root()) log_info("{}", start_title(arguments.path));
+  for (const std::string& note : config.notes) {
+    if (group.is_root()) log_info("{}", note);
+  }
   const Trainer::Outcome outcome = [&] {
     try {
       check_overlap_of_stages(config, group);

@@ -35,20 +35,6 @@ std::array<int64_t, Mesh::kAxes> Mesh::places_of(int64_t rank) const {
   return places;
 }
 
-// By the first rank of each group that differs in the places on `axes` alone.
-bool Mesh::leaves_machine(AxisSet axes) const {
-  std::map<int64_t, int> machines;  // of the groups
-  for (int rank = 0; rank < shape_.ranks(); ++rank) {
-    const std::array<int64_t, kAxes> places = places_of(rank);
-    int64_t group = 0;
-    for (size_t i = 0; i < kAxes; ++i) {
-      if (!axes[i]) group = group * shape_.*kMeshAxes[i].size + places[i];
-    }
-    if (machines.emplace(group, machines_.of(rank)).first->second != machines_.of(rank)) return true;
-  }
-  return false;
-}
-
 Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
                             Stream& stream) {
   int64_t color = 0;  // of the groups of this name: the places on the other axes
@@ -65,7 +51,6 @@ Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig
   if (!communicator) {
     const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
     communicator = world_ == nullptr ? make_communicator(group, stream, config) : world_->split(ranks);
-    if (leaves_machine(axes)) leaving_.insert(name);
   }
   return communicator.get();
 }

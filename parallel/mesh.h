@@ -16,9 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/sequence_pieces.h"
@@ -57,8 +55,6 @@ class Mesh {
 
   // Which ranks run on which machine.
   const Machines& machines() const { return machines_; }
-  // Whether the communicators of this name have ranks of several machines in some group.
-  bool leaves_machine(std::string_view communicator) const { return leaving_.contains(communicator); }
 
   // Registers memory, from allocate_for_collectives(), with the axes that `how` says. A collective; the registrations
   // must end before the memory.
@@ -74,12 +70,9 @@ class Mesh {
   Communicator* connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
                         Stream& stream);
 
-  bool leaves_machine(AxisSet axes) const;
-
   Machines machines_;
   MeshShape shape_;
   std::array<int64_t, kAxes> places_ = {};
-  std::set<std::string, std::less<>> leaving_;                      // names of communicators
   std::map<AxisSet, std::unique_ptr<Communicator>> communicators_;  // by the axes of more than one rank
   Communicator* world_ = nullptr;                                   // of which the others are parts
   Communicator *replicate_, *shard_, *context_, *tensor_, *tokens_, *micro_batch_;

@@ -85,8 +85,8 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-// Reports the retired keys and removes them from the tree.
-void take_retired_keys(ConfigNode& tree, ErrorList& errors) {
+// Removes the retired keys from the tree. One that has its old default is noted, any other is an error.
+void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
     const auto section = std::find(tree.keys.begin(), tree.keys.end(), key.section);
     if (section == tree.keys.end()) continue;
@@ -94,8 +94,12 @@ void take_retired_keys(ConfigNode& tree, ErrorList& errors) {
     const auto found = std::find(node.keys.begin(), node.keys.end(), key.name);
     if (found == node.keys.end()) continue;
     const auto child = node.children.begin() + (found - node.keys.begin());
-    errors.add(fmt::format("{}: {}.{} is a key no more, as {}; leave it out", child->where, key.section, key.name,
-                           key.sentence));
+    const std::string what = fmt::format("{}: {}.{} is a key no more", child->where, key.section, key.name);
+    if (child->kind == Kind::kScalar && child->text == key.old_default) {
+      notes.push_back(fmt::format("{} and is ignored, as {}", what, key.sentence));
+    } else {
+      errors.add(fmt::format("{}, as {}; leave it out", what, key.sentence));
+    }
     node.keys.erase(found);
     node.children.erase(child);
   }
@@ -108,7 +112,7 @@ Config read_config(ConfigNode tree, const std::string& source) {
   config.data.bos_auto = config.data.eos_auto = true;
   const KnownNames names = known_names();
   ErrorList errors;
-  take_retired_keys(tree, errors);
+  take_retired_keys(tree, config.notes, errors);
   check_sections(tree, names.sections, errors);
   for (const ConfigKey& key : config_keys()) {
     const ConfigNode* found = tree.find_name(key.name);

@@ -88,7 +88,7 @@ struct LoggingConfig {
   bool tensorboard = true;
   std::string prometheus = {};  // a file; empty: none
   int64_t fp8_stats_every = 0;
-  int64_t links_every = 10;
+  int64_t slow_rank_every = 10;
   LogColor color = LogColor::kAuto;
 };
 
@@ -123,7 +123,8 @@ struct StageSpan {
 };
 
 struct Config {
-  std::string source;  // where it was read from, for messages
+  std::string source;              // where it was read from, for messages
+  std::vector<std::string> notes;  // Sentences about retired keys that were ignored.
 
   // The shape, preset and fields merged. head_dim is hidden_size / num_heads unless given, with a preset too;
   // num_kv_heads is the preset's, or num_heads without one.

@@ -336,7 +336,7 @@ void add_outputs(std::vector<ConfigKey>& keys) {
   logging.add("tensorboard", &LoggingConfig::tensorboard, "", "Whether TensorBoard event files are written.");
   logging.add("prometheus", &LoggingConfig::prometheus, OptionalPath{}, "", "File with the last logged step in Prometheus' text format, replaced at each, for the textfile collector of its node exporter; its name must end in .prom for that.");
   logging.add("fp8_stats_every", &LoggingConfig::fp8_stats_every, Integers{0, kMaxSteps}, "steps", "Steps between statistics of the FP8 casts, which are logged steps too; 0 for none.");
-  logging.add("links_every", &LoggingConfig::links_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time in collectives, by which slow links between machines are found; 0 for none.");
+  logging.add("slow_rank_every", &LoggingConfig::slow_rank_every, Integers{0, kMaxSteps}, "steps", "Steps between measurements of the time that each rank spends in collectives, by which a slow rank is found; 0 measures no step.");
   logging.add("color", &LoggingConfig::color, OneOf{kLogColor}, "", "Whether the console has colors; auto for those of a terminal, unless the environment has NO_COLOR.");
   SectionKeys<TraceConfig> trace(keys, KeyClass::kCarriesOut, "logging.trace", &Config::trace);
   trace.add("step", &TraceConfig::step, Integers{0, kMaxSteps}, "", "The step of which a trace of every rank is written to trace_step_N.json in logging.dir, for Perfetto and Chrome; 0 for none.");

@@ -54,13 +54,17 @@ struct ConfigKey {
 // Of a run, and of intervals in one.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
-// A key that there was: a config that is written has it no more, a checkpoint's may.
+// A key of earlier versions. Checkpoints and dumped configs contain every key, so one with its old default is ignored.
 struct RetiredKey {
   const char* section;
   const char* name;
-  const char* sentence;  // why it is gone
+  const char* old_default;  // As YAML writes it; empty if every value is refused.
+  const char* sentence;     // Says why the key is gone, or what replaces it.
 };
-inline constexpr RetiredKey kRetiredKeys[] = {{"data", "lanes", "samples are windows of whole datasets now"}};
+inline constexpr RetiredKey kRetiredKeys[] = {
+    {"data", "lanes", "", "samples are windows of whole datasets now"},
+    {"logging", "links_every", "10", "slow links are not measured any more; logging.slow_rank_every finds slow ranks"},
+};
 
 // In the order in which they are read, written and documented: section by section.
 const std::vector<ConfigKey>& config_keys();

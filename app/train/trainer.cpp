@@ -63,7 +63,7 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
            }),
       guard_(config.training, config.logging.every),
       precision_guard_(config.precision_guard),
-      links_(config_.logging, runtime),
+      slow_ranks_(config_.logging, runtime),
       goodput_(std::move(goodput)),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
@@ -144,8 +144,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     queue_step(step, signals);
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and so is
     // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
-    const bool waits =
-        steps_in_flight_ == 0 || due.any() || is_first(step) || trace || links_.wants_probe() || agree(signals).any();
+    const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || trace || agree(signals).any();
     const std::optional<FinishedStep> newest = finish_steps(waits);
     if (run_.results().pending() > 0) {
       if (newest) report(*newest, {}, false);
@@ -153,7 +152,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
       done = step;
       continue;
     }
-    while_idle(step, trace.get());
+    if (trace) write_trace(*trace, step);
     Facts facts = collect(due, agree(signals), owes_save);
     std::optional<ValidationLoss> validation;
     if (validates(facts)) {
@@ -185,9 +184,9 @@ Due Trainer::due_after(int64_t step, bool owes_save) const {
 void Trainer::queue_step(int64_t step, StopSignals& signals) {
   run_.next_batch();
   signals.at_step(step);
-  links_.begin_step(run_.state(), step, is_first(step));
+  slow_ranks_.begin_step(run_.state(), step, is_first(step));
   run_.queue_step(step, guard_.loss_limit(step));
-  links_.end_step();
+  slow_ranks_.end_step();
 }
 
 std::optional<FinishedStep> Trainer::finish_steps(bool all) {
@@ -206,7 +205,7 @@ FinishedStep Trainer::pop_step() {
   goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(accounted_s_, 0), 0.0));
-  links_.finish_step(result);
+  slow_ranks_.finish_step(step);
   judge(step);
   log_->count(step, run_.tokens_seen(step.step()), guard_.marks());
   return step;
@@ -228,11 +227,6 @@ void Trainer::judge(const FinishedStep& step) {
   if (verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
     wanted_.roll_back(Back::kCheckpoint, step.step());
   }
-}
-
-void Trainer::while_idle(int64_t step, StepTrace* trace) {
-  if (trace != nullptr) write_trace(*trace, step);
-  if (links_.wants_probe()) probe_links();
 }
 
 // All ranks do the same at the same step, whichever of them got the signal. The batches of a comparison are kept until
@@ -480,13 +474,6 @@ void Trainer::write_trace(StepTrace& trace, int64_t step) {
     if (!runtime_.group().shares(error)) throw;
     if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
   }
-  account(Goodput::kChecks, begin);
-}
-
-// Gradients are of no use between steps.
-void Trainer::probe_links() {
-  const auto begin = std::chrono::steady_clock::now();
-  links_.probe(run_.state().parameters.fsdp().gradient_shards());
   account(Goodput::kChecks, begin);
 }
 

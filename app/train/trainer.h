@@ -18,9 +18,9 @@
 #include "app/process/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/decide.h"
-#include "app/train/link_watch.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
+#include "app/train/slow_rank_watch.h"
 #include "app/train/training_run.h"
 
 namespace octavo {
@@ -64,8 +64,6 @@ class Trainer {
   // Waits for the oldest step in flight and judges its result.
   FinishedStep pop_step();
   void judge(const FinishedStep& step);
-  // Work for which no step is in flight.
-  void while_idle(int64_t step, StepTrace* trace);
   // Combines the wishes of all ranks. Called at least once per step.
   Wishes agree(const StopSignals& signals);
   Facts collect(const Due& due, const Wishes& wishes, bool owes_save);
@@ -87,7 +85,6 @@ class Trainer {
   void measure_in_bfloat16(int64_t step);
   void compare_with_bfloat16(int64_t step, double loss);
   void write_trace(StepTrace& trace, int64_t step);
-  void probe_links();
   void end_run();
   // Returns the progress after `step`, the last one judged.
   Progress progress_after(int64_t step) const;
@@ -104,7 +101,7 @@ class Trainer {
   TrainingRun run_;
   StepGuard guard_;
   PrecisionGuard precision_guard_;
-  LinkWatch links_;
+  SlowRankWatch slow_ranks_;
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
   const bool first_of_process_;

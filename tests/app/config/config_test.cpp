@@ -70,7 +70,7 @@ activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
              resume: ck/step_00000011}
-logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, links_every: 7, color: never, trace: {step: 9}}
+logging: {every: 13, dir: logs, tensorboard: false, prometheus: run.prom, fp8_stats_every: 26, slow_rank_every: 7, color: never, trace: {step: 9}}
 plan: {gpus: 8, machine: h100}
 validation: {every: 14, batches: 15}
 device: cpu
@@ -169,7 +169,7 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.logging.dir, "logs");
   EXPECT_FALSE(config.logging.tensorboard);
   EXPECT_EQ(config.logging.fp8_stats_every, 26);
-  EXPECT_EQ(config.logging.links_every, 7);
+  EXPECT_EQ(config.logging.slow_rank_every, 7);
   EXPECT_EQ(config.logging.color, LogColor::kNever);
   EXPECT_EQ(config.trace.step, 9);
   EXPECT_EQ(config.validation.every, 14);
@@ -448,7 +448,7 @@ TEST_F(ConfigTest, OutOfRangeValuesAreRefused) {
                                           "precision.bf16_first_layers=-1",
                                           "logging.every=0",
                                           "logging.fp8_stats_every=-1",
-                                          "logging.links_every=-1",
+                                          "logging.slow_rank_every=-1",
                                           "logging.trace.step=-1",
                                           "activation_checkpointing.ratio=2",
                                           "parallel.data_parallel_shard=0",
@@ -575,6 +575,10 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
 
 TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
+  expect_error("logging: {links_every: 0}\n", {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});
+  const Config dumped = load(std::string(kTrainable) + "logging: {links_every: 10}\n");  // with its old default
+  ASSERT_EQ(dumped.notes.size(), 1U);
+  EXPECT_NE(dumped.notes[0].find("logging.links_every is a key no more and is ignored"), std::string::npos);
   for (const char* key : {"lane", "unheard_of"}) {  // a suggestion never names a retired key
     const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
     EXPECT_EQ(message.find("lanes"), std::string::npos) << message;

@@ -143,3 +143,25 @@ class CorruptionTest(Corpus):
                 runs.append([{key: value for key, value in entry.items() if key not in timing}
                              for entry in self.metrics(log).values()])
             self.assertEqual(*runs)
+
+
+class SlowRankTest(Corpus):
+    def test_a_rank_that_stands_still_most_of_the_time_is_named(self):
+        """Steps are longer than the pauses, so that every one meets a pause."""
+        config = self.config(self.corpus, model={"hidden_size": 256, "intermediate_size": 768, "num_layers": 2, "num_heads": 4,
+                                                 "num_kv_heads": 2, "vocab_size": 272},
+                             data={"seq_len": 128}, training={"steps": 100000, "global_batch_size": 4, "micro_batch_size": 1},
+                             logging={"slow_rank_every": 1})
+        process = self.start("train", config, ranks=2)
+        log = self.dir / "log/log.txt"
+        self.wait_for(lambda: log.exists() and "step 3/" in log.read_text(), process)
+        pid = rank_pid(1, self.dir)
+        deadline = time.monotonic() + 60
+        while "is slow in" not in log.read_text() and time.monotonic() < deadline:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.03)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        self.finish(process)
+        self.assertRegex(log.read_text(), r"rank 1 on \S+ is slow in computing: the other ranks wait \d+ ms of a step of \d+ ms for it")
