@@ -575,7 +575,8 @@ TEST_F(ConfigTest, JsonAndYamlComeBackUnchanged) {
 
 TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
-  expect_error("logging: {links_every: 0}\n", {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});
+  expect_error("logging: {links_every: 0}\n",
+               {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});
   const Config dumped = load(std::string(kTrainable) + "logging: {links_every: 10}\n");  // with its old default
   ASSERT_EQ(dumped.notes.size(), 1U);
   EXPECT_NE(dumped.notes[0].find("logging.links_every is a key no more and is ignored"), std::string::npos);
