@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 from support import ALLOW_SCHEDULE, FAILED, checkpoint_tensors, checkpoints
