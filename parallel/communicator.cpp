@@ -152,13 +152,12 @@ std::unique_ptr<Communicator> Communicator::split(const RankGroup& ranks) {
   return do_split(ranks);
 }
 
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream, const ParallelConfig& config) {
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream) {
   if (group.size() == 1) return std::make_unique<SingleCommunicator>(group.watchdog(), kWorld);
   if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return make_nccl_communicator(group, config);
+    if (stream.is_cuda()) return make_nccl_communicator(group);
   }
   static_cast<void>(stream);
-  static_cast<void>(config);
   return make_mpi_communicator(group);
 }
 

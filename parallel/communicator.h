@@ -107,8 +107,8 @@ class Communicator {
 };
 
 // The communicator of all ranks for tensors on `stream`'s device. A collective of all ranks of `group`, which must
-// outlive it. `config` has the settings for NCCL.
-std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream, const ParallelConfig& config = {});
+// outlive it.
+std::unique_ptr<Communicator> make_communicator(ProcessGroup& group, Stream& stream);
 
 // For planning: a communicator that says whose rank it is among how many. On a planned stream its collectives are
 // recorded, on any other they throw.

@@ -103,16 +103,17 @@ class NcclRegistration final : public Registration {
 class NcclCommunicator final : public Communicator {
  public:
   // All ranks of `group`. `ids`: the same on each of them.
-  NcclCommunicator(ProcessGroup& group, std::vector<ncclUniqueId> ids, const ncclConfig_t& config)
-      : Communicator(group.watchdog(), kWorld, group.rank(), group.size()), config_(config) {
-    connect("ncclCommInitRankScalable", [&] {
-      return ncclCommInitRankScalable(&comm_, size(), rank(), static_cast<int>(ids.size()), ids.data(), &config_);
+  NcclCommunicator(ProcessGroup& group, std::vector<ncclUniqueId> ids)
+      : Communicator(group.watchdog(), kWorld, group.rank(), group.size()) {
+    connect("ncclCommInitRankScalable", [&](ncclConfig_t* config) {
+      return ncclCommInitRankScalable(&comm_, size(), rank(), static_cast<int>(ids.size()), ids.data(), config);
     });
   }
   // Some of the ranks of `parent`, all of which call this.
   NcclCommunicator(const NcclCommunicator& parent, const RankGroup& ranks)
-      : Communicator(parent.watchdog(), ranks.name, ranks.rank, ranks.size), config_(parent.config_) {
-    connect("ncclCommSplit", [&] { return ncclCommSplit(parent.comm_, ranks.color, ranks.rank, &comm_, &config_); });
+      : Communicator(parent.watchdog(), ranks.name, ranks.rank, ranks.size) {
+    connect("ncclCommSplit",
+            [&](ncclConfig_t* config) { return ncclCommSplit(parent.comm_, ranks.color, ranks.rank, &comm_, config); });
   }
   // An error on its way out may have left the other ranks in a collective, which ncclCommDestroy would wait for.
   ~NcclCommunicator() override {
@@ -141,8 +142,9 @@ class NcclCommunicator final : public Communicator {
   template <typename Connecting>
   void connect(const char* call, Connecting connecting) {
     const Watchdog::Scope scope(watchdog(), {call, "", name().c_str()});
-    config_.commName = name().c_str();
-    check(connecting(), call);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = name().c_str();
+    check(connecting(&config), call);
     int count = 0, place = 0;
     check(ncclCommCount(comm_, &count), "ncclCommCount");
     check(ncclCommUserRank(comm_, &place), "ncclCommUserRank");
@@ -207,7 +209,6 @@ class NcclCommunicator final : public Communicator {
           "ncclAllReduce");
   }
 
-  ncclConfig_t config_;  // which its parts have too
   ncclComm_t comm_ = nullptr;
   std::optional<NcclQueue> queue_;
 };
@@ -232,14 +233,6 @@ std::vector<ncclUniqueId> unique_ids(ProcessGroup& group) {
   return ids;
 }
 
-// NCCL's own environment variables win over what is set here.
-ncclConfig_t nccl_config(const ParallelConfig& config) {
-  ncclConfig_t result = NCCL_CONFIG_INITIALIZER;
-  if (config.nccl_max_ctas > 0) result.maxCTAs = static_cast<int>(config.nccl_max_ctas);
-  if (config.nccl_memory == NcclMemory::kCopyEngine) result.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  return result;
-}
-
 // Collectives of several communicators may be under way at once, on streams of their own. Every rank's host launches
 // them in one order; NCCL then also places their kernels on each GPU in that order, so that no two GPUs begin with
 // different ones and wait for each other. Read by NCCL once, at its first use.
@@ -259,9 +252,9 @@ Buffer allocate_nccl_memory(int64_t bytes) {
   return buffer;
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group, const ParallelConfig& config) {
+std::unique_ptr<Communicator> make_nccl_communicator(ProcessGroup& group) {
   keep_launch_order();
-  return std::make_unique<NcclCommunicator>(group, unique_ids(group), nccl_config(config));
+  return std::make_unique<NcclCommunicator>(group, unique_ids(group));
 }
 
 std::string loaded_nccl_version() {

@@ -37,7 +37,6 @@ enum class NcclMemory : uint8_t {
   kAuto,        // registered for the shard axis of a run on one machine
   kPlain,       // through buffers of its own
   kRegistered,  // directly, in memory that all ranks of a group have mapped (symmetric windows)
-  kCopyEngine,  // so, and gathers on the copy engines, which leave the multiprocessors to the compute
 };
 
 struct ParallelConfig {
@@ -48,7 +47,6 @@ struct ParallelConfig {
   int64_t tensor_parallel_chunks = 1;
   Reshard reshard_after_forward = Reshard::kAuto;
   bool accumulate_unsharded = false;
-  int64_t nccl_max_ctas = 0;  // 0: NCCL's choice
   NcclMemory nccl_memory = NcclMemory::kAuto;
   int64_t cover_multiprocessors = 0;  // 0: all
   double timeout_s = 600;             // 0: never

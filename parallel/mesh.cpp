@@ -10,7 +10,7 @@ Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) : 
   const auto connect_where = [&](const char* name, const auto& wanted) {
     AxisSet axes;
     for (size_t i = 0; i < kAxes; ++i) axes[i] = wanted(kMeshAxes[i]);
-    return connect(name, axes, config, group, stream);
+    return connect(name, axes, group, stream);
   };
   const auto along = [&](Axis axis) {
     const MeshAxis& wanted = kMeshAxes[static_cast<size_t>(axis)];
@@ -35,8 +35,7 @@ std::array<int64_t, Mesh::kAxes> Mesh::places_of(int64_t rank) const {
   return places;
 }
 
-Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
-                            Stream& stream) {
+Communicator* Mesh::connect(const char* name, AxisSet axes, ProcessGroup& group, Stream& stream) {
   int64_t color = 0;  // of the groups of this name: the places on the other axes
   int64_t rank = 0;
   int64_t size = 1;
@@ -50,7 +49,7 @@ Communicator* Mesh::connect(const char* name, AxisSet axes, const ParallelConfig
   std::unique_ptr<Communicator>& communicator = communicators_[axes];
   if (!communicator) {
     const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
-    communicator = world_ == nullptr ? make_communicator(group, stream, config) : world_->split(ranks);
+    communicator = world_ == nullptr ? make_communicator(group, stream) : world_->split(ranks);
   }
   return communicator.get();
 }

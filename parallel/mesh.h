@@ -67,8 +67,7 @@ class Mesh {
   // The places of a rank on the axes.
   std::array<int64_t, kAxes> places_of(int64_t rank) const;
   // Of the ranks that differ from this one in their places on `axes` alone.
-  Communicator* connect(const char* name, AxisSet axes, const ParallelConfig& config, ProcessGroup& group,
-                        Stream& stream);
+  Communicator* connect(const char* name, AxisSet axes, ProcessGroup& group, Stream& stream);
 
   Machines machines_;
   MeshShape shape_;

@@ -85,7 +85,7 @@ void add_up_stages(const ConfigNode& tree, Config& config) {
   config.training.steps = steps;
 }
 
-// Removes the retired keys from the tree. One that has its old default is noted, any other is an error.
+// Removes the retired keys and values from the tree. A key that has its old default is noted, all else is an error.
 void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorList& errors) {
   for (const RetiredKey& key : kRetiredKeys) {
     const auto section = std::find(tree.keys.begin(), tree.keys.end(), key.section);
@@ -94,8 +94,11 @@ void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorL
     const auto found = std::find(node.keys.begin(), node.keys.end(), key.name);
     if (found == node.keys.end()) continue;
     const auto child = node.children.begin() + (found - node.keys.begin());
-    const std::string what = fmt::format("{}: {}.{} is a key no more", child->where, key.section, key.name);
-    if (child->kind == Kind::kScalar && child->text == key.old_default) {
+    if (key.value != nullptr && child->text != key.value) continue;
+    const std::string what =
+        fmt::format("{}: {}.{} is {} no more", child->where, key.section, key.name,
+                    key.value == nullptr ? "a key" : fmt::format("{}, which is a value", key.value));
+    if (key.value == nullptr && child->kind == Kind::kScalar && child->text == key.old_default) {
       notes.push_back(fmt::format("{} and is ignored, as {}", what, key.sentence));
     } else {
       errors.add(fmt::format("{}, as {}; leave it out", what, key.sentence));
@@ -165,9 +168,11 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
-  nlohmann::json known = json;  // a checkpoint of an older version may have keys that are gone
+  nlohmann::json known = json;  // A checkpoint of an older version may have keys and values that are gone.
   for (const RetiredKey& key : kRetiredKeys) {
-    if (known.contains(key.section) && known[key.section].is_object()) known[key.section].erase(key.name);
+    if (!known.contains(key.section) || !known[key.section].is_object()) continue;
+    nlohmann::json& section = known[key.section];
+    if (key.value == nullptr || section.value(key.name, nlohmann::json()) == key.value) section.erase(key.name);
   }
   ConfigNode tree = node_from_json(known, source);
   for (const std::string& override_text : overrides) apply_override(tree, override_text);

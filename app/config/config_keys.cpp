@@ -22,7 +22,6 @@ constexpr int64_t kMaxAmaxHistory = 1 << 16;
 constexpr int64_t kMaxAmaxMargin = 64;
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxRanks = 1 << 20;
-constexpr int64_t kMaxCtas = 64;  // NCCL's own limit
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kMaxWindow = 100000;
 constexpr int64_t kMaxGuardSteps = 1000;
@@ -303,8 +302,7 @@ void add_parallel(std::vector<ConfigKey>& keys) {
   parallel.add("tensor_parallel_chunks", &Parallel::tensor_parallel_chunks, Integers{1, kMaxChunks}, "", "Stretches of the tokens that the collectives and products of tensor parallelism are split into, to overlap.");
   parallel.add("reshard_after_forward", &Parallel::reshard_after_forward, OneOf{kReshard}, "", "Whether gathered weights are freed after forward and gathered anew in backward; auto frees them where they do not all fit.");
   parallel.add("accumulate_unsharded", &Parallel::accumulate_unsharded, "", "Whether full gradients are kept over the micro-batches and reduced once a step.");
-  parallel.add("nccl_max_ctas", &Parallel::nccl_max_ctas, Integers{0, kMaxCtas}, "multiprocessors", "Multiprocessors that a collective may take; 0 for NCCL's choice.");
-  parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL reaches tensors: through its own buffers (plain), in memory mapped by all ranks (registered), with gathers on the copy engines too (copy_engine); auto registers the shard axis on one machine.");
+  parallel.add("nccl_memory", &Parallel::nccl_memory, OneOf{kNcclMemory}, "", "How NCCL reaches tensors: through its own buffers (plain), or in memory mapped by all ranks (registered); auto registers the shard axis on one machine.");
   parallel.add("cover_multiprocessors", &Parallel::cover_multiprocessors, Integers{0, kMaxMultiprocessors}, "multiprocessors", "What products take while they cover a tensor-parallel collective; 0 for all.");
   parallel.add("timeout_s", &Parallel::timeout_s, kSecondsOrNever, "seconds", "A collective that takes longer ends the run; 0 for never.");
 }

@@ -54,16 +54,20 @@ struct ConfigKey {
 // Of a run, and of intervals in one.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
-// A key of earlier versions. Checkpoints and dumped configs contain every key, so one with its old default is ignored.
+// A key of earlier versions, or a value that a key no longer has. Checkpoints and dumped configs contain every key, so
+// a key with its old default is ignored.
 struct RetiredKey {
   const char* section;
   const char* name;
-  const char* old_default;  // As YAML writes it; empty if every value is refused.
-  const char* sentence;     // Says why the key is gone, or what replaces it.
+  const char* old_default;      // As YAML writes it; empty if every value is refused.
+  const char* sentence;         // Says why the key or the value is gone, or what replaces it.
+  const char* value = nullptr;  // The only value that is retired; null if the whole key is.
 };
 inline constexpr RetiredKey kRetiredKeys[] = {
     {"data", "lanes", "", "samples are windows of whole datasets now"},
     {"logging", "links_every", "10", "slow links are not measured any more; logging.slow_rank_every finds slow ranks"},
+    {"parallel", "nccl_max_ctas", "0", "NCCL reads its environment variable NCCL_MAX_CTAS"},
+    {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
 
 // In the order in which they are read, written and documented: section by section.

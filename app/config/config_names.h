@@ -55,10 +55,8 @@ inline constexpr auto kMode =
                                                           {"full", ActivationCheckpointing::Mode::kFull}});
 inline constexpr auto kReshard =
     std::to_array<Choice<Reshard>>({{"auto", Reshard::kAuto}, {"true", Reshard::kTrue}, {"false", Reshard::kFalse}});
-inline constexpr auto kNcclMemory = std::to_array<Choice<NcclMemory>>({{"auto", NcclMemory::kAuto},
-                                                                       {"plain", NcclMemory::kPlain},
-                                                                       {"registered", NcclMemory::kRegistered},
-                                                                       {"copy_engine", NcclMemory::kCopyEngine}});
+inline constexpr auto kNcclMemory = std::to_array<Choice<NcclMemory>>(
+    {{"auto", NcclMemory::kAuto}, {"plain", NcclMemory::kPlain}, {"registered", NcclMemory::kRegistered}});
 inline constexpr auto kLogColor = std::to_array<Choice<LogColor>>(
     {{"auto", LogColor::kAuto}, {"always", LogColor::kAlways}, {"never", LogColor::kNever}});
 inline constexpr auto kDevice = std::to_array<Choice<DeviceChoice>>(

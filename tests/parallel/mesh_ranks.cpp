@@ -120,13 +120,6 @@ TEST_P(MeshRanks, SizesThatDoNotMultiplyToTheRanks) {
   expect_error<InputError>([&] { Mesh mesh({size_ + 1, 1, 1}, group_, stream_); }, message);
 }
 
-TEST_P(MeshRanks, FewMultiprocessors) {
-  ParallelConfig config;
-  config.nccl_max_ctas = 2;
-  Mesh mesh(config, group_, stream_);
-  EXPECT_EQ(sum_over({&mesh.world()}), sum_over({&mesh.shard()}));
-}
-
 INSTANTIATE_ON_DEVICES(MeshRanks);
 
 }  // namespace

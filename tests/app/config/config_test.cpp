@@ -65,7 +65,7 @@ precision: {compute: float32, linear: fp8_rowwise, lm_head: fp8_backward, bf16_f
             reduce: bfloat16, gradient_format: e4m3, fast_accumulation: all, amax_history: 8, amax_margin: 1,
             guard: {every: 5, steps: 3, tolerance: 0.5, action: bfloat16, fallback_steps: 9}}
 parallel: {data_parallel_shard: 2, data_parallel_replicate: 3, tensor_parallel: 4, context_parallel: 2, tensor_parallel_chunks: 8, reshard_after_forward: true,
-           nccl_max_ctas: 8, nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
+           nccl_memory: registered, cover_multiprocessors: 116, accumulate_unsharded: true, timeout_s: 30}
 activation_checkpointing: {mode: block, ratio: 0.5}
 checkpoint: {dir: ck, every: 11, every_minutes: 1.5, keep: 12, keep_every: 33, max_failed_saves: 5, async: false, in_memory: true,
              in_memory_every: 7, allow_changes: [schedule, data],
@@ -151,7 +151,6 @@ TEST_F(ConfigTest, ReadsEveryKeyOfTheOtherSections) {
   EXPECT_EQ(config.parallel.tensor_parallel_chunks, 8);
   EXPECT_EQ(config.parallel.reshard_after_forward, Reshard::kTrue);
   EXPECT_TRUE(config.parallel.accumulate_unsharded);
-  EXPECT_EQ(config.parallel.nccl_max_ctas, 8);
   EXPECT_EQ(config.parallel.nccl_memory, NcclMemory::kRegistered);
   EXPECT_EQ(config.parallel.cover_multiprocessors, 116);
   EXPECT_EQ(config.parallel.timeout_s, 30);
@@ -577,8 +576,13 @@ TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   expect_error("data: {lanes: 64}\n", {"small.yaml:1", "data.lanes is a key no more", "windows"});
   expect_error("logging: {links_every: 0}\n",
                {"small.yaml:1", "logging.links_every is a key no more", "slow_rank_every"});
-  const Config dumped = load(std::string(kTrainable) + "logging: {links_every: 10}\n");  // with its old default
-  ASSERT_EQ(dumped.notes.size(), 1U);
+  expect_error("parallel: {nccl_max_ctas: 8}\n", {"parallel.nccl_max_ctas is a key no more", "NCCL_MAX_CTAS"});
+  expect_error("parallel: {nccl_memory: copy_engine}\n",
+               {"small.yaml:1", "parallel.nccl_memory is copy_engine, which is a value no more", "registered"});
+  const Config dumped = load(std::string(kTrainable) +  // with old defaults
+                             "logging: {links_every: 10}\nparallel: {nccl_max_ctas: 0, nccl_memory: plain}\n");
+  ASSERT_EQ(dumped.notes.size(), 2U);
+  EXPECT_EQ(dumped.parallel.nccl_memory, NcclMemory::kPlain);
   EXPECT_NE(dumped.notes[0].find("logging.links_every is a key no more and is ignored"), std::string::npos);
   for (const char* key : {"lane", "unheard_of"}) {  // a suggestion never names a retired key
     const std::string message = error_of(fmt::format("data: {{{}: 64}}\n", key));
@@ -587,6 +591,7 @@ TEST_F(ConfigTest, KeysThatAreGoneAreReadFromCheckpointsAlone) {
   nlohmann::json json = to_json(load(kTrainable));
   const nlohmann::json without = json;
   json["data"]["lanes"] = 64;
+  json["parallel"]["nccl_memory"] = "copy_engine";
   EXPECT_EQ(to_json(config_from_json(json)), without);
 }
 
