@@ -48,7 +48,7 @@ struct TrainingConfig {
 
 enum class OnPrecisionGap : uint8_t { kWarn, kBFloat16 };
 
-// How often FP8 training is compared with bfloat16, and what follows (app/guard/precision_guard.h).
+// How often FP8 training is compared with bfloat16, and what follows (app/train/precision_comparison.h).
 struct PrecisionGuardConfig {
   int64_t every = 0;
   int64_t steps = 8;

@@ -8,7 +8,7 @@ namespace octavo {
 
 namespace {
 
-// Of all recipes.
+// Returns what states of all precision recipes have.
 std::vector<Tensor> common_tensors(const TrainingState& state) {
   std::vector<Tensor> tensors{state.parameters.master()};
   for (const OptimizerState& kept : state.optimizer.states()) tensors.push_back(kept.shards);

@@ -1,5 +1,5 @@
-// A copy of what training changes, in host memory: master weights, optimizer states and the amax history, as this rank
-// holds them. Whatever recipe the linears have, a state of the same model and mesh can be set to it.
+// A copy of a rank's master weights, optimizer states and amax history in host memory. It can be restored to a state of
+// the same model and mesh whose linears have another precision recipe.
 #pragma once
 
 #include <vector>
@@ -14,19 +14,19 @@ class StateSnapshot {
   explicit StateSnapshot(Device device) : memory_(device) {}
 
   static int64_t bytes(TrainingState& state);
-  // Makes the memory ready; see StagingMemory.
+  // Prepares the memory (StagingMemory::reserve).
   void reserve(int64_t bytes) { memory_.reserve(bytes); }
 
   // Waits for the copies.
   void take(TrainingState& state, Stream& stream);
-  // Of a run that has done `steps_done` steps. The weights are to be published then (publish_weights). An amax history
-  // is zero where the snapshot has none.
+  // Sets `state`, to which `steps_done` steps led, to the snapshot. An amax history that the snapshot lacks becomes
+  // zero. The caller publishes the weights (publish_weights).
   void restore(TrainingState& state, int64_t steps_done, Stream& stream) const;
 
  private:
   StagingMemory memory_;
   char* data_ = nullptr;
-  std::vector<int64_t> sizes_;  // bytes of the tensors, one behind the other
+  std::vector<int64_t> sizes_;  // Bytes of each tensor, in order.
 };
 
 }  // namespace octavo

@@ -39,7 +39,7 @@ struct StepMetrics {
   double data_ms = 0;                   // of step_ms, waiting for the loader
   double memory_gib = 0;                // reserved, a GPU
   double goodput = 0;                   // share of the run's wall time so far in steps that count
-  std::optional<double> precision_gap;  // of FP8 from bfloat16 (app/guard/precision_guard.h)
+  std::optional<double> precision_gap;  // of FP8 from bfloat16 (app/train/precision_comparison.h)
   int64_t skipped_steps = 0;            // so far, whose updates were passed over
   StepMarks marks;                      // what stands out from the steps before
   std::optional<double> validation_loss;

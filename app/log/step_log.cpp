@@ -29,6 +29,10 @@ std::string by_name(const NumbersByName& numbers) {
 
 }  // namespace
 
+std::string describe_steps(int64_t first, int64_t last) {
+  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
+}
+
 double FinishedStep::loss() const { return sum_of(result.loss_sums) / num_targets(data); }
 
 std::optional<double> FinishedStep::z_loss() const {

@@ -21,6 +21,9 @@
 
 namespace octavo {
 
+// Returns "step 7" or "steps 7 to 9".
+std::string describe_steps(int64_t first, int64_t last);
+
 // What is known of a step when it is queued.
 struct StepData {
   std::vector<int64_t> targets;  // by dataset, that its loss is the mean of

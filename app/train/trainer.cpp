@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "app/memory/plan_memory.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -17,11 +16,6 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// "step 7" or "steps 7 to 9".
-std::string describe_steps(int64_t first, int64_t last) {
-  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
 std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
@@ -62,16 +56,12 @@ Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, st
              if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena);
            }),
       guard_(config.training, config.logging.every),
-      precision_guard_(config.precision_guard),
+      comparison_(config_, runtime, run_),
       slow_ranks_(config_.logging, runtime),
       goodput_(std::move(goodput)),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
   loader_state_ = run_.start().loader_state;
-  if (config.precision_guard.every > 0 && !has_precision_guard(config) && runtime.group().is_root()) {
-    log_warning("precision.guard.every is {}, but no product is in FP8, so there is nothing to compare",
-                config.precision_guard.every);
-  }
   if (is_finished()) return;
   const bool continues = config.checkpoint.resume != "never";
   runtime.group().agree_on_files("opening the log", [&] {
@@ -126,7 +116,11 @@ void Trainer::log_start() {
 void Trainer::begin() {
   goodput_->add(Goodput::kStart, first_of_process_ ? seconds_since_launch() : seconds_since(begin_));
   const auto tuning = std::chrono::steady_clock::now();
-  run_.warm_up();
+  runtime_.tune([&] {
+    comparison_.warm_up();
+    run_.warm_up();
+  });
+  if (runtime_.stream().is_cuda()) timer_.mark("plans and tuning");
   goodput_->add(Goodput::kTuning, seconds_since(tuning));
   log_start();
   run_.results().start(runtime_.stream());
@@ -176,16 +170,16 @@ Due Trainer::due_after(int64_t step, bool owes_save) const {
   due.save = checkpoints.due(step) || (owes_save && !checkpoints.pending());
   due.memory_save = checkpoints.due_in_memory(step);
   due.validation = validator_ && config_.validation.every > 0 && (due.last || step % config_.validation.every == 0);
-  due.comparison = has_precision_guard(config_) && !run_.in_bfloat16() && precision_guard_.due(step) && !due.last;
-  due.fp8_again = run_.in_bfloat16() && step >= run_.bfloat16_until();
+  due.comparison = comparison_.due(step) && !due.last;
+  due.fp8_again = comparison_.ends_fallback(step);
   return due;
 }
 
 void Trainer::queue_step(int64_t step, StopSignals& signals) {
-  run_.next_batch();
+  const FedBatch& batch = comparison_.next_batch();
   signals.at_step(step);
   slow_ranks_.begin_step(run_.state(), step, is_first(step));
-  run_.queue_step(step, guard_.loss_limit(step));
+  run_.queue_step(step, batch, guard_.loss_limit(step));
   slow_ranks_.end_step();
 }
 
@@ -221,8 +215,9 @@ void Trainer::judge(const FinishedStep& step) {
                                             .sequences = config_.training.batch_schedule().batch_size(step.step()),
                                             .skipped = step.result.skipped});
   loader_state_ = step.data.loader_state;
-  if (precision_guard_.comparing()) compare_with_bfloat16(step.step(), loss);
+  comparison_.add(step.step(), loss);
   if (!runtime_.group().is_root()) return;
+  if (comparison_.wants_rollback()) wanted_.roll_back(Back::kComparison, 0);
   warn_of(step, verdict, guard_.marks());
   if (verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
     wanted_.roll_back(Back::kCheckpoint, step.step());
@@ -236,7 +231,7 @@ Wishes Trainer::agree(const StopSignals& signals) {
   wishes.stop = signals.requested();
   wishes.save = run_.checkpoints().has_time_passed();
   wishes = Wishes::unpack(runtime_.group().all_reduce_or(wishes.pack()));
-  if (!precision_guard_.comparing() && wishes.back != Back::kComparison) run_.forget_batches();
+  if (wishes.back != Back::kComparison) comparison_.settle();
   return wishes;
 }
 
@@ -246,7 +241,7 @@ Facts Trainer::collect(const Due& due, const Wishes& wishes, bool owes_save) {
               .wishes = wishes,
               .skipping = guard_.skipped_in_a_row() > 0,
               .over_limit = guard_.has_given_up(),
-              .comparing = precision_guard_.comparing(),
+              .comparing = comparison_.running(),
               .owes_save = owes_save};
   checkpoints.poll();
   if ((due.save || wishes.save) && checkpoints.pending()) {
@@ -277,7 +272,8 @@ std::optional<ValidationLoss> Trainer::validate(const StopSignals& signals) {
 
 void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always) {
   const bool due = step.step() % config_.logging.every == 0 || run_.fp8_due(step.step());
-  const bool stands_out = guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped || precision_gap_;
+  const bool stands_out =
+      guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped || comparison_.gap();
   if (!due && !always && !stands_out && !is_first(step.step())) return;
   StepContext context{.tokens = run_.tokens_seen(step.step()),
                       .skipped_steps = guard_.skipped(),
@@ -292,7 +288,7 @@ void Trainer::report(const FinishedStep& step, const std::optional<ValidationLos
     }
   }
   if (run_.fp8_due(step.step())) context.fp8 = run_.pop_fp8();
-  context.precision_gap = std::exchange(precision_gap_, std::nullopt);
+  context.precision_gap = comparison_.gap();
   log_->report(step, std::move(context));
   if (runtime_.group().is_root()) write_goodput(false);
 }
@@ -306,11 +302,12 @@ std::optional<int64_t> Trainer::perform(const Actions& actions, const Facts& fac
     case Next::kContinue:
       break;
     case Next::kFp8Again:
-      return_to_fp8(step);
+    case Next::kCompare: {
+      const auto begin = std::chrono::steady_clock::now();
+      actions.next == Next::kCompare ? comparison_.begin(progress_after(step)) : comparison_.return_to_fp8(step);
+      account(Goodput::kChecks, begin);
       break;
-    case Next::kCompare:
-      measure_in_bfloat16(step);
-      break;
+    }
     case Next::kToCheckpoint:
     case Next::kToComparison:
       roll_back(actions.next, facts.wishes.spike);
@@ -394,10 +391,10 @@ void Trainer::give_up(int64_t step) {
 
 void Trainer::roll_back(Next to, int64_t spike) {
   const auto begin = std::chrono::steady_clock::now();
-  precision_guard_.end();
   if (to == Next::kToComparison) {
-    continue_in_bfloat16();
+    comparison_.roll_back();
   } else {
+    comparison_.cancel();
     roll_back_to_checkpoint(spike);
   }
   guard_.from_json(run_.start().guard);
@@ -415,53 +412,6 @@ void Trainer::roll_back_to_checkpoint(int64_t spike) {
           "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1, last);
   });
   run_.roll_back(spike);
-}
-
-// Rolls back to the state before the comparison, from which the run takes the same samples.
-void Trainer::continue_in_bfloat16() {
-  run_.switch_precision();
-  run_.return_to(before_comparison_);
-  run_.set_bfloat16_until(before_comparison_.step + config_.precision_guard.fallback_steps);
-  if (!runtime_.group().is_root()) return;
-  log_warning("back to step {} and on in bfloat16 up to step {}", before_comparison_.step, run_.bfloat16_until());
-}
-
-void Trainer::return_to_fp8(int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
-  run_.switch_with_state(step);
-  account(Goodput::kChecks, begin);
-  if (runtime_.group().is_root())
-    log_info("from step {} on in {} again", step + 1,
-             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
-}
-
-// Takes the next steps in bfloat16, and then everything back: the run takes them in FP8.
-void Trainer::measure_in_bfloat16(int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
-  before_comparison_ = progress_after(step);
-  std::vector<double> losses;
-  run_.record_batches();
-  run_.switch_with_state(step);
-  const int64_t last = std::min(step + precision_guard_.steps(), config_.training.steps);
-  for (int64_t s = step + 1; s <= last; ++s) losses.push_back(run_.loss_of_step(s));
-  run_.switch_precision();
-  run_.restore_kept(step);
-  run_.replay_batches();
-  precision_guard_.begin(step, losses);
-  account(Goodput::kChecks, begin);
-}
-
-void Trainer::compare_with_bfloat16(int64_t step, double loss) {
-  precision_gap_ = precision_guard_.compare(step, loss);
-  if (!precision_gap_) return;
-  precision_guard_.end();
-  if (!runtime_.group().is_root()) return;
-  const std::string found =
-      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
-                  describe_steps(precision_guard_.first_step() + 1, step), unsigned_nan(*precision_gap_));
-  if (precision_guard_.tolerates(*precision_gap_)) return log_info("{}", found);
-  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
-  if (config_.precision_guard.action == OnPrecisionGap::kBFloat16) wanted_.roll_back(Back::kComparison, 0);
 }
 
 void Trainer::write_trace(StepTrace& trace, int64_t step) {
@@ -493,7 +443,8 @@ Progress Trainer::progress_after(int64_t step) const {
           .tokens = run_.tokens_seen(step),
           .steps_s = goodput_->steps_seconds(),
           .loader_state = loader_state_,
-          .guard = guard_.to_json()};
+          .guard = guard_.to_json(),
+          .bfloat16_until = run_.start().bfloat16_until};
 }
 
 void Trainer::account(Goodput::Use use, std::chrono::steady_clock::time_point begin) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/guard/precision_guard.h"
 #include "app/guard/step_guard.h"
 #include "app/log/goodput.h"
 #include "app/log/step_log.h"
@@ -18,6 +17,7 @@
 #include "app/process/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/decide.h"
+#include "app/train/precision_comparison.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
 #include "app/train/slow_rank_watch.h"
@@ -80,10 +80,6 @@ class Trainer {
   [[noreturn]] void give_up(int64_t step);
   void roll_back(Next to, int64_t spike);
   void roll_back_to_checkpoint(int64_t spike);
-  void continue_in_bfloat16();
-  void return_to_fp8(int64_t step);
-  void measure_in_bfloat16(int64_t step);
-  void compare_with_bfloat16(int64_t step, double loss);
   void write_trace(StepTrace& trace, int64_t step);
   void end_run();
   // Returns the progress after `step`, the last one judged.
@@ -100,20 +96,18 @@ class Trainer {
   std::optional<Validator> validator_;  // made by run_
   TrainingRun run_;
   StepGuard guard_;
-  PrecisionGuard precision_guard_;
+  PrecisionComparison comparison_;
   SlowRankWatch slow_ranks_;
   std::optional<StepLog> log_;
   std::optional<Goodput> goodput_;
   const bool first_of_process_;
   const int64_t steps_in_flight_ = runtime_.stream().is_cuda() ? 1 : 0;  // While the host queues the next step.
   nlohmann::json loader_state_;                                          // after the last step judged
-  Progress good_;  // before the steps in a row that are passed over
-  Progress before_comparison_;
-  std::optional<double> precision_gap_;  // found by the step just judged
-  Wishes wanted_;                        // Wishes of this rank, without those of the signals and the clock.
-  std::string rolled_back_to_;           // The checkpoint that the run rolled back to last,
-  int64_t rollbacks_ = 0;                // and how often in a row.
-  double accounted_s_ = 0;               // Time between steps that account() has counted since the last result.
+  Progress good_;               // before the steps in a row that are passed over
+  Wishes wanted_;               // Wishes of this rank, without those of the signals and the clock.
+  std::string rolled_back_to_;  // The checkpoint that the run rolled back to last,
+  int64_t rollbacks_ = 0;       // and how often in a row.
+  double accounted_s_ = 0;      // Time between steps that account() has counted since the last result.
 };
 
 }  // namespace octavo

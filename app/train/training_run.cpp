@@ -34,8 +34,7 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       model_(config_, true, runtime),
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
-      checkpoints_(config_, runtime, state_),
-      snapshot_(runtime.stream().device()) {
+      checkpoints_(config_, runtime, state_) {
   corruption_.emplace(config_, runtime, state_, checkpoints_);
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
@@ -53,7 +52,6 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
   runtime.stream().synchronize();
   timer_.mark("weights");
   checkpoints_.prepare(start_.step);
-  if (has_precision_guard(config_)) reserve_snapshot();
 }
 
 void TrainingRun::prepare_fp8_reports() {
@@ -63,19 +61,6 @@ void TrainingRun::prepare_fp8_reports() {
     log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
                 config_.logging.fp8_stats_every);
   }
-}
-
-// Copies in host memory, which are as large as a checkpoint.
-void TrainingRun::reserve_snapshot() {
-  const int64_t bytes = StateSnapshot::bytes(state_);
-  runtime_.group().agree([&] {
-    const HostMemory host = runtime_.share_of_host_memory();
-    CHECK_INPUT(bytes <= host.available_bytes,
-                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
-                "available{}; precision.guard.every=0 needs none",
-                gib(bytes), gib(host.available_bytes), host.describe_limit());
-    snapshot_.reserve(bytes);
-  });
 }
 
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial) {
@@ -101,10 +86,11 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   options.num_ranks = runtime_.mesh().shape().data();
   options.context = runtime_.mesh().context_rank();
   data_report_.reset();
-  feed_.reset();
-  feed_.emplace(open_loader(config_, options, loader_state, runtime_.group().is_root()));
-  data_report_.emplace(config_.data, feed_->loader(), samples_left(config_, start_.step));
-  start_.loader_state = feed_->loader().state_json();
+  loader_.reset();
+  loader_ = open_loader(config_, options, loader_state, runtime_.group().is_root());
+  next_sample_ = loader_->state().next_sample;
+  data_report_.emplace(config_.data, *loader_, samples_left(config_, start_.step));
+  start_.loader_state = loader_->state_json();
 }
 
 // All that a run goes on from.
@@ -115,12 +101,12 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   start_ = {.step = checkpoint.step(),
             .tokens = meta.value("tokens", int64_t{0}),
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
-            .guard = meta.value("guard", nlohmann::json())};
+            .guard = meta.value("guard", nlohmann::json()),
+            .bfloat16_until = meta.value("bfloat16_until", int64_t{0})};
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
-  bfloat16_until_ = meta.value("bfloat16_until", int64_t{0});
-  if (has_precision_guard(config_) && in_bfloat16() != (start_.step < bfloat16_until_)) switch_precision();
+  if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) switch_precision();
   load_state(checkpoint, state_, runtime_.stream());
   if (config_.optimizer.ema_decay > 0 && !checkpoint.has_average() && runtime_.group().is_root()) {
     log_info("{} has no average of the weights, so it begins with these", checkpoint.path().string());
@@ -129,23 +115,9 @@ void TrainingRun::load(Checkpoint& checkpoint) {
 }
 
 void TrainingRun::warm_up() {
-  if (!runtime_.stream().is_cuda()) return;
-  const auto warm_up = [&] {
-    state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
-    state_.optimizer.warm_up(runtime_.stream());
-    runtime_.stream().synchronize();
-  };
-  runtime_.tune([&] {
-    if (has_precision_guard(config_)) {
-      keep();
-      switch_precision();
-      warm_up();
-      switch_precision();
-      restore_kept(start_.step);
-    }
-    warm_up();
-  });
-  timer_.mark("plans and tuning");
+  state_.model.warm_up(state_.batch.micro_batch(0), state_.batch.num_micro_batches() > 1);
+  state_.optimizer.warm_up(runtime_.stream());
+  runtime_.stream().synchronize();
 }
 
 // Documents may end anywhere, so with their mask the ranks count the targets that the loss has.
@@ -171,9 +143,15 @@ TrainingStep TrainingRun::training_step_of(int64_t step, const StepData& data) c
           .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0})};
 }
 
-void TrainingRun::next_batch() {
+const FedBatch& TrainingRun::next_batch() {
   const ProfilerRange range(runtime_.stream(), "next batch", Profiler::Kind::kHostRange);
-  batch_ = &feed_->next(runtime_.group(), results_);
+  runtime_.group().agree([&] { fed_.batch = &loader_->next(); });
+  fed_.samples = {next_sample_, fed_.batch->state_after.next_sample};
+  fed_.loader_state = loader_->state_json();
+  fed_.data_ms = loader_->data_ms();
+  fed_.data_lost_ms = results_.is_idle() ? fed_.data_ms : 0;
+  next_sample_ = fed_.samples.end;
+  return fed_;
 }
 
 void TrainingRun::log_events(const Batch& batch, int64_t step) {
@@ -193,8 +171,7 @@ void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
 }
 
 // The statistics' copy is the first of those to the host, so that it is done when the step's result is popped.
-void TrainingRun::queue_step(int64_t step, float loss_limit) {
-  const FedBatch& fed = *batch_;
+void TrainingRun::queue_step(int64_t step, const FedBatch& fed, float loss_limit) {
   Stream& stream = runtime_.stream();
   const ProfilerRange range(stream, "queue step", Profiler::Kind::kHostRange);
   state_.batch.upload(*fed.batch);
@@ -228,8 +205,7 @@ FinishedStep TrainingRun::pop_step() {
   return step;
 }
 
-double TrainingRun::loss_of_step(int64_t step) {
-  const FedBatch& fed = feed_->next(runtime_.group(), results_);
+double TrainingRun::loss_of_step(int64_t step, const FedBatch& fed) {
   state_.batch.upload(*fed.batch);
   FinishedStep taken;
   taken.result.step = step;
@@ -249,7 +225,7 @@ void TrainingRun::save(const Progress& progress, RunCheckpoints::Save which) {
                      {"tokens", progress.tokens},
                      {"steps_s", progress.steps_s},
                      {"guard", progress.guard},
-                     {"bfloat16_until", bfloat16_until_}},
+                     {"bfloat16_until", progress.bfloat16_until}},
                     which);
 }
 
@@ -290,12 +266,9 @@ void TrainingRun::roll_back(int64_t step) {
 void TrainingRun::return_to(const Progress& progress) {
   start_ = progress;
   recent_samples_.clear();
-  feed_->replay();
-  corruption_.emplace(config_, runtime_, state_, checkpoints_);
-  restore_kept(start_.step);
 }
 
-// What refers to parts of the old state is made anew.
+// Replaces what refers to parts of the old state.
 void TrainingRun::switch_precision() {
   checkpoints_.staged().wait(runtime_.stream());
   fp8_reporter_.reset();
@@ -303,21 +276,6 @@ void TrainingRun::switch_precision() {
   model_.use_bfloat16(!in_bfloat16(), runtime_);
   prepare_fp8_reports();
   corruption_.emplace(config_, runtime_, state_, checkpoints_);
-}
-
-void TrainingRun::switch_with_state(int64_t steps_done) {
-  keep();
-  switch_precision();
-  restore_kept(steps_done);
-}
-
-void TrainingRun::keep() { snapshot_.take(state_, runtime_.stream()); }
-
-void TrainingRun::restore_kept(int64_t steps_done) {
-  checkpoints_.staged().wait(runtime_.stream());
-  snapshot_.restore(state_, steps_done, runtime_.stream());
-  publish_weights(state_, training_rank(runtime_));
-  runtime_.stream().synchronize();
 }
 
 }  // namespace octavo

@@ -1,6 +1,5 @@
-// A run as it stands: model and optimizer, data, checkpoints, and how far it is; what takes it a step on, saves it,
-// sets it back, or over to linears in bfloat16. What is done when, and what is said of it, is the trainer's
-// (app/train/trainer.h).
+// A run as it stands: its model and optimizer, data, checkpoints and progress. It takes steps, saves its state, rolls
+// back to a checkpoint and switches the precision of its linears. The trainer decides when (app/train/trainer.h).
 #pragma once
 
 #include <deque>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/guard/state_snapshot.h"
 #include "app/log/data_report.h"
 #include "app/log/step_log.h"
 #include "app/log/step_results.h"
@@ -21,10 +19,10 @@
 #include "app/process/startup_timer.h"
 #include "app/run/fp8_report.h"
 #include "app/run/step_trace.h"
-#include "app/train/batch_feed.h"
 #include "app/train/corruption_watch.h"
 #include "app/train/run_checkpoints.h"
 #include "checkpoint/weight_source.h"
+#include "data/loader.h"
 
 namespace octavo {
 
@@ -34,7 +32,17 @@ struct Progress {
   int64_t tokens = 0;  // seen by all ranks
   double steps_s = 0;  // that the steps took
   nlohmann::json loader_state = {};
-  nlohmann::json guard = {};  // StepGuard::to_json
+  nlohmann::json guard = {};   // StepGuard::to_json
+  int64_t bfloat16_until = 0;  // Last step of a fallback from FP8 to bfloat16. 0: none.
+};
+
+// The batch of a step.
+struct FedBatch {
+  const Batch* batch = nullptr;
+  SampleRange samples;          // Samples of all ranks, skipped ones included.
+  nlohmann::json loader_state;  // State of the loader after this batch.
+  double data_ms = 0;           // Time that the host waited for the batch.
+  double data_lost_ms = 0;      // Part of data_ms in which the device was idle.
 };
 
 // Every method but the accessors is a collective.
@@ -65,12 +73,14 @@ class TrainingRun {
     return start_.tokens + (batches.samples(step) - batches.samples(start_.step)) * config_.data.seq_len;
   }
 
-  // So that algorithms are timed, plans built and modules loaded before the first step.
+  // Queues every kind of work of a step, so that algorithms are timed, plans built and modules loaded before step 1.
   void warm_up();
 
-  // The next step's batch; then the step and the copy of its results are queued (TrainingStep::loss_limit).
-  void next_batch();
-  void queue_step(int64_t step, float loss_limit);
+  // Returns the next batch of the data, which is valid until the next call. All ranks learn what one of them has met
+  // since the batch before, a bad token for example.
+  const FedBatch& next_batch();
+  // Queues a step and the copy of its results (TrainingStep::loss_limit).
+  void queue_step(int64_t step, const FedBatch& fed, float loss_limit);
   // The oldest step whose result is pending, which it waits for.
   FinishedStep pop_step();
   bool fp8_due(int64_t step) const { return fp8_reporter_ && fp8_reporter_->due(step); }
@@ -80,12 +90,8 @@ class TrainingRun {
   std::unique_ptr<StepTrace> trace() {
     return std::make_unique<StepTrace>(state_, training_rank(runtime_), runtime_.group());
   }
-  // The loss of a step on the next batch, which is taken at once and reported nowhere.
-  double loss_of_step(int64_t step);
-  // Batches from now on can be had again, after replay(), until forget_batches().
-  void record_batches() { feed_->record(); }
-  void replay_batches() { feed_->replay(); }
-  void forget_batches() { feed_->forget(); }
+  // Takes a step at once, which is reported nowhere, and returns its loss.
+  double loss_of_step(int64_t step, const FedBatch& fed);
 
   // Starts the checkpoint of the state as it is, which is that after progress.step.
   void save(const Progress& progress, RunCheckpoints::Save which);
@@ -93,23 +99,16 @@ class TrainingRun {
 
   // Back to the last checkpoint; the samples of a step, one of the last few, are passed over from then on.
   void roll_back(int64_t step);
-  // Back to what keep() kept, the batches since then too.
+  // Sets the progress to an earlier one, whose state the caller restores.
   void return_to(const Progress& progress);
 
-  // Whether the linears are in bfloat16 instead of FP8, and the last step that they are to be.
+  // Whether the linears are in bfloat16 instead of FP8.
   bool in_bfloat16() const { return model_.in_bfloat16(); }
-  int64_t bfloat16_until() const { return bfloat16_until_; }
-  void set_bfloat16_until(int64_t step) { bfloat16_until_ = step; }
-  // The other of the two, with all of the state lost; with it kept, after `steps_done`.
+  // Switches between the two. The values of the state are lost.
   void switch_precision();
-  void switch_with_state(int64_t steps_done);
-  // A copy of the state in host memory, and back; the latter in either precision.
-  void keep();
-  void restore_kept(int64_t steps_done);
 
  private:
   void prepare_fp8_reports();
-  void reserve_snapshot();
   void resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
   void load(Checkpoint& checkpoint);
@@ -125,17 +124,16 @@ class TrainingRun {
   TrainingState& state_;  // of model_
   StepResults results_;
   RunCheckpoints checkpoints_;
-  StateSnapshot snapshot_;
   std::optional<CorruptionWatch> corruption_;
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
-  std::optional<BatchFeed> feed_;
+  std::unique_ptr<Loader> loader_;
+  FedBatch fed_;
+  int64_t next_sample_ = 0;
   std::optional<DataReport> data_report_;
-  const FedBatch* batch_ = nullptr;                             // for the step to come
   std::deque<StepData> step_data_;                              // of the steps whose results are pending
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
   bool warned_of_no_targets_ = false;
   Progress start_;
-  int64_t bfloat16_until_ = 0;
 };
 
 }  // namespace octavo

@@ -1,0 +1,155 @@
+#include "app/train/precision_comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "app/memory/plan_memory.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+
+namespace octavo {
+
+double precision_gap(std::span<const double> fp8, std::span<const double> bfloat16) {
+  double difference = 0;
+  for (size_t i = 0; i < bfloat16.size(); ++i) difference += std::abs(fp8[i] - bfloat16[i]);
+  const double gap = difference / std::accumulate(bfloat16.begin(), bfloat16.end(), 0.0);
+  return std::isfinite(gap) ? gap : std::numeric_limits<double>::infinity();
+}
+
+PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime, TrainingRun& run)
+    : config_(config),
+      runtime_(runtime),
+      run_(run),
+      enabled_(has_precision_guard(config)),
+      snapshot_(runtime.stream().device()) {
+  if (!enabled_) {
+    if (config.precision_guard.every > 0 && runtime.group().is_root())
+      log_warning("precision.guard.every is {}, but no product is in FP8, so there is nothing to compare",
+                  config.precision_guard.every);
+    return;
+  }
+  const int64_t bytes = StateSnapshot::bytes(run.state());
+  runtime.group().agree([&] {
+    const HostMemory host = runtime.share_of_host_memory();
+    CHECK_INPUT(bytes <= host.available_bytes,
+                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
+                "available{}; precision.guard.every=0 needs none",
+                gib(bytes), gib(host.available_bytes), host.describe_limit());
+    snapshot_.reserve(bytes);
+  });
+}
+
+bool PrecisionComparison::due(int64_t step) const {
+  return enabled_ && step % config_.precision_guard.every == 0 && !running() && !run_.in_bfloat16();
+}
+
+bool PrecisionComparison::ends_fallback(int64_t step) const {
+  return run_.in_bfloat16() && step >= run_.start().bfloat16_until;
+}
+
+void PrecisionComparison::warm_up() {
+  if (enabled_) in_other_precision(run_.start().step, [&] { run_.warm_up(); });
+}
+
+const FedBatch& PrecisionComparison::next_batch() {
+  if (next_batch_ < batches_.size()) return batches_[next_batch_++].fed;
+  const FedBatch& fed = run_.next_batch();
+  if (!keeps_batches_) {
+    batches_.clear();
+    next_batch_ = 0;
+    return fed;
+  }
+  KeptBatch& kept = batches_.emplace_back(*fed.batch, fed);
+  kept.fed.batch = &kept.batch;
+  kept.fed.data_ms = kept.fed.data_lost_ms = 0;
+  next_batch_ = batches_.size();
+  return fed;
+}
+
+void PrecisionComparison::begin(Progress before) {
+  before_ = std::move(before);
+  batches_.erase(batches_.begin(), batches_.begin() + static_cast<std::ptrdiff_t>(next_batch_));
+  next_batch_ = 0;
+  keeps_batches_ = true;
+  const int64_t last = std::min(before_.step + config_.precision_guard.steps, config_.training.steps);
+  in_other_precision(before_.step, [&] {
+    for (int64_t step = before_.step + 1; step <= last; ++step)
+      bfloat16_losses_.push_back(run_.loss_of_step(step, next_batch()));
+  });
+  next_batch_ = 0;
+}
+
+void PrecisionComparison::add(int64_t step, double loss) {
+  gap_.reset();
+  if (!running()) return;
+  fp8_losses_.push_back(loss);
+  if (fp8_losses_.size() < bfloat16_losses_.size()) return;
+  gap_ = precision_gap(fp8_losses_, bfloat16_losses_);
+  end();
+  if (!runtime_.group().is_root()) return;
+  const std::string found =
+      fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
+                  describe_steps(before_.step + 1, step), unsigned_nan(*gap_));
+  if (*gap_ <= config_.precision_guard.tolerance) return log_info("{}", found);
+  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
+}
+
+bool PrecisionComparison::wants_rollback() const {
+  const PrecisionGuardConfig& guard = config_.precision_guard;
+  return gap_ && *gap_ > guard.tolerance && guard.action == OnPrecisionGap::kBFloat16;
+}
+
+void PrecisionComparison::settle() {
+  if (!running()) keeps_batches_ = false;
+}
+
+void PrecisionComparison::roll_back() {
+  end();
+  next_batch_ = 0;
+  before_.bfloat16_until = before_.step + config_.precision_guard.fallback_steps;
+  run_.return_to(before_);
+  switch_precision(before_.step);
+  if (!runtime_.group().is_root()) return;
+  log_warning("back to step {} and on in bfloat16 up to step {}", before_.step, before_.bfloat16_until);
+}
+
+void PrecisionComparison::return_to_fp8(int64_t step) {
+  snapshot_.take(run_.state(), runtime_.stream());
+  switch_precision(step);
+  if (runtime_.group().is_root())
+    log_info("from step {} on in {} again", step + 1,
+             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
+}
+
+void PrecisionComparison::cancel() {
+  end();
+  batches_.clear();
+  next_batch_ = 0;
+  keeps_batches_ = false;
+}
+
+void PrecisionComparison::end() {
+  bfloat16_losses_.clear();
+  fp8_losses_.clear();
+}
+
+void PrecisionComparison::in_other_precision(int64_t step, const std::function<void()>& work) {
+  snapshot_.take(run_.state(), runtime_.stream());
+  switch_precision(step);
+  work();
+  switch_precision(step);
+}
+
+void PrecisionComparison::switch_precision(int64_t step) {
+  Stream& stream = runtime_.stream();
+  run_.switch_precision();
+  snapshot_.restore(run_.state(), step, stream);
+  publish_weights(run_.state(), training_rank(runtime_));
+  stream.synchronize();
+}
+
+}  // namespace octavo

@@ -1,0 +1,163 @@
+// The comparison of FP8 with bfloat16 leaves no trace in the run, or takes the run back and on in bfloat16.
+#include "app/train/precision_comparison.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/app/train/run_fixture.h"
+
+namespace octavo {
+namespace {
+
+using Losses = std::vector<double>;
+
+TEST(PrecisionGapTest, IsTheMeanDifferenceRelativeToTheLossInBFloat16) {
+  EXPECT_DOUBLE_EQ(precision_gap(Losses{4.5, 3.75}, Losses{4, 4}), 0.75 / 8);
+  EXPECT_EQ(precision_gap(Losses{4}, Losses{4}), 0);
+}
+
+TEST(PrecisionGapTest, IsInfiniteWhereALossIsNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isinf(precision_gap(Losses{4, nan}, Losses{4, 4})));
+  EXPECT_TRUE(std::isinf(precision_gap(Losses{4, 4}, Losses{4, nan})));
+}
+
+// Steps of a run in the order of the trainer.
+class ComparedRun : RunProcess {
+ public:
+  explicit ComparedRun(const Config& of_run)
+      : RunProcess(of_run),
+        run(config, runtime, timer, [](Arena&) {}),
+        comparison(config, runtime, run),
+        step(run.start().step) {}
+
+  Losses take_steps(int64_t count) {
+    Losses losses;
+    for (int64_t i = 0; i < count; ++i) {
+      run.queue_step(++step, comparison.next_batch(), std::numeric_limits<float>::infinity());
+      losses.push_back(run.pop_step().loss());
+      comparison.add(step, losses.back());
+    }
+    return losses;
+  }
+  Progress progress() {
+    return {.step = step, .tokens = run.tokens_seen(step), .bfloat16_until = run.start().bfloat16_until};
+  }
+
+  TrainingRun run;
+  PrecisionComparison comparison;
+  int64_t step;
+};
+
+class PrecisionComparisonTest : public RunTest {
+ protected:
+  Config config(const std::string& recipe, const std::string& guard = "") const {
+    return run_config({"precision.linear=" + recipe, "precision.amax_history=4",
+                       "precision.guard={every: 4, steps: 3, fallback_steps: 5" + guard + "}"});
+  }
+
+  // Returns the losses of a run that switches the precision of its linears after each of these numbers of steps.
+  static std::vector<Losses> steps_by_hand(const Config& config, const std::vector<int64_t>& counts) {
+    ComparedRun run(config);
+    std::vector<Losses> losses;
+    for (const int64_t count : counts) {
+      if (!losses.empty()) run.comparison.return_to_fp8(run.step);  // or to bfloat16, which is the other precision
+      losses.push_back(run.take_steps(count));
+    }
+    return losses;
+  }
+};
+
+TEST_F(PrecisionComparisonTest, LeavesNoTrace) {
+  for (const char* recipe : {"fp8_delayed", "fp8_tensorwise"}) {
+    const Losses expected = ComparedRun(config(recipe)).take_steps(12);
+    ComparedRun compared(config(recipe));
+    Losses losses = compared.take_steps(4);
+    ASSERT_TRUE(compared.comparison.due(4));
+    compared.comparison.begin(compared.progress());
+    EXPECT_FALSE(compared.comparison.due(8)) << "a comparison is running";
+    for (int64_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(compared.comparison.running(), i < 3) << i;
+      losses.push_back(compared.take_steps(1).front());
+      ASSERT_EQ(compared.comparison.gap().has_value(), i == 2) << i;
+      const double gap = compared.comparison.gap().value_or(1e-3);
+      EXPECT_TRUE(gap > 0 && gap < 0.01) << gap;
+      compared.comparison.settle();
+    }
+    EXPECT_EQ(losses, expected) << recipe;
+  }
+}
+
+TEST_F(PrecisionComparisonTest, RollsBackAndContinuesInBFloat16) {
+  const Config fallback = config("fp8_delayed", ", tolerance: 1e-9, action: bfloat16");
+  const std::vector<Losses> expected = steps_by_hand(fallback, {4, 5, 3});
+  ComparedRun compared(fallback);
+  EXPECT_EQ(compared.take_steps(4), expected[0]);
+  compared.comparison.begin(compared.progress());
+  compared.take_steps(3);
+  EXPECT_TRUE(compared.comparison.wants_rollback());
+  compared.take_steps(2);  // on a GPU steps are in flight when the ranks learn of the gap
+  compared.comparison.roll_back();
+  EXPECT_TRUE(compared.run.in_bfloat16());
+  EXPECT_EQ(compared.run.start().step, 4);
+  EXPECT_EQ(compared.run.start().bfloat16_until, 9);
+  EXPECT_FALSE(compared.comparison.due(4)) << "the run is in bfloat16";
+  compared.step = 4;
+  compared.comparison.settle();
+  EXPECT_EQ(compared.take_steps(5), expected[1]);
+  EXPECT_FALSE(compared.comparison.ends_fallback(8));
+  ASSERT_TRUE(compared.comparison.ends_fallback(9));
+  compared.comparison.return_to_fp8(9);
+  EXPECT_FALSE(compared.run.in_bfloat16());
+  EXPECT_EQ(compared.take_steps(3), expected[2]);
+}
+
+// A comparison begins while the run repeats batches of the one before.
+TEST_F(PrecisionComparisonTest, RepeatsBatchesOfTwoComparisons) {
+  const Config longer = run_config(
+      {"precision.linear=fp8_tensorwise", "precision.guard={every: 2, steps: 6, fallback_steps: 1, tolerance: 1e-9}"});
+  const Losses expected = steps_by_hand(longer, {2, 1, 9}).back();
+  ComparedRun compared(longer);
+  compared.take_steps(2);
+  compared.comparison.begin(compared.progress());
+  compared.take_steps(6);
+  compared.comparison.roll_back();
+  compared.step = 2;
+  compared.take_steps(1);
+  compared.comparison.return_to_fp8(3);
+  compared.comparison.settle();
+  Losses losses = compared.take_steps(1);
+  compared.comparison.begin(compared.progress());
+  for (const double loss : compared.take_steps(8)) losses.push_back(loss);
+  EXPECT_EQ(losses, expected);
+}
+
+TEST_F(PrecisionComparisonTest, AsksForARollbackAboveTheToleranceOnly) {
+  const auto wants_rollback = [&](const std::string& guard) {
+    ComparedRun compared(config("fp8_delayed", guard));
+    compared.comparison.begin(compared.progress());
+    compared.take_steps(3);
+    EXPECT_TRUE(compared.comparison.gap().has_value());
+    return compared.comparison.wants_rollback();
+  };
+  EXPECT_FALSE(wants_rollback(", tolerance: 0.5, action: bfloat16"));
+  EXPECT_FALSE(wants_rollback(", tolerance: 1e-9"));
+  EXPECT_TRUE(wants_rollback(", tolerance: 1e-9, action: bfloat16"));
+}
+
+TEST_F(PrecisionComparisonTest, EndsWhenTheRunRollsBackToACheckpoint) {
+  ComparedRun compared(config("fp8_delayed"));
+  compared.comparison.begin(compared.progress());
+  compared.take_steps(1);
+  compared.comparison.cancel();
+  EXPECT_FALSE(compared.comparison.running());
+  compared.take_steps(3);
+  EXPECT_FALSE(compared.comparison.gap().has_value());
+}
+
+TEST_F(PrecisionComparisonTest, HasNothingToCompareWithoutFp8) {
+  EXPECT_FALSE(ComparedRun(config("bfloat16")).comparison.due(4));
+}
+
+}  // namespace
+}  // namespace octavo

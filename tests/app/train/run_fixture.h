@@ -1,0 +1,52 @@
+// A tiny run on the CPU with data of its own.
+#pragma once
+
+#include "app/process/runtime.h"
+#include "app/process/startup_timer.h"
+#include "data/tokens/token_writer.h"
+#include "tests/app/config/config_fixture.h"
+
+namespace octavo {
+
+class RunTest : public ConfigTest {
+ protected:
+  void SetUp() override {
+    ConfigTest::SetUp();
+    TokenFileWriter writer((dir_ / "corpus").string(), TokenDtype::kU16);
+    uint32_t x = 1;
+    for (int64_t document = 0; document < 40; ++document) {
+      std::vector<int32_t> tokens(300);
+      for (int32_t& token : tokens) token = static_cast<int32_t>((x = x * 1664525u + 1013904223u) >> 24);
+      writer.add_document(tokens);
+    }
+    writer.finish();
+  }
+
+  Config run_config(const std::vector<std::string>& overrides = {}) const {
+    const std::string yaml = fmt::format(
+        "model: {{hidden_size: 64, intermediate_size: 96, num_layers: 2, num_heads: 2, num_kv_heads: 1, head_dim: 32, "
+        "vocab_size: 272}}\n"
+        "data: {{train: [{{path: {0}/corpus}}], seq_len: 32, bos_id: 256, eos_id: 257}}\n"
+        "training: {{steps: 24, global_batch_size: 4, micro_batch_size: 2}}\n"
+        "optimizer: {{lr: 3e-3, warmup_steps: 2}}\n"
+        "checkpoint: {{dir: {0}/checkpoints, every: 0}}\n"
+        "logging: {{every: 1, dir: {0}/log, tensorboard: false}}\n"
+        "device: cpu\n",
+        dir_.string());
+    Config config = load(yaml, overrides);
+    validate(config, 1);
+    return config;
+  }
+};
+
+// What a run needs of its process.
+struct RunProcess {
+  explicit RunProcess(const Config& of_run) : config(of_run), runtime(config, group) {}
+
+  Config config;
+  ProcessGroup group;
+  Runtime runtime;
+  StartupTimer timer;
+};
+
+}  // namespace octavo
