@@ -58,27 +58,29 @@ std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) 
   return one;
 }
 
-// Steps of `config`, timed; with counters also what the GPUs draw.
-nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, const GpuCounters* counters,
+// Times steps of `config`. With `energy` it also measures what the GPUs draw.
+nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
                                      const BenchArguments& arguments) {
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
   nlohmann::ordered_json result = throughput_json(config, runtime, times);
-  if (counters == nullptr) return result;
-  add_energy(result, bench.measure_use(*counters, result["step_ms"]), runtime.group().size(),
-             config.training.global_batch_size * config.data.seq_len);
+  if (energy == nullptr) return result;
+  const GpuUse use = bench.measure_use(*energy, result["step_ms"]);
+  result["sm_mhz"] = use.sm_mhz;
+  result["watts"] = use.watts;
+  result["joules_per_token"] = use.watts / result["wps"].get<double>();
   return result;
 }
 
-// Null unless --energy asks for them.
-std::unique_ptr<GpuCounters> counters_of(const BenchArguments& arguments, Runtime& runtime) {
-  std::unique_ptr<GpuCounters> counters;
-  if (!arguments.energy) return counters;
+// Returns null unless --energy is given.
+std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& runtime) {
+  std::unique_ptr<GpuEnergy> energy;
+  if (!arguments.energy) return energy;
   runtime.group().agree([&] {
     CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
                 runtime.describe());
-    counters = std::make_unique<GpuCounters>(gpu_info(runtime.gpu()).pci_bus_id);
+    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
   });
-  return counters;
+  return energy;
 }
 
 // Of one rank; the others would do the same.
@@ -114,18 +116,18 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
       OutputFile(arguments.trace, kStepTraceFile);  // before all else, refuses a place that cannot be written
   });
   Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
-  const std::unique_ptr<GpuCounters> counters = counters_of(arguments, runtime);
+  const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
   nlohmann::ordered_json one_micro_batch;
   if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
     Bench bench(*one, runtime);
-    one_micro_batch = measure_steps(bench, *one, runtime, counters.get(), arguments);
+    one_micro_batch = measure_steps(bench, *one, runtime, energy.get(), arguments);
   }
   Bench bench(config, runtime);
   nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
-  result.update(measure_steps(bench, config, runtime, counters.get(), arguments));
+  result.update(measure_steps(bench, config, runtime, energy.get(), arguments));
   if (!one_micro_batch.is_null()) result["one_micro_batch"] = one_micro_batch;
   result["allocated_bytes"] = bench.allocated_bytes();
   std::vector<double> forward_backward_times;

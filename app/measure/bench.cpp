@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <optional>
 #include <random>
 
 #include "app/process/same_files.h"
@@ -129,28 +127,22 @@ ProfiledStep Bench::profile_step() {
   return profiled;
 }
 
-GpuUse Bench::measure_use(const GpuCounters& counters, double step_ms) {
+GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
   const auto steps = std::max<int64_t>(5, std::llround(kStepsMs / step_ms));
-  std::vector<GpuSample> samples;
-  std::exception_ptr failure;
+  GpuUse mean;
+  runtime_.group().agree([&] { energy.use(); });
   for (int64_t i = 0; i < steps; ++i) {
     step();
     runtime_.stream().synchronize();
-    try {
-      samples.push_back(counters.sample());
-    } catch (const Error&) {
-      failure = std::current_exception();
-    }
+    runtime_.group().agree([&] {
+      const GpuUse use = *energy.use();
+      mean.watts += use.watts / static_cast<double>(steps);
+      mean.sm_mhz += use.sm_mhz / static_cast<double>(steps);
+    });
   }
-  std::optional<GpuUse> use;
-  runtime_.group().agree([&] {
-    if (failure) std::rethrow_exception(failure);
-    use = gpu_use(samples);
-    CHECK(use, "the GPU's counter of energy did not move in {:.0f} ms", static_cast<double>(steps) * step_ms);
-  });
   const auto ranks = static_cast<double>(runtime_.group().size());
-  return {.watts = runtime_.group().all_reduce_sum(use->watts) / ranks,
-          .sm_mhz = runtime_.group().all_reduce_sum(use->sm_mhz) / ranks};
+  return {.watts = runtime_.group().all_reduce_sum(mean.watts) / ranks,
+          .sm_mhz = runtime_.group().all_reduce_sum(mean.sm_mhz) / ranks};
 }
 
 void Bench::trace_step(const std::string& path) {

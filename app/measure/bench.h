@@ -9,8 +9,8 @@
 
 #include "app/config/config.h"
 #include "app/measure/bench_ops.h"
-#include "app/measure/gpu_energy.h"
 #include "app/memory/training_model.h"
+#include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
 #include "core/profiler.h"
 
@@ -32,7 +32,7 @@ class Bench {
   ProfiledStep profile_step();
   // Returns what the GPUs draw over at least two more seconds of steps, of `step_ms` each: the mean of all ranks. A
   // collective.
-  GpuUse measure_use(const GpuCounters& counters, double step_ms);
+  GpuUse measure_use(GpuEnergy& energy, double step_ms);
   // A trace of one step (app/run/step_trace.h). A collective.
   void trace_step(const std::string& path);
 

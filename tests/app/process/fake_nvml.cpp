@@ -1,4 +1,4 @@
-// NVML as far as octavo bench --energy uses it: one GPU, 0000:1b:00.0, which draws 500 J a reading at 1,755 MHz.
+// NVML as far as app/process/gpu_energy.cpp uses it: one GPU, 0000:1b:00.0, which draws 500 J a reading at 1,755 MHz.
 // Another place on the bus is not found.
 #include <cstring>
 
