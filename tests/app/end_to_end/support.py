@@ -4,6 +4,7 @@ import array
 import json
 import os
 import re
+import select
 import shutil
 import struct
 import subprocess
@@ -68,6 +69,21 @@ def command(arguments, ranks=1, launcher_options=()):
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *launcher_options, *line]
 
 
+def wait(process, timeout):
+    """Returns the exit code. Popen.wait(timeout) looks every 50 ms; a pidfd, where the kernel has it, is readable when the process ends."""
+    if process.returncode is None:
+        try:
+            ended = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            return process.wait(timeout)
+        try:
+            if not select.select([ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(process.args, timeout)
+        finally:
+            os.close(ended)
+    return process.wait()
+
+
 class Scratch(unittest.TestCase):
     """Tests of a class share a directory, `self.root`; each gets a fresh one below it, `self.dir`."""
 
@@ -102,7 +118,7 @@ class Scratch(unittest.TestCase):
             file.close()
 
     def finish(self, process, timeout=60):
-        code = process.wait(timeout)
+        code = wait(process, timeout)
         texts = []
         for file in process.captured:
             file.seek(0)
