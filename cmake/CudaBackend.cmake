@@ -64,7 +64,7 @@ if(OCTAVO_CUDA)
 endif()
 
 if(OCTAVO_HAS_CUDA)
-  # octavo_cuda: the runtime API alone; octavo_cuda_libraries: cuBLASLt and cuDNN, for the few files that call them.
+  # octavo_cuda: the runtime API alone; octavo_cuda_libraries: cuDNN and the headers of cuBLASLt, for the few files that call them.
   add_library(octavo_cuda INTERFACE)
   target_include_directories(octavo_cuda SYSTEM INTERFACE ${CUDART_INCLUDE_DIR})
   target_link_libraries(octavo_cuda INTERFACE ${CUDART_LIBRARY})
@@ -73,7 +73,7 @@ if(OCTAVO_HAS_CUDA)
   target_compile_options(octavo_cuda INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${octavo_nvcc_flags}>")
   add_library(octavo_cuda_libraries INTERFACE)
   target_include_directories(octavo_cuda_libraries SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
-  target_link_libraries(octavo_cuda_libraries INTERFACE octavo_cuda ${CUBLASLT_LIBRARY} ${CUDNN_LIBRARY})
+  target_link_libraries(octavo_cuda_libraries INTERFACE octavo_cuda ${CUDNN_LIBRARY})
   add_library(octavo_nccl INTERFACE)
   target_include_directories(octavo_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
   target_link_libraries(octavo_nccl INTERFACE octavo_cuda ${NCCL_LIBRARY})
