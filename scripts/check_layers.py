@@ -48,7 +48,7 @@ STANDS_ON = {
     "app/train": ["app/log"],
     "app/plan": ["app/memory"],
     "app/measure": ["app/plan"],
-    "app/report": ["app/plan"],
+    "app/report": ["app/log", "app/plan"],
     "app/generate": ["app/memory"],
     "app": ["app/train", "app/measure", "app/report", "app/generate"],
 }

@@ -24,25 +24,20 @@ from pathlib import Path
 from python_packages import need_packages
 
 STATE = "wandb_sync.json"
-# Group of each metric, as in TensorBoard (app/log/metric_tags.cpp); what is not listed is a group of its own.
-GROUPS = {
-    "train": ("loss", "z_loss", "stage", "tokens", "loss_by_dataset"),
-    "optimizer": ("grad_norm", "lr"),
-    "throughput": ("wps", "mfu", "tflops", "step_ms", "goodput"),
-    "memory": ("memory_gib",),
-    "data": ("data_ms", "epochs"),
-    "fp8": ("precision_gap",),
-    "events": ("skipped_steps", "loss_z", "grad_norm_z", "slowdown"),
-}
-TAGS = {key: f"{group}/{key}" for group, keys in GROUPS.items() for key in keys}
-TAGS |= {"validation_loss": "validation/loss", "validation_loss_by_dataset": "validation"}
+TABLE = "metric_table.json"
 
 
-def values_of(entry):
-    """A line of metrics.jsonl as {tag: number}, with its step."""
+def read_tags(run):
+    """{key of metrics.jsonl: name in TensorBoard}. Folders of earlier versions have no table, so their metrics keep their keys."""
+    path = run / TABLE
+    return {metric["key"]: metric["tag"] for metric in json.loads(path.read_text())} if path.exists() else {}
+
+
+def values_of(entry, tags):
+    """Returns a line of metrics.jsonl as {tag: number}, with its step."""
     values = {"step": entry["step"]}
     for key, value in entry.items():
-        tag = TAGS.get(key, key)
+        tag = tags.get(key, key)
         if key in ("step", "nonfinite"):
             continue
         if isinstance(value, (int, float)):
@@ -101,8 +96,9 @@ def read_config(run):
 def send(wandb_run, run, state):
     """Sends what is new, and returns the largest step of it; 0 where nothing is."""
     entries, offset = new_entries(run / "metrics.jsonl", state["offset"])
+    tags = read_tags(run)
     for entry in entries:
-        wandb_run.log(values_of(entry))
+        wandb_run.log(values_of(entry, tags))
     if offset != state["offset"]:
         state["offset"] = offset
         write_state(run, state)

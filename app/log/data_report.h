@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/log/metrics.h"
+#include "app/log/metric_row.h"
 #include "data/config.h"
 #include "data/loader.h"
 

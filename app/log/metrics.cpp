@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "app/log/metric_tags.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -26,36 +25,12 @@ std::string format_rate(double rate) {
 // Whole milliseconds, and a decimal where a whole one would say little.
 std::string format_ms(double ms) { return ms < 10 ? fmt::format("{:.1f}", ms) : format_rate(ms); }
 
-// visit(key, value) with each number of a step but its own, in the order of metrics.jsonl.
+// visit(key, value) with each number, an integer where it is one.
 template <typename Visit>
-void visit_numbers(const StepMetrics& m, Visit visit) {
-  visit("loss", m.loss);
-  if (m.z_loss) visit("z_loss", *m.z_loss);
-  visit("grad_norm", m.grad_norm);
-  visit("lr", m.lr);
-  if (m.stage > 0) visit("stage", m.stage);
-  visit("tokens", m.tokens);
-  visit("wps", m.wps);
-  if (m.mfu) visit("mfu", *m.mfu);
-  visit("tflops", m.tflops);
-  visit("step_ms", m.step_ms);
-  visit("data_ms", m.data_ms);
-  visit("memory_gib", m.memory_gib);
-  visit("goodput", m.goodput);
-  if (m.precision_gap) visit("precision_gap", *m.precision_gap);
-  if (m.skipped_steps > 0) visit("skipped_steps", m.skipped_steps);
-  if (m.marks.loss_z) visit("loss_z", *m.marks.loss_z);
-  if (m.marks.grad_norm_z) visit("grad_norm_z", *m.marks.grad_norm_z);
-  if (m.marks.slowdown) visit("slowdown", *m.marks.slowdown);
-  if (m.validation_loss) visit("validation_loss", *m.validation_loss);
-}
-
-// visit(key, numbers) with what there is by dataset.
-template <typename Visit>
-void visit_datasets(const StepMetrics& m, Visit visit) {
-  if (!m.loss_by_dataset.empty()) visit("loss_by_dataset", m.loss_by_dataset);
-  if (!m.validation_loss_by_dataset.empty()) visit("validation_loss_by_dataset", m.validation_loss_by_dataset);
-  if (!m.epochs.empty()) visit("epochs", m.epochs);
+void visit_numbers(const MetricRow& row, Visit visit) {
+  row.visit_numbers([&](const MetricSpec& spec, double value) {
+    spec.integer ? visit(spec.key, static_cast<int64_t>(value)) : visit(spec.key, value);
+  });
 }
 
 template <typename Visit>
@@ -102,15 +77,13 @@ OrderedJson fp8_json(const Fp8TensorReport& report) {
   return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
 }
 
-std::vector<Scalar> scalars(const StepMetrics& metrics) {
+std::vector<Scalar> scalars(const MetricRow& row) {
   std::vector<Scalar> all;
-  visit_numbers(metrics, [&](const char* key, auto value) {
-    all.push_back({metric_tag(key), static_cast<double>(value)});
+  row.visit_numbers([&](const MetricSpec& spec, double value) { all.push_back({spec.tag, value}); });
+  row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", spec.tag, name), value});
   });
-  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
-    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", metric_tag(key), name), value});
-  });
-  for (const Fp8TensorReport& report : metrics.fp8) {
+  for (const Fp8TensorReport& report : row.fp8) {
     visit_numbers(report, [&](const char* key, auto value) {
       all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
                      static_cast<double>(value)});
@@ -148,41 +121,38 @@ nlohmann::json distinction(const nlohmann::json& line) {
 
 }  // namespace
 
-std::string console_line(const StepMetrics& metrics, double eta_seconds) {
-  std::string line =
-      fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", metrics.step, metrics.total_steps,
-                  unsigned_nan(metrics.loss), unsigned_nan(metrics.grad_norm), metrics.lr, format_rate(metrics.wps));
-  if (metrics.mfu) line += fmt::format("  mfu {:.1f}%", 100 * *metrics.mfu);
-  line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", metrics.memory_gib, format_ms(metrics.step_ms),
+std::string console_line(const MetricRow& row, double eta_seconds) {
+  std::string line = fmt::format("step {}/{}  loss {:.4f}  grad_norm {:.3f}  lr {:.2e}  wps {}", row.step,
+                                 row.total_steps, unsigned_nan(row.at("loss")), unsigned_nan(row.at("grad_norm")),
+                                 row.at("lr"), format_rate(row.at("wps")));
+  if (const auto mfu = row.get("mfu")) line += fmt::format("  mfu {:.1f}%", 100 * *mfu);
+  line += fmt::format("  mem {:.1f} GiB  step {} ms  eta {}", row.at("memory_gib"), format_ms(row.at("step_ms")),
                       format_duration(eta_seconds));
-  if (metrics.validation_loss) line += fmt::format("  validation_loss {:.4f}", unsigned_nan(*metrics.validation_loss));
-  if (metrics.marks.any()) line += fmt::format("  [{}]", describe(metrics.marks));
+  if (const auto loss = row.get("validation_loss"))
+    line += fmt::format("  validation_loss {:.4f}", unsigned_nan(*loss));
+  std::vector<std::string> marks;
+  if (const auto z = row.get("loss_z")) marks.push_back(fmt::format("loss spike z {:.1f}", *z));
+  if (const auto z = row.get("grad_norm_z")) marks.push_back(fmt::format("grad_norm spike z {:.1f}", *z));
+  if (const auto times = row.get("slowdown")) marks.push_back(fmt::format("slow {:.1f}x", *times));
+  if (!marks.empty()) line += fmt::format("  [{}]", fmt::join(marks, ", "));
   return line;
 }
 
-std::string describe(const StepMarks& marks) {
-  std::vector<std::string> parts;
-  if (marks.loss_z) parts.push_back(fmt::format("loss spike z {:.1f}", *marks.loss_z));
-  if (marks.grad_norm_z) parts.push_back(fmt::format("grad_norm spike z {:.1f}", *marks.grad_norm_z));
-  if (marks.slowdown) parts.push_back(fmt::format("slow {:.1f}x", *marks.slowdown));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s) {
+std::string prometheus_text(const MetricRow& row, const std::string& run, int64_t time_s) {
   std::map<std::string, std::string> lines;  // by name, as those of one name stand together
   const std::string of_run = label("run", run);
   const auto add = [&](const std::string& key, double value, const std::string& labels = "") {
     const std::string name = "octavo_" + key;
     lines[name] += fmt::format("{}{{{}{}}} {}\n", name, of_run, labels, prometheus_number(value));
   };
-  add("step", static_cast<double>(metrics.step));
-  add("steps", static_cast<double>(metrics.total_steps));
+  add("step", static_cast<double>(row.step));
+  add("steps", static_cast<double>(row.total_steps));
   add("time_seconds", static_cast<double>(time_s));
-  visit_numbers(metrics, [&](const char* key, auto value) { add(key, static_cast<double>(value)); });
-  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
-    for (const auto& [name, value] : numbers) add(key, value, "," + label("dataset", name));
+  row.visit_numbers([&](const MetricSpec& spec, double value) { add(spec.key, value); });
+  row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) add(spec.key, value, "," + label("dataset", name));
   });
-  for (const Fp8TensorReport& report : metrics.fp8) {
+  for (const Fp8TensorReport& report : row.fp8) {
     const std::string labels = fmt::format(",layer=\"{}\",{},{}", report.layer, label("linear", report.linear),
                                            label("tensor", report.tensor));
     visit_numbers(report, [&](const char* key, auto value) {
@@ -194,14 +164,14 @@ std::string prometheus_text(const StepMetrics& metrics, const std::string& run, 
   return text;
 }
 
-std::string metrics_json(const StepMetrics& metrics) {
-  OrderedJson json{{"step", metrics.step}};
+std::string metrics_json(const MetricRow& row) {
+  OrderedJson json{{"step", row.step}};
   OrderedJson nonfinite;
-  add_numbers(json, nonfinite, metrics);
-  visit_datasets(metrics, [&](const char* key, const NumbersByName& numbers) {
-    json[key] = with_numbers(OrderedJson::object(), numbers);
+  add_numbers(json, nonfinite, row);
+  row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
+    json[spec.key] = with_numbers(OrderedJson::object(), numbers);
   });
-  for (const Fp8TensorReport& report : metrics.fp8) json["fp8"].push_back(fp8_json(report));
+  for (const Fp8TensorReport& report : row.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();
 }
@@ -241,11 +211,11 @@ bool MetricsWriter::is_repeated(int64_t step, const std::string& line) {
   return same;
 }
 
-void MetricsWriter::write(const StepMetrics& metrics) {
-  const std::string line = metrics_json(metrics);
-  if (is_repeated(metrics.step, line)) return;
+void MetricsWriter::write(const MetricRow& row) {
+  const std::string line = metrics_json(row);
+  if (is_repeated(row.step, line)) return;
   file_.write(line + "\n");
-  if (tensorboard_) tensorboard_->write(metrics.step, scalars(metrics));
+  if (tensorboard_) tensorboard_->write(row.step, scalars(row));
 }
 
 void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {

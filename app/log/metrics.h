@@ -9,63 +9,30 @@
 #include <utility>
 #include <vector>
 
-#include "app/guard/step_guard.h"
 #include "app/log/append_file.h"
+#include "app/log/metric_row.h"
 #include "app/log/tensorboard.h"
-#include "app/run/fp8_report.h"
 #include "core/files/output_file.h"
 
 namespace octavo {
 
 inline constexpr OutputKind kPrometheusFile{"a file of logging.prometheus", "# TYPE octavo_"};
 
-// Numbers of datasets by their names.
-using NumbersByName = std::vector<std::pair<std::string, double>>;
-
-// One logged step. Rates and times are means over the interval since the last logged step.
-struct StepMetrics {
-  int64_t step = 0;              // from 1
-  int64_t total_steps = 0;       // of the run
-  int64_t stage = 0;             // from 1, where the run has stages
-  double loss = 0;               // mean cross entropy of the step, in nats a token, over all ranks
-  std::optional<double> z_loss;  // of the step, which is minimized beside the loss, where training.z_loss asks for it
-  double grad_norm = 0;          // global, before clipping
-  double lr = 0;
-  int64_t tokens = 0;         // seen so far by all ranks
-  double wps = 0;             // tokens a second and GPU (or rank, on the CPU)
-  std::optional<double> mfu;  // as a fraction; none on a CPU, whose peak rate is not known
-  double tflops = 0;          // achieved, a GPU
-  double step_ms = 0;
-  double data_ms = 0;                   // of step_ms, waiting for the loader
-  double memory_gib = 0;                // reserved, a GPU
-  double goodput = 0;                   // share of the run's wall time so far in steps that count
-  std::optional<double> precision_gap;  // of FP8 from bfloat16 (app/train/precision_comparison.h)
-  int64_t skipped_steps = 0;            // so far, whose updates were passed over
-  StepMarks marks;                      // what stands out from the steps before
-  std::optional<double> validation_loss;
-  NumbersByName loss_by_dataset;             // where there are several; without those that had no sample in the step
-  NumbersByName validation_loss_by_dataset;  // where there are several
-  NumbersByName epochs;                      // passes over each dataset so far
-  std::vector<Fp8TensorReport> fp8;          // where statistics were due
-};
-
 // "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  eta
 // 31m", and "  validation_loss 3.1234" where there is one and "  [slow 3.1x]" of what stands out; without mfu where
 // there is none.
-std::string console_line(const StepMetrics& metrics, double eta_seconds);
-// "loss spike z 7.2, grad_norm spike z 9.0, slow 3.1x", with those that there are.
-std::string describe(const StepMarks& marks);
+std::string console_line(const MetricRow& row, double eta_seconds);
 
 // The step as one line of JSON without the newline, with the keys of what there is. JSON has no NaN or infinity: such a
 // value is written as null, and an object `nonfinite` beside it says what each of them was, as in
 // {"step":7,"loss":null,...,"nonfinite":{"loss":"nan"}}. Numbers by dataset are objects with the datasets' names as
 // keys.
-std::string metrics_json(const StepMetrics& metrics);
+std::string metrics_json(const MetricRow& row);
 
 // The step in Prometheus' text format, for the textfile collector of its node exporter: octavo_loss{run="RUN"} and so
 // on for each number; by dataset and FP8 tensor with a label of its name; octavo_time_seconds, when it was logged, by
 // which a run that stands still is seen.
-std::string prometheus_text(const StepMetrics& metrics, const std::string& run, int64_t time_s);
+std::string prometheus_text(const MetricRow& row, const std::string& run, int64_t time_s);
 
 // Appends to DIR/metrics.jsonl, one line a logged step, each flushed to the system; nothing is ever rewritten. A run
 // that resumes repeats steps: one whose line is there already, with the same losses and gradient norm, is not written
@@ -76,13 +43,13 @@ class MetricsWriter {
   // Creates `dir` where needed. A partial last line, left by a crash, is ended, so that it spoils no other; readers
   // skip it. `resumes_after`: the last step that is not repeated; none where the run begins anew beside what is there.
   // With `tensorboard` an event file is written beside it, with all that is in metrics.jsonl: a value
-  // under its tag (app/log/metric_tags.h), a dataset's as in validation/NAME, a tensor's FP8 statistics under
+  // under its tag (app/log/metric_table.h), a dataset's as in validation/NAME, a tensor's FP8 statistics under
   // fp8/LAYER/LINEAR/TENSOR/KEY.
   // Throws InputError naming the file that cannot be opened.
   MetricsWriter(const std::string& dir, bool tensorboard, std::optional<int64_t> resumes_after = {});
 
   // What cannot be written is kept, and written when it can be (AppendFile).
-  void write(const StepMetrics& metrics);
+  void write(const MetricRow& row);
   // For the TensorBoard events alone, where there are any.
   void write_text(const std::string& tag, int64_t step, const std::string& markdown);
   // Writes what was kept, if anything.

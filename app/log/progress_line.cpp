@@ -22,26 +22,29 @@ struct Field {
   int worth;  // that of the least is left out first
 };
 
-std::string memory_field(const ProgressNumbers& numbers) {
-  std::string text = fmt::format("{:.1f} GiB", numbers.memory_gib);
-  if (numbers.memory_share) text += fmt::format(" {:.0f}%", 100 * *numbers.memory_share);
-  return text;
+// Of the dataset with the most.
+double most_epochs(const MetricRow& row) {
+  double most = 0;
+  for (const auto& [name, epochs] : row.by_dataset("epochs")) most = std::max(most, epochs);
+  return most;
 }
 
 // In the order of the line.
-std::vector<Field> fields_of(const ProgressNumbers& n) {
-  const double share = static_cast<double>(n.step) / static_cast<double>(std::max<int64_t>(n.total_steps, 1));
-  const std::string wps = std::isfinite(n.wps) ? with_thousands_separators(std::llround(n.wps)) : "-";
+std::vector<Field> fields_of(const MetricRow& row, double eta_s, double gpu_gib) {
+  const double share = static_cast<double>(row.step) / static_cast<double>(std::max<int64_t>(row.total_steps, 1));
+  const double wps = row.at("wps");
+  const double memory_gib = row.at("memory_gib");
   std::vector<Field> fields = {
       {fmt::format("{:.1f}%", 100 * share), 9},
-      {fmt::format("step {}/{}", with_thousands_separators(n.step), with_thousands_separators(n.total_steps)), 7},
-      {fmt::format("{} tokens", with_unit(n.tokens)), 3},
-      {fmt::format("epoch {:.2f}", n.epoch), 1},
-      {fmt::format("loss {:.4f}", n.loss), 8},
-      {fmt::format("{} wps", wps), 5},
-      {memory_field(n), 2},
-      {fmt::format("eta {}", format_duration(n.eta_s)), 6}};
-  if (n.mfu) fields.insert(fields.begin() + 6, {fmt::format("mfu {:.1f}%", 100 * *n.mfu), 4});
+      {fmt::format("step {}/{}", with_thousands_separators(row.step), with_thousands_separators(row.total_steps)), 7},
+      {fmt::format("{} tokens", with_unit(std::llround(row.at("tokens")))), 3},
+      {fmt::format("epoch {:.2f}", most_epochs(row)), 1},
+      {fmt::format("loss {:.4f}", row.at("loss")), 8},
+      {fmt::format("{} wps", std::isfinite(wps) ? with_thousands_separators(std::llround(wps)) : "-"), 5}};
+  if (const auto mfu = row.get("mfu")) fields.push_back({fmt::format("mfu {:.1f}%", 100 * *mfu), 4});
+  fields.push_back({fmt::format("{:.1f} GiB", memory_gib), 2});
+  if (gpu_gib > 0) fields.back().text += fmt::format(" {:.0f}%", 100 * memory_gib / gpu_gib);
+  fields.push_back({fmt::format("eta {}", format_duration(eta_s)), 6});
   return fields;
 }
 
@@ -62,10 +65,10 @@ void Smoothed::add(double value) {
 
 double Smoothed::value() const { return weight_ > 0 ? sum_ / weight_ : std::numeric_limits<double>::quiet_NaN(); }
 
-std::string progress_line(const ProgressNumbers& numbers, int columns, bool colors) {
+std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors) {
   // A line as long as the terminal is wide would leave it to the terminal where the next character goes.
   const auto room = static_cast<size_t>(std::clamp(columns - 1, 1, kMostColumns));
-  std::vector<Field> fields = fields_of(numbers);
+  std::vector<Field> fields = fields_of(row, eta_s, gpu_gib);
   const auto by_worth = [](const Field& a, const Field& b) { return a.worth < b.worth; };
   while (fields.size() > 1 && length_of(fields) > room) {
     fields.erase(std::min_element(fields.begin(), fields.end(), by_worth));

@@ -3,9 +3,9 @@
 //   42.1%  step 4,210/10,000  34.5M tokens  epoch 0.31  loss 2.8123  16,432 wps  mfu 46.2%  71.3 GiB 51%  eta 1h 12m
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
+
+#include "app/log/metric_row.h"
 
 namespace octavo {
 
@@ -21,21 +21,9 @@ class Smoothed {
   double weight_ = 0;
 };
 
-struct ProgressNumbers {
-  int64_t step = 0;  // done
-  int64_t total_steps = 0;
-  int64_t tokens = 0;  // seen by all ranks
-  double epoch = 0;    // passes over the dataset that was passed over most
-  double loss = 0;     // smoothed
-  double wps = 0;      // tokens a second and GPU
-  std::optional<double> mfu;
-  double memory_gib = 0;
-  std::optional<double> memory_share;  // of the GPU's
-  double eta_s = 0;
-};
-
 // At most 100 characters, and fewer than `columns`; what matters least is left out where not all has room. `colors`:
 // with a terminal's commands for them, which take no room.
-std::string progress_line(const ProgressNumbers& numbers, int columns, bool colors);
+// `gpu_gib`: the memory of the GPU, 0 on a CPU.
+std::string progress_line(const MetricRow& row, double eta_s, double gpu_gib, int columns, bool colors);
 
 }  // namespace octavo

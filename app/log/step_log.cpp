@@ -58,104 +58,75 @@ StepLog::~StepLog() {
   if (console_ != nullptr) console_->show_progress("");
 }
 
-void StepLog::count(const FinishedStep& step, int64_t tokens, const StepMarks& marks) {
-  const int64_t samples = batches_.batch_size(step.step());
-  ++interval_.steps;
-  interval_.samples += samples;
-  interval_.milliseconds += step.result.step_ms;
-  interval_.data_ms += step.data.data_ms;
-  if (marks.slowdown) interval_.slowdown = std::max(*marks.slowdown, interval_.slowdown.value_or(0));
-  loss_.add(step.loss());
-  token_s_.add(step.result.step_ms / 1e3 / static_cast<double>(samples * config_.data.seq_len));
-  if (shows_progress()) show_progress(step, tokens);
+void StepLog::count(const MetricRow& row) {
+  const int64_t samples = batches_.batch_size(row.step);
+  interval_.add(row);
+  samples_ += samples;
+  loss_.add(row.at("loss"));
+  token_s_.add(row.at("step_ms") / 1e3 / static_cast<double>(samples * config_.data.seq_len));
+  progress_ = row;
+  if (shows_progress()) show_progress();
 }
 
 // So seldom that it costs nothing, so often that it looks alive.
-void StepLog::show_progress(const FinishedStep& step, int64_t tokens) {
+void StepLog::show_progress() {
   constexpr std::chrono::milliseconds kPause{250};
-  ProgressNumbers& n = progress_;
-  n.step = step.step();
-  n.total_steps = config_.total_steps();
-  n.tokens = tokens;
-  n.epoch = 0;
-  for (const auto& [name, epochs] : step.data.epochs) n.epoch = std::max(n.epoch, epochs);
-  n.loss = loss_.value();
-  n.wps = wps(token_s_.value());
-  n.mfu = mfu(n.wps);
-  n.eta_s = tokens_left(n.step) * token_s_.value();
   const auto now = std::chrono::steady_clock::now();
   if (shown_ && now - *shown_ < kPause) return;
   shown_ = now;
-  n.memory_gib = runtime_.memory_gib();
-  if (gpu_bytes_ > 0) n.memory_share = n.memory_gib / gib(gpu_bytes_);
-  console_->show_progress(progress_line(n, console_->columns(), console_->has_colors()));
+  console_->show_progress(progress());
 }
 
-double StepLog::wps(double token_s) const { return 1 / token_s / runtime_.group().size(); }
+std::string StepLog::progress() {
+  progress_.set("loss", loss_.value());
+  set_rates(progress_, token_s_.value());
+  const double eta_s = tokens_left(progress_.step) * token_s_.value();
+  return progress_line(progress_, eta_s, gib(gpu_bytes_), console_->columns(), console_->has_colors());
+}
 
 double StepLog::tokens_left(int64_t step) const {
   const int64_t samples = batches_.samples(config_.training.steps) - batches_.samples(step);
   return static_cast<double>(samples * config_.data.seq_len + config_.stage.later_tokens);
 }
 
-double StepLog::flops(double wps) const { return wps * config_.model.flops_per_token(config_.data.seq_len); }
-
-std::optional<double> StepLog::mfu(double wps) const {
-  if (!runtime_.stream().is_cuda()) return std::nullopt;
-  return octavo::mfu(flops(wps));
+void StepLog::set_rates(MetricRow& row, double token_s) const {
+  const double wps = 1 / token_s / runtime_.group().size();
+  const double flops = wps * config_.model.flops_per_token(config_.data.seq_len);
+  row.set("wps", wps);
+  if (runtime_.stream().is_cuda()) row.set("mfu", mfu(flops));
+  row.set("tflops", flops / 1e12);
+  row.set("memory_gib", runtime_.memory_gib());
 }
 
-void StepLog::report(const FinishedStep& step, StepContext context) {
-  const Interval interval = std::exchange(interval_, {});
+void StepLog::report(MetricRow row) {
+  const MetricInterval interval = std::exchange(interval_, {});
+  const auto tokens = static_cast<double>(std::exchange(samples_, 0) * config_.data.seq_len);
   if (!metrics_) return;
-  const double seconds = interval.milliseconds / 1e3;
-  const auto steps = static_cast<double>(interval.steps);
-  const auto tokens = static_cast<double>(interval.samples * config_.data.seq_len);
-  StepMetrics m;
-  m.step = step.step();
-  m.total_steps = config_.total_steps();
-  m.stage = config_.stage.number;
-  m.loss = step.loss();
-  m.z_loss = step.z_loss();
-  m.grad_norm = step.result.grad_norm;
-  m.lr = config_.learning_rate(m.step);
-  m.tokens = context.tokens;
-  m.wps = wps(seconds / tokens);
-  m.mfu = mfu(m.wps);
-  m.tflops = flops(m.wps) / 1e12;
-  m.step_ms = 1e3 * seconds / steps;
-  m.data_ms = interval.data_ms / steps;
-  m.memory_gib = runtime_.memory_gib();
-  m.goodput = context.goodput;
-  m.precision_gap = context.precision_gap;
-  m.skipped_steps = context.skipped_steps;
-  m.marks = context.marks;
-  m.marks.slowdown = interval.slowdown;
-  m.loss_by_dataset = std::move(context.loss_by_dataset);
-  m.epochs = step.data.epochs;
-  m.validation_loss = context.validation_loss;
-  m.validation_loss_by_dataset = std::move(context.validation_loss_by_dataset);
-  m.fp8 = std::move(context.fp8);
+  interval.combine_into(row);
+  const double token_s = row.at("step_ms") / 1e3 * static_cast<double>(interval.steps()) / tokens;
+  set_rates(row, token_s);
   const bool on_terminal = shows_progress();
-  log_line(on_terminal ? LogLevel::kDetail : LogLevel::kInfo, console_line(m, tokens_left(m.step) * seconds / tokens));
-  if (on_terminal && m.validation_loss) {
-    console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", m.step, m.total_steps,
-                                unsigned_nan(m.loss), unsigned_nan(*m.validation_loss)));
+  log_line(on_terminal ? LogLevel::kDetail : LogLevel::kInfo, console_line(row, tokens_left(row.step) * token_s));
+  const std::optional<double> validation = row.get("validation_loss");
+  if (on_terminal && validation) {
+    console_->print(fmt::format("step {}/{}  loss {:.4f}  validation_loss {:.4f}", row.step, row.total_steps,
+                                unsigned_nan(row.at("loss")), unsigned_nan(*validation)));
   }
-  if (!m.validation_loss_by_dataset.empty()) log_info("validation_loss of {}", by_name(m.validation_loss_by_dataset));
-  queue_.post([this, m] { write(m); });
+  const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
+  if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
+  queue_.post([this, row] { write(row); });
   if (!config_.logging.prometheus.empty()) {
-    post([this, m] {
+    post([this, row] {
       write_output_file(config_.logging.prometheus, kPrometheusFile,
-                        prometheus_text(m, config_.logging.dir, std::time(nullptr)));
+                        prometheus_text(row, config_.logging.dir, std::time(nullptr)));
     });
   }
-  if (const std::optional<std::string> warning = fp8_warning(m.step, m.fp8)) log_line(LogLevel::kWarning, *warning);
+  if (const std::optional<std::string> warning = fp8_warning(row.step, row.fp8)) log_warning("{}", *warning);
 }
 
 // A run is worth more than its log: it goes on, and says so once.
-void StepLog::write(const StepMetrics& metrics) {
-  metrics_->write(metrics);
+void StepLog::write(const MetricRow& row) {
+  metrics_->write(row);
   const bool fails = !metrics_->failure().empty();
   if (fails && !failing_) log_warning("{}; its lines are kept until it can be", metrics_->failure());
   if (!fails && failing_) log_info("the metrics are written again, with all lines since then");
@@ -176,7 +147,7 @@ void StepLog::end() {
   flush();
   if (shows_progress() && shown_) {
     console_->show_progress("");
-    console_->print(progress_line(progress_, console_->columns(), console_->has_colors()));
+    console_->print(progress());
   }
   if (!metrics_) return;
   metrics_->write_kept();

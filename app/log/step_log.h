@@ -38,23 +38,11 @@ struct StepData {
 struct FinishedStep {
   StepResult result;
   StepData data;
+  MetricRow row = {};  // What is reported of the step.
 
   int64_t step() const { return result.step; }
   double loss() const;                   // the mean over its targets
   std::optional<double> z_loss() const;  // the same
-};
-
-// What is reported of a step beside itself.
-struct StepContext {
-  int64_t tokens = 0;  // seen so far by all ranks
-  int64_t skipped_steps = 0;
-  StepMarks marks = {};  // but for slowdown, which is that of all steps since the last one reported
-  double goodput = 0;
-  std::optional<double> precision_gap = {};  // of FP8 from bfloat16, where the step was the last of a comparison
-  NumbersByName loss_by_dataset = {};
-  std::optional<double> validation_loss = {};
-  NumbersByName validation_loss_by_dataset = {};
-  std::vector<Fp8TensorReport> fp8 = {};
 };
 
 class StepLog {
@@ -67,11 +55,11 @@ class StepLog {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Each step, once it is judged, before it is reported. `tokens`: seen by then.
-  void count(const FinishedStep& step, int64_t tokens, const StepMarks& marks);
+  // Counts each step, once it is judged, before it is reported.
+  void count(const MetricRow& row);
   // Reports a step with the means since the last one reported. Not a collective; only the rank that writes says
   // anything.
-  void report(const FinishedStep& step, StepContext context);
+  void report(MetricRow row);
   // Files are written by a thread: beside a checkpoint that fills the disk a write can take seconds. Other such work of
   // the rank that writes; what it throws is a warning, once.
   void post(std::function<void()> work);
@@ -82,30 +70,24 @@ class StepLog {
   void end();
 
  private:
-  struct Interval {
-    int64_t steps = 0;
-    int64_t samples = 0;
-    double milliseconds = 0;
-    double data_ms = 0;
-    std::optional<double> slowdown = {};  // the largest
-  };
   bool shows_progress() const { return console_ != nullptr && console_->columns() > 0; }
-  void show_progress(const FinishedStep& step, int64_t tokens);
-  double wps(double token_s) const;        // of all ranks' tokens, each of which takes so long
-  double tokens_left(int64_t step) const;  // up to the end of the run
-  double flops(double wps) const;          // a second, of a GPU
-  std::optional<double> mfu(double wps) const;
-  void write(const StepMetrics& metrics);
+  void show_progress();
+  std::string progress();
+  double tokens_left(int64_t step) const;  // Up to the end of the run.
+  // Sets the rates of a run whose tokens, of all ranks, take `token_s` seconds each.
+  void set_rates(MetricRow& row, double token_s) const;
+  void write(const MetricRow& row);
 
   const Config& config_;
   const BatchSchedule batches_;
   const Runtime& runtime_;
   Console* console_;
-  int64_t gpu_bytes_ = 0;  // that there are; 0 on the CPU
-  Interval interval_;
+  int64_t gpu_bytes_ = 0;    // that there are; 0 on the CPU
+  MetricInterval interval_;  // The steps since the last one reported,
+  int64_t samples_ = 0;      // and their samples.
   Smoothed loss_;
-  Smoothed token_s_;  // of all ranks
-  ProgressNumbers progress_;
+  Smoothed token_s_;                                            // of all ranks
+  MetricRow progress_;                                          // The last step, with smoothed loss and rates.
   std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
   // Of the thread.
   std::optional<MetricsWriter> metrics_;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "app/log/metric_table.h"
 #include "core/error.h"
 
 namespace octavo {
@@ -14,65 +15,17 @@ namespace {
 
 using Runs = std::span<const RunRecords>;
 
-// What of metrics.jsonl a chart shows, and how.
-struct ChartRow {
-  const char* metric;  // or what stands before the name, of what is by dataset or by kind of tensor
-  const char* title;
-  const char* unit;
-  const char* note = "";
-  double scale = 1;
-  bool smoothed = false;
-  bool from_zero = false;
-  bool logarithmic = false;
-  bool crops = false;
-};
-
-constexpr ChartRow kMetricCharts[] = {
-    {.metric = "grad_norm",
-     .title = "Gradient norm",
-     .unit = "",
-     .note = "before clipping",
-     .smoothed = true,
-     .logarithmic = true},
-    {.metric = "lr", .title = "Learning rate", .unit = "", .from_zero = true},
-    {.metric = "z_loss", .title = "z-loss", .unit = "", .smoothed = true},
-    {.metric = "wps", .title = "Throughput", .unit = "tokens/s per rank", .from_zero = true},
-    {.metric = "mfu", .title = "MFU", .unit = "% of peak", .scale = 100, .from_zero = true},
-    {.metric = "step_ms", .title = "Time of a step", .unit = "ms", .from_zero = true},
-    {.metric = "data_ms", .title = "Waiting for data", .unit = "ms of a step", .from_zero = true},
-    {.metric = "memory_gib", .title = "Memory", .unit = "GiB per rank", .from_zero = true},
-    {.metric = "goodput",
-     .title = "Goodput",
-     .unit = "% of wall time",
-     .note = "in steps that count, over restarts",
-     .scale = 100,
-     .from_zero = true},
-    {.metric = "precision_gap",
-     .title = "FP8 beside bfloat16",
-     .unit = "%",
-     .note = "mean difference of the losses of the same steps",
-     .scale = 100,
-     .from_zero = true},
-};
-
-constexpr ChartRow kGroupCharts[] = {
-    {.metric = "validation_loss_by_dataset/",
-     .title = "Validation loss by dataset",
-     .unit = "nats per token",
-     .crops = true},
-    {.metric = "loss_by_dataset/",
-     .title = "Loss by dataset",
-     .unit = "nats per token",
-     .smoothed = true,
-     .crops = true},
-    {.metric = "epochs/", .title = "Epochs", .unit = "passes over a dataset", .from_zero = true},
-    {.metric = "fp8_saturated/",
+// FP8 statistics, by kind of tensor (RunRecords::metrics).
+constexpr MetricSpec kFp8Charts[] = {
+    {.key = "fp8_saturated",
+     .tag = "",
      .title = "FP8 saturation",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
      .scale = 100,
      .from_zero = true},
-    {.metric = "fp8_flushed/",
+    {.key = "fp8_flushed",
+     .tag = "",
      .title = "FP8 flushed to zero",
      .unit = "% of elements",
      .note = "largest of all tensors of a kind",
@@ -155,13 +108,13 @@ Chart gap_chart(Runs runs) {
   return chart;
 }
 
-Chart metric_chart(const ChartRow& of, Runs runs) {
-  Chart chart{.id = id_of(of.metric), .title = of.title, .unit = of.unit, .note = of.note, .from_zero = of.from_zero};
+Chart metric_chart(const MetricSpec& of, Runs runs) {
+  Chart chart{.id = id_of(of.key), .title = of.title, .unit = of.unit, .note = of.note, .from_zero = of.from_zero};
   const std::vector<std::string> labels = labels_of(runs);
   double least = INFINITY;
   double most = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const Series series = scaled(runs[i].metric(of.metric), of.scale);
+    const Series series = scaled(runs[i].metric(of.key), of.scale);
     for (const Point& point : series) {
       least = std::min(least, point.y);
       most = std::max(most, point.y);
@@ -173,24 +126,25 @@ Chart metric_chart(const ChartRow& of, Runs runs) {
 }
 
 // A chart a run's lines, or of several runs one for each name.
-std::vector<Chart> group_charts(const ChartRow& of, Runs runs) {
+std::vector<Chart> group_charts(const MetricSpec& of, Runs runs) {
+  const std::string prefix = fmt::format("{}/", of.key);
   const auto add_line = [&](Chart& chart, const std::string& label, size_t color, const RunRecords& run,
                             const std::string& name) {
-    add_series(chart, label, color, scaled(run.metric(of.metric + name), of.scale), of.smoothed);
+    add_series(chart, label, color, scaled(run.metric(prefix + name), of.scale), of.smoothed);
   };
-  const std::string id = id_of(of.metric);
+  const std::string id = id_of(prefix);
   const Chart empty{
       .id = id, .title = of.title, .unit = of.unit, .note = of.note, .from_zero = of.from_zero, .crops = of.crops};
   std::vector<Chart> charts;
   if (runs.size() == 1) {
     Chart& chart = charts.emplace_back(empty);
     size_t color = 0;
-    for (const std::string& name : runs[0].names_below(of.metric)) add_line(chart, name, color++, runs[0], name);
+    for (const std::string& name : runs[0].names_below(prefix)) add_line(chart, name, color++, runs[0], name);
     return charts;
   }
   std::set<std::string> names;
   for (const RunRecords& run : runs) {
-    const std::vector<std::string> of_run = run.names_below(of.metric);
+    const std::vector<std::string> of_run = run.names_below(prefix);
     names.insert(of_run.begin(), of_run.end());
   }
   const std::vector<std::string> labels = labels_of(runs);
@@ -208,12 +162,18 @@ std::vector<Chart> group_charts(const ChartRow& of, Runs runs) {
 std::vector<Chart> report_charts(Runs runs) {
   std::vector<Chart> charts{loss_chart(runs)};
   if (runs.size() > 1) charts.push_back(gap_chart(runs));
-  const auto add_groups = [&](const ChartRow& of) {
+  const auto add_groups = [&](const MetricSpec& of) {
     for (Chart& chart : group_charts(of, runs)) charts.push_back(std::move(chart));
   };
-  for (size_t i = 0; i < 2; ++i) add_groups(kGroupCharts[i]);
-  for (const ChartRow& of : kMetricCharts) charts.push_back(metric_chart(of, runs));
-  for (size_t i = 2; i < std::size(kGroupCharts); ++i) add_groups(kGroupCharts[i]);
+  for (const MetricSpec& of : kMetrics) {
+    if (*of.title == '\0') continue;
+    if (of.by_dataset) {
+      add_groups(of);
+    } else {
+      charts.push_back(metric_chart(of, runs));
+    }
+  }
+  for (const MetricSpec& of : kFp8Charts) add_groups(of);
   std::erase_if(charts, [](const Chart& chart) { return !chart.has_points(); });
   return charts;
 }

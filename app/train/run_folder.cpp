@@ -17,6 +17,7 @@
 
 #include "app/log/append_file.h"
 #include "app/log/goodput.h"
+#include "app/log/metric_table.h"
 #include "app/train/config_changes.h"
 #include "build_config.h"
 #include "checkpoint/checkpoint_files.h"
@@ -171,7 +172,8 @@ void RunFolder::claim(const fs::path& resumed_from) {
 // What Octavo writes into a run's folder; whatever else lies there stays.
 void RunFolder::set_aside() const {
   const fs::path dir = config_.logging.dir;
-  constexpr std::array kNames = {"metrics.jsonl", "log.txt", "starts.jsonl", "config.yaml", Goodput::kFileName};
+  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",
+                                 "starts.jsonl",  "config.yaml",    Goodput::kFileName};
   constexpr std::array kPrefixes = {"events.out.tfevents.", "trace_step_"};
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
@@ -205,6 +207,7 @@ void RunFolder::open() {
       log_warning("{}; this start is not in it", starts.failure());
     }
     write_output_file((dir / "config.yaml").string(), to_yaml(config_));
+    write_output_file((dir / kMetricTableName).string(), metric_table_json());
   });
 }
 

@@ -1,5 +1,6 @@
 // What lies in logging.dir beside the metrics, so that a run is known by its folder alone:
 //   config.yaml     the config of its last start, every key with its value
+//   metric_table.json  key, tag, title and unit of each metric (app/log/metric_table.h)
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day; "warning: " marks the warnings
 //   log.lock        held by the run that writes here (checkpoint/directory_lock.h)

@@ -139,7 +139,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and so is
     // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
     const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || trace || agree(signals).any();
-    const std::optional<FinishedStep> newest = finish_steps(waits);
+    std::optional<FinishedStep> newest = finish_steps(waits);
     if (run_.results().pending() > 0) {
       if (newest) report(*newest, {}, false);
       run_.checkpoints().poll();
@@ -201,11 +201,11 @@ FinishedStep Trainer::pop_step() {
   goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(accounted_s_, 0), 0.0));
   slow_ranks_.finish_step(step);
   judge(step);
-  log_->count(step, run_.tokens_seen(step.step()), guard_.marks());
+  log_->count(step.row);
   return step;
 }
 
-void Trainer::judge(const FinishedStep& step) {
+void Trainer::judge(FinishedStep& step) {
   const double loss = step.loss();
   if (step.result.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.step() - 1);
   const StepVerdict verdict = guard_.judge({.step = step.step(),
@@ -214,6 +214,10 @@ void Trainer::judge(const FinishedStep& step) {
                                             .step_ms = step.result.step_ms,
                                             .sequences = config_.training.batch_schedule().batch_size(step.step()),
                                             .skipped = step.result.skipped});
+  step.row.set("loss_z", guard_.marks().loss_z);
+  step.row.set("grad_norm_z", guard_.marks().grad_norm_z);
+  step.row.set("slowdown", guard_.marks().slowdown);
+  if (guard_.skipped() > 0) step.row.set("skipped_steps", guard_.skipped());
   loader_state_ = step.data.loader_state;
   comparison_.add(step.step(), loss);
   if (!runtime_.group().is_root()) return;
@@ -270,26 +274,25 @@ std::optional<ValidationLoss> Trainer::validate(const StopSignals& signals) {
   return validation;
 }
 
-void Trainer::report(const FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always) {
+void Trainer::report(FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always) {
   const bool due = step.step() % config_.logging.every == 0 || run_.fp8_due(step.step());
   const bool stands_out =
       guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped || comparison_.gap();
   if (!due && !always && !stands_out && !is_first(step.step())) return;
-  StepContext context{.tokens = run_.tokens_seen(step.step()),
-                      .skipped_steps = guard_.skipped(),
-                      .marks = guard_.marks(),
-                      .goodput = goodput_->share(),
-                      .loss_by_dataset = run_.data_report().means(step.result.loss_sums, step.data.targets)};
+  MetricRow& row = step.row;
+  row.set("goodput", goodput_->share());
   if (validation) {
-    context.validation_loss = validation->loss;
+    row.set("validation_loss", validation->loss);
+    NumbersByName by_dataset;
     const auto& datasets = validator_->datasets();
     for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
-      context.validation_loss_by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
+      by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
     }
+    row.set("validation_loss_by_dataset", std::move(by_dataset));
   }
-  if (run_.fp8_due(step.step())) context.fp8 = run_.pop_fp8();
-  context.precision_gap = comparison_.gap();
-  log_->report(step, std::move(context));
+  if (run_.fp8_due(step.step())) row.fp8 = run_.pop_fp8();
+  row.set("precision_gap", comparison_.gap());
+  log_->report(row);
   if (runtime_.group().is_root()) write_goodput(false);
 }
 

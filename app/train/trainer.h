@@ -63,7 +63,7 @@ class Trainer {
   std::optional<FinishedStep> finish_steps(bool all);
   // Waits for the oldest step in flight and judges its result.
   FinishedStep pop_step();
-  void judge(const FinishedStep& step);
+  void judge(FinishedStep& step);
   // Combines the wishes of all ranks. Called at least once per step.
   Wishes agree(const StopSignals& signals);
   Facts collect(const Due& due, const Wishes& wishes, bool owes_save);
@@ -71,7 +71,7 @@ class Trainer {
   void compare_replicas(Facts& facts, int64_t step);
   std::optional<ValidationLoss> validate(const StopSignals& signals);
   // Logs a step if it is due to be logged, stands out, or must be logged `always`.
-  void report(const FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always);
+  void report(FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always);
   // Returns the step that the run continues after, or nothing if the run has ended.
   std::optional<int64_t> perform(const Actions& actions, const Facts& facts, int64_t step);
   void say(Notice notice, const Facts& facts, int64_t step) const;

@@ -202,7 +202,23 @@ FinishedStep TrainingRun::pop_step() {
   FinishedStep step{.result = results_.pop().value(), .data = std::move(step_data_.front())};
   step_data_.pop_front();
   corruption_->finish_step(step.step());
+  step.row = row_of(step);
   return step;
+}
+
+MetricRow TrainingRun::row_of(const FinishedStep& step) const {
+  MetricRow row(step.step(), config_.total_steps());
+  row.set("loss", step.loss());
+  row.set("z_loss", step.z_loss());
+  row.set("grad_norm", step.result.grad_norm);
+  row.set("lr", config_.learning_rate(row.step));
+  if (config_.stage.number > 0) row.set("stage", config_.stage.number);
+  row.set("tokens", tokens_seen(row.step));
+  row.set("step_ms", step.result.step_ms);
+  row.set("data_ms", step.data.data_ms);
+  row.set("loss_by_dataset", data_report_->means(step.result.loss_sums, step.data.targets));
+  row.set("epochs", step.data.epochs);
+  return row;
 }
 
 double TrainingRun::loss_of_step(int64_t step, const FedBatch& fed) {

@@ -115,6 +115,7 @@ class TrainingRun {
   void log_events(const Batch& batch, int64_t step);
   void warn_of_no_targets(int64_t step, SampleRange samples);
   std::vector<int64_t> targets_of_step(const Batch& batch);
+  MetricRow row_of(const FinishedStep& step) const;
   TrainingStep training_step_of(int64_t step, const StepData& data) const;
 
   Config config_;

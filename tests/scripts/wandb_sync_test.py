@@ -21,6 +21,10 @@ from scratch import ScratchTest  # noqa: E402
 LINE = {"step": 1, "loss": 2.5, "grad_norm": 1.0, "lr": 1e-3, "validation_loss": 2.0, "loss_by_dataset": {"web": 2.25}, "validation_loss_by_dataset": {"held": 2.0},
         "nonfinite": {"wps": "nan"}, "wps": None, "fp8": [{"layer": 3, "linear": "qkv", "tensor": "input", "saturated": 0.5}]}
 
+TABLE = [{"key": key, "tag": tag} for key, tag in (
+    ("loss", "train/loss"), ("grad_norm", "optimizer/grad_norm"), ("lr", "optimizer/lr"), ("validation_loss", "validation/loss"),
+    ("loss_by_dataset", "train/loss_by_dataset"), ("validation_loss_by_dataset", "validation"))]
+
 
 def records(data):
     """Of a .wandb file: seven bytes, then LevelDB's log format (blocks of 32 KiB; crc, length, type, bytes)."""
@@ -56,6 +60,7 @@ class WandbSyncTest(ScratchTest):
     def run_folder(self, text):
         path = Path(self.write("metrics.jsonl", text))
         (path.parent / "config.yaml").write_text("training: {steps: 3}\n")
+        (path.parent / "metric_table.json").write_text(json.dumps(TABLE))
         return path.parent
 
     def sync(self, run, *options):
@@ -69,14 +74,16 @@ class WandbSyncTest(ScratchTest):
         return fake.logged, calls[0]
 
     def test_names(self):
-        self.assertEqual(wandb_sync.values_of(LINE), {
+        run = self.run_folder("")
+        self.assertEqual(wandb_sync.values_of(LINE, wandb_sync.read_tags(run)), {
             "step": 1, "train/loss": 2.5, "optimizer/grad_norm": 1.0, "optimizer/lr": 1e-3, "validation/loss": 2.0, "train/loss_by_dataset/web": 2.25,
             "validation/held": 2.0, "fp8/3/qkv/input/saturated": 0.5})
 
-    def test_the_groups_are_those_of_tensorboard(self):
-        source = (ROOT / "app/log/metric_tags.cpp").read_text()
-        for key, tag in wandb_sync.TAGS.items():
-            self.assertIn(f'{{"{key}", "{tag}"}}', source)
+    def test_a_run_of_an_earlier_version_has_no_table(self):
+        run = self.run_folder("")
+        (run / "metric_table.json").unlink()
+        self.assertEqual(wandb_sync.read_tags(run), {})
+        self.assertEqual(wandb_sync.values_of({"step": 1, "loss": 2.5}, {}), {"step": 1, "loss": 2.5})
 
     def test_goes_on_where_it_was(self):
         run = self.run_folder('{"step":1,"loss":3}\nhalf a line\n{"step":2,"loss":2')

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "app/log/metric_tags.h"
+#include "app/log/metric_table.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -42,22 +42,20 @@ class MetricsTest : public testing::Test {
   fs::path dir_;
 };
 
-StepMetrics example() {
-  StepMetrics metrics;
-  metrics.step = 100;
-  metrics.total_steps = 2000;
-  metrics.loss = 3.21449;
-  metrics.grad_norm = 0.8121;
-  metrics.lr = 3e-4;
-  metrics.tokens = 104857600;
-  metrics.wps = 16431.6;
-  metrics.mfu = 0.9623;
-  metrics.tflops = 951.7;
-  metrics.step_ms = 997.2;
-  metrics.data_ms = 0.4;
-  metrics.memory_gib = 71.28;
-  metrics.goodput = 0.93;
-  return metrics;
+MetricRow example() {
+  MetricRow row(100, 2000);
+  row.set("loss", 3.21449);
+  row.set("grad_norm", 0.8121);
+  row.set("lr", 3e-4);
+  row.set("tokens", 104857600);
+  row.set("wps", 16431.6);
+  row.set("mfu", 0.9623);
+  row.set("tflops", 951.7);
+  row.set("step_ms", 997.2);
+  row.set("data_ms", 0.4);
+  row.set("memory_gib", 71.28);
+  row.set("goodput", 0.93);
+  return row;
 }
 
 TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
@@ -65,12 +63,12 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
       console_line(example(), 31 * 60 + 20),
       "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  "
       "eta 31m");
-  StepMetrics metrics = example();
-  metrics.mfu.reset();
-  metrics.step_ms = 12345.6;
-  metrics.validation_loss = 2.5;
-  metrics.loss = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(console_line(metrics, 0),
+  MetricRow row = example();
+  row.set("mfu", std::nullopt);
+  row.set("step_ms", 12345.6);
+  row.set("validation_loss", 2.5);
+  row.set("loss", std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(console_line(row, 0),
             "step 100/2000  loss nan  grad_norm 0.812  lr 3.00e-04  wps 16,432  mem 71.3 GiB  step 12,346 ms  "
             "eta 0s  validation_loss 2.5000");
 }
@@ -78,16 +76,16 @@ TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
 TEST_F(MetricsTest, ConsoleLineHasNanWithoutASign) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  StepMetrics metrics = example();
-  metrics.loss = std::copysign(kNan, -1.0);
-  metrics.grad_norm = std::copysign(kNan, -1.0);
-  metrics.validation_loss = std::copysign(kNan, -1.0);
-  const std::string line = console_line(metrics, 0);
+  MetricRow row = example();
+  row.set("loss", std::copysign(kNan, -1.0));
+  row.set("grad_norm", std::copysign(kNan, -1.0));
+  row.set("validation_loss", std::copysign(kNan, -1.0));
+  const std::string line = console_line(row, 0);
   EXPECT_NE(line.find("  loss nan  grad_norm nan  "), std::string::npos) << line;
   EXPECT_NE(line.find("  validation_loss nan"), std::string::npos) << line;
-  metrics.loss = -kInfinity;
-  metrics.grad_norm = kInfinity;
-  EXPECT_NE(console_line(metrics, 0).find("  loss -inf  grad_norm inf  "), std::string::npos);
+  row.set("loss", -kInfinity);
+  row.set("grad_norm", kInfinity);
+  EXPECT_NE(console_line(row, 0).find("  loss -inf  grad_norm inf  "), std::string::npos);
 }
 
 TEST_F(MetricsTest, NumbersAndDurations) {
@@ -105,10 +103,10 @@ TEST_F(MetricsTest, NumbersAndDurations) {
 }
 
 TEST_F(MetricsTest, JsonHoldsEveryField) {
-  StepMetrics metrics = example();
-  metrics.validation_loss = 3.5;
-  metrics.z_loss = 0.002;
-  const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(metrics));
+  MetricRow row = example();
+  row.set("validation_loss", 3.5);
+  row.set("z_loss", 0.002);
+  const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(row));
   const std::vector<std::string> expected = {"step",    "loss",       "z_loss",  "grad_norm",      "lr",
                                              "tokens",  "wps",        "mfu",     "tflops",         "step_ms",
                                              "data_ms", "memory_gib", "goodput", "validation_loss"};
@@ -122,15 +120,15 @@ TEST_F(MetricsTest, JsonHoldsEveryField) {
   EXPECT_EQ(json["z_loss"].get<double>(), 0.002);
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("validation_loss"));
   EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("z_loss"));
-  metrics.mfu.reset();
-  EXPECT_FALSE(nlohmann::json::parse(metrics_json(metrics)).contains("mfu"));  // of a CPU
+  row.set("mfu", std::nullopt);
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(row)).contains("mfu"));  // of a CPU
 }
 
 TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
-  StepMetrics metrics = example();
-  metrics.loss = std::numeric_limits<double>::quiet_NaN();
-  metrics.grad_norm = std::numeric_limits<double>::infinity();
-  const nlohmann::json json = nlohmann::json::parse(metrics_json(metrics));
+  MetricRow row = example();
+  row.set("loss", std::numeric_limits<double>::quiet_NaN());
+  row.set("grad_norm", std::numeric_limits<double>::infinity());
+  const nlohmann::json json = nlohmann::json::parse(metrics_json(row));
   EXPECT_TRUE(json["loss"].is_null());
   EXPECT_TRUE(json["grad_norm"].is_null());
   EXPECT_EQ(json["nonfinite"], (nlohmann::json{{"loss", "nan"}, {"grad_norm", "inf"}}));
@@ -208,12 +206,12 @@ TEST_F(MetricsTest, WhatCouldNotBeWrittenIsWrittenAtTheEnd) {
   EXPECT_EQ(read(path), "last\n");
 }
 
-StepMetrics at_step(int64_t step, double loss) {
-  StepMetrics metrics = example();
-  metrics.step = step;
-  metrics.loss = loss;
-  metrics.validation_loss.reset();
-  return metrics;
+MetricRow at_step(int64_t step, double loss) {
+  MetricRow row = example();
+  row.step = step;
+  row.set("loss", loss);
+  row.set("validation_loss", std::nullopt);
+  return row;
 }
 
 // A run that was killed after step 8 goes on from step 5: 6 to 8 are done again, and 8 otherwise than before.
@@ -226,9 +224,9 @@ TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
   std::ofstream(path, std::ios::app) << "{\"step\":9,\"lo";
   MetricsWriter writer(dir_.string(), false, 5);
   for (int64_t step = 6; step <= 9; ++step) {
-    StepMetrics metrics = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
-    metrics.wps = 1;  // as fast as it happens to be
-    writer.write(metrics);
+    MetricRow row = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
+    row.set("wps", 1);  // as fast as it happens to be
+    writer.write(row);
   }
   std::vector<int64_t> steps;
   std::istringstream lines(read(path));
@@ -343,23 +341,23 @@ std::map<std::string, float> decode_scalars(const std::string& summary) {
 }
 
 TEST_F(MetricsTest, TensorBoardEventsDecode) {
-  StepMetrics metrics = example();
-  metrics.step = 1'000'000;
+  MetricRow row = example();
+  row.step = 1'000'000;
   {
     MetricsWriter writer(dir_.string(), true);
-    writer.write(metrics);
-    metrics.validation_loss = 2.25;
-    metrics.fp8 = {{.layer = 3,
-                    .linear = "qkv",
-                    .tensor = "input",
-                    .per_tensor = true,
-                    .stats = {.elements = 10, .non_zero = 10, .amax = 7.5f, .smallest_scale = 64, .largest_scale = 64}},
-                   {.layer = 3,
-                    .linear = "o",
-                    .tensor = "weight",
-                    .per_tensor = false,
-                    .stats = {.elements = 10, .non_zero = 10, .amax = 1.5f, .smallest_scale = 2, .largest_scale = 8}}};
-    writer.write(metrics);
+    writer.write(row);
+    row.set("validation_loss", 2.25);
+    row.fp8 = {{.layer = 3,
+                .linear = "qkv",
+                .tensor = "input",
+                .per_tensor = true,
+                .stats = {.elements = 10, .non_zero = 10, .amax = 7.5f, .smallest_scale = 64, .largest_scale = 64}},
+               {.layer = 3,
+                .linear = "o",
+                .tensor = "weight",
+                .per_tensor = false,
+                .stats = {.elements = 10, .non_zero = 10, .amax = 1.5f, .smallest_scale = 2, .largest_scale = 8}}};
+    writer.write(row);
   }
   std::vector<fs::path> events;
   for (const auto& entry : fs::directory_iterator(dir_)) {
@@ -401,21 +399,6 @@ TEST_F(MetricsTest, TensorBoardHasDatasetsAndTexts) {
   EXPECT_EQ(tensor.find(1)->second[0], 7);  // DT_STRING
   EXPECT_EQ(tensor.find(8)->second, "```yaml\nsteps: 9\n```\n");
   EXPECT_EQ(decode_message(decode_message(value.find(9)->second).find(1)->second).find(1)->second, "text");
-}
-
-TEST(MetricTags, GroupsEveryKey) {
-  EXPECT_EQ(metric_tag("validation_loss_by_dataset"), "validation");
-  EXPECT_EQ(metric_tag("lr"), "optimizer/lr");
-  EXPECT_EQ(metric_tag("another"), "another");
-  StepMetrics metrics;
-  metrics.mfu = metrics.precision_gap = metrics.validation_loss = metrics.z_loss = 1;
-  metrics.skipped_steps = metrics.stage = 1;
-  metrics.loss_by_dataset = metrics.validation_loss_by_dataset = metrics.epochs = {{"web", 1.0}};
-  const auto written = nlohmann::json::parse(metrics_json(metrics));
-  for (const auto& [key, value] : written.items()) {
-    if (key == "step") continue;
-    EXPECT_NE(metric_tag(key), key) << key;
-  }
 }
 
 TEST_F(MetricsTest, EventFilesOfOneProcessDoNotMix) {

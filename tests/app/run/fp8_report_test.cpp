@@ -70,13 +70,13 @@ TEST(Fp8Report, WarnsOfBrokenAndOfZeroTensors) {
 }
 
 TEST(Fp8Report, Json) {
-  StepMetrics metrics;
-  EXPECT_FALSE(nlohmann::json::parse(metrics_json(metrics)).contains("fp8"));
-  metrics.fp8 = {good(), good()};
-  metrics.fp8[1].per_tensor = false;
-  metrics.fp8[1].stats.amax = std::numeric_limits<double>::infinity();
-  metrics.fp8[1].stats.smallest_scale = 0;
-  const nlohmann::json fp8 = nlohmann::json::parse(metrics_json(metrics)).at("fp8");
+  MetricRow row;
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(row)).contains("fp8"));
+  row.fp8 = {good(), good()};
+  row.fp8[1].per_tensor = false;
+  row.fp8[1].stats.amax = std::numeric_limits<double>::infinity();
+  row.fp8[1].stats.smallest_scale = 0;
+  const nlohmann::json fp8 = nlohmann::json::parse(metrics_json(row)).at("fp8");
   EXPECT_EQ(fp8[0], (nlohmann::json{{"layer", 3},
                                     {"linear", "gate_up"},
                                     {"tensor", "input"},

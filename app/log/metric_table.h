@@ -1,0 +1,118 @@
+// kMetrics: every number that a run reports of its steps. metrics.jsonl, TensorBoard, Prometheus and the report read
+// this table. Weights & Biases (scripts/wandb_sync.py) reads the copy in the run's folder, metric_table.json. A new
+// number is one row here and one MetricRow::set() where it is computed (app/log/metric_row.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace octavo {
+
+// How the values of the steps since the last logged one are combined.
+enum class Over : uint8_t { kLast, kMean, kMax };
+
+struct MetricSpec {
+  const char* key;          // Key in metrics.jsonl. Prometheus has octavo_KEY.
+  const char* tag;          // Name in TensorBoard and Weights & Biases.
+  const char* title = "";   // Title of the chart in the report. Empty if the report has no chart of it.
+  const char* unit = "";    // Unit on the chart.
+  Over over = Over::kLast;  // How steps are combined.
+  bool by_dataset = false;  // A number per dataset. Its tag is followed by /NAME.
+  bool integer = false;     // Written without a decimal point.
+  // How the chart is drawn.
+  const char* note = "";     // Sentence below the title.
+  double scale = 1;          // Factor from the value to the unit of the chart.
+  bool smoothed = false;     // A smoothed line over the values.
+  bool from_zero = false;    // The axis includes 0.
+  bool logarithmic = false;  // The axis is logarithmic if the values span a wide range.
+  bool crops = false;        // The axis fits the values after the first steps.
+};
+
+// In the order of a line of metrics.jsonl. The report draws loss and validation_loss in one chart of its own.
+inline constexpr MetricSpec kMetrics[] = {
+    {.key = "loss", .tag = "train/loss"},
+    {.key = "z_loss", .tag = "train/z_loss", .title = "z-loss", .smoothed = true},
+    {.key = "grad_norm",
+     .tag = "optimizer/grad_norm",
+     .title = "Gradient norm",
+     .note = "before clipping",
+     .smoothed = true,
+     .logarithmic = true},
+    {.key = "lr", .tag = "optimizer/lr", .title = "Learning rate", .from_zero = true},
+    {.key = "stage", .tag = "train/stage", .integer = true},
+    {.key = "tokens", .tag = "train/tokens", .integer = true},
+    {.key = "wps", .tag = "throughput/wps", .title = "Throughput", .unit = "tokens/s per rank", .from_zero = true},
+    {.key = "mfu", .tag = "throughput/mfu", .title = "MFU", .unit = "% of peak", .scale = 100, .from_zero = true},
+    {.key = "tflops", .tag = "throughput/tflops"},
+    {.key = "step_ms",
+     .tag = "throughput/step_ms",
+     .title = "Time per step",
+     .unit = "ms",
+     .over = Over::kMean,
+     .from_zero = true},
+    {.key = "data_ms",
+     .tag = "data/data_ms",
+     .title = "Waiting for data",
+     .unit = "ms per step",
+     .over = Over::kMean,
+     .from_zero = true},
+    {.key = "memory_gib", .tag = "memory/memory_gib", .title = "Memory", .unit = "GiB per rank", .from_zero = true},
+    {.key = "goodput",
+     .tag = "throughput/goodput",
+     .title = "Goodput",
+     .unit = "% of wall time",
+     .note = "in steps that count, over restarts",
+     .scale = 100,
+     .from_zero = true},
+    {.key = "precision_gap",
+     .tag = "fp8/precision_gap",
+     .title = "FP8 compared with bfloat16",
+     .unit = "%",
+     .note = "mean difference of the losses of equal steps",
+     .scale = 100,
+     .from_zero = true},
+    {.key = "skipped_steps", .tag = "events/skipped_steps", .integer = true},
+    {.key = "loss_z", .tag = "events/loss_z"},
+    {.key = "grad_norm_z", .tag = "events/grad_norm_z"},
+    {.key = "slowdown", .tag = "events/slowdown", .over = Over::kMax},
+    {.key = "validation_loss", .tag = "validation/loss"},
+    {.key = "loss_by_dataset",
+     .tag = "train/loss_by_dataset",
+     .title = "Loss by dataset",
+     .unit = "nats per token",
+     .by_dataset = true,
+     .smoothed = true,
+     .crops = true},
+    {.key = "validation_loss_by_dataset",
+     .tag = "validation",
+     .title = "Validation loss by dataset",
+     .unit = "nats per token",
+     .by_dataset = true,
+     .crops = true},
+    {.key = "epochs",
+     .tag = "data/epochs",
+     .title = "Epochs",
+     .unit = "of a dataset",
+     .by_dataset = true,
+     .from_zero = true},
+};
+inline constexpr size_t kNumMetrics = std::size(kMetrics);
+
+// A key of kMetrics. Any other does not compile.
+struct MetricKey {
+  consteval MetricKey(std::string_view key) {  // NOLINT: a key stands wherever a metric is named
+    while (kMetrics[index].key != key) ++index;
+  }
+  consteval MetricKey(const char* key) : MetricKey(std::string_view(key)) {}  // NOLINT
+
+  size_t index = 0;
+};
+
+// Returns the table as JSON, an array of {key, tag, title, unit}.
+std::string metric_table_json();
+inline constexpr const char* kMetricTableName = "metric_table.json";
+
+}  // namespace octavo
