@@ -47,7 +47,7 @@ class AmaxTable {
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
   // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the stream as
   // long as the history has no gradient.
-  void end_step(const Tensor& skip, Communicator& communicator, Stream& stream);
+  void end_step(const Tensor& skip, Communicator* ranks, Stream& stream);
   // After micro-batches that are no step's, as those of a warm-up: nothing of them gets into the history.
   void forget_micro_batches(Stream& stream);
   // Whether scaling() is known before the tensors are, so that a tensor can be measured while it is cast.

@@ -32,8 +32,12 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
       parameters_(&parameters),
       fsdp_(&parameters.fsdp()),
       stream_(&stream),
-      tensor_(options.tensor, options.shape.tokens(), stream),
-      sequences_(options.context),
+      tensor_({.ranks = options.mesh != nullptr ? &options.mesh->tensor() : nullptr,
+               .chunks = options.parallel.tensor_parallel_chunks,
+               .cover_multiprocessors = static_cast<int>(options.parallel.cover_multiprocessors)},
+              options.shape.tokens(), stream),
+      sequences_(options.mesh != nullptr ? ContextGroupOptions{&options.mesh->context(), &options.mesh->micro_batch()}
+                                         : ContextGroupOptions{}),
       local_(local_config(options.config, {tensor_.rank(), tensor_.size()})),
       embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
       head_weights_(weights_of(parameters), parameters.layout(), options.config),
@@ -208,8 +212,8 @@ void Llama::upload_rope_table() {
   stream_->synchronize();  // the host table ends here
 }
 
-void Llama::end_step(const Tensor& skip, Communicator& communicator) {
-  if (amaxes_) amaxes_->end_step(skip, communicator, *stream_);
+void Llama::end_step(const Tensor& skip) {
+  if (amaxes_) amaxes_->end_step(skip, all_ranks(), *stream_);
 }
 
 BlockContext Llama::context(const Documents& documents) {

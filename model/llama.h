@@ -32,9 +32,9 @@ struct LlamaOptions {
   BatchShape shape;
   PrecisionConfig precision;
   LlamaMode mode = LlamaMode::kTraining;
-  bool fp8_stats = false;            // with room for statistics of the casts, in FP8
-  TensorGroupOptions tensor;         // the ranks that divide the layers
-  ContextGroupOptions context = {};  // those that share each sequence, as shape.context says
+  bool fp8_stats = false;        // with room for statistics of the casts, in FP8
+  const Mesh* mesh = nullptr;    // of which shape.context is the place; borrowed; null: one rank
+  ParallelConfig parallel = {};  // how tensor-parallel ranks overlap their collectives
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
   float z_loss = 0;             // its coefficient (CrossEntropy), in training
   KvCache* cache = nullptr;     // for last_logits(), in inference without FP8; borrowed, several models may share it
@@ -69,7 +69,7 @@ class Llama {
 
   // After a step's last micro-batch: delayed scaling takes its amaxes into the history, unless it is passed over
   // (AmaxTable::end_step).
-  void end_step(const Tensor& skip, Communicator& communicator);
+  void end_step(const Tensor& skip);
 
   // Beside the one given at construction: that on which tensor-parallel ranks share tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
@@ -80,8 +80,8 @@ class Llama {
   const BatchShape& shape() const { return options_.shape; }
   // Null but for per-tensor FP8 recipes.
   AmaxTable* amaxes() { return amaxes_.get(); }
-  // For ShardedParameters::publish() and set(); `ranks`: all that hold parts of the weights.
-  WeightCasts weight_casts(Communicator* ranks) { return {amaxes_.get(), fp8_stats_.get(), ranks}; }
+  // For ShardedParameters::publish() and set().
+  WeightCasts weight_casts() { return {amaxes_.get(), fp8_stats_.get(), all_ranks()}; }
   // Null without FP8, or unless LlamaOptions ask for it.
   Fp8StatsTable* fp8_stats() { return fp8_stats_.get(); }
 
@@ -112,6 +112,9 @@ class Llama {
   void backward_embedding(const MicroBatch& batch);
   Tensor all_tokens() const;
   int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
+
+  // Null for one rank.
+  Communicator* all_ranks() const { return options_.mesh != nullptr ? &options_.mesh->world() : nullptr; }
 
   LlamaOptions options_;
   ShardedParameters* parameters_;

@@ -86,9 +86,12 @@ std::optional<TableSpec> exchanged_table(const EmbeddingSharding& e) {
 }
 
 ShardedParameters::ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision,
-                                     const ShardingOptions& sharding, LlamaMode mode, const DataParallelGroups& groups,
-                                     Arena& arena, Stream& stream)
-    : layout_(&layout), precision_(precision) {
+                                     const ShardingOptions& sharding, LlamaMode mode, const Mesh* mesh, Arena& arena,
+                                     Stream& stream)
+    : layout_(&layout), mesh_(mesh), precision_(precision) {
+  const DataParallelGroups groups =
+      mesh == nullptr ? DataParallelGroups{}
+                      : DataParallelGroups{&mesh->shard(), &mesh->replicate(), mesh->all_to_all_load()};
   const std::optional<TableSpec> table =
       mode == LlamaMode::kTraining ? find_table(sharding, groups) : std::optional<TableSpec>();
   shard_begin_ = {0};
@@ -182,13 +185,13 @@ std::vector<Tensor> ShardedParameters::counted_gradients() const {
   return counted;
 }
 
-void ShardedParameters::finish_gradients(const ParameterRanks& ranks, Stream& stream) {
+void ShardedParameters::finish_gradients(Stream& stream) {
   fsdp_->finish_reductions();
-  if (ranks.tensor == nullptr || ranks.tensor->size() == 1) return;
+  if (mesh_ == nullptr || mesh_->tensor().size() == 1) return;
   const Tensor& norms = fsdp_->gradient_shard(ParameterLayout::kNorms);
-  ranks.tensor->all_reduce_sum(norms, stream, "gradients of norms");
+  mesh_->tensor().all_reduce_sum(norms, stream, "gradients of norms");
   // Each copy has summed, perhaps in an order of its own: they take one of their results.
-  if (ranks.replicate != nullptr) ranks.replicate->all_reduce_max(norms, stream, "gradients of norms");
+  mesh_->replicate().all_reduce_max(norms, stream, "gradients of norms");
 }
 
 void ShardedParameters::publish(const WeightCasts& casts, Stream& stream) {

@@ -13,6 +13,7 @@
 #include "model/parameters.h"
 #include "model/precision.h"
 #include "parallel/fsdp.h"
+#include "parallel/mesh.h"
 
 namespace octavo {
 
@@ -38,13 +39,6 @@ struct EmbeddingSharding {
 // The table whose gradient is exchanged as that of the tokens; none where reducing it whole is as good or has to be.
 std::optional<TableSpec> exchanged_table(const EmbeddingSharding& embedding);
 
-// The ranks that together hold one copy of the parameters, and those with other copies; null: one.
-struct ParameterRanks {
-  Communicator* shard = nullptr;
-  Communicator* tensor = nullptr;
-  Communicator* replicate = nullptr;  // whose parts equal this rank's to the bit
-};
-
 // A stretch of one parameter that lies in this rank's shard.
 struct ParameterPiece {
   const ParameterSpec* spec = nullptr;
@@ -62,11 +56,13 @@ struct WeightCasts {
 
 class ShardedParameters {
  public:
-  // `layout` and the communicators of `groups` must outlive the object.
+  // `layout` and `mesh` must outlive the object. A null mesh stands for one rank.
   ShardedParameters(const ParameterLayout& layout, const PrecisionConfig& precision, const ShardingOptions& sharding,
-                    LlamaMode mode, const DataParallelGroups& groups, Arena& arena, Stream& stream);
+                    LlamaMode mode, const Mesh* mesh, Arena& arena, Stream& stream);
 
   const ParameterLayout& layout() const { return *layout_; }
+  // Null for one rank.
+  const Mesh* mesh() const { return mesh_; }
   // [elements of all shards] float32.
   const Tensor& master() const { return master_; }
   const Tensor& gradients() const { return fsdp_->gradient_shards(); }  // in training
@@ -89,10 +85,10 @@ class ShardedParameters {
   // The piece's place among the weights that travel; undefined where that is the master weight itself.
   Tensor weight(const ParameterPiece& piece) const;
 
-  // Waits for the reductions of the last micro-batch and completes what they leave: a rank of ranks.tensor has the
-  // gradients of the norms from its share of the tokens alone; they are summed in float32, to the same bits in every
-  // copy.
-  void finish_gradients(const ParameterRanks& ranks, Stream& stream);
+  // Waits for the reductions of the last micro-batch and completes what they leave: a tensor-parallel rank has
+  // the gradients of the norms from its share of the tokens alone; they are summed in float32, to the same bits in
+  // every copy.
+  void finish_gradients(Stream& stream);
 
   // The master weights have changed, and casts.amaxes has those of this rank's pieces: they are made global, the FP8
   // shards are cast with them, and full weights are gathered anew.
@@ -117,6 +113,7 @@ class ShardedParameters {
   void cast_to_fp8(const ParameterPiece& piece, const WeightCasts& casts, Stream& stream) const;
 
   const ParameterLayout* layout_;
+  const Mesh* mesh_;
   PrecisionConfig precision_;
   int64_t num_layers_ = 0;
   std::vector<int64_t> shard_begin_;  // of each unit in shard buffers, and the end of the last

@@ -1,7 +1,9 @@
 // The parallel section of the config: how the ranks are arranged, and what NCCL may use.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <string_view>
 
 namespace octavo {
 
@@ -11,6 +13,7 @@ struct MeshShape {
   int64_t shard = 1;
   int64_t tensor = 1;
   int64_t context = 1;
+  auto operator<=>(const MeshShape&) const = default;
 
   int64_t data() const;    // ranks that work on different samples
   int64_t shards() const;  // ranks that share one copy of the parameters
@@ -66,7 +69,7 @@ struct ParallelConfig {
 
 enum class Axis : uint8_t { kReplicate, kShard, kContext, kTensor };
 
-// An axis of the mesh. One more is a row of kMeshAxes, its two numbers, and the collectives along it.
+// An axis of the mesh. A new axis is a row of kMeshAxes, its two numbers, and the collectives along it.
 struct MeshAxis {
   const char* name;  // in plans and messages
   const char* key;   // of the config's section parallel
@@ -86,6 +89,16 @@ inline constexpr MeshAxis kMeshAxes[] = {
     {"context", "context_parallel", &ParallelConfig::context_parallel, &MeshShape::context, false, true, true, false},
     {"tensor", "tensor_parallel", &ParallelConfig::tensor_parallel, &MeshShape::tensor, false, false, false, true},
 };
+// Whether the ranks of a group, which communicate, have different places on an axis. "world", "tokens" (ranks that work
+// on different tokens), "micro-batch" (ranks that work on the same samples) and "shard" (ranks that share one copy of
+// the state) may span several axes. Every other group has the name of the axis that it spans.
+constexpr bool spans(std::string_view group, const MeshAxis& axis) {
+  if (group == "world") return true;
+  if (group == "tokens") return axis.divides_tokens;
+  if (group == "micro-batch") return !axis.divides_samples;
+  if (group == "shard") return axis.shards_state;
+  return group == axis.name;
+}
 // Those whose configured size may be -1: the first that is has all ranks that the others leave.
 inline constexpr Axis kFillingAxes[] = {Axis::kShard, Axis::kReplicate};
 // The axis that does; null where all sizes are given.

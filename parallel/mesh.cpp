@@ -1,62 +1,68 @@
 #include "parallel/mesh.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace octavo {
 
-Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) : machines_(group) {
+Mesh::Mesh(const ParallelConfig& config, ProcessGroup& group, Stream& stream) : stream_(&stream) {
   group.agree([&] { shape_ = config.mesh_shape(group.size()); });
-  places_ = places_of(group.rank());
-  const auto connect_where = [&](const char* name, const auto& wanted) {
-    AxisSet axes;
-    for (size_t i = 0; i < kAxes; ++i) axes[i] = wanted(kMeshAxes[i]);
-    return connect(name, axes, group, stream);
-  };
-  const auto along = [&](Axis axis) {
-    const MeshAxis& wanted = kMeshAxes[static_cast<size_t>(axis)];
-    return connect_where(wanted.name, [&](const MeshAxis& some) { return &some == &wanted; });
-  };
-  world_ = connect_where("world", [](const MeshAxis&) { return true; });
-  tokens_ = connect_where("tokens", [](const MeshAxis& axis) { return axis.divides_tokens; });
-  micro_batch_ = connect_where("micro-batch", [](const MeshAxis& axis) { return !axis.divides_samples; });
-  tensor_ = along(Axis::kTensor);
-  context_ = along(Axis::kContext);
-  shard_ = connect_where("shard", [](const MeshAxis& axis) { return axis.shards_state; });
-  replicate_ = along(Axis::kReplicate);
+  all_to_all_load_ = shape_.all_to_all_load(group.all_reduce_max(group.local_size()));
+  find_places(group.rank());
+  connect(true, [&](const RankGroup& ranks) {
+    return communicators_.empty() ? make_communicator(group, stream) : communicators_.back()->split(ranks);
+  });
 }
 
-std::array<int64_t, Mesh::kAxes> Mesh::places_of(int64_t rank) const {
-  std::array<int64_t, kAxes> places = {};
-  for (size_t i = kAxes; i-- > 0;) {
+Mesh::Mesh(const MeshShape& shape, int64_t all_to_all_load, Stream& stream, Watchdog& watchdog, int64_t rank)
+    : shape_(shape), all_to_all_load_(all_to_all_load), stream_(&stream) {
+  find_places(rank);
+  connect(false, [&](const RankGroup& ranks) { return make_planned_communicator(watchdog, ranks); });
+}
+
+void Mesh::find_places(int64_t rank) {
+  for (size_t i = places_.size(); i-- > 0;) {
     const int64_t size = shape_.*kMeshAxes[i].size;
-    places[i] = rank % size;
+    places_[i] = rank % size;
     rank /= size;
   }
-  return places;
 }
 
-Communicator* Mesh::connect(const char* name, AxisSet axes, ProcessGroup& group, Stream& stream) {
-  int64_t color = 0;  // of the groups of this name: the places on the other axes
-  int64_t rank = 0;
-  int64_t size = 1;
-  for (size_t i = 0; i < kAxes; ++i) {
-    const int64_t length = shape_.*kMeshAxes[i].size;
-    (axes[i] ? rank : color) *= length;
-    (axes[i] ? rank : color) += places_[i];
-    size *= axes[i] ? length : 1;
-    axes[i] = axes[i] && length > 1;
+void Mesh::connect(bool shares, const MakeCommunicator& make) {
+  const auto add = [&](const char* group) {
+    const auto same = std::find_if(communicators_.begin(), communicators_.end(), [&](const auto& communicator) {
+      return shares && are_same(communicator->name(), group);
+    });
+    if (same == communicators_.end()) communicators_.push_front(make(ranks_of(group)));
+    groups_[group] = same == communicators_.end() ? communicators_.front().get() : same->get();
+  };
+  for (const char* group : {"world", "tokens", "micro-batch"}) add(group);
+  for (size_t i = std::size(kMeshAxes); i-- > 0;) add(kMeshAxes[i].name);
+}
+
+RankGroup Mesh::ranks_of(const char* group) const {
+  RankGroup ranks{.name = group};
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const auto size = static_cast<int>(shape_.*kMeshAxes[i].size);
+    const bool spanned = spans(group, kMeshAxes[i]);
+    int& place = spanned ? ranks.rank : ranks.color;
+    place = place * size + static_cast<int>(places_[i]);
+    if (spanned) ranks.size *= size;
   }
-  std::unique_ptr<Communicator>& communicator = communicators_[axes];
-  if (!communicator) {
-    const RankGroup ranks{name, static_cast<int>(color), static_cast<int>(rank), static_cast<int>(size)};
-    communicator = world_ == nullptr ? make_communicator(group, stream) : world_->split(ranks);
-  }
-  return communicator.get();
+  return ranks;
+}
+
+// Groups are the same where they differ in axes of one rank alone.
+bool Mesh::are_same(std::string_view group, std::string_view other) const {
+  return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes), [&](const MeshAxis& axis) {
+    return shape_.*axis.size == 1 || spans(group, axis) == spans(other, axis);
+  });
 }
 
 std::vector<std::unique_ptr<Registration>> Mesh::register_memory(const Buffer& memory, NcclMemory how) {
   std::vector<std::unique_ptr<Registration>> registrations;
-  for (const auto& [axes, communicator] : communicators_) {
+  for (const auto& communicator : communicators_) {
     const bool wanted = how == NcclMemory::kAuto ? communicator.get() == &shard() : how != NcclMemory::kPlain;
     if (!wanted) continue;
     if (auto registration = communicator->register_memory(memory)) registrations.push_back(std::move(registration));

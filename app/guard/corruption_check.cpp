@@ -52,32 +52,33 @@ CorruptionVerdict verdict_from(const nlohmann::json& json) {
 }
 
 // The rank of the run that is `offset` further along those that work on other samples, in this one's place otherwise.
-int data_neighbor(const TrainingRank& rank, int offset) {
-  const int data_ranks = rank.data_ranks();
-  const int place = rank.context.rank() * rank.tensor.size() + rank.tensor.rank();  // among those of the same samples
-  return (rank.data_rank() + offset + data_ranks) % data_ranks * rank.micro_batch.size() + place;
+int data_neighbor(const Mesh& mesh, int64_t offset) {
+  const int64_t data_ranks = mesh.shape().data();
+  const Communicator& same_samples = mesh.micro_batch();
+  return static_cast<int>((mesh.data_rank() + offset + data_ranks) % data_ranks * same_samples.size()) +
+         same_samples.rank();
 }
 
 }  // namespace
 
-CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, const TrainingRank& rank,
-                                 ProcessGroup& group, const Identity& identity)
+CorruptionCheck::CorruptionCheck(const Config& config, TrainingState& state, ProcessGroup& group,
+                                 const Identity& identity)
     : state_(state),
-      rank_(rank),
+      stream_(state.mesh.stream()),
       group_(group),
       every_(config.training.check_every),
       micro_batch_tokens_(state.model.shape().tokens()),
-      recomputes_(!rank.stream.is_cuda() || rank.stream.deterministic()),
-      parts_(config.model, state, rank),
+      recomputes_(!stream_.is_cuda() || stream_.deterministic()),
+      parts_(config.model, state),
       results_({"losses"}) {
   for (const ParameterUnit& unit : state.parameters.layout().units()) results_.push_back("gradients of " + unit.name);
   hashes_ = kCheckedPasses * std::ssize(results_) + std::ssize(parts_.parts());
   CHECK(hashes_ <= state.check->hashes.dim(0), "{} hashes, room for {}", hashes_, state.check->hashes.dim(0));
-  host_ = Buffer::host(rank.stream.device(), kSlots * hashes_ * static_cast<int64_t>(sizeof(uint64_t)));
-  for (int64_t slot = 0; slot < kSlots; ++slot) pending_.push_back({false, Event(rank.stream.device())});
+  host_ = Buffer::host(stream_.device(), kSlots * hashes_ * static_cast<int64_t>(sizeof(uint64_t)));
+  for (int64_t slot = 0; slot < kSlots; ++slot) pending_.push_back({false, Event(stream_.device())});
   const CheckedRank mine{.place = identity.place,
                          .processor = identity.processor,
-                         .neighbor = data_neighbor(rank, 1),
+                         .neighbor = data_neighbor(state.mesh, 1),
                          .parts = parts_.parts()};
   const std::vector<std::string> all = group.gather(to_json(mine).dump());
   if (!group.is_root()) return;
@@ -95,10 +96,10 @@ Tensor CorruptionCheck::state_hashes() const {
 
 void CorruptionCheck::begin_step(const TrainingStep& step, const Batch& batch) {
   if (!recomputes_) return;
-  for (const Pass pass : {kFirst, kNeighbor, kSecond}) rank_.stream.zero(pass_hashes_of(pass));
+  for (const Pass pass : {kFirst, kNeighbor, kSecond}) stream_.zero(pass_hashes_of(pass));
   Llama& model = state_.model;
   const bool last = state_.batch.num_micro_batches() == 1;
-  if (rank_.data_ranks() > 1) {
+  if (state_.mesh.shape().data() > 1) {
     BatchBuffers& neighbor = state_.check->neighbor;
     neighbor.upload(exchange(batch));
     observe(kNeighbor);
@@ -122,7 +123,7 @@ void CorruptionCheck::hash_gradient(Pass pass, size_t unit) {
     if (observed_[result]) return;  // of the first micro-batch
     observed_[result] = true;
     const auto row = static_cast<int64_t>(result);
-    bit_hash({.out = pass_hashes_of(pass).rows(row, row + 1).view({2}), .x = x}, rank_.stream);
+    bit_hash({.out = pass_hashes_of(pass).rows(row, row + 1).view({2}), .x = x}, stream_);
   };
   hash(0, state_.model.losses());
   hash(1 + unit, state_.parameters.fsdp().gradient(unit));
@@ -133,7 +134,8 @@ Batch CorruptionCheck::exchange(const Batch& batch) {
   const auto tokens = static_cast<size_t>(micro_batch_tokens_);
   const auto swap = [&](const std::vector<int32_t>& values) {
     const std::span<const int32_t> mine(values.data(), std::min(tokens, values.size()));
-    return values_of<int32_t>(group_.send_receive(bytes_of(mine), data_neighbor(rank_, -1), data_neighbor(rank_, 1)));
+    return values_of<int32_t>(
+        group_.send_receive(bytes_of(mine), data_neighbor(state_.mesh, -1), data_neighbor(state_.mesh, 1)));
   };
   Batch neighbor;
   neighbor.inputs = swap(batch.inputs);
@@ -150,12 +152,12 @@ void CorruptionCheck::end_step() {
 void CorruptionCheck::push(bool recomputed) {
   CHECK(pushed_ - popped_ < kSlots, "{} checks are pending", pushed_ - popped_);
   const int64_t slot = pushed_++ % kSlots;
-  parts_.queue(state_hashes(), rank_.stream);
+  parts_.queue(state_hashes(), stream_);
   const Tensor used = state_.check->hashes.rows(0, hashes_);
-  rank_.stream.copy(static_cast<char*>(host_.data()) + slot * used.bytes(), used.raw(), used.bytes());
+  stream_.copy(static_cast<char*>(host_.data()) + slot * used.bytes(), used.raw(), used.bytes());
   Pending& pending = pending_[static_cast<size_t>(slot)];
   pending.recomputed = recomputed;
-  pending.copied.record(rank_.stream);
+  pending.copied.record(stream_);
 }
 
 CorruptionVerdict CorruptionCheck::finish() { return pop(); }
@@ -185,7 +187,7 @@ RankHashes CorruptionCheck::unpacked(const std::string& packed, size_t parts) co
   };
   hashes.first = pass(kFirst);
   hashes.second = pass(kSecond);
-  if (rank_.data_ranks() > 1) hashes.of_neighbor = pass(kNeighbor);
+  if (state_.mesh.shape().data() > 1) hashes.of_neighbor = pass(kNeighbor);
   return hashes;
 }
 

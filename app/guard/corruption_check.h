@@ -35,8 +35,7 @@ class CorruptionCheck {
     std::string processor;  // ranks of the same one compute the same bits
   };
   // A collective. `state`, which has buffers for it, and `group` must outlive the object.
-  CorruptionCheck(const Config& config, TrainingState& state, const TrainingRank& rank, ProcessGroup& group,
-                  const Identity& identity);
+  CorruptionCheck(const Config& config, TrainingState& state, ProcessGroup& group, const Identity& identity);
   CorruptionCheck(const CorruptionCheck&) = delete;
   CorruptionCheck& operator=(const CorruptionCheck&) = delete;
 
@@ -74,7 +73,7 @@ class CorruptionCheck {
   RankHashes unpacked(const std::string& packed, size_t parts) const;
 
   TrainingState& state_;
-  TrainingRank rank_;
+  Stream& stream_;
   ProcessGroup& group_;
   int64_t every_;
   int64_t micro_batch_tokens_;

@@ -12,15 +12,11 @@ namespace octavo {
 
 namespace {
 
-int replica_of(const TrainingRank& rank) {
-  return rank.data_parallel.replicate != nullptr ? rank.data_parallel.replicate->rank() : 0;
-}
-
 // "(shard 1 of tensor rank 0)"; the norms' shards are the same on every tensor rank.
-std::string place_of(const ParameterUnit& unit, const TrainingRank& rank) {
-  const int shard = rank.data_parallel.rank();
-  if (unit.is_norms || rank.tensor.size() == 1) return fmt::format("(shard {})", shard);
-  return fmt::format("(shard {} of tensor rank {})", shard, rank.tensor.rank());
+std::string place_of(const ParameterUnit& unit, const Mesh& mesh) {
+  const int shard = mesh.shard().rank();
+  if (unit.is_norms || mesh.tensor().size() == 1) return fmt::format("(shard {})", shard);
+  return fmt::format("(shard {} of tensor rank {})", shard, mesh.tensor().rank());
 }
 
 bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
@@ -35,13 +31,13 @@ bool is_of_kv_heads(const ModelConfig& config, const ParameterSpec& spec) {
 
 }  // namespace
 
-StateHashes::StateHashes(const ModelConfig& config, TrainingState& state, const TrainingRank& rank) {
+StateHashes::StateHashes(const ModelConfig& config, TrainingState& state) {
   std::vector<OptimizerState> kept = {master_state(state.parameters)};
   kept.insert(kept.end(), state.optimizer.states().begin(), state.optimizer.states().end());
-  add_units(state, rank, kept);
-  if (has_kv_copies(config, rank.tensor.size())) add_kv_copies(config, state, rank, kept);
+  add_units(state, kept);
+  if (has_kv_copies(config, state.mesh.tensor().size())) add_kv_copies(config, state, kept);
   const Tensor history = amax_history(state);
-  if (!history.defined() || rank.world.size() == 1) return;
+  if (!history.defined() || state.mesh.world().size() == 1) return;
   add({.what = "FP8 amax history", .copy = ""}, {history.view({history.numel()})});
 }
 
@@ -50,12 +46,12 @@ void StateHashes::add(HashedPart part, Stretch stretch) {
   stretches_.push_back(stretch);
 }
 
-void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank,
-                            const std::vector<OptimizerState>& kept) {
+void StateHashes::add_units(const TrainingState& state, const std::vector<OptimizerState>& kept) {
+  const Mesh& mesh = state.mesh;
   const std::vector<ParameterUnit>& units = state.parameters.layout().units();
   for (size_t u = 0; u < units.size(); ++u) {
-    if (!rank.data_parallel.replicated() && !(units[u].is_norms && rank.tensor.size() > 1)) continue;
-    const std::string what = fmt::format("{} {}", units[u].name, place_of(units[u], rank));
+    if (mesh.replicate().size() == 1 && !(units[u].is_norms && mesh.tensor().size() > 1)) continue;
+    const std::string what = fmt::format("{} {}", units[u].name, place_of(units[u], mesh));
     for (const OptimizerState& one : kept) {
       if (one.has(u)) add({fmt::format("{} of {}", one.name, what), ""}, {one.of(state.parameters, u)});
     }
@@ -65,8 +61,9 @@ void StateHashes::add_units(const TrainingState& state, const TrainingRank& rank
 }
 
 // Head by head, by the place in the head: where shards cut differs between the copies.
-void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& state, const TrainingRank& rank,
+void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& state,
                                 const std::vector<OptimizerState>& kept) {
+  const Mesh& mesh = state.mesh;
   const ShardedParameters& parameters = state.parameters;
   const int64_t elements = config.head_dim * config.hidden_size;  // of a head
   for (const ParameterPiece& piece : parameters.pieces()) {
@@ -78,8 +75,8 @@ void StateHashes::add_kv_copies(const ModelConfig& config, const TrainingState& 
       const int64_t head = begin / elements;
       const int64_t next = std::min(end, (head + 1) * elements);
       const int64_t offset = piece.offset + begin - first - piece.begin;
-      const std::string copy = fmt::format("replica {}, tensor rank {}, place {}", replica_of(rank), rank.tensor.rank(),
-                                           spec.offset + head * elements - first);
+      const std::string copy = fmt::format("replica {}, tensor rank {}, place {}", mesh.replicate().rank(),
+                                           mesh.tensor().rank(), spec.offset + head * elements - first);
       const auto add_stretch = [&](const char* name, const Tensor& data) {
         add({fmt::format("{} of {} head {}", name, spec.name, head), copy}, {data, begin % elements});
       };

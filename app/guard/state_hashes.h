@@ -20,7 +20,7 @@ namespace octavo {
 class StateHashes {
  public:
   // Borrows what `state` holds.
-  StateHashes(const ModelConfig& config, TrainingState& state, const TrainingRank& rank);
+  StateHashes(const ModelConfig& config, TrainingState& state);
 
   const std::vector<HashedPart>& parts() const { return parts_; }
   // out [parts, 2] int32 = their hashes. Queued on `stream`.
@@ -34,9 +34,8 @@ class StateHashes {
   };
 
   void add(HashedPart part, Stretch stretch);
-  void add_units(const TrainingState& state, const TrainingRank& rank, const std::vector<OptimizerState>& kept);
-  void add_kv_copies(const ModelConfig& config, const TrainingState& state, const TrainingRank& rank,
-                     const std::vector<OptimizerState>& kept);
+  void add_units(const TrainingState& state, const std::vector<OptimizerState>& kept);
+  void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept);
 
   std::vector<HashedPart> parts_;
   std::vector<Stretch> stretches_;  // of these

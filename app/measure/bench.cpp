@@ -57,15 +57,13 @@ Bench::Bench(const Config& config, Runtime& runtime)
   const std::unique_ptr<WeightSource> initial = open_same_weights(config.init_from, runtime.group());
   runtime.group().agree_on_files("making the weights",
                                  [&] { load_initial_weights(config, initial.get(), state_.parameters, stream); });
-  publish_weights(state_, training_rank(runtime));
+  publish_weights(state_);
   const Batch batch = synthetic_batch(config, model_.options().local_batch, runtime.mesh());
   state_.batch.upload(batch);
   targets_ = static_cast<int64_t>(runtime.sum_over_tokens(static_cast<double>(count_targets(batch.targets))));
 }
 
-void Bench::step() {
-  training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}, training_rank(runtime_));
-}
+void Bench::step() { training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}); }
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
   Stream& stream = runtime_.stream();
@@ -146,7 +144,7 @@ GpuUse Bench::measure_use(GpuEnergy& energy, double step_ms) {
 }
 
 void Bench::trace_step(const std::string& path) {
-  StepTrace trace(state_, training_rank(runtime_), runtime_.group());
+  StepTrace trace(state_, runtime_.group());
   {
     const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
     step();

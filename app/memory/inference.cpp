@@ -16,15 +16,15 @@ LlamaOptions options_of(const Config& config, const BatchShape& shape, KvCache* 
           .shape = shape,
           .precision = config.precision,
           .mode = LlamaMode::kInference,
-          .tensor = tensor_group_options(runtime.mesh().tensor(), config.parallel),
-          .context = {.ranks = &runtime.mesh().context(), .micro_batch = &runtime.mesh().micro_batch()},
+          .mesh = &runtime.mesh(),
+          .parallel = config.parallel,
           .cache = cache};
 }
 
 // Of the prompt, or of a micro-batch to validate.
 BatchShape batch_shape(const Config& config, const std::optional<GenerationShape>& shape, const Mesh& mesh) {
   if (shape) return {.micro_batch_size = 1, .seq_len = shape->prompt_length};
-  return batch_shape(config, mesh.context_rank());
+  return batch_shape(config, mesh);
 }
 
 std::string describe(const BatchShape& batch, const std::optional<GenerationShape>& shape) {
@@ -43,8 +43,8 @@ GenerationState::GenerationState(const Config& config, const GenerationShape& sh
 
 InferenceState::InferenceState(const Config& config, const ParameterLayout& layout,
                                const std::optional<GenerationShape>& shape, Arena& arena, Runtime& runtime)
-    : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference,
-                 runtime.data_parallel(), arena, runtime.stream()),
+    : parameters(layout, config.precision, {.reshard_after_forward = true}, LlamaMode::kInference, &runtime.mesh(),
+                 arena, runtime.stream()),
       generation(shape ? std::optional<GenerationState>(std::in_place, config, *shape, arena) : std::nullopt),
       model(
           options_of(config, batch_shape(config, shape, runtime.mesh()), shape ? &generation->cache : nullptr, runtime),
@@ -83,7 +83,7 @@ void InferenceModel::load(const Config& config, Checkpoint* checkpoint, SavedWei
       load_initial_weights(config, initial.get(), state_->parameters, runtime_.stream());
     }
   });
-  state_->parameters.set(state_->model.weight_casts(&runtime_.mesh().world()), runtime_.stream());
+  state_->parameters.set(state_->model.weight_casts(), runtime_.stream());
 }
 
 }  // namespace octavo

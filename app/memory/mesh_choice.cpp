@@ -59,16 +59,16 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
   const MeshShape sharded = config.parallel.mesh_shape(ranks);
   if (!config.parallel.leaves_copies() || ranks <= ranks_per_node || ranks == 1) return {sharded, ""};
   const std::string all_shard = "all ranks shard one copy: ";
-  const int64_t of_samples = sharded.tensor * sharded.context;  // ranks that work on the same ones
+  const int64_t same_samples = sharded.ranks() / sharded.data();
   if (ranks_per_node == 0 || ranks % ranks_per_node != 0) {
     return {sharded, all_shard + "the nodes have other numbers of ranks, or ranks in another order"};
   }
-  if (ranks_per_node % of_samples != 0 || ranks_per_node == sharded.tensor) {
+  if (ranks_per_node % same_samples != 0 || ranks_per_node == sharded.tensor) {
     return {sharded, all_shard + "the ranks of a node have no copy to shard among them"};
   }
   MeshShape copies = sharded;
   copies.replicate = ranks / ranks_per_node;
-  copies.shard = ranks_per_node / of_samples;
+  copies.shard = ranks_per_node / same_samples;
   if (const std::optional<std::string> why = hindrance(config, sharded, copies, device, group)) {
     return {sharded, all_shard + *why};
   }

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
-#include "app/memory/planned_rank.h"
 #include "app/run/validation.h"
 #include "core/error.h"
 
@@ -37,13 +35,12 @@ MemoryItem padding_of(const Arena& arena, const std::vector<MemoryItem>& items) 
   return {.name = "padding", .count = 1, .bytes = bytes, .lifetime = Lifetime::kRun};
 }
 
-Arena plan_arena(const TrainingOptions& options, const TrainingRank& rank) {
-  Arena arena = plan_training(options, rank);
-  if (const int64_t more = state_bytes(options, rank) - arena.used(); more > 0) {
+Arena plan_arena(const TrainingOptions& options, const Mesh& mesh) {
+  Arena arena = plan_training(options, mesh);
+  if (const int64_t more = state_bytes(options, mesh) - arena.used(); more > 0) {
     arena.allocate("bfloat16 for precision.guard", DType::kUInt8, {more});
   }
-  if (!options.config.data.validation.empty())
-    const ValidationBuffers validation(options.config, rank.context_rank(), arena, rank.stream);
+  if (!options.config.data.validation.empty()) const ValidationBuffers validation(options.config, mesh, arena);
   return arena;
 }
 
@@ -59,8 +56,8 @@ Config without_fp8(const Config& config) {
   return other;
 }
 
-int64_t state_bytes(const TrainingOptions& options, const TrainingRank& rank) {
-  const int64_t bytes = plan_training(options, rank).used();
+int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh) {
+  const int64_t bytes = plan_training(options, mesh).used();
   if (!has_precision_guard(options.config)) return bytes;
   const Config other = without_fp8(options.config);
   return std::max(bytes, plan_training({.config = other,
@@ -68,7 +65,7 @@ int64_t state_bytes(const TrainingOptions& options, const TrainingRank& rank) {
                                         .local_batch = options.local_batch,
                                         .sharding = options.sharding,
                                         .checkpointing = options.checkpointing},
-                                       rank)
+                                       mesh)
                              .used());
 }
 
@@ -84,12 +81,10 @@ const char* lifetime_name(Lifetime lifetime) {
   return "?";
 }
 
-int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank) {
-  return plan_arena(options, rank).used();
-}
+int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh) { return plan_arena(options, mesh).used(); }
 
-MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room) {
-  const Arena arena = plan_arena(options, rank);
+MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room) {
+  const Arena arena = plan_arena(options, mesh);
   MemoryPlan plan{.sharding = options.sharding,
                   .checkpointing = options.checkpointing,
                   .items = group_items(arena, false),
@@ -100,15 +95,15 @@ MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank,
   return plan;
 }
 
-MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group) {
+MemoryPlan plan_memory(const Config& config, const MeshShape& shape, const PlannedDevice& device, ProcessGroup& group) {
   Stream stream = device.device == Device::kCuda ? Stream::planned(device.multiprocessors) : Stream::cpu();
-  PlannedRank planned(config, mesh, mesh.all_to_all_load(device.gpus_per_node), std::move(stream), group.watchdog());
-  const TrainingRank rank = planned.rank();
-  const ParameterLayout layout(config.model, {.rank = 0, .size = mesh.tensor});
-  const MemoryRoom room = memory_room(config, mesh, device);
+  stream.set_deterministic(config.training.deterministic);
+  const Mesh mesh(shape, shape.all_to_all_load(device.gpus_per_node), stream, group.watchdog());
+  const ParameterLayout layout(config.model, {.rank = 0, .size = shape.tensor});
+  const MemoryRoom room = memory_room(config, shape, device);
   const TrainingOptions options = choose_training_options(
-      config, layout, rank, [&](const TrainingOptions& some) { return room.fits(planned_bytes(some, rank)); });
-  return plan_memory(options, rank, room);
+      config, layout, mesh, [&](const TrainingOptions& some) { return room.fits(planned_bytes(some, mesh)); });
+  return plan_memory(options, mesh, room);
 }
 
 }  // namespace octavo

@@ -39,13 +39,13 @@ struct MemoryPlan {
 // What `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for the
 // device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
-// The same of a rank, whose choices are made.
-MemoryPlan plan_memory(const TrainingOptions& options, const TrainingRank& rank, const MemoryRoom& room);
+// Plans the memory of a rank whose choices are made.
+MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room);
 // The bytes of its arena.
-int64_t planned_bytes(const TrainingOptions& options, const TrainingRank& rank);
+int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh);
 // Without what validation needs: of the state, or of that in bfloat16 where precision.guard asks for it and it is
 // larger.
-int64_t state_bytes(const TrainingOptions& options, const TrainingRank& rank);
+int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh);
 
 // Whether precision.guard compares linears in FP8 with bfloat16, and the config of the latter.
 bool has_precision_guard(const Config& config);

@@ -10,10 +10,9 @@ TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& run
       options_(training_options(config, layout_, runtime)),
       bfloat16_config_(without_fp8(config)),
       memory_(runtime.allocate([&] {
-        const TrainingRank rank = training_rank(runtime);
-        return validating ? planned_bytes(options_, rank) : state_bytes(options_, rank);
+        return validating ? planned_bytes(options_, runtime.mesh()) : state_bytes(options_, runtime.mesh());
       })) {
-  const int64_t bytes = state_bytes(options_, training_rank(runtime));
+  const int64_t bytes = state_bytes(options_, runtime.mesh());
   state_memory_ = memory_.arena.allocate("training state", DType::kUInt8, {bytes});
   lay_out(options_, runtime);
 }
@@ -35,7 +34,7 @@ void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
 
 void TrainingModel::lay_out(const TrainingOptions& options, Runtime& runtime) {
   Arena arena(runtime.stream().device(), Buffer::adopt(state_memory_.raw(), state_memory_.bytes(), [](void*) {}));
-  state_.emplace(options, training_rank(runtime), arena);
+  state_.emplace(options, runtime.mesh(), arena);
 }
 
 }  // namespace octavo

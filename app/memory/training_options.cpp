@@ -27,24 +27,20 @@ PlannedDevice agreed_device(Runtime& runtime) {
   return device;
 }
 
-MemoryRoom room_on(const Config& config, const Runtime& runtime, const PlannedDevice& device) {
-  return memory_room(config, runtime.mesh().shape(), device);
-}
-
 TrainingOptions choose_for(const PlannedDevice& device, const Config& config, const ParameterLayout& layout,
                            Runtime& runtime) {
-  const TrainingRank rank = training_rank(runtime);
-  const MemoryRoom room = room_on(config, runtime, device);
-  return choose_training_options(config, layout, rank, [&](const TrainingOptions& options) {
+  const Mesh& mesh = runtime.mesh();
+  const MemoryRoom room = memory_room(config, mesh.shape(), device);
+  return choose_training_options(config, layout, mesh, [&](const TrainingOptions& options) {
     bool fits = true;
-    runtime.group().agree([&] { fits = room.fits(planned_bytes(options, rank)); });
+    runtime.group().agree([&] { fits = room.fits(planned_bytes(options, mesh)); });
     return runtime.group().all_reduce_max(fits ? 0 : 1) == 0;
   });
 }
 
 void check_fits(const PlannedDevice& device, const TrainingOptions& options, Runtime& runtime) {
   const Config& config = options.config;
-  const MemoryPlan plan = plan_memory(options, training_rank(runtime), room_on(config, runtime, device));
+  const MemoryPlan plan = plan_memory(options, runtime.mesh(), memory_room(config, runtime.mesh().shape(), device));
   if (plan.fits()) return;
   const int64_t ranks = runtime.group().size();
   const FittingChange change = find_fitting_change(config, ranks, device, runtime.group());
@@ -55,10 +51,10 @@ void check_fits(const PlannedDevice& device, const TrainingOptions& options, Run
 
 }  // namespace
 
-TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
                                         const FitsTraining& fits) {
-  const std::vector<MemoryChoice> choices = memory_choices(config, rank.data_parallel.size() > 1);
-  const int64_t local_batch = config.training.global_batch_size / rank.data_ranks();
+  const std::vector<MemoryChoice> choices = memory_choices(config, mesh.shape().shards() > 1);
+  const int64_t local_batch = config.training.global_batch_size / mesh.shape().data();
   const auto options = [&](const MemoryChoice& choice) { return options_of(config, layout, local_batch, choice); };
   if (choices.size() == 1) return options(choices.front());
   const size_t chosen = first_fitting(choices, [&](const MemoryChoice& choice) { return fits(options(choice)); });

@@ -10,7 +10,7 @@ namespace octavo {
 // The options of a rank, what the config leaves to the memory (app/memory/memory_choice.h) decided by `fits`, which
 // says whether a choice does (on every rank of a run alike); the last choice where none does.
 using FitsTraining = std::function<bool(const TrainingOptions&)>;
-TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const TrainingRank& rank,
+TrainingOptions choose_training_options(const Config& config, const ParameterLayout& layout, const Mesh& mesh,
                                         const FitsTraining& fits);
 
 // Those of a run, with what is auto decided by the memory there is (app/memory/memory_room.h). Throws InputError where

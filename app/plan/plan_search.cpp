@@ -53,14 +53,14 @@ class Search {
         group_(group),
         predictor_(*target.machine, target.cluster),
         at_most_s_(at_most_s) {
+    MeshShape mesh;
+    for (const MeshAxis& axis : kMeshAxes) mesh.*axis.size = std::max<int64_t>(config.parallel.*axis.configured, 1);
     for (const int64_t tensor : {1, 2, 4, 8}) {
-      const int64_t of_samples = tensor * config.parallel.context_parallel;  // ranks that work on the same ones
-      for (int64_t replicate = 1; of_samples * replicate <= target_.gpus; replicate *= 2) {
-        if (target_.gpus % (of_samples * replicate) != 0) continue;
-        add_mesh({.replicate = replicate,
-                  .shard = target_.gpus / replicate / of_samples,
-                  .tensor = tensor,
-                  .context = config.parallel.context_parallel});
+      mesh.tensor = tensor;
+      const int64_t same_samples = mesh.ranks() / mesh.data();
+      for (mesh.replicate = 1; same_samples * mesh.replicate <= target_.gpus; mesh.replicate *= 2) {
+        mesh.shard = target_.gpus / mesh.replicate / same_samples;
+        if (mesh.ranks() == target_.gpus) add_mesh(mesh);
       }
     }
   }
@@ -88,6 +88,9 @@ class Search {
  private:
   // Micro-batches from the smallest, as long as they fit on the most shards.
   void add_mesh(const MeshShape& mesh) {
+    MeshShape one_copy = mesh;
+    one_copy.replicate = 1;
+    one_copy.shard = mesh.data();
     const int64_t local_batch = config_.training.global_batch_size / mesh.data();
     for (int64_t micro_batch = 1; micro_batch <= local_batch; micro_batch *= 2) {
       Candidate candidate{.config = config_, .mesh = mesh};
@@ -97,7 +100,7 @@ class Search {
       if (!is_valid(config, target_.gpus)) continue;
       if (mesh.shards() > 1) config.parallel.accumulate_unsharded = false;
       config.parallel.reshard_after_forward = Reshard::kTrue;
-      if (!can_fit(config, {.shard = mesh.data(), .tensor = mesh.tensor, .context = mesh.context})) return;
+      if (!can_fit(config, one_copy)) return;
       config.parallel.reshard_after_forward = Reshard::kFalse;
       config.activation_checkpointing = {.mode = Mode::kNone};
       predict(std::move(candidate));

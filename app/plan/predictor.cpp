@@ -57,10 +57,7 @@ Predictor::~Predictor() = default;
 
 const StepClock& Predictor::clock(const PredictedRun& run) {
   const auto& [config, mesh, sharding, checkpointing] = run;
-  const Key key{mesh.tensor,
-                mesh.context,
-                depends_on_shards(run, cluster_.gpus_per_node) ? mesh.shards() : std::min<int64_t>(mesh.shards(), 2),
-                records_copies(config, mesh),
+  const Key key{recorded_mesh(run, cluster_.gpus_per_node),
                 mesh.all_to_all_load(cluster_.gpus_per_node),
                 config.training.micro_batch_size,
                 std::min(micro_batches_of(run), kFirstMiddleLast),

@@ -81,11 +81,9 @@ class Predictor {
   StepPrediction predict(const PredictedRun& run);
 
  private:
-  // What a recorded step depends on besides the config: the tensor-parallel ranks, whether there are shards, and
-  // copies, how gradients in bfloat16 are summed, the size and number of micro-batches, the options of sharding, the
-  // checkpointing.
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool, int64_t, int64_t, int64_t, bool, bool,
-                         ActivationCheckpointing::Mode, double>;
+  // What a recorded step depends on besides the config: the mesh on which it is recorded, how gradients in bfloat16 are
+  // summed, the size and number of micro-batches, the options of sharding, the checkpointing.
+  using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double>;
   const StepClock& clock(const PredictedRun& run);
 
   const MachineRates& machine_;

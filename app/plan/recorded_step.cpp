@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "app/memory/planned_rank.h"
-#include "app/run/batch_buffers.h"
+#include "app/run/training_state.h"
 #include "model/sharded_parameters.h"
 
 namespace octavo {
@@ -52,22 +51,15 @@ class Appending {
   std::vector<size_t> known_;  // by op of the record, stream and share
 };
 
-MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
-  const MeshShape& mesh = run.mesh;
-  MeshShape recorded = mesh;
-  recorded.replicate = records_copies(run.config, mesh) ? 2 : 1;
-  if (mesh.shards() == 1) return recorded;
-  if (!depends_on_shards(run, gpus_per_node)) {
-    recorded.shard = std::max<int64_t>(kRecordedShards / mesh.context, 1);
-  }
-  return recorded;
-}
-
 }  // namespace
 
-bool records_copies(const Config& config, const MeshShape& mesh) {
-  if (mesh.shards() > 1 && config.precision.reduce == DType::kFloat32) return true;
-  return mesh.replicate > 1;
+MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node) {
+  MeshShape mesh = run.mesh;
+  const bool has_replica = mesh.replicate > 1 || (mesh.shards() > 1 && run.config.precision.reduce == DType::kFloat32);
+  mesh.replicate = has_replica ? 2 : 1;
+  if (mesh.shards() == 1 || depends_on_shards(run, gpus_per_node)) return mesh;
+  mesh.shard = std::max<int64_t>(kRecordedShards * mesh.shard / mesh.shards(), 1);
+  return mesh;
 }
 
 int64_t micro_batches_of(const PredictedRun& run) {
@@ -82,14 +74,14 @@ bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
                           .hidden_size = model.hidden_size,
                           .tied = model.tie_word_embeddings,
                           .compute = run.config.precision.compute,
-                          .tokens = batch_shape(run.config, {.rank = 0, .size = run.mesh.context}).tokens(),
+                          .tokens = run.config.training.micro_batch_size * run.config.data.seq_len / run.mesh.context,
                           .ranks = run.mesh.shards(),
                           .all_to_all_load = run.mesh.all_to_all_load(gpus_per_node)})
       .has_value();
 }
 
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node) {
-  const MeshShape mesh = recorded_mesh(run, gpus_per_node);
+  const MeshShape shape = recorded_mesh(run, gpus_per_node);
   const Device device = run.config.device == DeviceChoice::kCpu ? Device::kCpu : Device::kCuda;
   const int64_t micro_batches = std::min(micro_batches_of(run), kFirstMiddleLast);
   ActivationCheckpointing checkpointing = run.checkpointing;
@@ -98,21 +90,21 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   }
   OpRecord record;
   Watchdog watchdog(0, RankBoard(), [] {});
-  PlannedRank planned(run.config, mesh, run.mesh.all_to_all_load(gpus_per_node),
-                      Stream::planned(multiprocessors, &record, device), watchdog);
-  const TrainingRank rank = planned.rank();
-  const ParameterLayout layout(run.config.model, {.rank = 0, .size = mesh.tensor});
+  Stream stream = Stream::planned(multiprocessors, &record, device);
+  stream.set_deterministic(run.config.training.deterministic);
+  const Mesh mesh(shape, run.mesh.all_to_all_load(gpus_per_node), stream, watchdog);
+  const ParameterLayout layout(run.config.model, {.rank = 0, .size = shape.tensor});
   Arena arena(device);
   TrainingState state({.config = run.config,
                        .layout = layout,
                        .local_batch = micro_batches * run.config.training.micro_batch_size,
                        .sharding = run.sharding,
                        .checkpointing = checkpointing},
-                      rank, arena);
-  state.model.end_step({}, rank.world);  // that of the step before
+                      mesh, arena);
+  state.model.end_step({});  // that of the step before
 
   RecordedStep step;
-  step.shards = mesh.shards();
+  step.shards = shape.shards();
   Appending appending(record, step);
   const auto take = [&](bool of_end) {
     appending.append(of_end);
@@ -121,12 +113,12 @@ RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t g
   record.clear();
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (i == 1) step.middle_begin = step.entries.size();
-    queue_micro_batch(state, {.number = 2}, i, rank);
+    queue_micro_batch(state, {.number = 2}, i);
     take(false);
     if (i == 1) step.middle_end = step.entries.size();
   }
   if (micro_batches < kFirstMiddleLast) step.middle_end = step.middle_begin;
-  finish_step(state, {.number = 2}, rank);
+  finish_step(state, {.number = 2});
   take(true);
   return step;
 }

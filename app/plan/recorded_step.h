@@ -39,13 +39,13 @@ int64_t micro_batches_of(const PredictedRun& run);
 // rank has which matrix to orthogonalize, and the tokens' gradients of an embedding, which come from all of them.
 bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node);
 
-// Whether the step is recorded with a copy beside the rank's own: without one what copies do costs nothing, unless
-// more than their collectives is done for them.
-bool records_copies(const Config& config, const MeshShape& mesh);
+// Returns the mesh on which the step of a run is recorded. Several shards are recorded as those of one node, unless
+// the step depends_on_shards(): `of_shard` tells what another number of shards changes. A replica is added where
+// gradients are reduced in float32: collectives of one rank take no time. Without it, replicas would cost more than
+// their collectives.
+MeshShape recorded_mesh(const PredictedRun& run, int64_t gpus_per_node);
 
-// A step behind others: weights have yet to be gathered, and delayed scales come from a history. Several shards are
-// recorded as those of one node, mostly with a copy beside them: what another number changes is told by `of_shard`, and
-// collectives of one rank take no time. Where it depends_on_shards(), as they are.
+// Records a step that follows others: weights have yet to be gathered, and delayed scales come from a history.
 RecordedStep record_step(const PredictedRun& run, int multiprocessors, int64_t gpus_per_node);
 
 }  // namespace octavo

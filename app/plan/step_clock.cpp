@@ -12,15 +12,24 @@ namespace {
 
 using StepOp = RecordedStep::StepOp;
 
-RankSpread axis_spread(std::string_view axis, const MeshShape& mesh, const Cluster& cluster) {
-  if (axis == "tensor") return spread(mesh.tensor, 1, cluster);
-  if (axis == "context") return spread(mesh.context, mesh.tensor, cluster);
-  if (axis == "micro-batch") return spread(mesh.context * mesh.tensor, 1, cluster);
-  if (axis == "shard") return spread(mesh.shards(), mesh.tensor, cluster);
-  if (axis == "replicate") return spread(mesh.replicate, mesh.tensor * mesh.shards(), cluster);
-  if (axis == "tokens") return spread(mesh.data() * mesh.context, mesh.tensor, cluster);
-  CHECK(axis == "world", "a collective of the axis {}, expected one of the mesh", axis);
-  return spread(mesh.ranks(), 1, cluster);
+RankSpread group_spread(std::string_view group, const MeshShape& mesh, const Cluster& cluster) {
+  int64_t ranks = 1;
+  int64_t stride = 1;  // ranks of the axes within those that the group spans
+  for (size_t i = std::size(kMeshAxes); i-- > 0;) {
+    const int64_t size = mesh.*kMeshAxes[i].size;
+    if (spans(group, kMeshAxes[i])) {
+      ranks *= size;
+    } else if (ranks == 1) {
+      stride *= size;
+    }
+  }
+  return spread(ranks, stride, cluster);
+}
+
+// Whether the ranks of a group work on the same samples: they share the tokens between products.
+bool shares_samples(std::string_view group) {
+  return std::none_of(std::begin(kMeshAxes), std::end(kMeshAxes),
+                      [&](const MeshAxis& axis) { return axis.divides_samples && spans(group, axis); });
 }
 
 CostKind kind_of(const StepOp& op) {
@@ -51,13 +60,12 @@ StepClock::StepClock(RecordedStep step, const MachineRates& machine, const Clust
 }
 
 StepClock::Price StepClock::transfer(const StepOp& op, double bytes, const MeshShape& mesh) const {
-  const RankSpread ranks = axis_spread(op.axis, mesh, cluster_);
+  const RankSpread ranks = group_spread(op.axis, mesh, cluster_);
   const auto seconds = [&](Beside beside) {
     return collective_seconds(machine_, cluster_, ranks, collective_named(op.op.name), bytes, beside);
   };
   // Tokens travel between products, in small tensors: where nothing runs beside them, at the same pace.
-  const bool of_tokens = op.axis == "tensor" || op.axis == "context" || op.axis == "micro-batch";
-  const Beside alone = of_tokens ? Beside::kCompute : Beside::kNothing;
+  const Beside alone = shares_samples(op.axis) ? Beside::kCompute : Beside::kNothing;
   return {.alone_s = seconds(alone), .beside_s = seconds(Beside::kCompute), .bytes = bytes};
 }
 

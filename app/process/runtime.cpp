@@ -149,12 +149,6 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   }
 }
 
-TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config) {
-  return {.ranks = &ranks,
-          .chunks = config.tensor_parallel_chunks,
-          .cover_multiprocessors = static_cast<int>(config.cover_multiprocessors)};
-}
-
 void Runtime::tune(const std::function<void()>& work) {
   if (tuning_) tuning_->tune(work);
 }

@@ -12,10 +12,8 @@
 #include "app/process/tuning_file.h"
 #include "core/stream.h"
 #include "model/tensor_parallel.h"
-#include "parallel/fsdp.h"
 #include "parallel/mesh.h"
 #include "parallel/ranks/process_group.h"
-#include "parallel/tensor_group.h"
 
 namespace octavo {
 
@@ -24,9 +22,6 @@ struct RunMemory {
   Arena arena;
   std::vector<std::unique_ptr<Registration>> registrations;
 };
-
-// How a model uses the ranks that divide its layers.
-TensorGroupOptions tensor_group_options(Communicator& ranks, const ParallelConfig& config);
 
 class Runtime {
  public:
@@ -50,10 +45,6 @@ class Runtime {
   const std::string& mesh_reason() const { return mesh_reason_; }
   Mesh& mesh() { return *mesh_; }
   const Mesh& mesh() const { return *mesh_; }
-  // The groups that parameters are sharded and replicated over.
-  DataParallelGroups data_parallel() {
-    return {&mesh_->shard(), &mesh_->replicate(), mesh_->shape().all_to_all_load(ranks_per_machine_)};
-  }
   // The most that a machine has: the same on every rank, as what is decided by it must be.
   int64_t ranks_per_machine() const { return ranks_per_machine_; }
   // This rank's place among those that divide each layer.

@@ -6,7 +6,8 @@
 
 namespace octavo {
 
-BatchShape batch_shape(const Config& config, const ContextRank& context) {
+BatchShape batch_shape(const Config& config, const Mesh& mesh) {
+  const ContextRank context = mesh.context_rank();
   return {.micro_batch_size = config.training.micro_batch_size,
           .seq_len = context.share(config.data.seq_len),
           .document_mask = config.data.document_mask,

@@ -10,8 +10,8 @@
 
 namespace octavo {
 
-// Of a rank's forward pass.
-BatchShape batch_shape(const Config& config, const ContextRank& context);
+// Returns the shape of a micro-batch of a rank.
+BatchShape batch_shape(const Config& config, const Mesh& mesh);
 
 class BatchBuffers {
  public:

@@ -12,12 +12,13 @@ int64_t most_state_hashes(const ModelConfig& model, const ParameterLayout& layou
   return (2 + moments) * (std::ssize(layout.units()) + 2 * model.num_layers * kv_heads) + 1;
 }
 
-CheckBuffers::CheckBuffers(const Config& config, const ParameterLayout& layout, int64_t moments,
-                           const ContextRank& context, int64_t tensor_ranks, Arena& arena, Stream& stream)
+CheckBuffers::CheckBuffers(const Config& config, const ParameterLayout& layout, int64_t moments, const Mesh& mesh,
+                           Arena& arena)
     : hashes(arena.allocate(
           "hashes", DType::kInt32,
-          {kCheckedPasses * pass_hashes(layout) + most_state_hashes(config.model, layout, moments, tensor_ranks), 2})),
-      neighbor(batch_shape(config, context), config.training.micro_batch_size, config.model.vocab_size, arena, stream) {
-}
+          {kCheckedPasses * pass_hashes(layout) + most_state_hashes(config.model, layout, moments, mesh.shape().tensor),
+           2})),
+      neighbor(batch_shape(config, mesh), config.training.micro_batch_size, config.model.vocab_size, arena,
+               mesh.stream()) {}
 
 }  // namespace octavo

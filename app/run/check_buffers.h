@@ -10,8 +10,7 @@ namespace octavo {
 class CheckBuffers {
  public:
   // Of the same size on all ranks. `moments`: how many the optimizer keeps of every parameter.
-  CheckBuffers(const Config& config, const ParameterLayout& layout, int64_t moments, const ContextRank& context,
-               int64_t tensor_ranks, Arena& arena, Stream& stream);
+  CheckBuffers(const Config& config, const ParameterLayout& layout, int64_t moments, const Mesh& mesh, Arena& arena);
 
   // [n, 2] int32, each 64 bits (kernels/math/bit_hash.h): of what a rank holds, and of what a micro-batch leaves in
   // each of three passes.

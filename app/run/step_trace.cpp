@@ -84,21 +84,21 @@ double clock_offset_ms(ProcessGroup& group) {
 
 }  // namespace
 
-StepTrace::StepTrace(TrainingState& state, const TrainingRank& rank, ProcessGroup& group)
-    : group_(group), origin_(rank.stream.device(), true) {
+StepTrace::StepTrace(TrainingState& state, ProcessGroup& group)
+    : group_(group), origin_(state.mesh.stream().device(), true) {
   tracks_.reserve(4);  // streams point to their profilers
-  for (const TrainingStream& one : training_streams(state, rank)) {
+  for (const TrainingStream& one : training_streams(state)) {
     tracks_.push_back({one.name, one.stream, Profiler(one.stream->device(), Profiler::Detail::kTimeline)});
   }
   for (Track& track : tracks_) track.stream->synchronize();
   const double clock_offset = clock_offset_ms(group);
   const double before = host_clock_ms();
-  origin_.record(rank.stream);
+  origin_.record(state.mesh.stream());
   origin_.synchronize();
   origin_ms_ = (before + host_clock_ms()) / 2;
   begin_ms_ = nlohmann::json::parse(group.broadcast(nlohmann::json(origin_ms_).dump())).get<double>() + clock_offset;
   for (Track& track : tracks_) track.stream->set_profiler(&track.profiler);
-  step_.emplace(rank.stream, "step");
+  step_.emplace(state.mesh.stream(), "step");
 }
 
 StepTrace::~StepTrace() { stop(); }

@@ -27,7 +27,7 @@ class StepTrace {
  public:
   // Waits for what is queued; from here on everything on the streams of `state` is recorded, until write() or the end
   // of the object. A collective. `state` and `rank` must outlive it.
-  StepTrace(TrainingState& state, const TrainingRank& rank, ProcessGroup& group);
+  StepTrace(TrainingState& state, ProcessGroup& group);
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;

@@ -11,71 +11,52 @@
 
 namespace octavo {
 
-TrainingRank training_rank(Runtime& runtime) {
-  TrainingRank rank = training_rank(runtime.stream(), runtime.mesh());
-  rank.data_parallel = runtime.data_parallel();
-  return rank;
-}
-
-TrainingRank training_rank(Stream& stream, Mesh& mesh) {
-  return {.stream = stream,
-          .data_parallel = {&mesh.shard(), &mesh.replicate()},
-          .tensor = mesh.tensor(),
-          .context = mesh.context(),
-          .micro_batch = mesh.micro_batch(),
-          .tokens = mesh.tokens(),
-          .world = mesh.world()};
-}
-
 namespace {
 
-ShardingOptions sharding_of(const TrainingOptions& o, const TrainingRank& rank) {
+ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
   ShardingOptions sharding = o.sharding;
-  sharding.tokens = batch_shape(o.config, rank.context_rank()).tokens();
+  sharding.tokens = batch_shape(o.config, mesh).tokens();
   return sharding;
 }
 
 }  // namespace
 
-TrainingState::TrainingState(const TrainingOptions& o, const TrainingRank& rank, Arena& arena)
-    : parameters(o.layout, o.config.precision, sharding_of(o, rank), LlamaMode::kTraining, rank.data_parallel, arena,
-                 rank.stream),
+TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Arena& arena)
+    : mesh(its_mesh),
+      parameters(o.layout, o.config.precision, sharding_of(o, mesh), LlamaMode::kTraining, &mesh, arena, mesh.stream()),
       model({.config = o.config.model,
-             .shape = batch_shape(o.config, rank.context_rank()),
+             .shape = batch_shape(o.config, mesh),
              .precision = o.config.precision,
              .mode = LlamaMode::kTraining,
              .fp8_stats = reports_fp8(o.config),
-             .tensor = tensor_group_options(rank.tensor, o.config.parallel),
-             .context = {.ranks = &rank.context, .micro_batch = &rank.micro_batch},
+             .mesh = &mesh,
+             .parallel = o.config.parallel,
              .checkpointing = o.checkpointing,
              .z_loss = static_cast<float>(o.config.training.z_loss),
              .workspace_bytes =
-                 Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, rank.stream)},
-            parameters, arena, rank.stream),
-      optimizer(o.config.optimizer, parameters,
-                {.shard = rank.data_parallel.shard, .tensor = &rank.tensor, .replicate = rank.data_parallel.replicate},
-                model.amaxes(), arena),
-      batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, rank.stream),
+                 Optimizer::workspace_bytes(o.config.optimizer, o.layout, o.config.precision.compute, mesh.stream())},
+            parameters, arena, mesh.stream()),
+      optimizer(o.config.optimizer, parameters, model.amaxes(), arena),
+      batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, mesh.stream()),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
       z_loss(model.z_losses().defined() ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
   if (o.config.training.check_every == 0) return;
-  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), rank.context_rank(),
-                rank.tensor.size(), arena, rank.stream);
+  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), mesh, arena);
 }
 
-std::vector<TrainingStream> training_streams(TrainingState& state, const TrainingRank& rank) {
+std::vector<TrainingStream> training_streams(TrainingState& state) {
   Fsdp& fsdp = state.parameters.fsdp();
-  return {{"compute", "", "", &rank.stream},
+  return {{"compute", "", "", &state.mesh.stream()},
           {"sharding communication", "weights", "gradients", &fsdp.transfers()},
           {"replica communication", "gradients", "gradients", &fsdp.replica_transfers()},
           {"tensor-parallel communication", "tokens", "tokens", &state.model.token_transfers()}};
 }
 
-Arena plan_training(const TrainingOptions& options, const TrainingRank& rank) {
-  Arena plan(rank.stream.device());
-  const TrainingState state(options, rank, plan);
+Arena plan_training(const TrainingOptions& options, const Mesh& mesh) {
+  Arena plan(mesh.stream().device());
+  const TrainingState state(options, mesh, plan);
   return plan;
 }
 
@@ -96,48 +77,48 @@ void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
 
 // Whether a number is finite is the same on all ranks; its last bits, and so whether it is above a limit, may not be,
 // as groups of ranks sum in orders of their own.
-void decide_on_update(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
+void decide_on_update(TrainingState& state, const TrainingStep& step) {
   skip_update({.skip = state.skip,
                .loss_sums = state.loss,
                .grad_sum_of_squares = state.optimizer.grad_sum_of_squares(),
                .loss_scale = loss_scale(step),
                .loss_limit = step.loss_limit},
-              rank.stream);
-  if (std::isfinite(step.loss_limit)) rank.world.all_reduce_max(state.skip, rank.stream);
+              state.mesh.stream());
+  if (std::isfinite(step.loss_limit)) state.mesh.world().all_reduce_max(state.skip, state.mesh.stream());
 }
 
 }  // namespace
 
-void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
-  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i, rank);
-  finish_step(state, step, rank);
+void training_step(TrainingState& state, const TrainingStep& step) {
+  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i);
+  finish_step(state, step);
 }
 
 float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
-void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank) {
-  const ProfilerRange range(rank.stream, "micro-batch");
+void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i) {
+  const ProfilerRange range(state.mesh.stream(), "micro-batch");
   const int64_t micro_batches = state.batch.num_micro_batches();
-  if (i == 0) rank.stream.zero(state.loss);
-  if (i == 0 && state.z_loss.defined()) rank.stream.zero(state.z_loss);
+  if (i == 0) state.mesh.stream().zero(state.loss);
+  if (i == 0 && state.z_loss.defined()) state.mesh.stream().zero(state.z_loss);
   state.model.forward_backward(state.batch.micro_batch(i), loss_scale(step), i == 0, i + 1 == micro_batches);
-  add_losses(state, i, rank.stream);
+  add_losses(state, i, state.mesh.stream());
 }
 
-void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank) {
-  Stream& stream = rank.stream;
+void finish_step(TrainingState& state, const TrainingStep& step) {
+  Stream& stream = state.mesh.stream();
   {
     const ProfilerRange range(stream, "gradient norm");
-    rank.tokens.all_reduce_sum(state.loss, stream, "losses");
-    if (state.z_loss.defined()) rank.tokens.all_reduce_sum(state.z_loss, stream, "z-losses");
+    state.mesh.tokens().all_reduce_sum(state.loss, stream, "losses");
+    if (state.z_loss.defined()) state.mesh.tokens().all_reduce_sum(state.z_loss, stream, "z-losses");
     state.optimizer.measure_gradients(stream);
-    decide_on_update(state, step, rank);
+    decide_on_update(state, step);
   }
   const ProfilerRange range(stream, "optimizer");
   if (step.update_after != nullptr) step.update_after->wait(stream);
-  state.model.end_step(state.skip, rank.world);
+  state.model.end_step(state.skip);
   state.optimizer.step(step.number, step.lr, state.skip, stream);
-  state.parameters.publish(state.model.weight_casts(&rank.world), stream);
+  state.parameters.publish(state.model.weight_casts(), stream);
 }
 
 Tensor amax_history(TrainingState& state) {
@@ -145,8 +126,6 @@ Tensor amax_history(TrainingState& state) {
   return amaxes != nullptr ? amaxes->history() : Tensor();
 }
 
-void publish_weights(TrainingState& state, const TrainingRank& rank) {
-  state.parameters.set(state.model.weight_casts(&rank.world), rank.stream);
-}
+void publish_weights(TrainingState& state) { state.parameters.set(state.model.weight_casts(), state.mesh.stream()); }
 
 }  // namespace octavo

@@ -22,32 +22,15 @@ struct TrainingOptions {
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
 };
 
-// Where a rank stands, as far as its memory goes. A run has this from its Runtime; a plan makes it up, with a planned
-// stream and planned communicators (app/memory/plan_memory.h).
-struct TrainingRank {
-  Stream& stream;
-  DataParallelGroups data_parallel;
-  Communicator& tensor;       // the ranks that divide each layer
-  Communicator& context;      // those that share each sequence
-  Communicator& micro_batch;  // both: those that work on the same samples
-  Communicator& tokens;       // those that work on different tokens
-  Communicator& world;        // all
-
-  // Its place among those that work on different samples.
-  int data_rank() const { return tokens.rank() / context.size(); }
-  int data_ranks() const { return tokens.size() / context.size(); }
-  ContextRank context_rank() const { return {.rank = context.rank(), .size = context.size()}; }
-};
-TrainingRank training_rank(Runtime& runtime);
-TrainingRank training_rank(Stream& stream, Mesh& mesh);
-
 class TrainingState {
  public:
-  TrainingState(const TrainingOptions& options, const TrainingRank& rank, Arena& arena);
+  // `mesh`, of a run or planned, must outlive the object.
+  TrainingState(const TrainingOptions& options, const Mesh& mesh, Arena& arena);
   // The model refers to the parameters by address.
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
+  const Mesh& mesh;
   ShardedParameters parameters;
   Llama model;
   Optimizer optimizer;
@@ -67,10 +50,10 @@ struct TrainingStream {
   Stream* stream;
 };
 // The first is that on which the model computes.
-std::vector<TrainingStream> training_streams(TrainingState& state, const TrainingRank& rank);
+std::vector<TrainingStream> training_streams(TrainingState& state);
 
 // The bytes of one run: an arena that planned a TrainingState. Collective-free; allocates nothing on the device.
-Arena plan_training(const TrainingOptions& options, const TrainingRank& rank);
+Arena plan_training(const TrainingOptions& options, const Mesh& mesh);
 
 struct TrainingStep {
   int64_t number = 1;  // from 1
@@ -87,15 +70,15 @@ float loss_scale(const TrainingStep& step);
 // One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the
 // ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets
 // there.
-void training_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
+void training_step(TrainingState& state, const TrainingStep& step);
 // Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
-void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i, const TrainingRank& rank);
-void finish_step(TrainingState& state, const TrainingStep& step, const TrainingRank& rank);
+void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i);
+void finish_step(TrainingState& state, const TrainingStep& step);
 
 // The amaxes of delayed FP8 scaling; undefined without it.
 Tensor amax_history(TrainingState& state);
 
 // Makes the weights that products read from the master weights, after those were set. A collective.
-void publish_weights(TrainingState& state, const TrainingRank& rank);
+void publish_weights(TrainingState& state);
 
 }  // namespace octavo

@@ -7,8 +7,8 @@
 
 namespace octavo {
 
-ValidationBuffers::ValidationBuffers(const Config& config, const ContextRank& context, Arena& arena, Stream& stream)
-    : batch(batch_shape(config, context), config.training.micro_batch_size, config.model.vocab_size, arena, stream),
+ValidationBuffers::ValidationBuffers(const Config& config, const Mesh& mesh, Arena& arena)
+    : batch(batch_shape(config, mesh), config.training.micro_batch_size, config.model.vocab_size, arena, mesh.stream()),
       sum(arena.allocate("validation loss", DType::kFloat32, {1})) {}
 
 Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
@@ -20,7 +20,7 @@ Validator::Validator(const Config& config, Runtime& runtime, Arena& arena)
                              .num_ranks = runtime.mesh().shape().data(),
                              .context = runtime.mesh().context_rank(),
                              .vocab_size = config.model.vocab_size}),
-      buffers_(config, runtime.mesh().context_rank(), arena, runtime.stream()) {}
+      buffers_(config, runtime.mesh(), arena) {}
 
 // A bad token in the data of one rank ends all of them.
 const Batch* Validator::next_batch(size_t dataset) {

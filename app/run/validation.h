@@ -16,7 +16,7 @@ namespace octavo {
 
 // What it keeps on the device: two micro-batches of tokens and a sum.
 struct ValidationBuffers {
-  ValidationBuffers(const Config& config, const ContextRank& context, Arena& arena, Stream& stream);
+  ValidationBuffers(const Config& config, const Mesh& mesh, Arena& arena);
 
   BatchBuffers batch;
   Tensor sum;  // [1] float32

@@ -32,7 +32,7 @@ CorruptionWatch::CorruptionWatch(const Config& config, Runtime& runtime, Trainin
   if (runtime.stream().is_cuda()) {
     identity.place += fmt::format(", GPU {} ({})", runtime.gpu(), gpu_info(runtime.gpu()).uuid);
   }
-  check_.emplace(config, state, training_rank(runtime), runtime.group(), identity);
+  check_.emplace(config, state, runtime.group(), identity);
 }
 
 void CorruptionWatch::say_what_is_checked() const {

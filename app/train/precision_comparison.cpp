@@ -148,7 +148,7 @@ void PrecisionComparison::switch_precision(int64_t step) {
   Stream& stream = runtime_.stream();
   run_.switch_precision();
   snapshot_.restore(run_.state(), step, stream);
-  publish_weights(run_.state(), training_rank(runtime_));
+  publish_weights(run_.state());
   stream.synchronize();
 }
 

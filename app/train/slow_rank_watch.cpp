@@ -13,7 +13,7 @@ SlowRankWatch::SlowRankWatch(const LoggingConfig& config, Runtime& runtime)
 
 void SlowRankWatch::begin_step(TrainingState& state, int64_t step, bool first) {
   if (every_ == 0 || first || step % every_ != 0 || measured_ || runtime_.stream().profiler() != nullptr) return;
-  const std::vector<TrainingStream> streams = training_streams(state, training_rank(runtime_));
+  const std::vector<TrainingStream> streams = training_streams(state);
   profilers_.clear();
   streams_.clear();
   profilers_.reserve(streams.size());

@@ -48,7 +48,7 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
     resume_or_initialize(found, initial.get());
     data_report_->check_max_epochs();
   });
-  publish_weights(state_, training_rank(runtime));
+  publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");
   checkpoints_.prepare(start_.step);
@@ -190,7 +190,7 @@ void TrainingRun::queue_step(int64_t step, const FedBatch& fed, float loss_limit
   training.update_after = &checkpoints_.staged();
   corruption_->begin_step(training, *fed.batch);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
-  training_step(state_, training, training_rank(runtime_));
+  training_step(state_, training);
   corruption_->end_step(step);
   step_data_.push_back(std::move(data));
   if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
@@ -226,7 +226,7 @@ double TrainingRun::loss_of_step(int64_t step, const FedBatch& fed) {
   FinishedStep taken;
   taken.result.step = step;
   taken.data.targets = targets_of_step(*fed.batch);
-  training_step(state_, training_step_of(step, taken.data), training_rank(runtime_));
+  training_step(state_, training_step_of(step, taken.data));
   std::vector<float> sums(static_cast<size_t>(state_.loss.numel()));
   runtime_.stream().copy(sums.data(), state_.loss.raw(), state_.loss.bytes());
   runtime_.stream().synchronize();
@@ -272,7 +272,7 @@ void TrainingRun::roll_back(int64_t step) {
     load(*checkpoint);
     recent_samples_.clear();
   });
-  publish_weights(state_, training_rank(runtime_));
+  publish_weights(state_);
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   if (!runtime_.group().is_root()) return;
   log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint->path().string(), start_.step,

@@ -87,9 +87,7 @@ class TrainingRun {
   // What was measured of the casts of a popped step that is due.
   std::vector<Fp8TensorReport> pop_fp8() { return fp8_reporter_->pop(); }
   // Records what is queued from now on. A collective.
-  std::unique_ptr<StepTrace> trace() {
-    return std::make_unique<StepTrace>(state_, training_rank(runtime_), runtime_.group());
-  }
+  std::unique_ptr<StepTrace> trace() { return std::make_unique<StepTrace>(state_, runtime_.group()); }
   // Takes a step at once, which is reported nowhere, and returns its loss.
   double loss_of_step(int64_t step, const FedBatch& fed);
 

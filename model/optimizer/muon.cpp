@@ -14,9 +14,6 @@ namespace octavo {
 
 namespace {
 
-int64_t size_of(const Communicator* ranks) { return ranks != nullptr ? ranks->size() : 1; }
-int64_t rank_of(const Communicator* ranks) { return ranks != nullptr ? ranks->rank() : 0; }
-
 Tensor as_matrix(const Tensor& flat, int64_t rows, int64_t columns) {
   return flat.rows(0, rows * columns).view({rows, columns});
 }
@@ -28,12 +25,14 @@ double update_scale(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks, Arena& arena)
+Muon::Muon(const OptimizerConfig& config, ShardedParameters& parameters, Arena& arena)
     : config_(config),
       parameters_(&parameters),
-      ranks_(ranks),
-      shard_ranks_(size_of(ranks.shard)),
-      tensor_ranks_(size_of(ranks.tensor)),
+      mesh_(parameters.mesh()),
+      shard_ranks_(mesh_ != nullptr ? mesh_->shard().size() : 1),
+      shard_rank_(mesh_ != nullptr ? mesh_->shard().rank() : 0),
+      tensor_ranks_(mesh_ != nullptr ? mesh_->tensor().size() : 1),
+      tensor_rank_(mesh_ != nullptr ? mesh_->tensor().rank() : 0),
       rounds_(matrix_rounds(parameters.layout(), shard_ranks_ * tensor_ranks_)),
       pieces_(parameters.layout().units().size()),
       sum_of_squares_(arena.allocate("muon norm", DType::kFloat32, {1}, Lifetime::kBlock)) {
@@ -77,8 +76,8 @@ Tensor Muon::of_tensor_rank(const Tensor& block, size_t unit, int64_t rank) cons
 
 Tensor Muon::own_shard(const Tensor& block, size_t unit) const {
   const int64_t elements = shard_elements(unit);
-  const int64_t rank = rank_of(ranks_.shard);
-  return of_tensor_rank(block, unit, rank_of(ranks_.tensor)).rows(rank * elements, (rank + 1) * elements);
+  const int64_t rank = shard_rank_;
+  return of_tensor_rank(block, unit, tensor_rank_).rows(rank * elements, (rank + 1) * elements);
 }
 
 Tensor Muon::part_of(const Tensor& block, const WholeMatrix& matrix, const MatrixPart& part) const {
@@ -87,7 +86,7 @@ Tensor Muon::part_of(const Tensor& block, const WholeMatrix& matrix, const Matri
 }
 
 void Muon::step(const Step& step, Stream& stream) {
-  const int64_t self = rank_of(ranks_.shard) * tensor_ranks_ + rank_of(ranks_.tensor);
+  const int64_t self = shard_rank_ * tensor_ranks_ + tensor_rank_;
   for (const MatrixRound& round : rounds_) {
     gather(round, step, stream);
     for (const WholeMatrix& matrix : round.matrices) {
@@ -118,21 +117,21 @@ void Muon::gather(const MatrixRound& round, const Step& step, Stream& stream) {
                    .decay = static_cast<float>(config_.momentum),
                    .grad_clip = static_cast<float>(config_.grad_clip)},
                   stream);
-    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, rank_of(ranks_.tensor));
+    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, tensor_rank_);
     const Tensor all = blocks_[i].rows(0, tensor_ranks_ * whole_elements(unit));
-    if (shard_ranks_ > 1) ranks_.shard->all_gather(of_rank, own, stream, "updates of a block");
-    if (tensor_ranks_ > 1) ranks_.tensor->all_gather(all, of_rank, stream, "updates of a block");
+    if (shard_ranks_ > 1) mesh_->shard().all_gather(of_rank, own, stream, "updates of a block");
+    if (tensor_ranks_ > 1) mesh_->tensor().all_gather(all, of_rank, stream, "updates of a block");
   }
 }
 
 void Muon::scatter(const MatrixRound& round, Stream& stream) {
   for (size_t i = 0; i < round.num_units; ++i) {
     const size_t unit = round.first_unit + i;
-    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, rank_of(ranks_.tensor));
+    const Tensor of_rank = of_tensor_rank(blocks_[i], unit, tensor_rank_);
     const Tensor all = blocks_[i].rows(0, tensor_ranks_ * whole_elements(unit));
     const Tensor own = own_shard(blocks_[i], unit);
-    if (tensor_ranks_ > 1) ranks_.tensor->reduce_scatter_sum(of_rank, all, stream, "updates of a block");
-    if (shard_ranks_ > 1) ranks_.shard->reduce_scatter_sum(own, of_rank, stream, "updates of a block");
+    if (tensor_ranks_ > 1) mesh_->tensor().reduce_scatter_sum(of_rank, all, stream, "updates of a block");
+    if (shard_ranks_ > 1) mesh_->shard().reduce_scatter_sum(own, of_rank, stream, "updates of a block");
   }
 }
 
@@ -179,7 +178,7 @@ void Muon::iterate(const WholeMatrix& matrix, Stream& stream) {
     const Tensor x = as_matrix(x_, matrix.rows, matrix.columns);
     const Tensor next = as_matrix(next_x_, matrix.rows, matrix.columns);
     const auto product = [&](Matmul args) {
-      args.reproducible = ranks_.replicate != nullptr;
+      args.reproducible = mesh_ != nullptr;
       args.name = "newton_schulz";
       matmul(args, stream);
     };
@@ -209,7 +208,7 @@ void Muon::update_weights(size_t unit, const Tensor& block, const Step& step, St
 }
 
 void Muon::warm_up(Stream& stream) {
-  const int64_t self = rank_of(ranks_.shard) * tensor_ranks_ + rank_of(ranks_.tensor);
+  const int64_t self = shard_rank_ * tensor_ranks_ + tensor_rank_;
   std::set<std::pair<int64_t, int64_t>> shapes;
   for (const MatrixRound& round : rounds_) {
     for (const WholeMatrix& matrix : round.matrices) {

@@ -24,7 +24,7 @@ namespace octavo {
 class Muon {
  public:
   // `parameters` and the communicators must outlive it.
-  Muon(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks, Arena& arena);
+  Muon(const OptimizerConfig& config, ShardedParameters& parameters, Arena& arena);
 
   // Whether it updates a unit's parameters.
   static bool updates(const ParameterUnit& unit) { return unit.layer >= 0; }
@@ -61,9 +61,11 @@ class Muon {
 
   OptimizerConfig config_;
   ShardedParameters* parameters_;
-  ParameterRanks ranks_;
-  int64_t shard_ranks_;
-  int64_t tensor_ranks_;
+  const Mesh* mesh_;  // null for one rank
+  int64_t shard_ranks_ = 1;
+  int64_t shard_rank_ = 0;
+  int64_t tensor_ranks_ = 1;
+  int64_t tensor_rank_ = 0;
   std::vector<MatrixRound> rounds_;
   std::vector<std::vector<const ParameterPiece*>> pieces_;  // by unit
   std::vector<Tensor> blocks_;                              // of a round, of all tensor ranks, in precision.compute

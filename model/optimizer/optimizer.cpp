@@ -15,11 +15,9 @@ OptimizerState master_state(const ShardedParameters& parameters) {
           .shift = std::vector<std::optional<int64_t>>(parameters.layout().units().size(), 0)};
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks,
-                     AmaxTable* amaxes, Arena& arena)
+Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena)
     : config_(config),
       parameters_(&parameters),
-      ranks_(ranks),
       amaxes_(amaxes),
       counted_gradients_(parameters.counted_gradients()),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
@@ -34,7 +32,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
     states_.push_back(make_state(kEmaState, DType::kFloat32, arena, [](const ParameterUnit&) { return true; }));
     states_.back().begins_as_weights = true;
   }
-  if (has_muon) muon_.emplace(config, parameters, ranks, arena);
+  if (has_muon) muon_.emplace(config, parameters, arena);
   find_segments();
 }
 
@@ -121,18 +119,17 @@ void Optimizer::find_segments() {
 }
 
 void Optimizer::measure_gradients(Stream& stream) {
-  parameters_->finish_gradients(ranks_, stream);
+  parameters_->finish_gradients(stream);
   stream.zero(grad_sum_of_squares_);
   for (const Tensor& gradients : counted_gradients_) {
     sum_of_squares({.out = grad_sum_of_squares_, .x = gradients}, stream);
   }
-  for (Communicator* group : {ranks_.shard, ranks_.tensor}) {
-    if (group != nullptr) group->all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
-  }
-  // Copies that clipped by other last bits would part.
-  if (ranks_.replicate != nullptr) {
-    ranks_.replicate->all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
-  }
+  const Mesh* mesh = parameters_->mesh();
+  if (mesh == nullptr) return;
+  mesh->shard().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
+  mesh->tensor().all_reduce_sum(grad_sum_of_squares_, stream, "gradient norm");
+  // Replicas that clipped by other last bits would part.
+  mesh->replicate().all_reduce_max(grad_sum_of_squares_, stream, "gradient norm of the copies");
 }
 
 void Optimizer::step(int64_t step, double lr, const Tensor& skip, Stream& stream) {

@@ -41,9 +41,8 @@ OptimizerState master_state(const ShardedParameters& parameters);
 
 class Optimizer {
  public:
-  // `parameters`, the communicators and `amaxes` must outlive the optimizer; amaxes is null without FP8.
-  Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, const ParameterRanks& ranks,
-            AmaxTable* amaxes, Arena& arena);
+  // `parameters` and `amaxes` must outlive the optimizer; amaxes is null without FP8.
+  Optimizer(const OptimizerConfig& config, ShardedParameters& parameters, AmaxTable* amaxes, Arena& arena);
 
   // What it asks of a stream's workspace.
   static int64_t workspace_bytes(const OptimizerConfig& config, const ParameterLayout& layout, DType compute,
@@ -92,7 +91,6 @@ class Optimizer {
 
   OptimizerConfig config_;
   ShardedParameters* parameters_;
-  ParameterRanks ranks_;
   AmaxTable* amaxes_;
   std::optional<Muon> muon_;
   std::vector<Segment> segments_;

@@ -63,7 +63,6 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
           .shape = kShape,
           .precision = {.compute = recipe.compute, .linear = recipe.linear, .bf16_first_layers = recipe.bf16_layers},
           .fp8_stats = is_fp8(recipe.linear),
-          .tensor = {},
           .checkpointing = checkpointing};
 }
 
@@ -94,7 +93,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
     add(model.parameters().gradients());
     if (measures) llama.fp8_stats()->end(*alone, model.stream());
     if (measures) add(llama.fp8_stats()->values());
-    llama.end_step({}, *alone);
+    llama.end_step({});
     model.publish();
     if (llama.amaxes() != nullptr && llama.amaxes()->delayed()) add(llama.amaxes()->history());
   }

@@ -32,7 +32,7 @@ class MeasuredModel : public ::testing::Test {
   // A step without an update.
   void step(int micro_batches) {
     for (int i = 0; i < micro_batches; ++i) micro_batch(i == 0);
-    model_.llama().end_step({}, *communicator_);
+    model_.llama().end_step({});
     model_.publish();
   }
   void measured_step(int micro_batches) {

@@ -12,7 +12,6 @@ LlamaOptions inference(const ModelConfig& config, const BatchShape& shape, DType
           .shape = shape,
           .precision = {.compute = compute},
           .mode = LlamaMode::kInference,
-          .tensor = {},
           .cache = cache};
 }
 

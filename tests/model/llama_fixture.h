@@ -127,7 +127,7 @@ class TinyLlama {
   }
 
   // Makes what products read from the master weights.
-  void publish() { parameters_.set(llama_.weight_casts(nullptr), stream_); }
+  void publish() { parameters_.set(llama_.weight_casts(), stream_); }
 
   // Sum of the losses of a forward pass.
   double loss(OwnedBatch& batch) {
@@ -167,8 +167,7 @@ class TinyLlama {
             .shape = shape,
             .precision = {.compute = compute, .linear = linear},
             .mode = mode,
-            .fp8_stats = fp8_stats,
-            .tensor = {}};
+            .fp8_stats = fp8_stats};
   }
   ParameterLayout layout_;
   Stream stream_;

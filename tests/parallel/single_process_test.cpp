@@ -1,5 +1,5 @@
 // A program started without a launcher is a group of one, without MPI.
-#include "parallel/communicator.h"
+#include "parallel/mesh.h"
 #include "parallel/ranks/process_group.h"
 #include "tests/kernels/op_fixture.h"
 
@@ -46,6 +46,25 @@ TEST(SingleProcess, AgreePassesErrorsOn) {
   expect_error<InputError>([&] { group.agree([] { throw InputError("a bad file"); }); }, "a bad file");
   expect_error<Error>([&] { group.agree_on_files("writing", [] { throw Error("a full disk"); }); }, "a full disk");
   EXPECT_TRUE(group.shares(Error("of a group of one")));
+}
+
+TEST(PlannedMesh, HasTheGroupsOfARankThatDoesNotExist) {
+  ProcessGroup group;
+  Stream stream = Stream::cpu();
+  const Mesh mesh({.replicate = 2, .shard = 3, .tensor = 4, .context = 5}, 1, stream, group.watchdog(), 87);
+  EXPECT_EQ(mesh.rank(Axis::kReplicate), 1);  // 87 = ((1 * 3 + 1) * 5 + 1) * 4 + 3
+  EXPECT_EQ(mesh.data_rank(), 4);
+  EXPECT_EQ(mesh.context_rank(), (ContextRank{.rank = 1, .size = 5}));
+  const auto place = [](const Communicator& ranks) { return std::pair(ranks.rank(), ranks.size()); };
+  EXPECT_EQ(place(mesh.replicate()), std::pair(1, 2));
+  EXPECT_EQ(place(mesh.shard()), std::pair(6, 15));
+  EXPECT_EQ(place(mesh.context()), std::pair(1, 5));
+  EXPECT_EQ(place(mesh.tensor()), std::pair(3, 4));
+  EXPECT_EQ(place(mesh.tokens()), std::pair(21, 30));
+  EXPECT_EQ(place(mesh.micro_batch()), std::pair(7, 20));
+  EXPECT_EQ(place(mesh.world()), std::pair(87, 120));
+  float value = 1;
+  EXPECT_THROW(mesh.shard().all_reduce_sum(Tensor(&value, DType::kFloat32, {1}), stream), Error);
 }
 
 }  // namespace

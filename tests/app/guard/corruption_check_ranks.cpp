@@ -23,16 +23,15 @@ class CheckedTraining {
       : draw_(with_check(draw, check_every)),
         stream_(stream),
         mesh_(draw_.config.parallel, group, stream),
-        place_(training_rank(stream, mesh_)),
-        rows_(draw_.config.training.global_batch_size / place_.data_ranks()),
+        rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
         layout_(draw_.config.model, {.rank = mesh_.tensor().rank(), .size = mesh_.tensor().size()}),
-        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
-        state_(draw_.options(layout_, rows_), place_, arena_) {
+        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
+        state_(draw_.options(layout_, rows_), mesh_, arena_) {
     stream.set_deterministic(true);
     initialize_parameters(state_.parameters, 42, stream);
-    publish_weights(state_, place_);
+    publish_weights(state_);
     if (check_every > 0) {
-      check_.emplace(draw_.config, state_, place_, group,
+      check_.emplace(draw_.config, state_, group,
                      CorruptionCheck::Identity{fmt::format("host{}", group.rank()), "any"});
     }
   }
@@ -45,7 +44,7 @@ class CheckedTraining {
     const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
     if (check_) check_->begin_step(step, batch);
     during();
-    training_step(state_, step, place_);
+    training_step(state_, step);
     if (check_) check_->end_step();
     return check_ ? check_->finish() : CorruptionVerdict{};
   }
@@ -94,13 +93,13 @@ class CheckedTraining {
   // This rank's rows of the global batch, and of each its share.
   Batch make_batch(int64_t step) const {
     Batch batch;
-    append_share(make_rows(step), place_.context_rank(), draw_.config.data.seq_len, batch);
+    append_share(make_rows(step), mesh_.context_rank(), draw_.config.data.seq_len, batch);
     return batch;
   }
   Batch make_rows(int64_t step) const {
     Batch batch;
     for (int64_t row = 0; row < rows_; ++row) {
-      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + place_.data_rank() * rows_ + row));
+      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + mesh_.data_rank() * rows_ + row));
       int64_t document = 0;
       for (int64_t t = 0; t < draw_.config.data.seq_len; ++t) {
         if (dice.number(0, 9) == 0) document = t;
@@ -115,7 +114,6 @@ class CheckedTraining {
   MeshDraw draw_;
   Stream& stream_;
   Mesh mesh_;
-  TrainingRank place_;
   int64_t rows_;
   ParameterLayout layout_;
   Arena arena_;

@@ -61,12 +61,11 @@ Outcome train(Config config) {
   const ParameterLayout layout(config.model);
   const TrainingOptions options = training_options(config, layout, runtime);
   Outcome outcome;
-  const TrainingRank rank = training_rank(runtime);
-  outcome.bytes = plan_training(options, rank).used();
+  outcome.bytes = plan_training(options, runtime.mesh()).used();
   Arena arena(stream.device(), outcome.bytes);
-  TrainingState state(options, rank, arena);
+  TrainingState state(options, runtime.mesh(), arena);
   load_initial_weights(config, nullptr, state.parameters, stream);
-  publish_weights(state, rank);
+  publish_weights(state);
   Batch batch;
   for (int32_t i = 0; i < 4 * 128; ++i) {
     batch.inputs.push_back(i * 37 % 256);
@@ -75,7 +74,7 @@ Outcome train(Config config) {
   for (int32_t i = 0; i < 4 * 128; ++i) batch.document_start.push_back(i % 128 / 43 * 43);
   state.batch.upload(batch);
   for (int64_t step = 1; step <= 2; ++step) {
-    training_step(state, {.number = step, .lr = 1e-3, .targets = 4 * 128}, rank);
+    training_step(state, {.number = step, .lr = 1e-3, .targets = 4 * 128});
     append(state.loss, stream, outcome.numbers);
     append(state.model.losses(), stream, outcome.numbers);
     append(state.parameters.gradients(), stream, outcome.numbers);

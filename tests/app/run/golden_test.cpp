@@ -125,10 +125,10 @@ Pass run_golden_batch(Config config, const fs::path& dir) {
   Stream& stream = runtime.stream();
   const ParameterLayout layout(config.model);
   const TrainingOptions options = training_options(config, layout, runtime);
-  Arena arena(stream.device(), plan_training(options, training_rank(runtime)).used());
-  TrainingState state(options, training_rank(runtime), arena);
+  Arena arena(stream.device(), plan_training(options, runtime.mesh()).used());
+  TrainingState state(options, runtime.mesh(), arena);
   load_initial_weights(config, open_weights(config.init_from).get(), state.parameters, stream);
-  publish_weights(state, training_rank(runtime));
+  publish_weights(state);
 
   const SafetensorsFile file((dir / "golden.safetensors").string());
   Batch batch;

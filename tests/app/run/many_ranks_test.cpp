@@ -25,10 +25,10 @@ constexpr const char* kPrefixes[] = {"", "exp_avg.", "exp_avg_sq."};
 class OneOfMany {
  public:
   OneOfMany(const ParameterLayout& layout, int rank, int size)
-      : shard_(make_planned_communicator(group().watchdog(), {"shard", 0, rank, size})),
-        stream_(Stream::planned(132)),
+      : stream_(Stream::planned(132)),
+        mesh_({.shard = size}, 1, stream_, group().watchdog(), rank),
         arena_(Device::kCuda),
-        parameters_(layout, {}, {}, LlamaMode::kTraining, {.shard = shard_.get()}, arena_, stream_) {}
+        parameters_(layout, {}, {}, LlamaMode::kTraining, &mesh_, arena_, stream_) {}
 
   // What it reads of the master weights.
   std::vector<TensorPart> parts() const { return parts_of(parameters_, master_state(parameters_), ""); }
@@ -62,8 +62,8 @@ class OneOfMany {
     static ProcessGroup one;
     return one;
   }
-  std::unique_ptr<Communicator> shard_;
   Stream stream_;
+  Mesh mesh_;
   Arena arena_;
   ShardedParameters parameters_;
 };

@@ -80,50 +80,31 @@ Batch make_batch(const MeshDraw& draw, int64_t step, int64_t begin, int64_t end)
   return batch;
 }
 
-// The ranks of a mesh, or this one alone.
-class Ranks {
- public:
-  // Both are collectives.
-  Ranks(ProcessGroup& group, Stream& stream)
-      : stream_(stream), alone_(make_communicator(group, stream)->split({.name = "alone"})) {}
-  Ranks(const ParallelConfig& config, ProcessGroup& group, Stream& stream)
-      : stream_(stream), mesh_(std::make_unique<Mesh>(config, group, stream)) {}
-
-  TrainingRank place() const {
-    if (!mesh_) return {stream_, {}, *alone_, *alone_, *alone_, *alone_, *alone_};
-    return training_rank(stream_, *mesh_);
-  }
-
- private:
-  Stream& stream_;
-  std::unique_ptr<Communicator> alone_;
-  std::unique_ptr<Mesh> mesh_;
-};
-
 // The steps of a draw on one rank of them.
 class Training {
  public:
-  Training(const MeshDraw& draw, const Ranks& ranks)
+  Training(const MeshDraw& draw, const Mesh& mesh)
       : draw_(draw),
-        place_(ranks.place()),
-        rows_(draw.config.training.global_batch_size / place_.data_ranks()),
-        layout_(draw.config.model, {.rank = place_.tensor.rank(), .size = place_.tensor.size()}),
-        arena_(place_.stream.device(), plan_training(draw_.options(layout_, rows_), place_).used()),
-        state_(draw_.options(layout_, rows_), place_, arena_) {
+        stream_(mesh.stream()),
+        mesh_(mesh),
+        rows_(draw.config.training.global_batch_size / mesh.shape().data()),
+        layout_(draw.config.model, {.rank = mesh.tensor().rank(), .size = mesh.tensor().size()}),
+        arena_(stream_.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
+        state_(draw_.options(layout_, rows_), mesh_, arena_) {
     for (const ParameterPiece& piece : pieces()) set_weights(*piece.spec, piece);
-    publish_weights(state_, place_);
+    publish_weights(state_);
   }
 
   // Losses and norms; the same on every rank.
   Trace run(const std::function<void()>& after_first) {
     Trace trace;
     for (int64_t step = 1; step <= kSteps; ++step) {
-      const int64_t begin = place_.data_rank() * rows_;
+      const int64_t begin = mesh_.data_rank() * rows_;
       Batch batch;
-      append_share(make_batch(draw_, step, begin, begin + rows_), place_.context_rank(), draw_.config.data.seq_len,
+      append_share(make_batch(draw_, step, begin, begin + rows_), mesh_.context_rank(), draw_.config.data.seq_len,
                    batch);
       state_.batch.upload(batch);
-      training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()}, place_);
+      training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()});
       const float z_loss = state_.z_loss.defined() ? read(state_.z_loss)[0] : 0.0f;
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
@@ -151,20 +132,21 @@ class Training {
       const double x = hashed(name, static_cast<uint64_t>(spec.whole_index(i)));
       values.push_back(static_cast<float>(spec.decayed() ? size * x : 1 + 0.3 * x));
     }
-    place_.stream.copy(state_.parameters.master(piece).raw(), values.data(),
-                       static_cast<int64_t>(values.size() * sizeof(float)));
-    place_.stream.synchronize();
+    stream_.copy(state_.parameters.master(piece).raw(), values.data(),
+                 static_cast<int64_t>(values.size() * sizeof(float)));
+    stream_.synchronize();
   }
 
   std::vector<float> read(const Tensor& tensor) const {
     std::vector<float> values(static_cast<size_t>(tensor.numel()));
-    place_.stream.copy(values.data(), tensor.raw(), tensor.bytes());
-    place_.stream.synchronize();
+    stream_.copy(values.data(), tensor.raw(), tensor.bytes());
+    stream_.synchronize();
     return values;
   }
 
   MeshDraw draw_;
-  TrainingRank place_;
+  Stream& stream_;
+  const Mesh& mesh_;
   int64_t rows_;
   ParameterLayout layout_;
   Arena arena_;
@@ -199,11 +181,11 @@ class MeshDraws : public DeviceRanksTest {
   bool expect_equal_to_one_rank(const MeshDraw& draw, const Tolerance& tolerance) {
     SCOPED_TRACE(draw.describe());
     std::string packed;
-    if (!alone_) alone_ = std::make_unique<Ranks>(group_, stream_);
+    if (!alone_) alone_ = std::make_unique<Mesh>(MeshShape{}, 1, stream_, group_.watchdog());
     if (group_.is_root()) packed = train_alone(draw).pack();
     const Trace one = Trace::unpack(group_.broadcast(packed, 0));
     const ParameterLayout whole(draw.config.model);
-    const Ranks ranks(draw.config.parallel, group_, stream_);
+    const Mesh ranks(draw.config.parallel, group_, stream_);
     Training training(draw, ranks);
     const Trace mine = training.run([&] {
       expect_near({training, training.gradients(), whole, one.gradients}, tolerance.gradient, "gradient");
@@ -264,7 +246,7 @@ class MeshDraws : public DeviceRanksTest {
   }
 
  private:
-  std::unique_ptr<Ranks> alone_;  // of the reference
+  std::unique_ptr<Mesh> alone_;  // of the reference
 };
 
 int64_t number_of_draws() {

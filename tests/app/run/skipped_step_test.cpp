@@ -54,23 +54,22 @@ class Steps {
  public:
   explicit Steps(const Config& config) : config_(config), runtime_(config_, group_), model_(config_, false, runtime_) {
     load_initial_weights(config_, nullptr, model_.state().parameters, runtime_.stream());
-    publish_weights(model_.state(), training_rank(runtime_));
+    publish_weights(model_.state());
   }
 
   enum class Spoiled { kNot, kLoss, kGradient };
   // Returns whether it was passed over.
   bool take(int64_t number, Spoiled spoiled = Spoiled::kNot) {
     TrainingState& state = model_.state();
-    const TrainingRank rank = training_rank(runtime_);
     upload(number);
     const TrainingStep step{.number = number,
                             .lr = 1e-2,
                             .targets = kTokens,
                             .loss_limit = spoiled == Spoiled::kLoss ? 0.5f : std::numeric_limits<float>::infinity()};
-    for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i, rank);
+    for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i);
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    if (spoiled == Spoiled::kGradient) rank.stream.copy(state.parameters.gradients().raw(), &nan, sizeof(nan));
-    finish_step(state, step, rank);
+    if (spoiled == Spoiled::kGradient) runtime_.stream().copy(state.parameters.gradients().raw(), &nan, sizeof(nan));
+    finish_step(state, step);
     loss_ = read(state.loss).front();
     return read(state.skip).front() != 0;
   }

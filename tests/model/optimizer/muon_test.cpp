@@ -66,7 +66,7 @@ TEST_P(MuonTest, StepsAgreeWithFloat64) {
   stream.set_workspace(arena.allocate("workspace", DType::kUInt8,
                                       {std::max<int64_t>(1, Muon::workspace_bytes(layout, GetParam(), stream))}));
   ShardedParameters parameters(layout, {.compute = GetParam()}, {}, LlamaMode::kTraining, {}, arena, stream);
-  Optimizer optimizer(config, parameters, {}, nullptr, arena);
+  Optimizer optimizer(config, parameters, nullptr, arena);
 
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;
@@ -140,7 +140,7 @@ TEST(MuonStatesTest, KeepHalfOfAdamwsForMatrices) {
     ShardedParameters parameters(layout, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, plan, stream);
     OptimizerConfig config;
     config.type = type;
-    const Optimizer optimizer(config, parameters, {}, nullptr, plan);
+    const Optimizer optimizer(config, parameters, nullptr, plan);
     return std::accumulate(optimizer.states().begin(), optimizer.states().end(), int64_t{0},
                            [](int64_t sum, const OptimizerState& state) { return sum + state.shards.numel(); });
   };

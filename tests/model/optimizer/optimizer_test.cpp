@@ -52,7 +52,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   Arena arena(Device::kCpu, 1 << 20);
   Stream stream = Stream::cpu();
   ShardedParameters parameters(layout, {.compute = GetParam().compute}, {}, LlamaMode::kTraining, {}, arena, stream);
-  Optimizer optimizer(config, parameters, {}, nullptr, arena);
+  Optimizer optimizer(config, parameters, nullptr, arena);
 
   std::mt19937_64 generator(3);
   std::normal_distribution<float> normal;
@@ -127,7 +127,7 @@ TEST(OptimizerEmaTest, FollowsTheWeights) {
   Arena arena(Device::kCpu, 1 << 20);
   Stream stream = Stream::cpu();
   ShardedParameters parameters(layout, {.compute = DType::kFloat32}, {}, LlamaMode::kTraining, {}, arena, stream);
-  Optimizer optimizer(config, parameters, {}, nullptr, arena);
+  Optimizer optimizer(config, parameters, nullptr, arena);
   const OptimizerState& ema = optimizer.states().back();
   ASSERT_STREQ(ema.name, "ema");
   const Tensor skip = arena.allocate("skip", DType::kFloat32, {1});
@@ -167,7 +167,7 @@ TEST(OptimizerEmaTest, CostsNothingWithoutIt) {
     OptimizerConfig config;
     config.ema_decay = decay;
     const int64_t before = plan.used();
-    const Optimizer optimizer(config, parameters, {}, nullptr, plan);
+    const Optimizer optimizer(config, parameters, nullptr, plan);
     return plan.used() - before;
   };
   const int64_t average = layout.total_elements() * dtype_bytes(DType::kFloat32);
