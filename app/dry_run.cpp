@@ -159,7 +159,7 @@ int dry_run(const PlanArguments& arguments, ProcessGroup& group) {
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
   check_tokenizer(config.data.tokenizer, resumed);
-  const size_t first = stage_of_step(config, (resumed ? resumed->step() : 0) + 1);
+  const size_t first = stage_to_train(config, resumed);
   start(stage_config(config, first), mesh, target, resumed, group);
   for (size_t later = first + 1; later < num_stages(config); ++later)
     plan_stage(stage_config(config, later), mesh.mesh, target, group);

@@ -1,5 +1,6 @@
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/commands.h"
@@ -12,10 +13,10 @@
 #include "app/process/model_path.h"
 #include "app/process/same_files.h"
 #include "app/run_start.h"
+#include "app/train/resume.h"
 #include "app/train/run_folder.h"
 #include "app/train/signals.h"
 #include "app/train/trainer.h"
-#include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -76,73 +77,38 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   log_start_screen(facts);
 }
 
-// By the checkpoint that there seems to be; the trainer may find another one to go on from (OtherStage), and says what
-// is wrong with those that cannot be read.
-size_t likely_stage(const Config& config, ProcessGroup& group) {
-  const std::string& resume = config.checkpoint.resume;
-  if (config.stages.empty() || resume == "never") return 0;
-  int64_t step = 0;
-  try {
-    if (group.is_root()) {
-      if (resume == "auto") {
-        const std::vector<FoundCheckpoint> found = find_checkpoints(config.checkpoint.dir);
-        step = found.empty() ? 0 : found.back().step;
-      } else {
-        step = Checkpoint(resolve_checkpoint(resume)).step();
-      }
-    }
-  } catch (const Error&) {
-    step = 0;
-  }
-  return stage_of_step(config, group.all_reduce_max(step) + 1);
+Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
+                             StopSignals& signals) {
+  ProcessGroup& group = context.runtime.group();
+  const MemoryRoom room = memory_room(stage, context.runtime);  // before the run takes its part of it
+  Trainer trainer(stage, context, std::move(resumed));
+  if (group.is_root()) log_start(stage, context.runtime, trainer, room);
+  return while_running(group, [&] { return trainer.run(signals); });
 }
 
-// The stages of a run one after the other, or the whole of one without. Each goes on from the checkpoint at the end of
-// the one before, as a run that is resumed.
-class Stages {
- public:
-  Stages(const Config& config, Runtime& runtime, StartupTimer& timer, RunFolder& folder, Console& console)
-      : config_(config), runtime_(runtime), timer_(timer), folder_(folder), console_(console) {}
-
-  Trainer::Outcome train(StopSignals& signals) {
-    Trainer::Outcome outcome = Trainer::Outcome::kDone;
-    for (size_t stage = train_one(likely_stage(config_, runtime_.group()), signals, outcome);
-         stage < num_stages(config_) && outcome == Trainer::Outcome::kDone;) {
-      stage = while_running(runtime_.group(), [&] { return train_one(stage, signals, outcome); });
-    }
-    return outcome;
+// Trains the stages of a run one after the other, or the whole of a run without stages. Each stage resumes from the
+// checkpoint that the stage before it saved last.
+Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
+  ProcessGroup& group = context.runtime.group();
+  const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
+  std::optional<Checkpoint> resumed = context.checkpoints.open(needed);
+  context.timer.mark("reading");
+  for (;;) {
+    const size_t number = stage_to_train(config, resumed);
+    Config stage = stage_config(config, number);
+    const bool is_first = !context.goodput;
+    if (!is_first) stage.checkpoint.resume = "auto";
+    const auto train = [&] { return train_stage(stage, context, std::move(resumed), signals); };
+    const Trainer::Outcome outcome = is_first ? train() : while_running(group, train);
+    if (outcome == Trainer::Outcome::kStopped || number + 1 == num_stages(config)) return outcome;
+    group.agree([&] {
+      CHECK(context.checkpoints.saved_step() == stage.training.steps,
+            "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
+            number + 1);
+    });
+    resumed = while_running(group, [&] { return context.checkpoints.open_last(needed); });
   }
-
- private:
-  // Of this stage, or of that in which the run turns out to be. Returns the next one.
-  size_t train_one(size_t stage, StopSignals& signals, Trainer::Outcome& outcome) {
-    Config config = stage_config(config_, stage);
-    if (goodput_) config.checkpoint.resume = "auto";
-    try {
-      const MemoryRoom room = memory_room(config, runtime_);  // before the run takes its part of it
-      Trainer trainer(config, runtime_, timer_, goodput_, &console_, &folder_);
-      if (runtime_.group().is_root()) log_start(config, runtime_, trainer, room);
-      outcome = while_running(runtime_.group(), [&] { return trainer.run(signals); });
-      runtime_.group().agree([&] {
-        CHECK(outcome != Trainer::Outcome::kDone || stage + 1 == num_stages(config_) ||
-                  trainer.saved_step() == config.training.steps,
-              "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
-              stage + 1);
-      });
-      goodput_ = trainer.take_goodput();
-      return stage + 1;
-    } catch (const OtherStage& other) {
-      return train_one(other.stage(), signals, outcome);
-    }
-  }
-
-  const Config& config_;
-  Runtime& runtime_;
-  StartupTimer& timer_;
-  RunFolder& folder_;
-  Console& console_;
-  std::optional<Goodput> goodput_;
-};
+}
 
 }  // namespace
 
@@ -163,7 +129,10 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
       for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
       check_same_data("data.validation", config.data.validation, group);
       timer.mark("data");
-      return Stages(config, runtime, timer, folder, console).train(signals);
+      RunCheckpoints checkpoints(config, runtime);
+      RunContext context{
+          .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .console = &console, .folder = &folder};
+      return train_stages(config, context, signals);
     } catch (const std::exception& error) {
       folder.note(fmt::format("octavo: {}", error.what()));
       throw;

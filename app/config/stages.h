@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
 #include "app/config/config.h"
@@ -29,15 +28,5 @@ Config whole_config(const Config& of_stage);
 
 // The key `stages`, whose items may give any of the keys that a stage may change, which are among `keys`.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);
-
-// A run that goes on at a step of another stage than it was made for.
-class OtherStage : public std::runtime_error {
- public:
-  explicit OtherStage(size_t stage) : std::runtime_error("the run is in another stage"), stage_(stage) {}
-  size_t stage() const { return stage_; }
-
- private:
-  size_t stage_;
-};
 
 }  // namespace octavo

@@ -42,6 +42,10 @@ void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs
 
 }  // namespace
 
+size_t stage_to_train(const Config& config, const std::optional<Checkpoint>& resumed) {
+  return stage_of_step(config, (resumed ? resumed->step() : 0) + 1);
+}
+
 void check_may_resume(const Config& config, const Checkpoint& checkpoint, bool logs) {
   check_same_model(checkpoint.model_config(), config.model, checkpoint.path().string());
   check_initial_weights(config, checkpoint);

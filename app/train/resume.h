@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "app/config/config.h"
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
 
 namespace octavo {
+
+// Returns the stage, from 0, of the first step of a run that resumes the checkpoint, if there is one.
+size_t stage_to_train(const Config& config, const std::optional<Checkpoint>& resumed);
 
 // Throws InputError where a run with this config, that of a stage or of a whole run, may not resume the checkpoint.
 // Logs what the run does otherwise than the one that saved it, if `logs`.

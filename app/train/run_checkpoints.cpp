@@ -64,16 +64,24 @@ std::vector<TensorPart> loaded_parts(TrainingState& state) {
   return parts;
 }
 
+std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime) {
+  const ParameterLayout layout(config.model, runtime.tensor_rank());
+  const int64_t local_batch = config.training.global_batch_size / runtime.mesh().shape().data();
+  Arena plan(runtime.stream().device());
+  TrainingState state({.config = config, .layout = layout, .local_batch = local_batch, .sharding = {}}, runtime.mesh(),
+                      plan);
+  return loaded_parts(state);
+}
+
 void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream) {
   load_weights(checkpoint, state.parameters, stream);
   load_optimizer(checkpoint, state.parameters, state.optimizer, stream);
   load_amax_history(checkpoint, state.model.amaxes(), stream);
 }
 
-RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime, TrainingState& state)
+RunCheckpoints::RunCheckpoints(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
-      state_(state),
       writer_({.dir = config.checkpoint.dir,
                .keep = config.checkpoint.keep,
                .async = config.checkpoint.async,
@@ -86,18 +94,18 @@ void RunCheckpoints::open_memory(const fs::path& directory) {
                          runtime_.group(), runtime_.stream());
 }
 
-std::optional<Checkpoint> RunCheckpoints::open() {
+std::optional<Checkpoint> RunCheckpoints::open(std::span<const TensorPart> needed) {
   std::optional<Checkpoint> found;
   if (config_.checkpoint.in_memory && config_.checkpoint.resume == "auto") {
     if (const fs::path left = left_memory(); !left.empty()) {
       open_memory(left);
-      found = newer_in_memory();
+      found = newer_in_memory(needed);
     }
   }
   if (!found) {
     memory_writer_.reset();
     memory_.reset();
-    found = open_checkpoint_to_resume(config_.checkpoint, loaded_parts(state_), runtime_.group());
+    found = open_checkpoint_to_resume(config_.checkpoint, needed, runtime_.group());
   }
   check_shared_directory("checkpoint.dir", config_.checkpoint.dir, runtime_.group());
   return found;
@@ -154,7 +162,7 @@ std::string RunCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
 
 // One that the run saved behind what is now the newest on disk: a machine that was away may have others. What is on
 // disk is not looked into then: reading it would take longest of all.
-std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
+std::optional<Checkpoint> RunCheckpoints::newer_in_memory(std::span<const TensorPart> needed) {
   ProcessGroup& group = runtime_.group();
   std::optional<fs::path> on_disk;
   group.agree_on_files("looking for checkpoints", [&] {
@@ -166,7 +174,7 @@ std::optional<Checkpoint> RunCheckpoints::newer_in_memory() {
   try {
     std::optional<Checkpoint> newest = memory_->bring_together(
         [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, nlohmann::json()) == mark; },
-        loaded_parts(state_));
+        needed);
     if (!newest) return std::nullopt;
     from_memory_ = true;
     resumed_ = on_disk;
@@ -186,6 +194,8 @@ void RunCheckpoints::free_memory() {
     memory_->remove();
     if (runtime_.group().is_root()) forget_memory_directory(config_.checkpoint.dir);
   });
+  memory_writer_.reset();
+  memory_.reset();
 }
 
 void RunCheckpoints::attempt_in_memory(const std::function<void()>& work) {
@@ -199,12 +209,12 @@ void RunCheckpoints::attempt_in_memory(const std::function<void()>& work) {
   }
 }
 
-std::optional<Checkpoint> RunCheckpoints::open_last() {
+std::optional<Checkpoint> RunCheckpoints::open_last(std::span<const TensorPart> needed) {
   complete_pending_save();
   writer_.wait_for_removals();
   CheckpointConfig last = config_.checkpoint;
   last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
-  return open_checkpoint_to_resume(last, loaded_parts(state_), runtime_.group());
+  return open_checkpoint_to_resume(last, needed, runtime_.group());
 }
 
 void RunCheckpoints::started_from(const Checkpoint* checkpoint) {
@@ -240,7 +250,8 @@ void RunCheckpoints::carry_in_memory() {
   memory_writer_->carry(tokenizer_files_);
 }
 
-void RunCheckpoints::prepare(int64_t start_step) {
+void RunCheckpoints::prepare(TrainingState& state, int64_t start_step, int64_t last_step) {
+  state_ = &state;
   reserve_staging();
   if (memory_writer_) {
     reserve_memory();
@@ -252,14 +263,13 @@ void RunCheckpoints::prepare(int64_t start_step) {
   for (const CheckpointTensor& piece : pieces()) bytes += piece.data.bytes();
   bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
   runtime_.group().agree_on_files("looking at the room for checkpoints", [&] {
-    if (!runtime_.group().is_root() || start_step >= config_.training.steps) return;
-    check_room(start_step);
+    if (runtime_.group().is_root() && start_step < last_step) check_room(start_step, last_step);
   });
 }
 
-void RunCheckpoints::leave_other_runs(int64_t start_step) {
+void RunCheckpoints::leave_other_runs() {
   runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
-    if (runtime_.group().is_root() && start_step < config_.training.steps) move_other_runs();
+    if (runtime_.group().is_root()) move_other_runs();
   });
   if (!memory_) replace_left_memory();
 }
@@ -280,22 +290,21 @@ void RunCheckpoints::move_other_runs() const {
 }
 
 // How many more there are at a time than the `there` ones of now, of those that this run saves and keeps.
-int64_t RunCheckpoints::checkpoints_to_come(int64_t start_step, int64_t there) const {
+int64_t RunCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const {
   const CheckpointConfig& c = config_.checkpoint;
-  const int64_t steps = config_.training.steps;
-  const auto multiples = [&](int64_t n) { return n > 0 ? (steps - 1) / n - start_step / n : 0; };
-  const int64_t saves = 1 + (c.every_minutes > 0 ? steps - 1 - start_step : multiples(c.every));
+  const auto multiples = [&](int64_t n) { return n > 0 ? (last_step - 1) / n - start_step / n : 0; };
+  const int64_t saves = 1 + (c.every_minutes > 0 ? last_step - 1 - start_step : multiples(c.every));
   if (c.keep <= 0) return saves;
   const int64_t kept_for_ever = c.every > 0 && c.keep_every > 0 ? multiples(std::lcm(c.every, c.keep_every)) : 0;
   return std::min(saves, c.keep + 1 - std::min(there, c.keep) + kept_for_ever);
 }
 
-void RunCheckpoints::check_room(int64_t start_step) {
+void RunCheckpoints::check_room(int64_t start_step, int64_t last_step) {
   const std::string& dir = config_.checkpoint.dir;
   std::optional<int64_t> free = free_bytes(dir);
   if (!free) return;
   const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
-  const int64_t to_come = checkpoints_to_come(start_step, there);
+  const int64_t to_come = checkpoints_to_come(start_step, last_step, there);
   const auto fit = [&] { return *free / std::max<int64_t>(1, bytes_); };
   if (fit() < to_come) {
     writer_.wait_for_removals();
@@ -363,7 +372,7 @@ bool RunCheckpoints::has_time_passed() const {
 std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
   const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
   const bool with_history = runtime_.mesh().shard().rank() == 0 && runtime_.mesh().tensor().rank() == 0;
-  return divide_tensors(checkpoint_tensors(state_, with_history), replicas.rank(), replicas.size());
+  return divide_tensors(checkpoint_tensors(*state_, with_history), replicas.rank(), replicas.size());
 }
 
 bool RunCheckpoints::due_in_memory(int64_t step) const {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,30 +27,33 @@ void load_state(Checkpoint& checkpoint, TrainingState& state, Stream& stream);
 
 // Returns the parts of a checkpoint that load_state() reads on this rank, in what the checkpoint has of them.
 std::vector<TensorPart> loaded_parts(TrainingState& state);
+// Returns the same before there is a state. They do not depend on what a stage can change.
+std::vector<TensorPart> loaded_parts(const Config& config, Runtime& runtime);
 
 // Every method but the accessors is a collective. A save that fails (a full disk, an I/O error, a directory that is
 // gone) leaves nothing behind and is a warning of rank 0's; the next one that is due tries again.
 // checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
 class RunCheckpoints {
  public:
-  // Opens config.checkpoint.dir for writing. All three must outlive the object.
-  RunCheckpoints(const Config& config, Runtime& runtime, TrainingState& state);
+  // Opens config.checkpoint.dir for writing. Both must outlive the object.
+  RunCheckpoints(const Config& config, Runtime& runtime);
 
-  // The one that the run goes on from, on every rank the same; none where it begins anew. Nothing of it is loaded. Of
-  // checkpoints on disk and in memory auto takes the newer.
-  std::optional<Checkpoint> open();
-  // For going back to it: the newest undamaged one that this run saved, else the one that it went on from; none where
-  // there is neither. A save on its way is completed first. Nothing of it is loaded.
-  std::optional<Checkpoint> open_last();
+  // Returns the checkpoint to resume, equal on all ranks, or nothing if the run begins. Of checkpoints on disk and in
+  // memory auto takes the newer. The parts that this rank needs are compared with their checksums.
+  std::optional<Checkpoint> open(std::span<const TensorPart> needed);
+  // Returns the newest undamaged checkpoint that this run saved, or else the one that it resumed, if any. A save on its
+  // way is completed first.
+  std::optional<Checkpoint> open_last(std::span<const TensorPart> needed);
   // That the run went on from `checkpoint`, or began anew (null): it is the last one until another is saved. Not a
   // collective.
   void started_from(const Checkpoint* checkpoint);
-  // Before the first step after `start_step`: memory for copies, InputError where the machine has too little; whether
-  // the disk has room for the checkpoints to come, InputError where not even one fits, else a warning.
-  void prepare(int64_t start_step);
+  // Saves `state` from now on, which must outlive all saves. Reserves memory for copies of it, InputError where the
+  // machine has too little. Looks whether the disk has room for the checkpoints after `start_step` and up to
+  // `last_step`, InputError where not even one fits, a warning where some do not.
+  void prepare(TrainingState& state, int64_t start_step, int64_t last_step);
   // Called when nothing can refuse the start any more. Moves checkpoints of a run that this one does not resume to a
   // directory of their own, and frees what an earlier start left in memory, unless this run resumed it.
-  void leave_other_runs(int64_t start_step);
+  void leave_other_runs();
 
   // Whether checkpoint.every asks for a checkpoint after this step.
   bool due(int64_t step) const;
@@ -74,7 +78,7 @@ class RunCheckpoints {
   void poll();
   // Waits for it and completes it.
   void finish();
-  // The run ends by itself, with all that it did on disk: what is in memory is freed.
+  // Frees what is in memory. Called when the run or stage ends by itself, with all that it did on disk.
   void free_memory();
   // The same after a failure that all ranks share, which matters more than that of a save.
   void complete_pending_save();
@@ -96,11 +100,11 @@ class RunCheckpoints {
   void reserve_memory();
   void carry_in_memory();
   std::string mark_of(const std::optional<std::filesystem::path>& checkpoint);
-  std::optional<Checkpoint> newer_in_memory();
+  std::optional<Checkpoint> newer_in_memory(std::span<const TensorPart> needed);
   void attempt_in_memory(const std::function<void()>& work);
-  void check_room(int64_t start_step);
+  void check_room(int64_t start_step, int64_t last_step);
   void move_other_runs() const;
-  int64_t checkpoints_to_come(int64_t start_step, int64_t there) const;
+  int64_t checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const;
   std::vector<CheckpointTensor> pieces() const;  // what this rank writes
   // A part of a save; its failure, where all ranks share it, is counted.
   void attempt(const std::function<void()>& work);
@@ -110,7 +114,7 @@ class RunCheckpoints {
 
   const Config& config_;
   Runtime& runtime_;
-  TrainingState& state_;
+  TrainingState* state_ = nullptr;
   CheckpointWriter writer_;
   // With checkpoint.in_memory: between open() and prepare() only where the run goes on from what is in memory.
   std::optional<MachineMemory> memory_;

@@ -46,33 +46,34 @@ void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& mar
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput,
-                 Console* console, RunFolder* folder)
+Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkpoint> resumed)
     : config_(config),
-      runtime_(runtime),
-      timer_(timer),
-      run_(config, runtime, timer,
+      runtime_(context.runtime),
+      timer_(context.timer),
+      run_(config, runtime_, timer_, context.checkpoints, std::move(resumed),
            [&](Arena& arena) {
-             if (!config.data.validation.empty()) validator_.emplace(config, runtime, arena);
+             if (!config.data.validation.empty()) validator_.emplace(config, runtime_, arena);
            }),
       guard_(config.training, config.logging.every),
-      comparison_(config_, runtime, run_),
-      slow_ranks_(config_.logging, runtime),
-      goodput_(std::move(goodput)),
+      comparison_(config_, runtime_, run_),
+      slow_ranks_(config_.logging, runtime_),
+      goodput_(context.goodput),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
   loader_state_ = run_.start().loader_state;
   if (is_finished()) return;
   const bool continues = config.checkpoint.resume != "never";
-  runtime.group().agree_on_files("opening the log", [&] {
+  const bool is_root = runtime_.group().is_root();
+  RunFolder* const folder = context.folder;
+  runtime_.group().agree_on_files("opening the log", [&] {
     if (folder != nullptr) folder->lock();
     if (folder != nullptr && first_of_process_) folder->claim(resumed_from());
-    log_.emplace(config_, runtime, runtime.group().is_root(),
-                 continues ? std::optional(run_.start().step) : std::nullopt, console);
+    log_.emplace(config_, runtime_, is_root, continues ? std::optional(run_.start().step) : std::nullopt,
+                 context.console);
   });
   if (folder != nullptr && first_of_process_) folder->open();
-  run_.checkpoints().leave_other_runs(run_.start().step);
-  if (!goodput_) goodput_.emplace(config.logging.dir, continues && runtime.group().is_root(), run_.start().steps_s);
+  run_.checkpoints().leave_other_runs();
+  if (!goodput_) goodput_.emplace(config.logging.dir, continues && is_root, run_.start().steps_s);
   timer_.mark("memory");
 }
 

@@ -25,15 +25,22 @@
 
 namespace octavo {
 
+// What the stages of a run share.
+struct RunContext {
+  Runtime& runtime;
+  StartupTimer& timer;
+  RunCheckpoints& checkpoints;
+  Console* console = nullptr;           // Shows the progress if it is a terminal.
+  RunFolder* folder = nullptr;          // Locked, claimed and opened by the first stage.
+  std::optional<Goodput> goodput = {};  // Set by the first stage.
+};
+
 class Trainer {
  public:
-  // Opens the data, allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from
-  // or a random initialization. A collective; what is wrong is an InputError on every rank, before any training.
-  // `config` is validated and its device resolved; `runtime` and `timer`, which has the times of all this, must outlive
-  // the trainer. The goodput is carried on from the stage before, where there was one. `console`: where the progress is
-  // shown, if it is a terminal. `folder`, where there is one, is locked and opened. OtherStage as TrainingRun.
-  Trainer(const Config& config, Runtime& runtime, StartupTimer& timer, std::optional<Goodput> goodput = {},
-          Console* console = nullptr, RunFolder* folder = nullptr);
+  // Opens the data, allocates everything, and takes the weights from `resumed`, config.model.init_from or a random
+  // initialization. A collective; what is wrong is an InputError on every rank, before any training. `config`, of a
+  // stage or of a whole run, is validated and its device resolved. `context` must outlive the trainer.
+  Trainer(const Config& config, RunContext& context, std::optional<Checkpoint> resumed);
 
   const TrainingRun& training_run() const { return run_; }
   const Validator* validator() const { return validator_ ? &*validator_ : nullptr; }
@@ -46,9 +53,6 @@ class Trainer {
   // many steps in a row had to be passed over, or as training.on_corruption says. After a failure that all ranks share,
   // the checkpoint on its way is completed first.
   Outcome run(StopSignals& signals);
-  // After a run: the step of its last checkpoint, and what it made of its time.
-  int64_t saved_step() const { return run_.checkpoints().saved_step(); }
-  std::optional<Goodput> take_goodput() { return std::move(goodput_); }
 
  private:
   std::filesystem::path resumed_from() const;
@@ -99,7 +103,7 @@ class Trainer {
   PrecisionComparison comparison_;
   SlowRankWatch slow_ranks_;
   std::optional<StepLog> log_;
-  std::optional<Goodput> goodput_;
+  std::optional<Goodput>& goodput_;
   const bool first_of_process_;
   const int64_t steps_in_flight_ = runtime_.stream().is_cuda() ? 1 : 0;  // While the host queues the next step.
   nlohmann::json loader_state_;                                          // after the last step judged

@@ -26,32 +26,29 @@ constexpr size_t kRecentSteps = 8;  // more than are pending
 
 }  // namespace
 
-TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer,
-                         const std::function<void(Arena&)>& with_validation)
+TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, RunCheckpoints& checkpoints,
+                         std::optional<Checkpoint> resumed, const std::function<void(Arena&)>& with_validation)
     : config_(config),
       runtime_(runtime),
       timer_(timer),
       model_(config_, true, runtime),
       state_(model_.state()),
       results_(runtime.stream().device(), std::ssize(config.data.train)),
-      checkpoints_(config_, runtime, state_) {
+      checkpoints_(checkpoints) {
   corruption_.emplace(config_, runtime, state_, checkpoints_);
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
   prepare_fp8_reports();
-  std::optional<Checkpoint> found = checkpoints_.open();
-  timer_.mark("reading");
-  const size_t stage = stage_of_step(config_, (found ? found->step() : 0) + 1);
-  if (config_.stage.number > 0 && config_.stage.number != static_cast<int64_t>(stage) + 1) throw OtherStage(stage);
-  const std::unique_ptr<WeightSource> initial = found ? nullptr : open_same_weights(config_.init_from, runtime.group());
+  const std::unique_ptr<WeightSource> initial =
+      resumed ? nullptr : open_same_weights(config_.init_from, runtime.group());
   runtime.group().agree_on_files("reading the weights", [&] {
-    resume_or_initialize(found, initial.get());
+    resume_or_initialize(resumed, initial.get());
     data_report_->check_max_epochs();
   });
   publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");
-  checkpoints_.prepare(start_.step);
+  checkpoints_.prepare(state_, start_.step, config_.training.steps);
 }
 
 void TrainingRun::prepare_fp8_reports() {
@@ -63,13 +60,13 @@ void TrainingRun::prepare_fp8_reports() {
   }
 }
 
-void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial) {
-  if (found) {
-    check_may_resume(config_, *found, runtime_.group().is_root());
-    load(*found);
+void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial) {
+  if (resumed) {
+    check_may_resume(config_, *resumed, runtime_.group().is_root());
+    load(*resumed);
     timer_.mark("reading");
     // On a line of its own, not of the start screen: nothing breaks or shortens it for those who look for it.
-    if (runtime_.group().is_root()) log_info("resuming {} after step {}", found->path().string(), start_.step);
+    if (runtime_.group().is_root()) log_info("resuming {} after step {}", resumed->path().string(), start_.step);
     return;
   }
   checkpoints_.started_from(nullptr);
@@ -257,7 +254,7 @@ bool TrainingRun::weights_are_finite() {
 }
 
 void TrainingRun::roll_back(int64_t step) {
-  std::optional<Checkpoint> checkpoint = checkpoints_.open_last();
+  std::optional<Checkpoint> checkpoint = checkpoints_.open_last(loaded_parts(state_));
   SampleRange samples;
   runtime_.group().agree_on_files("rolling back", [&] {
     CHECK(checkpoint.has_value(), "there is no checkpoint to roll back to from step {}", step);

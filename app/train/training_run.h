@@ -48,12 +48,11 @@ struct FedBatch {
 // Every method but the accessors is a collective.
 class TrainingRun {
  public:
-  // Allocates everything, and takes the weights from the checkpoint to resume, config.model.init_from or a random
-  // initialization. What is wrong is an InputError on every rank; OtherStage where it goes on in another stage than
-  // that of the config. `runtime` and `timer`, which has the times of all this, must outlive the run.
-  // `with_validation`, once there is memory: takes that of the validation.
-  TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer,
-              const std::function<void(Arena&)>& with_validation);
+  // Allocates everything, and takes the weights from `resumed`, config.model.init_from or a random initialization. What
+  // is wrong is an InputError on every rank. `with_validation` allocates what the validation needs. `runtime`, `timer`
+  // and `checkpoints` must outlive the run.
+  TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, RunCheckpoints& checkpoints,
+              std::optional<Checkpoint> resumed, const std::function<void(Arena&)>& with_validation);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -107,7 +106,7 @@ class TrainingRun {
 
  private:
   void prepare_fp8_reports();
-  void resume_or_initialize(std::optional<Checkpoint>& found, WeightSource* initial);
+  void resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial);
   void open_data(const nlohmann::json* loader_state);
   void load(Checkpoint& checkpoint);
   void log_events(const Batch& batch, int64_t step);
@@ -122,7 +121,7 @@ class TrainingRun {
   TrainingModel model_;
   TrainingState& state_;  // of model_
   StepResults results_;
-  RunCheckpoints checkpoints_;
+  RunCheckpoints& checkpoints_;
   std::optional<CorruptionWatch> corruption_;
   std::optional<Fp8Reporter> fp8_reporter_;  // where statistics are wanted
   std::unique_ptr<Loader> loader_;

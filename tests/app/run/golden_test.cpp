@@ -251,7 +251,9 @@ TEST_P(GoldenTest, Trajectory) {
     Runtime runtime(config, group);
     StartupTimer timer;
     StopSignals signals(group);
-    Trainer trainer(config, runtime, timer);
+    RunCheckpoints checkpoints(config, runtime);
+    RunContext context{.runtime = runtime, .timer = timer, .checkpoints = checkpoints};
+    Trainer trainer(config, context, {});
     ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
   }
   // AdamW divides a small gradient by its own size, and so rounding by rounding; Muon's matrices have a norm that

@@ -3,6 +3,7 @@
 
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
+#include "app/train/run_checkpoints.h"
 #include "data/tokens/token_writer.h"
 #include "tests/app/config/config_fixture.h"
 
@@ -47,6 +48,7 @@ struct RunProcess {
   ProcessGroup group;
   Runtime runtime;
   StartupTimer timer;
+  RunCheckpoints checkpoints{config, runtime};
 };
 
 }  // namespace octavo
