@@ -245,7 +245,7 @@ void add_training(std::vector<ConfigKey>& keys) {
   training.add("on_loss_spike", &Training::on_loss_spike, OneOf{kOnLossSpike}, "", "What follows a loss far above those before it: a warning, a step that changes nothing, or a rollback to the last checkpoint, from which the samples of the spike are passed over.");
   training.add("loss_spike_z", &Training::loss_spike_z, kAtLeastOne, "standard deviations", "How far above the mean of the window a loss is a spike. Gradient norms as far above theirs are marked.").carries_out();
   training.add("loss_spike_window", &Training::loss_spike_window, Integers{0, kMaxWindow}, "steps", "Losses, and gradient norms, that spikes are told by; 0 for never.").carries_out();
-  training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, a micro-batch computed twice and by two ranks; 0 for never.").carries_out();
+  training.add("check_every", &Training::check_every, Integers{0, kMaxSteps}, "steps", "Interval of the check for silent corruption, which compares what several ranks hold alike and, on the CPU and in deterministic runs, the results of a micro-batch computed twice; 0 for never.").carries_out();
   training.add("on_corruption", &Training::on_corruption, OneOf{kOnCorruption}, "", "What a difference found by that check does: stop the run, exclude the machine as well, on which the launchers start no rank any more, or warn and save no state whose copies differ.").carries_out();
 }
 

@@ -1,13 +1,10 @@
-// StateHashes: what a rank of a training run holds that another rank holds as well, part by part, and its hashes:
+// What a rank of a training run holds that another rank holds as well:
 //
 //   over the replicate axis   each unit's shard of the master weights, of the weights that are cast from them and
-//   travel,
-//                             and of what the optimizer keeps
+//                             travel, and of what the optimizer keeps
 //   over the tensor axis      the norms' shards, which all its ranks hold alike; each kv head that has copies, of which
 //                             a rank has the stretches in its shard
 //   over all ranks            the amax history of delayed FP8 scaling
-//
-// What one rank alone holds has no part.
 #pragma once
 
 #include <vector>
@@ -17,28 +14,14 @@
 
 namespace octavo {
 
-class StateHashes {
- public:
-  // Borrows what `state` holds.
-  StateHashes(const ModelConfig& config, TrainingState& state);
-
-  const std::vector<HashedPart>& parts() const { return parts_; }
-  // out [parts, 2] int32 = their hashes. Queued on `stream`.
-  void queue(const Tensor& out, Stream& stream) const;
-
- private:
-  // A stretch of a part.
-  struct Stretch {
-    Tensor data;
-    int64_t begin = 0;  // of the part
-  };
-
-  void add(HashedPart part, Stretch stretch);
-  void add_units(const TrainingState& state, const std::vector<OptimizerState>& kept);
-  void add_kv_copies(const ModelConfig& config, const TrainingState& state, const std::vector<OptimizerState>& kept);
-
-  std::vector<HashedPart> parts_;
-  std::vector<Stretch> stretches_;  // of these
+// A stretch of a part, whose hash (kernels/math/bit_hash.h) is the sum of the hashes of its stretches.
+struct HashedStretch {
+  HashedPart part;
+  Tensor data;
+  int64_t begin = 0;  // the place of the stretch in the part, in elements
 };
+
+// The tensors are views of what `state` holds.
+std::vector<HashedStretch> replicated_parts(const ModelConfig& config, TrainingState& state);
 
 }  // namespace octavo

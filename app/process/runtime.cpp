@@ -176,10 +176,6 @@ RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {
 
 std::string Runtime::describe() const { return description_; }
 
-std::string Runtime::processor() const {
-  return stream_.is_cuda() ? gpu_info(gpu_).name : fmt::format("CPU with {} threads", omp_get_max_threads());
-}
-
 int64_t Runtime::available_bytes() const {
   return stream_.is_cuda() ? gpu_info(gpu_).free_bytes : share_of_host_memory().available_bytes;
 }

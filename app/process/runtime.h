@@ -63,8 +63,6 @@ class Runtime {
 
   // "2 ranks on cpu, 1 thread each" or "8 ranks on NVIDIA H200".
   std::string describe() const;
-  // The kind of processor: ranks on the same one compute the same bits.
-  std::string processor() const;
   int gpu() const { return gpu_; }  // this rank's, as CUDA numbers them; only when the stream is on one
   // GiB of this rank's device: allocated on the GPU by anyone at this moment, or the most that was resident in this
   // process so far.

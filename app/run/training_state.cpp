@@ -8,6 +8,7 @@
 #include "core/profiler.h"
 #include "kernels/math/reduce.h"
 #include "kernels/optimizer/skip_update.h"
+#include "model/tensor_parallel.h"
 
 namespace octavo {
 
@@ -17,6 +18,16 @@ ShardingOptions sharding_of(const TrainingOptions& o, const Mesh& mesh) {
   ShardingOptions sharding = o.sharding;
   sharding.tokens = batch_shape(o.config, mesh).tokens();
   return sharding;
+}
+
+// Returns a number that is equal on all ranks and at least the number of hashes of a check: of the losses and every
+// unit's gradient in each of two passes; of every unit, and every kv head's k and v in every layer, in the master
+// weights, the weights cast from them and each of the moments; and of the FP8 history.
+int64_t most_hashes(const TrainingOptions& o, int64_t moments, const Mesh& mesh) {
+  const int64_t units = std::ssize(o.layout.units());
+  const ModelConfig& model = o.config.model;
+  const int64_t kv_heads = local_config(model, {.rank = 0, .size = mesh.shape().tensor}).num_kv_heads;
+  return 2 * (1 + units) + (2 + moments) * (units + 2 * model.num_layers * kv_heads) + 1;
 }
 
 }  // namespace
@@ -43,7 +54,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
       z_loss(model.z_losses().defined() ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
   if (o.config.training.check_every == 0) return;
-  check.emplace(o.config, o.layout, static_cast<int64_t>(optimizer.states().size()), mesh, arena);
+  hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
 }
 
 std::vector<TrainingStream> training_streams(TrainingState& state) {

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
-#include "app/run/check_buffers.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 
@@ -39,7 +37,9 @@ class TrainingState {
   Tensor z_loss;  // [1] float32: the sum of the z-losses, the same; undefined without training.z_loss
   Tensor
       skip;  // [1] float32: 1 where the step changed nothing (kernels/optimizer/skip_update.h), the same on all ranks
-  std::optional<CheckBuffers> check;  // where training.check_every asks for it
+  // [n, 2] int32: hashes of 64 bits (kernels/math/bit_hash.h) for the check for silent corruption
+  // (app/guard/corruption_check.h). Undefined without training.check_every.
+  Tensor hashes;
 };
 
 // A stream of a step, and what the collectives on it gather and reduce, in words; empty where that differs.

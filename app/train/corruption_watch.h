@@ -24,11 +24,17 @@ class CorruptionWatch {
   // In the log, once a run: where a part of what could be checked is not.
   void say_what_is_checked() const;
 
-  // Around a step's own work: before, with its batch uploaded last; behind.
-  void begin_step(const TrainingStep& step, const Batch& batch);
-  void end_step(int64_t step);
-  // Once the results of a step are there: compares, where it was due.
-  void finish_step(int64_t step);
+  // Queue what the check needs before a step, whose batch was uploaded last, and after it.
+  void begin_step(const TrainingStep& step) {
+    if (due(step.number)) check_->begin_step(step);
+  }
+  void end_step(int64_t step) {
+    if (due(step)) check_->end_step();
+  }
+  // Compares the hashes of a due step, whose results are there.
+  void finish_step(int64_t step) {
+    if (due(step)) take(step, check_->finish());
+  }
   // Whether the state behind a step, whose results are there, may be saved; says so if not. Compares the copies, unless
   // finish_step() just has.
   bool may_save(int64_t step);
@@ -36,6 +42,7 @@ class CorruptionWatch {
  private:
   bool due(int64_t step) const { return check_ && check_->due(step); }
   void take(int64_t step, const CorruptionVerdict& verdict);
+  // Writes the machines of these ranks, with the reason, where the launchers find them. Returns what came of it.
   std::string exclude(const std::vector<int>& ranks, const std::string& why);
 
   const Config& config_;

@@ -185,7 +185,7 @@ void TrainingRun::queue_step(int64_t step, const FedBatch& fed, float loss_limit
   if (training.targets == 0) warn_of_no_targets(step, data.samples);
   training.loss_limit = loss_limit;
   training.update_after = &checkpoints_.staged();
-  corruption_->begin_step(training, *fed.batch);
+  corruption_->begin_step(training);
   if (fp8_due(step)) fp8_reporter_->begin(stream);
   training_step(state_, training);
   corruption_->end_step(step);

@@ -57,8 +57,6 @@ class ProcessGroup {
   // Every rank's text, on every rank; less than 1 GiB in all.
   std::vector<std::string> all_gather(const std::string& text);
   std::vector<uint64_t> all_gather(uint64_t number);  // every rank's number: 8 bytes of each
-  // This rank's text goes to rank `to`; the result is that of rank `from`, whose `to` this rank is.
-  std::string send_receive(const std::string& text, int to, int from);
   int64_t all_reduce_max(int64_t value);
   double all_reduce_sum(double value);
   uint64_t all_reduce_or(uint64_t bits);  // bitwise or of every rank's bits

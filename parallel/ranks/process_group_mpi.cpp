@@ -250,20 +250,6 @@ std::vector<std::string> ProcessGroup::gather(const std::string& text) {
   return texts;
 }
 
-std::string ProcessGroup::send_receive(const std::string& text, int to, int from) {
-  if (size_ == 1) return text;
-  const Watchdog::Scope scope(*watchdog_, {"send_receive"});
-  const int bytes = checked_size(text);
-  int arriving = 0;
-  check(MPI_Sendrecv(&bytes, 1, MPI_INT, to, 0, &arriving, 1, MPI_INT, from, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
-        "MPI_Sendrecv");
-  std::string result(static_cast<size_t>(arriving), '\0');
-  check(MPI_Sendrecv(text.data(), bytes, MPI_CHAR, to, 1, result.data(), arriving, MPI_CHAR, from, 1, MPI_COMM_WORLD,
-                     MPI_STATUS_IGNORE),
-        "MPI_Sendrecv");
-  return result;
-}
-
 int64_t ProcessGroup::all_reduce_max(int64_t value) { return reduce_max(value, "all_reduce_max"); }
 
 uint64_t ProcessGroup::all_reduce_or(uint64_t bits) {

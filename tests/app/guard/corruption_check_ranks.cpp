@@ -31,18 +31,17 @@ class CheckedTraining {
     initialize_parameters(state_.parameters, 42, stream);
     publish_weights(state_);
     if (check_every > 0) {
-      check_.emplace(draw_.config, state_, group,
-                     CorruptionCheck::Identity{fmt::format("host{}", group.rank()), "any"});
+      check_.emplace(draw_.config, state_, group, fmt::format("host{}", group.rank()));
     }
   }
 
-  // `during`: what happens between the additional passes over the micro-batch and the step.
+  // `during`: what happens between the additional pass over the micro-batch and the step.
   CorruptionVerdict step(
       int64_t number, const std::function<void()>& during = [] {}) {
     const Batch batch = make_batch(number);
     state_.batch.upload(batch);
     const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
-    if (check_) check_->begin_step(step, batch);
+    if (check_) check_->begin_step(step);
     during();
     training_step(state_, step);
     if (check_) check_->end_step();
@@ -245,7 +244,7 @@ TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
   expect_found(verdict, {victim}, fmt::format("rank {} on host{}: a micro-batch computed twice", victim, victim));
 }
 
-// One rank's gathered copy of the weights: it computes other bits than its neighbor, and than it does itself later.
+// One rank's gathered weights are wrong in the additional pass, and right in the step, which gathers them again.
 TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
   if (size_ < 2) return;
   CheckedTraining training(draw(1, 1), 1, group_, stream_);
@@ -255,7 +254,7 @@ TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
   const int victim = size_ - 1;
   if (rank_ == victim) training.flip(state.parameters.fsdp().weight(ParameterLayout::block_unit(1)), 1, 6);
   const CorruptionVerdict verdict = training.step(2);
-  expect_found(verdict, {victim}, "a micro-batch computed by two ranks gives different");
+  expect_found(verdict, {victim}, "a micro-batch computed twice gives different");
   EXPECT_FALSE(verdict.copies_differ);
   expect_sound(training.step(3));
 }
