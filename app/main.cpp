@@ -1,4 +1,4 @@
-// octavo: starts up, runs what the command line (app/command_line.h) asks for, and prints what went wrong.
+// octavo: starts up, runs what the command line (app/commands/command_line.h) asks for, and prints what went wrong.
 #include <fcntl.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
@@ -17,7 +17,7 @@
 #include <sstream>
 #include <string>
 
-#include "app/command_line.h"
+#include "app/commands/command_line.h"
 #include "app/process/console.h"
 #include "app/process/cores.h"
 #include "build_config.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "app/process/same_files.h"
-#include "app/run/tokenizer.h"
 #include "app/run/weights.h"
+#include "app/text/tokenizer.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/memory_directory.h"
 #include "core/error.h"

@@ -14,12 +14,12 @@
 #include "app/log/step_log.h"
 #include "app/process/console.h"
 #include "app/process/runtime.h"
+#include "app/process/signals.h"
 #include "app/process/startup_timer.h"
 #include "app/run/validation.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/run_folder.h"
-#include "app/train/signals.h"
 #include "app/train/slow_rank_watch.h"
 #include "app/train/training_run.h"
 

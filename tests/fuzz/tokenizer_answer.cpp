@@ -1,6 +1,6 @@
 // What scripts/hf_tokenizer.py prints for a tokenizer.json, the whole input. Octavo reads nothing else of that file; a
 // checkpoint carries its bytes.
-#include "app/run/tokenizer_answer.h"
+#include "app/text/tokenizer_answer.h"
 
 #include "tests/fuzz/fuzz_target.h"
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/commands.h"
+#include "app/commands/commands.h"
 #include "app/measure/bench_ops.h"
 #include "tests/app/config/config_fixture.h"
 

@@ -1,0 +1,156 @@
+#include "app/measure/bench.h"
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "app/commands/commands.h"
+#include "app/config/config_check.h"
+#include "app/config/stages.h"
+#include "app/measure/bench_ops.h"
+#include "app/measure/data_bench.h"
+#include "app/memory/inference.h"
+#include "app/memory/mesh_choice.h"
+#include "app/run/step_trace.h"
+#include "core/error.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+std::string describe_energy(const nlohmann::ordered_json& r) {
+  if (!r.contains("watts")) return "";
+  return fmt::format("  {:.0f} MHz  {:.0f} W  {:.4g} J/token", r["sm_mhz"].get<double>(), r["watts"].get<double>(),
+                     r["joules_per_token"].get<double>());
+}
+
+std::string describe_throughput(const nlohmann::ordered_json& r) {
+  return fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB{}",
+                     r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
+                     with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
+                     r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
+                     r["tflops"].get<double>(), r["memory_gib"].get<double>(), describe_energy(r));
+}
+
+void print_throughput(const nlohmann::ordered_json& r) {
+  const auto linear = r["linear"].get<std::string>();
+  const auto compute = r["compute"].get<std::string>();
+  std::cout << fmt::format(
+      "{}, {} parameters, {}, micro-batch {} x {} tokens, {} sequences a step\n", r["device"].get<std::string>(),
+      with_thousands_separators(r["parameters"]),
+      linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
+      r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
+  std::cout << describe_throughput(r) << '\n';
+  if (r.contains("one_micro_batch")) {
+    std::cout << "with one micro-batch a step: " << describe_throughput(r["one_micro_batch"]) << '\n';
+  }
+  std::cout << '\n';
+}
+
+// The same config with the smallest batch that its ranks can make a step of; none where that is its own.
+std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
+  Config one = config;
+  one.training.global_batch_size = smallest_batch(config, ranks);
+  if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
+  return one;
+}
+
+// Times steps of `config`. With `energy` it also measures what the GPUs draw.
+nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
+                                     const BenchArguments& arguments) {
+  const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
+  nlohmann::ordered_json result = throughput_json(config, runtime, times);
+  if (energy == nullptr) return result;
+  const GpuUse use = bench.measure_use(*energy, result["step_ms"]);
+  result["sm_mhz"] = use.sm_mhz;
+  result["watts"] = use.watts;
+  result["joules_per_token"] = use.watts / result["wps"].get<double>();
+  return result;
+}
+
+// Returns null unless --energy is given.
+std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& runtime) {
+  std::unique_ptr<GpuEnergy> energy;
+  if (!arguments.energy) return energy;
+  runtime.group().agree([&] {
+    CHECK_INPUT(runtime.stream().is_cuda(), "--energy: this run is {}, expected GPUs, whose driver counts energy",
+                runtime.describe());
+    energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
+  });
+  return energy;
+}
+
+// Of one rank; the others would do the same.
+int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
+  arguments.config.overrides.emplace_back("data.validation=[]");  // only the training data are read
+  const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);
+  const int64_t data_ranks = config.parallel.data_parallel_ranks(group.size());
+  nlohmann::ordered_json result;
+  group.agree([&] {
+    if (group.is_root()) result = bench_data(config, data_ranks, arguments.warmup, arguments.steps);
+  });
+  if (!group.is_root()) return kExitDone;
+  if (arguments.json) {
+    std::cout << printable_json(result, 2) << std::endl;
+    return kExitDone;
+  }
+  std::cout << fmt::format(
+      "data alone: {} tokens/s of a rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
+      "each, the first {:.1f} ms after opening the files\n",
+      with_thousands_separators(static_cast<int64_t>(result["tokens_per_s"].get<double>())),
+      result["reader_threads"].get<int64_t>(), result["batch"].get<int64_t>(), result["seq_len"].get<int64_t>(),
+      result["batch_ms"].get<double>(), result["first_batch_ms"].get<double>());
+  return kExitDone;
+}
+
+}  // namespace
+
+int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
+  if (arguments.data) return bench_data_command(arguments, group);
+  Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
+  group.agree_on_files("opening the trace", [&] {
+    if (group.is_root() && !arguments.trace.empty())
+      OutputFile(arguments.trace, kStepTraceFile);  // before all else, refuses a place that cannot be written
+  });
+  Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
+  const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
+  DeviceRates rates;
+  if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
+
+  nlohmann::ordered_json one_micro_batch;
+  if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
+    Bench bench(*one, runtime);
+    one_micro_batch = measure_steps(bench, *one, runtime, energy.get(), arguments);
+  }
+  Bench bench(config, runtime);
+  nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
+  result.update(measure_steps(bench, config, runtime, energy.get(), arguments));
+  if (!one_micro_batch.is_null()) result["one_micro_batch"] = one_micro_batch;
+  result["allocated_bytes"] = bench.allocated_bytes();
+  std::vector<double> forward_backward_times;
+  if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);
+  const ProfiledStep profiled = bench.profile_step();
+  add_ops(result, profiled);
+  if (group.size() > 1) add_exposed_communication(result, profiled);
+  if (arguments.ops) add_floors(result, profiled, rates, forward_backward_times);
+  if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
+
+  if (!group.is_root()) return kExitDone;
+  if (arguments.json) {
+    std::cout << printable_json(result, 2) << std::endl;
+    return kExitDone;
+  }
+  print_throughput(result);
+  if (arguments.ops) {
+    print_floor_table(result);
+  } else {
+    print_short_table(result);
+  }
+  if (group.size() > 1) print_exposed_communication(result);
+  return kExitDone;
+}
+
+}  // namespace octavo

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <iostream>
+#include <span>
+#include <system_error>
+
+#include "app/commands/commands.h"
+#include "app/config/config_keys.h"
+#include "app/config/config_names.h"
+#include "app/config/other_names.h"
+#include "app/run/document_tokens.h"
+#include "app/run/former_checkpoints.h"
+#include "core/error.h"
+#include "core/files/input_file.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr const char* kMarkdownIntroduction = R"(# Config
+
+A config is a YAML file of the sections below. Every key can be given on the command line too, as `section.key=value`, in place of
+the file's; `octavo config CONFIG.yaml [section.key=value ...]` prints what a run would read, with all defaults, and `octavo config WORD`
+prints the keys that have WORD in their name or description. An unknown key is an error that suggests the key that was probably meant. All
+errors of a config are reported together.
+
+Relative paths are relative to the current directory. In a path, a leading `~` stands for the home directory and `${NAME}` for an
+environment variable. Whole numbers may have an exponent, such as `1e3`.
+
+The class of a key says what a resumed run does with another value than its checkpoint was saved with. A key that *carries out* the run (on which ranks, with which
+checkpoints, logs and checks) may change freely. The others decide what the run computes: a change of theirs is refused, unless `checkpoint.allow_changes` names their class
+([changing a run](schedules.md#changing-a-run)).
+
+This page is printed by `octavo config --markdown`.
+
+)";
+
+// How the keys are printed, in the names of print_keys.
+struct Layout {
+  const char* introduction;
+  const char* heading;
+  const char* key;
+};
+
+constexpr Layout kText{"", "{section}\n",
+                       "  {name}\n      {sentence}\n      {expected}{unit}; default: {fallback}; class: {class}\n"};
+constexpr Layout kMarkdown{
+    kMarkdownIntroduction,
+    "## {section}\n\n| key | what it says | value | default | class |\n| --- | --- | --- | --- | --- |\n",
+    "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
+
+// Returns `text` in lower case.
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// Returns whether the name, the sentence or another program's name of a key contains `filter`, in any case.
+bool matches(const ConfigKey& key, const std::string& filter) {
+  const auto contains = [&](const std::string& text) { return lower(text).find(lower(filter)) != std::string::npos; };
+  const std::span<const OtherName> others = other_names();
+  return contains(key.name) || contains(key.sentence) ||
+         std::any_of(others.begin(), others.end(),
+                     [&](const OtherName& other) { return key.name == other.key && contains(other.name); });
+}
+
+void print_keys(const Layout& layout, const std::string& filter = "") {
+  std::cout << layout.introduction;
+  const ConfigKey* last = nullptr;
+  for (const ConfigKey& key : config_keys()) {
+    if (!matches(key, filter)) continue;
+    const std::string section = key.section();
+    if (last == nullptr || last->section() != section) {
+      std::cout << (last == nullptr ? "" : "\n")
+                << fmt::format(fmt::runtime(layout.heading),
+                               fmt::arg("section", section.empty() ? "of no section" : section));
+    }
+    const std::string unit = key.unit.empty() ? "" : fmt::format(" ({})", key.unit);
+    std::cout << fmt::format(fmt::runtime(layout.key), fmt::arg("name", key.name), fmt::arg("sentence", key.sentence),
+                             fmt::arg("expected", key.expected), fmt::arg("unit", unit),
+                             fmt::arg("fallback", key.fallback),
+                             fmt::arg("class", name_of(config_names::kKeyClass, key.key_class)));
+    last = &key;
+  }
+  CHECK_INPUT(last != nullptr, "no key of a config has '{}' in its name or description; octavo config prints all keys",
+              filter);
+}
+
+void print_other_names() {
+  std::cout
+      << "\n## Names in other programs\n\n"
+         "Octavo refuses these names of torchtitan, Megatron-LM and Hugging Face, and says which key is meant.\n\n"
+         "| there | here |\n| --- | --- |\n";
+  for (const OtherName& other : other_names()) {
+    const std::string key = other.key, note = other.note;
+    std::cout << fmt::format("| `{}` | {}{}{} |\n", other.name, key.empty() ? "" : "`" + key + "`",
+                             key.empty() || note.empty() ? "" : "; ", note);
+  }
+}
+
+// Returns whether the argument of `octavo config` is a word to look for instead of the path of a config.
+bool is_filter(const std::string& argument) {
+  std::error_code error;
+  return argument.find_first_of("=/") == std::string::npos && !argument.ends_with(".yaml") &&
+         !argument.ends_with(".yml") && !std::filesystem::is_regular_file(argument, error);
+}
+
+// The config that a run would take; bos and eos stay auto where the token files are not here.
+Config resolved_config(const ConfigArguments& arguments) {
+  Config config = load_config(arguments.path, arguments.overrides);
+  find_former_checkpoints(config);
+  try {
+    resolve_document_tokens(config, Purpose::kTrain);
+  } catch (const UnreadableFile&) {
+  }
+  return config;
+}
+
+}  // namespace
+
+int config_command(const ConfigCommandArguments& arguments) {
+  if (arguments.config.path.empty()) {
+    print_keys(arguments.markdown ? kMarkdown : kText);
+    if (arguments.markdown) print_other_names();
+  } else if (arguments.value.empty() && arguments.config.overrides.empty() && is_filter(arguments.config.path)) {
+    print_keys(kText, arguments.config.path);
+  } else {
+    const Config config = resolved_config(arguments.config);
+    std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
+  }
+  return kExitDone;
+}
+
+}  // namespace octavo

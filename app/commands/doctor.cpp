@@ -1,0 +1,118 @@
+#include <omp.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <optional>
+
+#include "app/commands/commands.h"
+#include "app/measure/doctor_facts.h"
+#include "app/measure/doctor_report.h"
+#include "app/measure/measure_machine.h"
+#include "app/measure/reach_check.h"
+#include "app/process/runtime.h"
+#include "core/error.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
+#include "parallel/config.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr double kQuickTimeoutS = 60;  // for a collective of the quick check: NCCL takes seconds to connect many nodes
+
+void check_disk(const std::string& dir) {
+  std::error_code error;
+  CHECK_INPUT(std::filesystem::is_directory(dir, error), "--disk {}: there is no such directory", dir);
+  CHECK_INPUT(::access(dir.c_str(), W_OK) == 0, "--disk {}: the directory cannot be written to", dir);
+}
+
+// Every rank's rates, on every rank. A collective.
+std::vector<MachineRates> measure(const DoctorArguments& arguments, const std::vector<RankFacts>& ranks,
+                                  ProcessGroup& group) {
+  const RankFacts& facts = ranks[static_cast<size_t>(group.rank())];
+  const bool on_gpu = all_have_gpus(ranks);
+  std::optional<Stream> stream;
+  group.agree([&] { stream.emplace(on_gpu ? Stream::cuda(choose_gpu(group)) : Stream::cpu()); });
+  omp_set_num_threads(facts.threads);
+
+  const MeasureOptions options{.disk_dir = arguments.disk, .collectives = !on_gpu || !any_share_a_gpu(ranks)};
+  MachineRates mine = measure_machine(options, count_hosts(ranks), group, *stream);
+  mine.name = facts.host;
+  mine.device = on_gpu ? facts.gpus.front().name : "cpu";
+  mine.gpu_memory_bytes = on_gpu ? facts.gpus.front().total_bytes : 0;
+  mine.versions = facts.versions;
+  std::vector<MachineRates> all;
+  for (const std::string& text : group.all_gather(to_json(mine).dump())) {
+    all.push_back(machine_rates_from_json(nlohmann::json::parse(text), "a rank's rates"));
+  }
+  return all;
+}
+
+// A failure that all ranks know of is one more thing that is wrong with the machine.
+void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGroup& group) {
+  try {
+    report.rates = measure(arguments, report.ranks, group);
+    const std::vector<Finding> slow = find_slow_products(report.ranks, report.rates);
+    report.findings.insert(report.findings.end(), slow.begin(), slow.end());
+  } catch (const InputError&) {
+    throw;
+  } catch (const Error& error) {
+    if (!group.shares(error)) throw;
+    report.findings.push_back({true, fmt::format("the rates could not be measured: {}", error.what())});
+  }
+}
+
+DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& group) {
+  group.watchdog().set_timeout(ParallelConfig{}.timeout_s);
+  std::optional<OutputFile> file;
+  group.agree([&] {
+    check_disk(arguments.disk);
+    if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save, kMachineFile);
+  });
+  DoctorReport report;
+  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = ""}, group);
+  report.findings = find_problems(report.ranks);
+  add_rates(report, arguments, group);
+  group.agree([&] {
+    if (!file || report.rates.empty()) return;
+    file->write(to_json(slowest_of(report.rates)).dump(2) + "\n");
+    file->finish();
+    file->rename();
+  });
+  return report;
+}
+
+DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group) {
+  group.watchdog().set_timeout(kQuickTimeoutS);
+  DoctorReport report;
+  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = arguments.disk}, group);
+  report.findings = find_problems(report.ranks);
+  try {
+    check_reach(report.ranks, group);
+  } catch (const Error& error) {
+    if (!group.shares(error)) throw;
+    report.findings.push_back({true, error.what()});
+  }
+  return report;
+}
+
+}  // namespace
+
+int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
+  const DoctorReport report = arguments.quick ? quick_report(arguments, group) : measured_report(arguments, group);
+  group.agree([&] {
+    if (!group.is_root()) return;
+    if (arguments.json) {
+      std::cout << printable_json(to_json(report), 2) << "\n";
+    } else if (arguments.quick) {
+      print_findings(report);
+    } else {
+      print_report(report);
+    }
+  });
+  return report.is_ok() ? kExitDone : kExitFailed;
+}
+
+}  // namespace octavo

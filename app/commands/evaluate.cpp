@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <cmath>
+
+#include "app/commands/commands.h"
+#include "app/config/stages.h"
+#include "app/memory/inference.h"
+#include "app/process/same_files.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+
+namespace octavo {
+
+int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
+  const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
+  Config config = load_run_config(arguments.config, group, Purpose::kEvaluate);
+  std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
+  group.agree([&] {
+    CHECK_INPUT(checkpoint || !config.init_from.empty(),
+                "there is no checkpoint to evaluate in checkpoint.dir {}, and neither checkpoint.resume nor "
+                "model.init_from names one",
+                config.checkpoint.dir);
+    CHECK_INPUT(checkpoint || !arguments.ema,
+                "--ema is of a checkpoint, but there is none: the weights are those of {}", config.init_from);
+    if (!checkpoint) return;
+    check_same_model(checkpoint->model_config(), config.model, checkpoint->path().string());
+    (void)checkpoint->prefix(which);  // before there is a model
+  });
+  if (group.is_root()) {
+    if (checkpoint) {
+      log_info("weights of {}, step {}", checkpoint->path().string(), checkpoint->step());
+    } else {
+      log_info("weights of {}", config.init_from);
+    }
+  }
+  config = config_of_step(config, checkpoint ? std::max<int64_t>(checkpoint->step(), 1) : 1);
+  Runtime runtime(config, group);
+  check_same_data("data.validation", config.data.validation, group);
+  InferenceModel inference(config, {}, runtime);
+  inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
+  Validator& validator = *inference.state().validator;
+  const ValidationLoss result = validator.loss(inference.state().model);
+  if (!group.is_root()) return kExitDone;
+  const auto line = [](const std::string& what, double loss, int64_t targets) {
+    log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, unsigned_nan(loss),
+             unsigned_nan(std::exp(loss)), with_thousands_separators(targets));
+  };
+  int64_t targets = 0;
+  for (size_t d = 0; d < validator.datasets().size(); ++d) {
+    const DatasetLoss& dataset = result.by_dataset[d];
+    targets += dataset.targets;
+    if (validator.datasets().size() > 1) line(validator.datasets()[d].name, dataset.loss, dataset.targets);
+  }
+  const std::string of_average = arguments.ema ? ", averaged weights" : "";
+  line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, result.loss, targets);
+  return kExitDone;
+}
+
+}  // namespace octavo

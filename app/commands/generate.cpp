@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "app/commands/commands.h"
+#include "app/commands/import_export.h"
+#include "app/process/same_files.h"
+#include "app/text/cached_model.h"
+#include "app/text/sampling.h"
+#include "app/text/text_stream.h"
+#include "app/text/tokenizer.h"
+#include "checkpoint/hf_format.h"
+#include "core/error.h"
+#include "core/files/json_input.h"
+#include "core/printable.h"
+
+namespace octavo {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// What is given to generate: a checkpoint, or a Hugging Face directory with what an import would remember of it.
+struct GivenModel {
+  std::string path;
+  std::optional<Checkpoint> checkpoint;
+  ModelConfig shape;
+  nlohmann::json meta;
+};
+
+GivenModel open_given_model(const std::string& path, ProcessGroup& group) {
+  const ModelPath found = resolve_same_model(path, group);
+  GivenModel model{.path = found.path, .checkpoint = {}, .shape = {}, .meta = {}};
+  if (found.is_checkpoint) {
+    model.checkpoint.emplace(open_same_checkpoint(found.path, group));
+    model.shape = model.checkpoint->model_config();
+    model.meta = model.checkpoint->meta();
+    return model;
+  }
+  const std::unique_ptr<WeightSource> weights = open_same_weights(found.path, group);
+  group.agree_on_files("reading the tokenizer", [&] {
+    model.shape = weights->model_config();
+    const bool has_tokenizer = !imported_tokenizer(found.path).empty();
+    model.meta = import_meta(found.path, read_json_file(found.path + "/" + kHfConfigName), has_tokenizer);
+  });
+  return model;
+}
+
+// The config the checkpoint was trained with. All products are in the compute dtype: in FP8 a
+// token would be scaled by those it happens to be computed with.
+Config inference_config(const GivenModel& model, const GenerateArguments& arguments) {
+  Config config;
+  if (model.meta.contains("config")) config = config_from_json(model.meta.at("config"), model.path);
+  config.model = model.shape;
+  config.init_from = model.checkpoint ? "" : model.path;
+  config.parallel = {};
+  config.precision = without_fp8(config.precision);
+  config.compute_given = false;
+  config.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
+                  : arguments.device == "cuda" ? DeviceChoice::kCuda
+                                               : DeviceChoice::kAuto;
+  return config;
+}
+
+// The one that the checkpoint carries, or else the one that its config names.
+std::string tokenizer_of(const GivenModel& model, const Config& config) {
+  if (!model.checkpoint) return config.data.tokenizer;
+  for (const CarriedFileInfo& file : model.checkpoint->files()) {
+    if (file.name != kTokenizerName) continue;
+    model.checkpoint->read_file(file);  // compares its checksum
+    return (model.checkpoint->path() / file.name).string();
+  }
+  return config.data.tokenizer;
+}
+
+// The ids that a text begins and ends with: those of the run's documents, or of the config.json that was imported,
+// which may name several that end.
+struct TextEnds {
+  std::optional<int32_t> bos;
+  std::vector<int32_t> eos;
+};
+
+// An id, or a list of them; none of what is neither.
+std::vector<int32_t> token_ids(const nlohmann::json& json) {
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& id : json.is_array() ? json : nlohmann::json::array({json})) {
+    if (id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max()) ids.push_back(id);
+  }
+  return ids;
+}
+
+TextEnds text_ends(const nlohmann::json& meta, const DataConfig& data) {
+  TextEnds ends{data.bos_id, {}};
+  if (data.eos_id) ends.eos.push_back(*data.eos_id);
+  if (!meta.contains("hugging_face")) return ends;
+  const HfMetadata metadata = parse_hf_metadata(meta.at("hugging_face"));
+  const std::vector<int32_t> bos = token_ids(metadata.bos_token_id);
+  if (!ends.bos && !bos.empty()) ends.bos = bos.front();
+  if (ends.eos.empty()) ends.eos = token_ids(metadata.eos_token_id);
+  return ends;
+}
+
+std::vector<int32_t> prompt_ids(const Config& config, const TextEnds& ends, const std::string& prompt,
+                                TextTokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode(prompt);
+  if (ends.bos) ids.insert(ids.begin(), *ends.bos);
+  CHECK_INPUT(!ids.empty(), "--prompt is empty and the checkpoint's config has no data.bos_id to start from");
+  for (const int32_t id : ids) {
+    CHECK_INPUT(id >= 0 && id < config.model.vocab_size, "the prompt has token {}, but the model's vocabulary is {}",
+                id, config.model.vocab_size);
+  }
+  return ids;
+}
+
+void check_lengths(size_t prompt_length, int64_t max_tokens) {
+  const int64_t room = kMaxSeqLen - static_cast<int64_t>(prompt_length);
+  CHECK_INPUT(room > 0, "the prompt has {} tokens, expected fewer than {}", prompt_length, kMaxSeqLen);
+  CHECK_INPUT(max_tokens <= room, "--max-tokens is {}, expected at most {}: a sequence has {} tokens at most",
+              max_tokens, room, kMaxSeqLen);
+}
+
+// Writes the samples to standard output one behind the other, each behind its prompt, with a line --- between two: the
+// first that has not ended as it grows, those behind it when their turn comes.
+class SampleWriter {
+ public:
+  SampleWriter(std::string prompt, int64_t samples)
+      : prompt_(std::move(prompt)), texts_(static_cast<size_t>(samples)), ended_(texts_.size(), false) {
+    begin();
+  }
+
+  void add(size_t sample, const std::string& text) {
+    if (sample == current_) return print(printable_lines(text));
+    texts_[sample] += text;
+  }
+  void end(size_t sample) {
+    ended_[sample] = true;
+    while (current_ < ended_.size() && ended_[current_]) {
+      print("\n");
+      ++current_;
+      if (current_ == ended_.size()) return;
+      print("---\n");
+      begin();
+    }
+  }
+
+ private:
+  void begin() { print(printable_lines(prompt_ + texts_[current_])); }
+  static void print(const std::string& text) {
+    std::cout << text << std::flush;
+    CHECK(std::cout.good(), "standard output cannot be written");
+  }
+
+  std::string prompt_;
+  std::vector<std::string> texts_;  // of those that wait
+  std::vector<bool> ended_;
+  size_t current_ = 0;
+};
+
+// The samples as rank 0 draws and writes them.
+class Samples {
+ public:
+  Samples(const GenerateArguments& a, const std::vector<int32_t>& prompt, std::vector<int32_t> eos,
+          TextTokenizer& tokenizer)
+      : eos_(std::move(eos)), writer_(a.prompt, a.samples), tokens_(static_cast<size_t>(a.samples), 0) {
+    samples_.reserve(tokens_.size());
+    for (int64_t i = 0; i < a.samples; ++i) {
+      samples_.push_back(
+          {Sampler(a.sampling, a.seed + static_cast<uint64_t>(i)), TextStream(tokenizer, prompt, a.stop)});
+    }
+  }
+
+  // Draws the next token of each sample that has not ended, from its row of `logits`, or from the one row there is.
+  void draw(std::span<const float> logits, size_t vocab_size) {
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      Sample& sample = samples_[i];
+      if (sample.ended) continue;
+      const size_t row = logits.size() == vocab_size ? 0 : i;
+      tokens_[i] = sample.sampler.draw(logits.subspan(row * vocab_size, vocab_size));
+      ++drawn_;
+      const bool ends = std::find(eos_.begin(), eos_.end(), tokens_[i]) != eos_.end();
+      if (!ends) writer_.add(i, sample.text.push(tokens_[i]));
+      if (ends || sample.text.stopped()) end(i);
+    }
+  }
+  // They may have no more tokens.
+  void end_all() {
+    for (size_t i = 0; i < samples_.size(); ++i) {
+      if (!samples_[i].ended) end(i);
+    }
+  }
+
+  bool ended() const {
+    return std::all_of(samples_.begin(), samples_.end(), [](const Sample& sample) { return sample.ended; });
+  }
+  int64_t drawn() const { return drawn_; }
+  // What each has drawn last; those that have ended stay in the batch.
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+ private:
+  struct Sample {
+    Sampler sampler;
+    TextStream text;
+    bool ended = false;
+  };
+
+  void end(size_t i) {
+    if (!samples_[i].text.stopped()) writer_.add(i, samples_[i].text.finish());
+    samples_[i].ended = true;
+    writer_.end(i);
+  }
+
+  std::vector<int32_t> eos_;
+  SampleWriter writer_;
+  std::vector<Sample> samples_;
+  std::vector<int32_t> tokens_;
+  int64_t drawn_ = 0;
+};
+
+// Rank 0's list on every rank.
+std::vector<int32_t> broadcast(const std::vector<int32_t>& list, ProcessGroup& group) {
+  const std::string bytes(reinterpret_cast<const char*>(list.data()), list.size() * sizeof(int32_t));
+  const std::string received = group.broadcast(bytes);
+  std::vector<int32_t> result(received.size() / sizeof(int32_t));
+  std::copy_n(received.data(), received.size(), reinterpret_cast<char*>(result.data()));
+  return result;
+}
+
+std::string rate(int64_t tokens, double seconds) {
+  return fmt::format("{} tokens in {:.3f} s ({:.1f} tokens/s)", tokens, seconds,
+                     seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
+}
+
+// Passes over the prompt and then over a token of each sample at a time. All ranks compute, rank 0 alone has samples
+// and says what the next tokens are.
+void generate(CachedModel& model, std::span<const int32_t> prompt, int64_t max_tokens, Samples* samples,
+              ProcessGroup& group) {
+  const auto start = Clock::now();
+  std::span<const float> logits = model.read_prompt(prompt);
+  const double prefill_seconds = seconds_since(start);
+  const size_t vocab_size = logits.size();
+  for (int64_t i = 1;; ++i) {
+    if (samples != nullptr) samples->draw(logits, vocab_size);
+    const bool goes_on = samples != nullptr && i < max_tokens && !samples->ended();
+    const std::vector<int32_t> tokens = broadcast(goes_on ? samples->tokens() : std::vector<int32_t>{}, group);
+    if (tokens.empty()) break;
+    logits = model.step(tokens);
+  }
+  if (samples == nullptr) return;
+  samples->end_all();
+  const double decode_seconds = seconds_since(start) - prefill_seconds;
+  std::fputs(fmt::format("prompt {}, generated {}\n", rate(static_cast<int64_t>(prompt.size()), prefill_seconds),
+                         rate(samples->drawn(), decode_seconds))
+                 .c_str(),
+             stderr);
+}
+
+// On standard error: standard output holds the text alone.
+void print_weights(const GivenModel& model) {
+  const std::string step = model.checkpoint ? fmt::format(", step {}", model.checkpoint->step()) : "";
+  std::fputs(fmt::format("weights of {}{}\n", printable(model.path), step).c_str(), stderr);
+}
+
+}  // namespace
+
+int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
+  GivenModel given = open_given_model(arguments.model, group);
+  Config config;
+  TextEnds ends;
+  std::unique_ptr<TextTokenizer> tokenizer;
+  std::vector<int32_t> prompt;
+  const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
+  group.agree([&] {
+    CHECK_INPUT(given.checkpoint || !arguments.ema, "--ema is of a checkpoint, but {} is a Hugging Face directory",
+                given.path);
+    if (given.checkpoint) (void)given.checkpoint->prefix(which);  // before there is a model
+    config = inference_config(given, arguments);
+    ends = text_ends(given.meta, config.data);
+    if (!group.is_root()) return;
+    tokenizer = open_tokenizer(tokenizer_of(given, config));
+    prompt = prompt_ids(config, ends, arguments.prompt, *tokenizer);
+    check_lengths(prompt.size(), arguments.max_tokens);
+  });
+  prompt = broadcast(prompt, group);
+  const auto prompt_length = static_cast<int64_t>(prompt.size());
+
+  Runtime runtime(config, group);
+  CachedModel model(config,
+                    {.sequences = arguments.samples,
+                     .prompt_length = prompt_length,
+                     .capacity = prompt_length + arguments.max_tokens},
+                    runtime);
+  model.load(config, given.checkpoint ? &*given.checkpoint : nullptr, which);
+  if (group.is_root()) print_weights(given);
+  std::optional<Samples> samples;
+  if (group.is_root()) samples.emplace(arguments, prompt, ends.eos, *tokenizer);
+  generate(model, prompt, arguments.max_tokens, samples ? &*samples : nullptr, group);
+  return kExitDone;
+}
+
+}  // namespace octavo

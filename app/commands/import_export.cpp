@@ -1,0 +1,379 @@
+#include "app/commands/import_export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <list>
+#include <regex>
+#include <system_error>
+#include <utility>
+
+#include "app/commands/commands.h"
+#include "app/process/model_path.h"
+#include "app/text/byte_tokenizer_files.h"
+#include "app/text/tokenizer.h"
+#include "app/text/tokenizer_config.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/hf_format.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weight_source.h"
+#include "core/arena.h"
+#include "core/error.h"
+#include "core/files/checksum.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
+#include "core/format.h"
+#include "core/log.h"
+#include "core/printable.h"
+#include "data/tokens/byte_tokenizer.h"
+#include "model/parameters.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using namespace nlohmann::literals;
+
+constexpr const char* kWeightsName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kGenerationConfigName = "generation_config.json";
+constexpr std::string_view kTemporarySuffix = ".tmp";  // of a file that is being written (core/files/output_file.h)
+
+// "a/b/" and "a/b" are the same directory, but only the second has a file name.
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+int64_t largest_parameter(const ParameterLayout& layout) {
+  int64_t largest = 0;
+  for (const ParameterSpec& spec : layout.specs()) largest = std::max(largest, spec.numel());
+  return largest;
+}
+
+// A checkpoint of a run is not replaced by accident.
+void check_import_target(const fs::path& target, bool overwrite) {
+  std::error_code error;
+  CHECK_INPUT(!fs::is_symlink(target, error), "{}: is a symbolic link, expected a directory or a new name",
+              target.string());
+  CHECK_INPUT(step_of_directory(target).value_or(0) == 0,
+              "{}: is the name of a later step's checkpoint, expected another name, as an imported model is of step 0",
+              target.string());
+  if (!path_exists(target)) return;
+  CHECK_INPUT(fs::is_directory(target, error), "{}: is a file, expected the directory of a checkpoint",
+              target.string());
+  if (fs::is_empty(target, error)) return;
+  const fs::path manifest = target / kManifestName;
+  CHECK_INPUT(fs::exists(manifest, error), "{}: is not empty and no octavo checkpoint, so it is not overwritten",
+              target.string());
+  const Json json = read_json_file(manifest.string());
+  CHECK_INPUT(is_checkpoint_manifest(json), "{}: is not the manifest of an octavo checkpoint, so {} is not overwritten",
+              manifest.string(), target.string());
+  CHECK_INPUT(overwrite || json.contains("/meta/imported_from"_json_pointer),
+              "{}: is a checkpoint that was not imported, so it is not replaced; expected a new name, or --overwrite",
+              target.string());
+}
+
+// All parameters into one shard, the files beside it, and the manifest that describes them.
+void write_weights_checkpoint(WeightSource& source, const Json& meta, const std::vector<CarriedFile>& files,
+                              const fs::path& dir) {
+  const ParameterLayout layout(source.model_config());
+  std::vector<SafetensorsEntry> entries;
+  for (const ParameterSpec& spec : layout.specs()) entries.push_back({spec.name, "F32", spec.shape, 0, 0});
+  const std::string file = shard_name(0);
+  SafetensorsWriter writer((dir / file).string(), std::move(entries));
+  CheckpointManifest manifest{0, source.model_config(), 1, meta, {}, {}};
+  const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(DType::kFloat32));
+  for (const ParameterSpec& spec : layout.specs()) {
+    const int64_t bytes = spec.numel() * dtype_bytes(DType::kFloat32);
+    source.read(spec.name, 0, spec.numel(), static_cast<float*>(buffer.data()));
+    writer.write(buffer.data(), bytes);
+    const CheckpointPiece piece{file, spec.name, 0, spec.numel(), checksum_hex(buffer.data(), bytes)};
+    manifest.tensors.push_back({spec.name, spec.shape, DType::kFloat32, {piece}});
+  }
+  writer.commit();
+  const std::string_view header = writer.header();
+  manifest.shards = {{file, writer.size_bytes(), checksum_hex(header.data(), static_cast<int64_t>(header.size()))}};
+  for (const CarriedFile& carried : files) manifest.files.push_back(write_carried_file(dir, carried));
+  write_manifest(dir, manifest);
+}
+
+// The value at meta.config.data.KEY, null where the checkpoint has none.
+Json data_setting(const Json& meta, const char* key) {
+  const Json::json_pointer pointer(fmt::format("/config/data/{}", key));
+  return meta.contains(pointer) ? meta.at(pointer) : Json();
+}
+
+HfMetadata export_metadata(const Json& meta) {
+  HfMetadata metadata;
+  if (meta.is_object() && meta.contains("hugging_face")) {
+    metadata = parse_hf_metadata(meta.at("hugging_face"));
+  } else {
+    metadata.bos_token_id = data_setting(meta, "bos_id");
+    metadata.eos_token_id = data_setting(meta, "eos_id");
+  }
+  const Json seq_len = data_setting(meta, "seq_len");
+  if (seq_len.is_number_integer()) metadata.seq_len = seq_len.get<int64_t>();
+  return metadata;
+}
+
+// Parameters that share a file, in layout order.
+std::vector<std::vector<const ParameterSpec*>> group_into_shards(const ParameterLayout& layout,
+                                                                 const ExportOptions& options) {
+  std::vector<std::vector<const ParameterSpec*>> shards(1);
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : layout.specs()) {
+    const int64_t size = spec.numel() * dtype_bytes(options.dtype);
+    if (!shards.back().empty() && bytes + size > options.max_shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(&spec);
+    bytes += size;
+  }
+  return shards;
+}
+
+void write_shard(Checkpoint& checkpoint, const std::vector<const ParameterSpec*>& specs, const ExportOptions& options,
+                 const Buffer& buffer, SafetensorsWriter& writer) {
+  const std::string prefix = checkpoint.prefix(options.weights);
+  for (const ParameterSpec* spec : specs) {
+    const Tensor values(buffer.data(), options.dtype, {spec->numel()});
+    checkpoint.read(prefix + spec->name, 0, spec->numel(), values);
+    writer.write(values.raw(), values.bytes());
+  }
+  writer.finish();
+}
+
+bool is_weights_file(const std::string& name) {
+  static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json)");
+  return std::regex_match(name, pattern);
+}
+
+bool is_our_weights_file(const fs::path& path) {
+  try {
+    return SafetensorsFile(path.string()).is_ours();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+bool is_model_file(const std::string& name) {
+  return is_weights_file(name) || name == kHfConfigName || name == kGenerationConfigName || is_tokenizer_file(name);
+}
+
+// Nothing that an earlier export did not write is replaced or mixed with a model by accident.
+void check_export_target(const fs::path& dir) {
+  bool has_ours = false;
+  std::string foreign, model_file;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_left_over = name.ends_with(kTemporarySuffix);  // an export that was killed leaves such files
+    if (!is_model_file(is_left_over ? name.substr(0, name.size() - kTemporarySuffix.size()) : name)) foreign = name;
+    if (is_left_over) continue;
+    model_file = name;
+    if (is_weights_file(name) && entry.path().extension() == ".safetensors") {
+      const bool is_ours = is_our_weights_file(entry.path());
+      has_ours = has_ours || is_ours;
+      if (!is_ours) foreign = name;
+    }
+  }
+  if (foreign.empty() && !has_ours) foreign = model_file;
+  CHECK_INPUT(foreign.empty(),
+              "{}: holds {}, which is not of an earlier export, expected a new or empty directory; --overwrite exports "
+              "into this one and replaces the files of a model in it",
+              dir.string(), foreign);
+}
+
+// With the weights of an earlier model its tokenizer goes, which the new ones may have none of.
+void remove_old_model(const fs::path& dir) {
+  std::vector<fs::path> weights;
+  std::vector<fs::path> tokenizer;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (is_weights_file(name)) weights.push_back(entry.path());
+    if (is_tokenizer_file(name)) tokenizer.push_back(entry.path());
+  }
+  if (weights.empty()) return;
+  for (const fs::path& path : tokenizer) fs::remove(path);
+  for (const fs::path& path : weights) fs::remove(path);
+}
+
+void write_json_file(const fs::path& path, const nlohmann::ordered_json& json) {
+  write_output_file(path.string(), json.dump(2) + "\n");
+}
+
+// The weights' files. All of them are whole under temporary names before the first old one goes.
+void export_weights(Checkpoint& checkpoint, const fs::path& dir, const ExportOptions& options, ExportReport& report) {
+  const ParameterLayout layout(checkpoint.model_config());
+  const auto shards = group_into_shards(layout, options);
+  const Buffer buffer = Buffer::host(Device::kCpu, largest_parameter(layout) * dtype_bytes(options.dtype));
+  std::list<SafetensorsWriter> writers;
+  nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", nlohmann::ordered_json::object()}};
+  int64_t total_bytes = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name =
+        shards.size() == 1 ? kWeightsName : fmt::format("model-{:05d}-of-{:05d}.safetensors", i + 1, shards.size());
+    std::vector<SafetensorsEntry> entries;
+    for (const ParameterSpec* spec : shards[i]) {
+      entries.push_back({spec->name, safetensors_dtype(options.dtype), spec->shape, 0, 0});
+      index["weight_map"][spec->name] = name;
+      total_bytes += spec->numel() * dtype_bytes(options.dtype);
+    }
+    write_shard(checkpoint, shards[i], options, buffer,
+                writers.emplace_back((dir / name).string(), std::move(entries)));
+    report.files.push_back(name);
+  }
+  report.bytes = total_bytes;
+  remove_old_model(dir);
+  for (SafetensorsWriter& writer : writers) writer.rename();
+  if (shards.size() == 1) return;
+  index["metadata"]["total_size"] = total_bytes;
+  write_json_file(dir / kIndexName, index);
+  report.files.emplace_back(kIndexName);
+}
+
+void export_config(const Checkpoint& checkpoint, const fs::path& dir, DType dtype, ExportReport& report) {
+  const HfMetadata metadata = export_metadata(checkpoint.meta());
+  write_json_file(dir / kHfConfigName, make_hf_config(checkpoint.model_config(), metadata, dtype));
+  write_json_file(
+      dir / kGenerationConfigName,
+      {{"_from_model_config", true}, {"bos_token_id", metadata.bos_token_id}, {"eos_token_id", metadata.eos_token_id}});
+  report.files.insert(report.files.end(), {kHfConfigName, kGenerationConfigName});
+}
+
+// The tokenizer that the checkpoint carries, with a tokenizer_config.json where it has none, or the byte tokenizer of a
+// model with its vocabulary. One that it merely names may be anything, so it is not copied.
+void export_tokenizer(const Checkpoint& checkpoint, const fs::path& hf_dir, ExportReport& report) {
+  std::vector<CarriedFile> files;
+  bool has_config = false;
+  for (const CarriedFileInfo& file : checkpoint.files()) {
+    if (!is_tokenizer_file(file.name)) continue;
+    files.push_back({file.name, checkpoint.read_file(file)});
+    has_config = has_config || file.name == kTokenizerConfigName;
+  }
+  const bool carried = !files.empty();
+  if (carried && !has_config) {
+    const HfMetadata metadata = export_metadata(checkpoint.meta());
+    const auto config = make_tokenizer_config(files.front(), metadata.bos_token_id, metadata.eos_token_id);
+    if (config) files.push_back(*config);
+  }
+  const Json setting = data_setting(checkpoint.meta(), "tokenizer");
+  // Where the tokens are others, data.tokenizer may have been left at its default.
+  if (setting == "byte" && checkpoint.model_config().vocab_size <= ByteTokenizer::kVocabSize) {
+    files = byte_tokenizer_files();
+  }
+  for (const CarriedFile& file : files) {
+    write_carried_file(hf_dir, file);
+    report.files.push_back(file.name);
+  }
+  if (!carried && setting.is_string() && setting != "byte") report.tokenizer_elsewhere = setting.get<std::string>();
+}
+
+}  // namespace
+
+Json import_meta(const std::string& hf_dir, const Json& hf_config, bool has_tokenizer) {
+  const HfMetadata metadata = parse_hf_metadata(hf_config);
+  Json meta = {{"imported_from", fs::absolute(hf_dir).string()},
+               {"tokens", 0},
+               {"hugging_face",
+                {{"bos_token_id", metadata.bos_token_id},
+                 {"eos_token_id", metadata.eos_token_id},
+                 {"max_position_embeddings", metadata.max_position_embeddings}}}};
+  if (has_tokenizer) {
+    meta["config"]["data"]["tokenizer"] = fs::absolute(fs::path(hf_dir) / kTokenizerName).string();
+  }
+  return meta;
+}
+
+std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir) {
+  std::vector<CarriedFile> files = read_tokenizer_files(fs::path(hf_dir) / kTokenizerName);
+  if (!files.empty() && is_byte_tokenizer(files.front())) files.clear();
+  return files;
+}
+
+ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite) {
+  const fs::path target = without_trailing_slash(checkpoint_dir);
+  CHECK_INPUT(path_exists(fs::path(hf_dir) / kHfConfigName), "{}: is not a Hugging Face directory: it has no {}",
+              hf_dir, kHfConfigName);
+  CHECK_INPUT(is_utf8(fs::absolute(hf_dir).string()),
+              "{}: the path is invalid UTF-8, which a checkpoint cannot record, expected another name", hf_dir);
+  HfWeights source(hf_dir);
+  if (!source.note().empty()) log_line(LogLevel::kWarning, source.note());
+  check_import_target(target, overwrite);
+  const fs::path temporary = target.parent_path() / (kTemporaryPrefix + target.filename().string());
+  ImportReport report{.parameters = source.model_config().num_parameters()};
+  remove_directory(temporary);
+  std::error_code error;
+  fs::create_directories(temporary, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", temporary.string(), error.message());
+  try {
+    const std::vector<CarriedFile> files = imported_tokenizer(hf_dir);
+    report.tokenizer = !files.empty();
+    write_weights_checkpoint(source, import_meta(hf_dir, source.json(), report.tokenizer), files, temporary);
+    install_directory(temporary, target);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
+  }
+  return report;
+}
+
+ExportReport export_hf(const std::string& model, const std::string& hf_dir, const ExportOptions& options) {
+  CHECK(options.dtype == DType::kFloat32 || options.dtype == DType::kBFloat16,
+        "weights are exported as float32 or bfloat16, not {}", dtype_name(options.dtype));
+  const ModelPath found = resolve_model(model);
+  CHECK_INPUT(found.is_checkpoint, "{}: is a Hugging Face directory already, expected a checkpoint or a run to export",
+              model);
+  CheckpointWeights source{Checkpoint(found.path)};
+  (void)source.checkpoint().prefix(options.weights);  // before anything is written
+  const fs::path dir = hf_dir;
+  CHECK_INPUT(
+      !path_exists(dir / "metrics.jsonl") && !path_exists(dir / kManifestName) && find_checkpoints(dir).empty(),
+      "{}: is a run folder, a checkpoint or a directory of checkpoints, expected a directory of its own for the "
+      "exported model",
+      hf_dir);
+  std::error_code error;
+  fs::create_directories(dir, error);
+  CHECK_INPUT(!error, "{}: cannot be created: {}", hf_dir, error.message());
+  if (!options.overwrite) check_export_target(dir);
+  ExportReport report;
+  report.step = source.checkpoint().step();
+  report.parameters = source.checkpoint().model_config().num_parameters();
+  export_weights(source.checkpoint(), dir, options, report);
+  export_config(source.checkpoint(), dir, options.dtype, report);
+  export_tokenizer(source.checkpoint(), dir, report);
+  sync_directory(dir);
+  return report;
+}
+
+int import_command(const ImportArguments& arguments) {
+  const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint, arguments.overwrite);
+  std::cout << fmt::format("{}: step 0, {} parameters, {}\n", arguments.checkpoint,
+                           with_thousands_separators(report.parameters),
+                           report.tokenizer ? "with its tokenizer" : "without a tokenizer");
+  return kExitDone;
+}
+
+int export_command(const ExportArguments& arguments) {
+  const DType dtype = arguments.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
+  const ExportReport report = export_hf(arguments.model, arguments.hf_dir,
+                                        {.dtype = dtype,
+                                         .max_shard_bytes = parse_bytes(arguments.shard_size, "--shard-size"),
+                                         .overwrite = arguments.overwrite,
+                                         .weights = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster});
+  std::cout << fmt::format("{}: step {}, {} parameters in {}, {:.3f} GB, {} files\n", arguments.hf_dir, report.step,
+                           with_thousands_separators(report.parameters), arguments.dtype,
+                           static_cast<double>(report.bytes) / 1e9, report.files.size());
+  if (!report.tokenizer_elsewhere.empty()) {
+    std::cout << fmt::format("the checkpoint carries no tokenizer, so none was copied; it was {}\n",
+                             report.tokenizer_elsewhere);
+  }
+  return kExitDone;
+}
+
+}  // namespace octavo

@@ -1,0 +1,101 @@
+#include "data/inspect.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <limits>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/config/stages.h"
+#include "app/process/model_path.h"
+#include "app/report/run_table.h"
+#include "app/run/document_tokens.h"
+#include "app/run/former_checkpoints.h"
+#include "app/train/inspect_run.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/weight_source.h"
+#include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
+
+namespace octavo {
+
+namespace {
+
+int64_t parse_index(std::string_view text, const std::string& whole) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  CHECK_INPUT(error == std::errc() && end == text.data() + text.size() && !text.empty(),
+              "--samples is '{}', expected A:B with 0 <= A <= B", whole);
+  return value;
+}
+
+void inspect_samples(const InspectArguments& arguments) {
+  const size_t colon = arguments.samples.find(':');
+  CHECK_INPUT(colon != std::string::npos, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
+  const std::string_view range = arguments.samples;
+  const int64_t begin = parse_index(range.substr(0, colon), arguments.samples);
+  const int64_t end = parse_index(range.substr(colon + 1), arguments.samples);
+  CHECK_INPUT(begin >= 0 && begin <= end, "--samples is '{}', expected A:B with 0 <= A <= B", arguments.samples);
+  Config config = load_config(arguments.target, arguments.overrides);
+  find_former_checkpoints(config);
+  resolve_document_tokens(config, Purpose::kTrain);
+  const std::vector<Config> stages = stage_configs(config);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const int64_t first = stages[i].data.origin.sample;
+    const int64_t next = i + 1 < stages.size() ? stages[i + 1].data.origin.sample : std::numeric_limits<int64_t>::max();
+    if (begin == end || (begin < next && end > first))
+      write_samples(stages[i].data, std::clamp(begin, first, next), std::clamp(end, first, next), std::cout);
+  }
+}
+
+// InputError where a tensor of the model is missing or has another shape.
+nlohmann::json describe_hf_directory(const std::string& path) {
+  const HfWeights weights(path);
+  nlohmann::json description{{"path", path},
+                             {"format", "Hugging Face"},
+                             {"model", model_config_to_json(weights.model_config())},
+                             {"parameters", weights.model_config().num_parameters()},
+                             {"intact", true}};
+  if (!weights.note().empty()) description["note"] = weights.note();
+  return description;
+}
+
+bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
+
+}  // namespace
+
+int inspect_command(const InspectArguments& arguments) {
+  if (!arguments.samples.empty()) {
+    inspect_samples(arguments);
+    return kExitDone;
+  }
+  CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
+              "inspecting the config {} needs --samples A:B", arguments.target);
+  if (is_directory_at(arguments.target) && is_run_folder(arguments.target)) {
+    const nlohmann::ordered_json description = inspect_run(arguments.target);
+    const bool for_people = !arguments.json && ::isatty(STDOUT_FILENO) == 1;
+    if (for_people) {
+      std::cout << run_table(read_run(arguments.target), description.value("goodput", nlohmann::ordered_json()))
+                << std::flush;
+    } else {
+      std::cout << description.dump(2) << std::endl;
+    }
+    return kExitDone;
+  }
+  if (is_directory_at(arguments.target)) {
+    const ModelPath model = resolve_model(arguments.target);
+    const nlohmann::json description =
+        model.is_checkpoint ? Checkpoint(model.path).describe() : describe_hf_directory(model.path);
+    std::cout << printable_json(description, 2) << std::endl;
+    return description.value("intact", false) ? kExitDone : kExitBadInput;
+  }
+  const nlohmann::ordered_json description = inspect_token_file(arguments.target);
+  std::cout << printable_json(description, 2) << std::endl;
+  return description.value("intact", false) ? kExitDone : kExitBadInput;
+}
+
+}  // namespace octavo

@@ -1,0 +1,42 @@
+#include "data/tokens/pack.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+#include <system_error>
+
+#include "app/commands/commands.h"
+#include "core/format.h"
+#include "core/printable.h"
+
+namespace octavo {
+
+namespace {
+
+std::string describe_files(const std::string& prefix, int64_t documents, int64_t tokens) {
+  std::error_code unknown;
+  const auto bytes = std::filesystem::file_size(prefix + ".bin", unknown);
+  return fmt::format("{0}.bin, {0}.idx, {0}.json: {1} documents, {2} tokens, {3:.3f} GB", printable(prefix),
+                     with_thousands_separators(documents), with_thousands_separators(tokens),
+                     unknown ? 0.0 : static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+int pack_command(const PackOptions& options) {
+  const PackSummary s = pack(options);
+  std::cout << fmt::format("{}, from {} files\n", describe_files(options.output, s.documents, s.tokens), s.files);
+  if (options.hold_out_every > 0) {
+    const std::string prefix = options.hold_out_output.empty() ? options.output + "_held_out" : options.hold_out_output;
+    std::cout << fmt::format("{}, held out\n", describe_files(prefix, s.held_out_documents, s.held_out_tokens));
+  }
+  if (!s.skipped_files.empty()) std::cout << s.describe_skipped() << "\n";
+  if (s.empty_documents > 0) std::cout << fmt::format("skipped {} empty documents\n", s.empty_documents);
+  if (!s.unreadable.empty())
+    std::cout << fmt::format("skipped {} unreadable files and directories\n", s.unreadable.size());
+  for (const std::string& file : s.unreadable) std::cout << fmt::format("unreadable: {}\n", printable(file));
+  return kExitDone;
+}
+
+}  // namespace octavo

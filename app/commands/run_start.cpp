@@ -1,0 +1,51 @@
+#include "app/commands/run_start.h"
+
+#include <cmath>
+#include <exception>
+#include <vector>
+
+#include "app/config/stages.h"
+#include "app/log/config_warnings.h"
+#include "core/format.h"
+#include "core/log.h"
+#include "data/overlap.h"
+
+namespace octavo {
+
+void check_overlap_of_stages(const Config& config, ProcessGroup& group) {
+  if (config.data.allow_overlap) return;
+  group.agree_on_files("looking for training data that is held out", [&] {
+    if (!group.is_root()) return;
+    std::vector<DatasetSource> train;
+    for (const Config& stage : stage_configs(config))
+      train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
+    check_overlap(train, config.data.validation);
+  });
+}
+
+std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
+                           int64_t samples) {
+  try {
+    const StepPrediction step = predict_step(run, machine, cluster);
+    const double seconds =
+        step.step_s * static_cast<double>(samples) / static_cast<double>(run.config.training.global_batch_size);
+    std::string text = fmt::format("{} predicted for the steps, of {:.0f} ms each, by the rates of {}: {} wps",
+                                   format_duration(seconds), step.step_s * 1e3, machine.name,
+                                   with_thousands_separators(std::llround(step.wps)));
+    if (run.mesh.ranks() > cluster.gpus_per_node) {
+      text += fmt::format(", and {:g} Gbit/s a GPU between machines", cluster.network_gbps);
+    }
+    return text;
+  } catch (const std::exception& error) {  // a run needs no prediction
+    return fmt::format("not predicted: {}", error.what());
+  }
+}
+
+std::string time_on_cpu() { return "not predicted on a CPU; the eta of the steps is measured"; }
+
+void log_start_screen(const StartFacts& facts) {
+  for (const std::string& line : start_screen(facts)) log_info("{}", line);
+  for (const std::string& warning : config_warnings(facts.config, facts.datasets)) log_warning("{}", warning);
+}
+
+}  // namespace octavo

@@ -1,0 +1,146 @@
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/commands/run_start.h"
+#include "app/config/config_check.h"
+#include "app/config/stages.h"
+#include "app/log/start_screen.h"
+#include "app/memory/memory_room.h"
+#include "app/memory/mesh_choice.h"
+#include "app/plan/machine_files.h"
+#include "app/process/model_path.h"
+#include "app/process/same_files.h"
+#include "app/process/signals.h"
+#include "app/train/resume.h"
+#include "app/train/run_folder.h"
+#include "app/train/trainer.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+
+namespace octavo {
+
+namespace {
+
+// What goes wrong from here on shows only while running, whatever its cause.
+template <typename Work>
+auto while_running(const ProcessGroup& group, Work work) {
+  try {
+    return work();
+  } catch (const InputError& error) {
+    if (group.shares(error)) throw AgreedError(error.what());
+    throw Error(error.what());
+  }
+}
+
+// Returns when the steps end, if the rates of these GPUs came with the program.
+std::string describe_time(const Config& config, const Runtime& runtime, const TrainingOptions& options,
+                          int64_t samples) {
+  if (!runtime.stream().is_cuda()) return time_on_cpu();
+  const std::string gpu = gpu_info(runtime.gpu()).name;
+  const std::optional<MachineRates> machine = find_machine_of(gpu);
+  if (!machine) return fmt::format("not predicted: there are no rates of {}; the eta of the steps is measured", gpu);
+  return predicted_time({.config = config,
+                         .mesh = runtime.mesh().shape(),
+                         .sharding = options.sharding,
+                         .checkpointing = options.checkpointing},
+                        *machine, {.gpus_per_node = runtime.ranks_per_machine()}, samples);
+}
+
+void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryRoom& room) {
+  const TrainingRun& run = trainer.training_run();
+  if (trainer.is_finished()) return;
+  const BatchSchedule batches = config.training.batch_schedule();
+  const int64_t samples = batches.samples(config.training.steps) - batches.samples(run.start().step);
+  const TrainingOptions& options = run.training_model().options();
+  const auto last = run.checkpoints().last_path();
+  StartFacts facts{.config = config,
+                   .runs_on = runtime.describe(),
+                   .mesh = runtime.mesh().shape(),
+                   .mesh_reason = runtime.mesh_reason(),
+                   .options = options,
+                   .planned_bytes = run.training_model().bytes(),
+                   .room = room,
+                   .datasets = run.data_report().datasets(),
+                   .next_sample = run.data_report().next_sample(),
+                   .validation = {},
+                   .resumes_from = last                   ? last->string()
+                                   : run.start().step > 0 ? "the checkpoint in memory"
+                                                          : "",
+                   .step = run.start().step,
+                   .tokens = run.start().tokens,
+                   .time = describe_time(config, runtime, options, samples)};
+  if (const Validator* validator = trainer.validator()) facts.validation = validator->datasets();
+  log_start_screen(facts);
+}
+
+Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
+                             StopSignals& signals) {
+  ProcessGroup& group = context.runtime.group();
+  const MemoryRoom room = memory_room(stage, context.runtime);  // before the run takes its part of it
+  Trainer trainer(stage, context, std::move(resumed));
+  if (group.is_root()) log_start(stage, context.runtime, trainer, room);
+  return while_running(group, [&] { return trainer.run(signals); });
+}
+
+// Trains the stages of a run one after the other, or the whole of a run without stages. Each stage resumes from the
+// checkpoint that the stage before it saved last.
+Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
+  ProcessGroup& group = context.runtime.group();
+  const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
+  std::optional<Checkpoint> resumed = context.checkpoints.open(needed);
+  context.timer.mark("reading");
+  for (;;) {
+    const size_t number = stage_to_train(config, resumed);
+    Config stage = stage_config(config, number);
+    const bool is_first = !context.goodput;
+    if (!is_first) stage.checkpoint.resume = "auto";
+    const auto train = [&] { return train_stage(stage, context, std::move(resumed), signals); };
+    const Trainer::Outcome outcome = is_first ? train() : while_running(group, train);
+    if (outcome == Trainer::Outcome::kStopped || number + 1 == num_stages(config)) return outcome;
+    group.agree([&] {
+      CHECK(context.checkpoints.saved_step() == stage.training.steps,
+            "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
+            number + 1);
+    });
+    resumed = while_running(group, [&] { return context.checkpoints.open_last(needed); });
+  }
+}
+
+}  // namespace
+
+int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
+  StopSignals signals(group);
+  Config config = load_run_config(arguments, group, Purpose::kTrain);
+  console.use_color(config.logging.color);
+  timer.mark("config");
+  Runtime runtime(config, group, &timer, copies_that_fit(config, group));
+  RunFolder folder(config, runtime);
+  if (group.is_root()) log_info("{}", start_title(arguments.path));
+  for (const std::string& note : config.notes) {
+    if (group.is_root()) log_info("{}", note);
+  }
+  const Trainer::Outcome outcome = [&] {
+    try {
+      check_overlap_of_stages(config, group);
+      for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
+      check_same_data("data.validation", config.data.validation, group);
+      timer.mark("data");
+      RunCheckpoints checkpoints(config, runtime);
+      RunContext context{
+          .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .console = &console, .folder = &folder};
+      return train_stages(config, context, signals);
+    } catch (const std::exception& error) {
+      folder.note(fmt::format("octavo: {}", error.what()));
+      throw;
+    }
+  }();
+  if (outcome == Trainer::Outcome::kDone) return kExitDone;
+  if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", config.checkpoint.dir);
+  return kExitStopped;
+}
+
+}  // namespace octavo

@@ -1,0 +1,71 @@
+#include "app/text/byte_tokenizer_files.h"
+
+#include <nlohmann/json.hpp>
+
+#include "app/text/tokenizer.h"
+#include "app/text/tokenizer_config.h"
+#include "data/tokens/byte_tokenizer.h"
+
+namespace octavo {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kBosName = "<|bos|>";
+constexpr const char* kEosName = "<|eos|>";
+constexpr const char* kPadName = "<|pad|>";
+
+// Below U+0800.
+std::string utf8(int code) {
+  if (code < 0x80) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+// bytes_to_unicode() of GPT-2's encoder.py: printable characters of Latin-1 stand for themselves, the other bytes for
+// U+0100 and what follows.
+Json byte_names() {
+  Json ids = Json::object();
+  int next = 0x100;
+  for (int byte = 0; byte < 0x100; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+    ids[utf8(printable ? byte : next++)] = byte;
+  }
+  return ids;
+}
+
+Json special_token(int32_t id, const char* name) {
+  return {{"id", id},        {"content", name},     {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+Json byte_level() {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+}
+
+}  // namespace
+
+std::vector<CarriedFile> byte_tokenizer_files() {
+  const Json special = {special_token(ByteTokenizer::kBos, kBosName), special_token(ByteTokenizer::kEos, kEosName),
+                        special_token(ByteTokenizer::kPad, kPadName)};
+  const Json model = {{"type", "BPE"},
+                      {"dropout", nullptr},
+                      {"unk_token", nullptr},
+                      {"continuing_subword_prefix", nullptr},
+                      {"end_of_word_suffix", nullptr},
+                      {"fuse_unk", false},
+                      {"byte_fallback", false},
+                      {"vocab", byte_names()},
+                      {"merges", Json::array()}};
+  const Json tokenizer = {{"version", "1.0"},          {"truncation", nullptr},   {"padding", nullptr},
+                          {"added_tokens", special},   {"normalizer", nullptr},   {"pre_tokenizer", byte_level()},
+                          {"post_processor", nullptr}, {"decoder", byte_level()}, {"model", model}};
+  const CarriedFile file = {kTokenizerName, tokenizer.dump(2) + "\n"};
+  return {file, make_tokenizer_config(file, ByteTokenizer::kBos, ByteTokenizer::kEos).value()};
+}
+
+bool is_byte_tokenizer(const CarriedFile& tokenizer) {
+  return tokenizer.content == byte_tokenizer_files().front().content;
+}
+
+}  // namespace octavo

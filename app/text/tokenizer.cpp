@@ -1,0 +1,112 @@
+#include "app/text/tokenizer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "app/process/child_process.h"
+#include "app/text/tokenizer_answer.h"
+#include "app/text/tokenizer_config.h"
+#include "build_config.h"
+#include "core/error.h"
+#include "core/files/mapped_file.h"
+#include "data/tokens/byte_tokenizer.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<const char*, 4> kTokenizerFiles{kTokenizerName, kTokenizerConfigName, "special_tokens_map.json",
+                                                     "chat_template.jinja"};
+
+class ByteTextTokenizer final : public TextTokenizer {
+ public:
+  std::vector<int32_t> encode(const std::string& text) override { return ByteTokenizer::encode(text); }
+  std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
+};
+
+// A file that comes with the program: of its installation, or of the checkout that it was built from.
+std::string program_file(const std::string& name) {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = program.parent_path().parent_path() / "share/octavo" / name;
+  return fs::exists(installed, error) ? installed.string() : std::string(kSourceDir) + "/" + name;
+}
+
+// The Python that serves tokenizers: OCTAVO_PYTHON, that of .deps/venv of the checkout or installation, or python3.
+std::string python_program() {
+  const char* chosen = std::getenv("OCTAVO_PYTHON");
+  if (chosen != nullptr && *chosen != '\0') return chosen;
+  const std::string venv = program_file(".deps/venv/bin/python3");
+  return ::access(venv.c_str(), X_OK) == 0 ? venv : "python3";
+}
+
+class HuggingFaceTokenizer final : public TextTokenizer {
+ public:
+  explicit HuggingFaceTokenizer(std::string path)
+      : path_(std::move(path)), child_({python_program(), program_file("scripts/hf_tokenizer.py"), path_}) {
+    check_tokenizer_ready(child_.read_line(kMaxAnswerBytes).value_or(""), path_);
+  }
+
+  std::vector<int32_t> encode(const std::string& text) override { return answered_ids(ask({{"encode", text}}), path_); }
+  std::string decode(const std::vector<int32_t>& ids) override { return answered_text(ask({{"decode", ids}}), path_); }
+
+ private:
+  // One request, one answer; empty when the child has ended.
+  std::string ask(const nlohmann::json& request) {
+    child_.write(line_of(request));
+    std::optional<std::string> answer = child_.read_line(kMaxAnswerBytes);
+    CHECK_INPUT(!answer || static_cast<int64_t>(answer->size()) < kMaxAnswerBytes,
+                "the tokenizer {} gives more than {} bytes for one request", path_, kMaxAnswerBytes);
+    return answer.value_or("");
+  }
+
+  std::string line_of(const nlohmann::json& request) const {
+    try {
+      return request.dump() + "\n";
+    } catch (const nlohmann::json::exception&) {
+      throw InputError(fmt::format("the text is not valid UTF-8, which the tokenizer {} expects", path_));
+    }
+  }
+
+  std::string path_;
+  ChildProcess child_;
+};
+
+}  // namespace
+
+std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
+  std::vector<CarriedFile> files;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return files;
+  // train.tokenizer.json has its own train.tokenizer_config.json.
+  std::string prefix = path.filename().string();
+  prefix.resize(prefix.ends_with(kTokenizerName) ? prefix.size() - std::string_view(kTokenizerName).size() : 0);
+  for (const char* name : kTokenizerFiles) {
+    const fs::path source = files.empty() ? path : path.parent_path() / (prefix + name);
+    if (!fs::is_regular_file(source, error)) continue;
+    const MappedFile file(source.string());
+    files.push_back({name, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size_bytes())}});
+  }
+  return files;
+}
+
+bool is_tokenizer_file(std::string_view name) {
+  return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+}
+
+std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& name) {
+  if (name == "byte") return std::make_unique<ByteTextTokenizer>();
+  std::error_code error;
+  CHECK_INPUT(fs::is_regular_file(name, error), "the tokenizer {} is not a file, expected a tokenizer.json", name);
+  return std::make_unique<HuggingFaceTokenizer>(name);
+}
+
+}  // namespace octavo

@@ -1,0 +1,56 @@
+#include "app/text/tokenizer_answer.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/files/json_input.h"
+
+namespace octavo {
+namespace {
+
+constexpr const char* kNeeded =
+    "python3 with the package tokenizers is needed: run scripts/setup.sh --tokenizing, or set OCTAVO_PYTHON to a "
+    "Python that has it";
+
+nlohmann::json last_line(std::string_view output) {
+  while (output.ends_with('\n')) output.remove_suffix(1);
+  try {
+    return parse_json(output.substr(output.rfind('\n') + 1), "its answer");
+  } catch (const InputError&) {
+    return {};  // the script did not come to an answer
+  }
+}
+
+nlohmann::json answer_of(std::string_view output, const char* key, const std::string& tokenizer) {
+  nlohmann::json answer = last_line(output);
+  CHECK_INPUT(answer.is_object() && answer.contains(key), "the tokenizer {} could not be used: {}", tokenizer,
+              answer.is_object() && answer.contains("error") ? answer["error"].dump() : kNeeded);
+  return std::move(answer[key]);
+}
+
+}  // namespace
+
+void check_tokenizer_ready(std::string_view output, const std::string& tokenizer) {
+  static_cast<void>(answer_of(output, "vocab_size", tokenizer));
+}
+
+std::vector<int32_t> answered_ids(std::string_view output, const std::string& tokenizer) {
+  const nlohmann::json list = answer_of(output, "ids", tokenizer);
+  CHECK_INPUT(list.is_array(), "the tokenizer {} gives no list of ids", tokenizer);
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  const std::string where = "an id of the tokenizer " + tokenizer;
+  for (const nlohmann::json& id : list) {
+    ids.push_back(static_cast<int32_t>(as_integer(id, where, 0, std::numeric_limits<int32_t>::max())));
+  }
+  return ids;
+}
+
+std::string answered_text(std::string_view output, const std::string& tokenizer) {
+  const nlohmann::json text = answer_of(output, "text", tokenizer);
+  CHECK_INPUT(text.is_string(), "the tokenizer {} gives no text", tokenizer);
+  return text.get<std::string>();
+}
+
+}  // namespace octavo

@@ -1,0 +1,539 @@
+#include "app/commands/import_export.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/run/weights.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/hf_format.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weight_source.h"
+#include "core/error.h"
+#include "core/files/json_input.h"
+#include "model/parameters.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string golden(const std::string& name) { return fmt::format("{}/tests/golden/{}", OCTAVO_SOURCE_DIR, name); }
+
+using Weights = std::map<std::string, std::vector<float>>;
+
+Weights read_all(const std::string& path) {
+  const auto source = open_weights(path);
+  Weights weights;
+  const ParameterLayout layout(source->model_config());
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<float>& values = weights[spec.name];
+    values.resize(static_cast<size_t>(spec.numel()));
+    source->read(spec.name, 0, spec.numel(), values.data());
+  }
+  return weights;
+}
+
+// Columns of a matrix, flattened row by row.
+std::vector<float> take_columns(const std::vector<float>& matrix, int64_t width, ColumnRange columns) {
+  std::vector<float> slice;
+  for (size_t row = 0; row < matrix.size(); row += static_cast<size_t>(width)) {
+    const auto values = matrix.begin() + static_cast<int64_t>(row);
+    slice.insert(slice.end(), values + columns.begin, values + columns.end);
+  }
+  return slice;
+}
+
+// A Hugging Face directory with tensors changed, dropped or added.
+class HfDirectory {
+ public:
+  HfDirectory(const TempDir& dir, const std::string& golden_name) : path_(dir / golden_name) {
+    fs::create_directories(path_);
+    fs::copy_file(golden(golden_name) + "/config.json", path_ + "/config.json");
+    const SafetensorsFile file(golden(golden_name) + "/model.safetensors");
+    for (const auto& [name, entry] : file.entries()) {
+      const auto bytes = file.bytes(entry);
+      entries_[name] = entry;
+      data_[name] = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+
+  void drop(const std::string& name) { entries_.erase(name); }
+  void add(const std::string& name, const std::string& dtype, std::vector<int64_t> shape, size_t bytes) {
+    entries_[name] = {name, dtype, std::move(shape), 0, 0};
+    data_[name] = std::string(bytes, '\0');
+  }
+  // Another name for a tensor that is there.
+  void copy(const std::string& from, const std::string& to) {
+    entries_[to] = entries_.at(from);
+    entries_[to].name = to;
+    data_[to] = data_.at(from);
+  }
+  // A number of a float32 tensor.
+  void set(const std::string& name, size_t element, float value) {
+    std::memcpy(data_.at(name).data() + element * sizeof(float), &value, sizeof(float));
+  }
+  void write() const {
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, entry] : entries_) entries.push_back(entry);
+    SafetensorsWriter writer(path_ + "/model.safetensors", entries);
+    for (const auto& entry : entries) {
+      writer.write(data_.at(entry.name).data(), static_cast<int64_t>(data_.at(entry.name).size()));
+    }
+    writer.commit();
+  }
+  // The InputError with which opening fails; empty when it does not.
+  std::string refusal() const {
+    write();
+    try {
+      open_weights(path_);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::map<std::string, SafetensorsEntry> entries_;
+  std::map<std::string, std::string> data_;
+};
+
+void expect_contains(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+class ImportExport : public testing::TestWithParam<const char*> {};
+
+TEST_P(ImportExport, RoundTripIsExact) {
+  const TempDir dir;
+  const Weights original = read_all(golden(GetParam()));
+  import_hf(golden(GetParam()), dir / "checkpoint/");
+  Checkpoint checkpoint(dir / "checkpoint");
+  checkpoint.verify();
+  EXPECT_EQ(checkpoint.step(), 0);
+  EXPECT_EQ(read_all(dir / "checkpoint"), original);
+
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(report.files, (std::vector<std::string>{"model.safetensors", "config.json", "generation_config.json"}));
+  EXPECT_EQ(read_all(dir / "exported"), original);
+  const SafetensorsFile file(dir / "exported/model.safetensors");
+  const ModelConfig& config = checkpoint.model_config();
+  EXPECT_EQ(file.find("lm_head.weight") == nullptr, config.tie_word_embeddings);
+  EXPECT_EQ(parse_hf_config(read_json_file(dir / "exported/config.json"), "exported"), config);
+  const nlohmann::json before = read_json_file(golden(GetParam()) + std::string("/config.json"));
+  const nlohmann::json after = read_json_file(dir / "exported/config.json");
+  for (const auto& [key, value] : after.items()) {
+    if (before.contains(key)) {
+      EXPECT_EQ(value, before.at(key)) << key;
+    }
+  }
+}
+
+TEST_P(ImportExport, ColumnsAreReadFromEither) {
+  const TempDir dir;
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  const Weights original = read_all(golden(GetParam()));
+  for (const std::string& path : {golden(GetParam()), dir / "checkpoint"}) {
+    const auto source = open_weights(path);
+    const ParameterLayout layout(source->model_config());
+    for (const ParameterSpec& spec : layout.specs()) {
+      if (spec.shape.size() != 2) {
+        EXPECT_THROW(source->read(spec.name, {0, 1}, 0, 1, std::vector<float>(1).data()), Error);
+        continue;
+      }
+      const int64_t width = spec.shape[1];
+      const ColumnRange columns{width / 3, width - 1};
+      const std::vector<float> expected = take_columns(original.at(spec.name), width, columns);
+      const auto end = static_cast<int64_t>(expected.size()) - 2;
+      std::vector<float> values(expected.size() - 5);
+      source->read(spec.name, columns, 3, end, values.data());
+      EXPECT_EQ(values, std::vector<float>(expected.begin() + 3, expected.begin() + end)) << spec.name;
+      EXPECT_THROW(source->read(spec.name, columns, end, end + 3, values.data()), Error);
+      EXPECT_THROW(source->read(spec.name, {1, width + 1}, 0, 1, values.data()), Error);
+      EXPECT_THROW(source->read(spec.name, spec.numel() - 1, spec.numel() + 1, values.data()), Error);
+    }
+  }
+}
+
+TEST_P(ImportExport, ExportsTheCheckpointOfTensorParallelRanks) {
+  const TempDir dir;
+  const Weights weights = read_all(golden(GetParam()));
+  const ModelConfig config = open_weights(golden(GetParam()))->model_config();
+  const ParameterLayout layout(config);
+  std::vector<CheckpointTensor> pieces;
+  std::list<std::vector<float>> slices;
+  for (const ParameterSpec& spec : layout.specs()) {
+    std::vector<ColumnRange> ranges{{}};
+    if (spec.name.ends_with("o_proj.weight") || spec.name.ends_with("down_proj.weight")) {
+      ranges = {{0, spec.shape[1] / 3}, {spec.shape[1] / 3, spec.shape[1]}};
+    }
+    for (const ColumnRange columns : ranges) {
+      const std::vector<float>& whole = weights.at(spec.name);
+      std::vector<float>& values =
+          slices.emplace_back(columns.none() ? whole : take_columns(whole, spec.shape[1], columns));
+      const auto numel = static_cast<int64_t>(values.size());
+      pieces.push_back({spec.name, spec.shape, 0, numel, Tensor(values.data(), DType::kFloat32, {numel}), columns});
+    }
+  }
+  ProcessGroup group;
+  Stream stream = Stream::cpu();
+  CheckpointWriter writer({dir / "checkpoints", 0, false}, group, stream);
+  writer.save(7, config, nlohmann::json::object(), pieces);
+  export_hf(dir / "checkpoints", dir / "exported");
+  EXPECT_EQ(read_all(dir / "exported"), weights);
+}
+
+TEST_P(ImportExport, ShardsAreReadBack) {
+  const TempDir dir;
+  const Weights original = read_all(golden(GetParam()));
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  ExportOptions options;
+  options.max_shard_bytes = 50'000;
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported", options);
+  EXPECT_GT(report.files.size(), 5u);
+  EXPECT_FALSE(fs::exists(dir / "exported/model.safetensors"));
+  EXPECT_EQ(read_all(dir / "exported"), original);
+
+  // Exporting again with other shards leaves none of the old ones.
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(read_all(dir / "exported"), original);
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(dir / "exported")) ++files;
+  EXPECT_EQ(files, 3u);
+}
+
+TEST_P(ImportExport, BFloat16IsRounded) {
+  const TempDir dir;
+  Weights expected = read_all(golden(GetParam()));
+  for (auto& [name, values] : expected) {
+    for (float& value : values) value = static_cast<float>(BFloat16(value));
+  }
+  import_hf(golden(GetParam()), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported", {.dtype = DType::kBFloat16});
+  EXPECT_EQ(read_all(dir / "exported"), expected);
+  EXPECT_EQ(SafetensorsFile(dir / "exported/model.safetensors").find("model.norm.weight")->dtype, "BF16");
+  EXPECT_EQ(read_json_file(dir / "exported/config.json").at("dtype"), "bfloat16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ImportExport, testing::Values("gqa", "tied_ropescaled"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST(WeightSource, ReadsRanges) {
+  const auto source = open_weights(golden("gqa"));
+  const Weights all = read_all(golden("gqa"));
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  std::vector<float> part(10);
+  source->read(name, 1003, 1013, part.data());
+  EXPECT_EQ(part, std::vector<float>(all.at(name).begin() + 1003, all.at(name).begin() + 1013));
+}
+
+TEST(WeightSource, IgnoresOldBuffersAndATiedHead) {
+  const TempDir dir;
+  HfDirectory hf(dir, "tied_ropescaled");
+  hf.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {4}, 16);
+  hf.copy("model.embed_tokens.weight", "lm_head.weight");
+  EXPECT_EQ(hf.refusal(), "");
+  EXPECT_EQ(open_weights(hf.path())->note(), "");
+  EXPECT_EQ(read_all(hf.path()), read_all(golden("tied_ropescaled")));
+}
+
+TEST(WeightSource, UntiesAHeadOfItsOwn) {
+  const TempDir dir;
+  HfDirectory hf(dir, "tied_ropescaled");
+  hf.copy("model.embed_tokens.weight", "lm_head.weight");
+  hf.set("lm_head.weight", 1234, 5.0f);
+  hf.write();
+  expect_contains(open_weights(hf.path())->note(), hf.path() + ": config.json has tie_word_embeddings true, but");
+  Weights expected = read_all(golden("tied_ropescaled"));
+  expected["lm_head.weight"] = expected.at("model.embed_tokens.weight");
+  expected["lm_head.weight"][1234] = 5.0f;
+  EXPECT_EQ(read_all(hf.path()), expected);
+  import_hf(hf.path(), dir / "checkpoint");
+  EXPECT_FALSE(Checkpoint(dir / "checkpoint").model_config().tie_word_embeddings);
+  EXPECT_EQ(read_all(dir / "checkpoint"), expected);
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(read_json_file(dir / "exported/config.json").at("tie_word_embeddings"), false);
+  EXPECT_EQ(read_all(dir / "exported"), expected);
+
+  Config config;
+  config.init_from = hf.path();
+  expect_contains(adopt_initial_model(config, *open_weights(config.init_from)), "tie_word_embeddings");
+  EXPECT_FALSE(config.model.tie_word_embeddings);
+  Config tied;
+  tied.init_from = hf.path();
+  tied.model = open_weights(golden("tied_ropescaled"))->model_config();
+  tied.model_fields = {"tie_word_embeddings"};
+  try {
+    adopt_initial_model(tied, *open_weights(tied.init_from));
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "but the config's model.tie_word_embeddings is true");
+  }
+}
+
+TEST(WeightSource, NamesWhatIsNotFinite) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  const int64_t width = open_weights(golden("gqa"))->model_config().intermediate_size;
+  hf.set(name, static_cast<size_t>(3 * width + 2), std::numeric_limits<float>::infinity());
+  hf.write();
+  try {
+    import_hf(hf.path(), dir / "checkpoint");
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "model.safetensors: tensor " + name + " is inf at [3, 2], expected finite numbers");
+  }
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+  std::vector<float> part(4);
+  const auto source = open_weights(hf.path());
+  EXPECT_THROW(source->read(name, {1, 3}, 5, 9, part.data()), InputError);
+}
+
+TEST(WeightSource, NamesWrongTensors) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.drop("model.norm.weight");
+  expect_contains(hf.refusal(), "has no tensor model.norm.weight");
+  hf.add("model.norm.weight", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "tensor model.norm.weight is [3], but config.json makes it");
+  const int64_t hidden = open_weights(golden("gqa"))->model_config().hidden_size;
+  hf.add("model.norm.weight", "I32", {hidden}, static_cast<size_t>(4 * hidden));
+  expect_contains(hf.refusal(), "model.norm.weight is I32");
+  hf.add("model.norm.weight", "F16", {hidden}, static_cast<size_t>(2 * hidden));
+  EXPECT_EQ(hf.refusal(), "");
+  hf.add("model.layers.0.self_attn.q_proj.bias", "F32", {3}, 12);
+  expect_contains(hf.refusal(), "model.layers.0.self_attn.q_proj.bias");
+}
+
+TEST(WeightSource, NamesWrongDirectories) {
+  const TempDir dir;
+  EXPECT_THROW(open_weights(dir / "nowhere"), InputError);
+  fs::create_directories(dir / "empty");
+  EXPECT_THROW(open_weights(dir / "empty"), InputError);
+  fs::create_directories(dir / "config_only");
+  fs::copy_file(golden("gqa/config.json"), dir / "config_only/config.json");
+  EXPECT_THROW(open_weights(dir / "config_only"), InputError);
+  write_file(dir / "config_only/model.safetensors.index.json",
+             R"({"weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}})");
+  try {
+    open_weights(dir / "config_only");
+    FAIL();
+  } catch (const InputError& error) {
+    expect_contains(error.what(), "model-00001-of-00001.safetensors");
+  }
+}
+
+TEST(WeightSource, ReadsNoFileOfAnotherDirectory) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  const std::string weights = hf.path() + "/model.safetensors";
+  fs::rename(weights, dir / "secret.safetensors");
+  for (const std::string& file : {std::string("../secret.safetensors"), dir / "secret.safetensors"}) {
+    write_file(weights + ".index.json", nlohmann::json{{"weight_map", {{"model.norm.weight", file}}}}.dump());
+    try {
+      open_weights(hf.path());
+      FAIL();
+    } catch (const InputError& error) {
+      expect_contains(error.what(), "the file of tensor model.norm.weight is \"" + file + "\"");
+    }
+  }
+}
+
+TEST(Import, OverwritesOnlyCheckpoints) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  import_hf(golden("tied_ropescaled"), dir / "checkpoint");
+  EXPECT_TRUE(Checkpoint(dir / "checkpoint").model_config().tie_word_embeddings);
+  fs::create_directories(dir / "empty");
+  import_hf(golden("gqa"), dir / "empty");
+  EXPECT_EQ(read_all(dir / "empty"), read_all(golden("gqa")));
+
+  std::string manifest = read_whole_file(dir / "checkpoint/manifest.json");
+  manifest.replace(manifest.find("imported_from"), 8, "trained_");
+  write_file(dir / "checkpoint/manifest.json", manifest);
+  const auto import = [&] { import_hf(golden("gqa"), dir / "checkpoint"); };
+  expect_mentions(message_of<InputError>(import), {"was not imported, so it is not replaced", "--overwrite"});
+  EXPECT_EQ(read_whole_file(dir / "checkpoint/manifest.json"), manifest);
+  import_hf(golden("gqa"), dir / "checkpoint", true);
+  EXPECT_EQ(read_all(dir / "checkpoint"), read_all(golden("gqa")));
+  fs::create_directory_symlink(dir / "checkpoint", dir / "link");
+  expect_mentions(message_of<InputError>([&] { import_hf(golden("gqa"), dir / "link"); }), {"is a symbolic link"});
+
+  write_file(dir / "letters/letter.txt", "dear");
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "letters"), InputError);
+  write_file(dir / "app/manifest.json", R"({"name": "web app"})");
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "app"), InputError);
+  EXPECT_THROW(import_hf(golden("gqa"), dir / "letters/letter.txt"), InputError);
+  EXPECT_EQ(read_whole_file(dir / "letters/letter.txt"), "dear");
+  EXPECT_EQ(read_whole_file(dir / "app/manifest.json"), R"({"name": "web app"})");
+}
+
+TEST(Import, RefusesWhatIsNoHuggingFaceDirectory) {
+  const TempDir dir;
+  EXPECT_THROW(import_hf(dir / "nowhere", dir / "checkpoint"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+}
+
+TEST(Export, RefusesADamagedCheckpointAndItsDirectory) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "checkpoint"), InputError);
+  export_hf(dir / "checkpoint", dir / "exported");
+  const Weights before = read_all(dir / "exported");
+  const std::string shard = dir / "checkpoint/rank_00000.safetensors";
+  std::string damaged = read_whole_file(shard);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  write_file(shard, damaged);
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
+  EXPECT_EQ(read_all(dir / "exported"), before);
+}
+
+TEST(Export, ReplacesAnotherModelWhenToldTo) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  // Weights of one file or several, of other formats, or a config alone.
+  for (const char* name :
+       {"model.safetensors", "model-00001-of-00005.safetensors", "pytorch_model.bin", "consolidated.00.pth",
+        "config.json", "tokenizer.json", "README.md", "notes.safetensors.tmp"}) {
+    const std::string exported = dir / (std::string("exported_") + name);
+    fs::create_directories(exported);
+    const std::string foreign = fs::path(exported) / name;
+    if (std::string_view(name).ends_with(".safetensors")) {
+      fs::copy_file(fs::path(golden("gqa")) / "model.safetensors", foreign);
+    } else {
+      write_file(foreign, "{}");
+    }
+    const std::string before = read_whole_file(foreign);
+    EXPECT_THROW(export_hf(dir / "checkpoint", exported), InputError) << name;
+    EXPECT_EQ(read_whole_file(foreign), before);
+    const ExportReport report = export_hf(dir / "checkpoint", exported, {.overwrite = true});
+    EXPECT_EQ(report.step, 0);
+    EXPECT_EQ(read_all(exported), read_all(golden("gqa")));
+  }
+}
+
+TEST(Export, MixesAModelWithNothingElse) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported");
+  // What a killed export leaves is no obstacle.
+  write_file(dir / "exported/model.safetensors.tmp", "half");
+  export_hf(dir / "checkpoint", dir / "exported");
+  // A file or a folder of the user's is named, and stays even when the user insists.
+  write_file(dir / "exported/notes/README.md", "mine");
+  expect_mentions(message_of<InputError>([&] { export_hf(dir / "checkpoint", dir / "exported"); }),
+                  {"exported: holds notes", "--overwrite"});
+  export_hf(dir / "checkpoint", dir / "exported", {.overwrite = true});
+  EXPECT_EQ(read_whole_file(dir / "exported/notes/README.md"), "mine");
+  // Nobody wants a model among the files of a run or of checkpoints.
+  write_file(dir / "run/metrics.jsonl", "");
+  for (const char* target : {"run", "checkpoint"})
+    EXPECT_THROW(export_hf(dir / "checkpoint", dir / target, {.overwrite = true}), InputError) << target;
+}
+
+TEST(Export, BringsTheTokenizer) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  write_file(hf.path() + "/tokenizer.json", "{\"model\": 1}");
+  write_file(hf.path() + "/tokenizer_config.json", "{\"class\": 2}");
+  import_hf(hf.path(), dir / "checkpoint");
+  const ExportReport report = export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_EQ(report.tokenizer_elsewhere, "");
+  EXPECT_EQ(read_whole_file(dir / "exported/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read_whole_file(dir / "exported/tokenizer_config.json"), "{\"class\": 2}");
+  fs::remove_all(hf.path());
+  fs::rename(dir / "checkpoint", dir / "moved");
+  export_hf(dir / "moved", dir / "again");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer.json"), "{\"model\": 1}");
+  EXPECT_EQ(read_whole_file(dir / "again/tokenizer_config.json"), "{\"class\": 2}");
+}
+
+TEST(Export, NamesTheSpecialTokensWhereTheTokenizerDoesNot) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  nlohmann::json config = nlohmann::json::parse(read_whole_file(hf.path() + "/config.json"));
+  config["bos_token_id"] = 0;
+  config["eos_token_id"] = 1;
+  write_file(hf.path() + "/config.json", config.dump());
+  write_file(hf.path() + "/tokenizer.json", R"({"added_tokens": [{"id": 0, "content": "<s>", "special": true},
+      {"id": 1, "content": "</s>", "special": true}], "model": {}})");
+  import_hf(hf.path(), dir / "checkpoint");
+  export_hf(dir / "checkpoint", dir / "exported");
+  config = nlohmann::json::parse(read_whole_file(dir / "exported/tokenizer_config.json"));
+  EXPECT_EQ(config["bos_token"], "<s>");
+  EXPECT_EQ(config["eos_token"], "</s>");
+  EXPECT_EQ(config["pad_token"], "</s>");
+}
+
+TEST(Export, LeavesNoTokenizerOfAnEarlierModel) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  import_hf(hf.path(), dir / "without");
+  const std::vector<std::string> names = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                          "chat_template.jinja"};
+  for (const std::string& name : names) write_file(hf.path() + "/" + name, "{}");
+  import_hf(hf.path(), dir / "with");
+  export_hf(dir / "with", dir / "exported");
+  for (const std::string& name : names) EXPECT_TRUE(fs::exists(dir / ("exported/" + name))) << name;
+  export_hf(dir / "without", dir / "exported");
+  for (const std::string& name : names) EXPECT_FALSE(fs::exists(dir / ("exported/" + name))) << name;
+  // A tokenizer in a directory without a model is the user's.
+  fs::create_directories(dir / "new");
+  write_file(dir / "new/tokenizer.json", "{}");
+  EXPECT_THROW(export_hf(dir / "without", dir / "new"), InputError);
+  EXPECT_TRUE(fs::exists(dir / "new/tokenizer.json"));
+}
+
+TEST(Export, CopiesNothingFromElsewhere) {
+  const TempDir dir;
+  import_hf(golden("gqa"), dir / "checkpoint");
+  const std::string path = dir / "checkpoint/manifest.json";
+  write_file(dir / "key", "secret");
+  // As earlier versions wrote it, or someone else.
+  CheckpointManifest manifest = manifest_from_text(read_whole_file(path), path);
+  manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
+  write_file(path, manifest_to_text(manifest));
+  EXPECT_EQ(export_hf(dir / "checkpoint", dir / "exported").tokenizer_elsewhere, dir / "key");
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
+
+  // A carried file that is no tokenizer's stays where it is; a link is not followed.
+  manifest.files = {write_carried_file(dir / "checkpoint", {"notes.txt", "mine"})};
+  write_file(path, manifest_to_text(manifest));
+  export_hf(dir / "checkpoint", dir / "exported");
+  EXPECT_FALSE(fs::exists(dir / "exported/notes.txt"));
+  manifest.files = {write_carried_file(dir / "checkpoint", {"tokenizer.json", "secret"})};
+  write_file(path, manifest_to_text(manifest));
+  fs::remove(dir / "checkpoint/tokenizer.json");
+  fs::create_symlink(dir / "key", dir / "checkpoint/tokenizer.json");
+  EXPECT_THROW(export_hf(dir / "checkpoint", dir / "exported"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "exported/tokenizer.json"));
+}
+
+TEST(Import, RefusesAPathOfInvalidUtf8) {
+  const TempDir dir;
+  HfDirectory hf(dir, "gqa");
+  hf.write();
+  const std::string path = dir / "caf\xe9";
+  fs::rename(hf.path(), path);
+  EXPECT_THROW(import_hf(path, dir / "checkpoint"), InputError);
+  EXPECT_FALSE(fs::exists(dir / "checkpoint"));
+}
+
+}  // namespace
+}  // namespace octavo

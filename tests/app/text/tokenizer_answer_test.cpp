@@ -1,0 +1,45 @@
+#include "app/text/tokenizer_answer.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+std::string refusal_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(TokenizerAnswer, IsTheLastLine) {
+  EXPECT_EQ(answered_ids("{\"vocab_size\": 9}\n{\"ids\": [0, 7, 2147483647]}\n", "t"),
+            (std::vector<int32_t>{0, 7, 2147483647}));
+  EXPECT_EQ(answered_text("{\"text\": \"first\"}\n{\"text\": \"a\\u001b\"}\n\n", "t"), "a\x1b");
+  EXPECT_TRUE(answered_ids("{\"ids\": []}", "t").empty());
+}
+
+TEST(TokenizerAnswer, WhatIsNoneIsRefused) {
+  for (const char* output : {"", "\n", "text", "[1]", "{\"vocab_size\": 9}", "{\"ids\": [1]}\nTraceback"}) {
+    EXPECT_NE(
+        refusal_of([&] { answered_ids(output, "t.json"); }).find("the tokenizer t.json could not be used: python3"),
+        std::string::npos);
+  }
+  EXPECT_NE(refusal_of([&] { answered_text("{\"error\": \"none \\u001b\"}", "t"); }).find("\"none \\u001b\""),
+            std::string::npos);
+  for (const char* ids :
+       {"5", "\"5\"", "{}", "[-1]", "[2147483648]", "[18446744073709551615]", "[1.5]", "[[1]]", "[null]"}) {
+    const std::string output = std::string("{\"ids\": ") + ids + "}";
+    EXPECT_NE(refusal_of([&] { answered_ids(output, "t"); }).find("the tokenizer t"), std::string::npos) << ids;
+  }
+  EXPECT_NE(refusal_of([&] { answered_text("{\"text\": [1]}", "t"); }).find("gives no text"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octavo
