@@ -17,7 +17,7 @@ from tokenizing.merge import Merger
 from tokenizing.part_files import TOKENIZER, PartsFolder, write_whole
 from tokenizing.plan import Piece, Planner, choose_part_bytes
 from tokenizing.progress import Progress
-from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, read_sidecar
+from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, publish, read_sidecar
 from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
 MAX_NAMED = 20  # skipped documents
@@ -177,8 +177,7 @@ class Run:
                 with open(self.folder.file(TOKENIZER), encoding="utf-8") as file:
                     write_whole(self.trained_tokenizer, file.read())
                 write_whole(self.tokenizer_config, json.dumps(TOKENIZER_CONFIG, indent=2) + "\n")
-            for writer in writers:
-                writer.publish()
+            publish(writers)
         except BaseException as error:
             for writer in writers:
                 writer.discard()

@@ -85,13 +85,6 @@ class TokenFileWriter:
             os.fsync(file.fileno())
             file.close()
 
-    def publish(self):
-        # An older index must not be taken for that of the new tokens, should the process die between these lines.
-        Path(f"{self.prefix}.idx").unlink(missing_ok=True)
-        for suffix in SUFFIXES:
-            os.replace(self.prefix + suffix + ".tmp", self.prefix + suffix)
-        fsync_folder(os.path.dirname(self.prefix))
-
     def discard(self):
         for file in (self.bin, self.idx):
             try:
@@ -100,6 +93,30 @@ class TokenFileWriter:
                 pass  # a full disk; why it is given up is known
         for suffix in SUFFIXES:
             Path(self.prefix + suffix + ".tmp").unlink(missing_ok=True)
+
+
+def publish(writers):
+    """Gives the closed files of all writers their names, or leaves the older ones of all as they were."""
+    paths = [writer.prefix + suffix for writer in writers for suffix in SUFFIXES]
+    set_aside, named = [], []
+    try:
+        for path in reversed(paths):  # an older index first, which must not be taken for that of the new tokens
+            if os.path.exists(path):
+                os.replace(path, f"{path}.old.tmp")
+                set_aside.append(path)
+        for path in paths:
+            os.replace(f"{path}.tmp", path)
+            named.append(path)
+    except OSError:
+        for path in named:
+            os.unlink(path)
+        for path in set_aside:
+            os.replace(f"{path}.old.tmp", path)
+        raise
+    for path in set_aside:
+        os.unlink(f"{path}.old.tmp")
+    for writer in writers:
+        fsync_folder(os.path.dirname(writer.prefix))
 
 
 def dataset_files(prefix):

@@ -22,7 +22,7 @@ from tokenizing.encoding import batches  # noqa: E402
 from tokenizing.errors import InputError, RunError  # noqa: E402
 from tokenizing.inputs import Sources, find_sources  # noqa: E402
 from tokenizing.part_files import PartFile, PartWriter  # noqa: E402
-from tokenizing.token_files import TokenFileWriter, read_sidecar  # noqa: E402
+from tokenizing.token_files import TokenFileWriter, publish, read_sidecar  # noqa: E402
 from scratch import ScratchTest  # noqa: E402
 from tokenizing_cases import compress_zstd, random_texts, read_dataset, refuse, write_jsonl, write_parquet  # noqa: E402
 
@@ -248,7 +248,7 @@ class TokenFileWriterTest(PlannedTest):
             writer.add_document(array.array(writer.typecode, tokens).tobytes())
         writer.close({"tokenizer": "t", "vocab_size": vocab_size})
         self.assertFalse(Path(prefix + ".idx").exists())
-        writer.publish()
+        publish([writer])
         return Path(prefix + ".idx").read_bytes(), Path(prefix + ".bin").read_bytes(), Path(prefix + ".json")
 
     def test_u16(self):
@@ -279,6 +279,24 @@ class TokenFileWriterTest(PlannedTest):
         writer.discard()
         self.assertEqual(list(self.root.iterdir()), [])
 
+    def test_two_datasets_are_replaced_together_or_not_at_all(self):
+        def write(fails):
+            writers = [TokenFileWriter(str(self.root / name), 300) for name in ("a", "b")]
+            for writer in writers:
+                writer.add_document(b"\x02\x00" if fails else b"\x01\x00")
+                writer.close({})
+            if fails:
+                os.unlink(self.root / "b.idx.tmp")  # the last of the new files that is renamed
+            publish(writers)
+
+        write(fails=False)
+        before = {path.name: path.read_bytes() for path in self.root.iterdir()}
+        self.assertEqual(len(before), 6)
+        with self.assertRaises(FileNotFoundError):
+            write(fails=True)
+        after = {path.name: path.read_bytes() for path in self.root.iterdir()}
+        self.assertEqual({name: after.get(name) for name in before}, before)
+
 
 class MergeTest(PlannedTest):
     def make_parts(self, counts):
@@ -304,7 +322,7 @@ class MergeTest(PlannedTest):
             self.assertFalse((self.root / "buckets").exists())
         for writer in writers:
             writer.close({})
-            writer.publish()
+        publish(writers)
         found = [read_dataset(self.root / name) for name in ("a", "b")]
         self.assertTrue(all(tokens == [tokens[0]] * (tokens[0] % 3 + 1) for tokens in found[0] + found[1]))
         return [[tokens[0] for tokens in documents] for documents in found]
