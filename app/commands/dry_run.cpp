@@ -11,7 +11,7 @@
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
-#include "app/log/metrics.h"
+#include "app/log/metrics_writer.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
 #include "app/process/host_memory.h"

@@ -1,5 +1,6 @@
 #include "app/log/data_report.h"
 
+#include "app/log/events.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -43,7 +44,8 @@ std::vector<DatasetUse> DataReport::datasets() const {
 void DataReport::log_events(const Batch& batch, int64_t step) {
   const SampleStream& stream = loader_.stream();
   for (const SampleRange& range : batch.skipped) {
-    log_info("data.skip: step {} passed over the samples {} to {}", step, range.begin, range.end - 1);
+    log_event(EventKind::kNote, step, "data.skip: step {} passed over the samples {} to {}", step, range.begin,
+              range.end - 1);
   }
   for (int64_t d = 0; d < num_datasets(); ++d) {
     const auto i = static_cast<size_t>(d);
@@ -52,12 +54,13 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
     draws_[i] = batch.state_after.draws[i];
     const auto pass = static_cast<int64_t>(now);
     if (pass > static_cast<int64_t>(before)) {
-      log_info("data {}: pass {} begins with step {}", stream.name(d), pass + 1, step);
+      log_event(EventKind::kNote, step, "data {}: pass {} begins with step {}", stream.name(d), pass + 1, step);
     }
     const double most = config_.train[i].max_epochs;
     if (most > 0 && before <= most && now > most) {
-      log_warning("data {}: step {} passes over it for more than the {} times of its max_epochs", stream.name(d), step,
-                  most);
+      log_event(EventKind::kWarning, step,
+                "data {}: step {} passes over it for more than the {} times of its max_epochs", stream.name(d), step,
+                most);
     }
   }
 }

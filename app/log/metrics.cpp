@@ -1,8 +1,8 @@
 #include "app/log/metrics.h"
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -77,21 +77,6 @@ OrderedJson fp8_json(const Fp8TensorReport& report) {
   return with_numbers({{"layer", report.layer}, {"linear", report.linear}, {"tensor", report.tensor}}, report);
 }
 
-std::vector<Scalar> scalars(const MetricRow& row) {
-  std::vector<Scalar> all;
-  row.visit_numbers([&](const MetricSpec& spec, double value) { all.push_back({spec.tag, value}); });
-  row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
-    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", spec.tag, name), value});
-  });
-  for (const Fp8TensorReport& report : row.fp8) {
-    visit_numbers(report, [&](const char* key, auto value) {
-      all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
-                     static_cast<double>(value)});
-    });
-  }
-  return all;
-}
-
 // A value of a label: \, " and newlines escaped.
 std::string label(const char* name, const std::string& value) {
   std::string escaped;
@@ -106,17 +91,6 @@ std::string prometheus_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
   return fmt::format("{}", value);
-}
-
-constexpr int64_t kReadBytes = int64_t{1} << 20;
-
-// Of a line: what a step that is done again has again.
-nlohmann::json distinction(const nlohmann::json& line) {
-  nlohmann::json values;
-  for (const char* key : {"loss", "grad_norm", "validation_loss", "tokens"}) {
-    if (const auto found = line.find(key); found != line.end()) values[key] = *found;
-  }
-  return values;
 }
 
 }  // namespace
@@ -164,6 +138,21 @@ std::string prometheus_text(const MetricRow& row, const std::string& run, int64_
   return text;
 }
 
+std::vector<Scalar> tensorboard_scalars(const MetricRow& row) {
+  std::vector<Scalar> all;
+  row.visit_numbers([&](const MetricSpec& spec, double value) { all.push_back({spec.tag, value}); });
+  row.visit_datasets([&](const MetricSpec& spec, const NumbersByName& numbers) {
+    for (const auto& [name, value] : numbers) all.push_back({fmt::format("{}/{}", spec.tag, name), value});
+  });
+  for (const Fp8TensorReport& report : row.fp8) {
+    visit_numbers(report, [&](const char* key, auto value) {
+      all.push_back({fmt::format("fp8/{}/{}/{}/{}", report.layer, report.linear, report.tensor, key),
+                     static_cast<double>(value)});
+    });
+  }
+  return all;
+}
+
 std::string metrics_json(const MetricRow& row) {
   OrderedJson json{{"step", row.step}};
   OrderedJson nonfinite;
@@ -174,62 +163,6 @@ std::string metrics_json(const MetricRow& row) {
   for (const Fp8TensorReport& report : row.fp8) json["fp8"].push_back(fp8_json(report));
   if (!nonfinite.empty()) json["nonfinite"] = nonfinite;
   return json.dump();
-}
-
-MetricsWriter::MetricsWriter(const std::string& dir, bool tensorboard, std::optional<int64_t> resumes_after)
-    : file_(dir + "/metrics.jsonl") {
-  if (resumes_after) find_repeated(*resumes_after);
-  if (!file_.ends_a_line()) file_.write("\n");
-  if (tensorboard) tensorboard_.emplace(dir);
-}
-
-// As much of the end of the file as reaches back to a step that is not repeated: of a run of months that is little.
-void MetricsWriter::find_repeated(int64_t resumes_after) {
-  const int64_t size = file_.size_bytes();
-  for (int64_t bytes = kReadBytes;; bytes *= 2) {
-    std::istringstream text(file_.read_before(size, bytes));
-    bool reached = bytes >= size;
-    for (std::string line; std::getline(text, line);) {
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // discarded: a line cut short
-      const auto step = json.is_object() ? json.find("step") : json.end();
-      if (step == json.end() || !step->is_number_integer()) continue;
-      if (step->get<int64_t>() > resumes_after) {
-        repeated_.insert_or_assign(step->get<int64_t>(), distinction(json));
-      } else {
-        reached = true;
-      }
-    }
-    if (reached) return;
-  }
-}
-
-bool MetricsWriter::is_repeated(int64_t step, const std::string& line) {
-  const auto found = repeated_.find(step);
-  if (found == repeated_.end()) return false;
-  const bool same = found->second == distinction(nlohmann::json::parse(line));
-  repeated_.erase(found);
-  return same;
-}
-
-void MetricsWriter::write(const MetricRow& row) {
-  const std::string line = metrics_json(row);
-  if (is_repeated(row.step, line)) return;
-  file_.write(line + "\n");
-  if (tensorboard_) tensorboard_->write(row.step, scalars(row));
-}
-
-void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
-  if (tensorboard_) tensorboard_->write_text(step, tag, markdown);
-}
-
-void MetricsWriter::write_kept() {
-  file_.write_kept();
-  if (tensorboard_) tensorboard_->file().write_kept();
-}
-
-std::string MetricsWriter::failure() const {
-  if (!file_.failure().empty() || !tensorboard_) return file_.failure();
-  return tensorboard_->file().failure();
 }
 
 }  // namespace octavo

@@ -1,11 +1,11 @@
 #include "app/log/step_log.h"
 
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 #include <utility>
 
-#include "core/files/output_file.h"
+#include "app/log/events.h"
+#include "app/log/metrics.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -47,8 +47,7 @@ StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std:
       console_(writes ? console : nullptr) {
   if (runtime.stream().is_cuda()) gpu_bytes_ = gpu_info(runtime.gpu()).total_bytes;
   if (!writes) return;
-  metrics_.emplace(config.logging.dir, config.logging.tensorboard, resumes_after);
-  if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
+  metrics_.emplace(config.logging.dir, open_metric_sinks(config.logging), resumes_after);
   const int64_t step = resumes_after.value_or(0);
   metrics_->write_text("config", step, "```yaml\n" + to_yaml(config) + "```\n");
   metrics_->write_text("events/start", step, fmt::format("behind step {}, on {}", step, runtime.describe()));
@@ -114,23 +113,10 @@ void StepLog::report(MetricRow row) {
   }
   const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
   if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
-  queue_.post([this, row] { write(row); });
-  if (!config_.logging.prometheus.empty()) {
-    post([this, row] {
-      write_output_file(config_.logging.prometheus, kPrometheusFile,
-                        prometheus_text(row, config_.logging.dir, std::time(nullptr)));
-    });
+  if (const std::optional<std::string> warning = fp8_warning(row.step, row.fp8)) {
+    log_event(EventKind::kWarning, row.step, *warning);
   }
-  if (const std::optional<std::string> warning = fp8_warning(row.step, row.fp8)) log_warning("{}", *warning);
-}
-
-// A run is worth more than its log: it goes on, and says so once.
-void StepLog::write(const MetricRow& row) {
-  metrics_->write(row);
-  const bool fails = !metrics_->failure().empty();
-  if (fails && !failing_) log_warning("{}; its lines are kept until it can be", metrics_->failure());
-  if (!fails && failing_) log_info("the metrics are written again, with all lines since then");
-  failing_ = fails;
+  queue_.post([this, row = std::move(row)] { metrics_->write(row); });
 }
 
 void StepLog::post(std::function<void()> work) {
@@ -149,10 +135,7 @@ void StepLog::end() {
     console_->show_progress("");
     console_->print(progress());
   }
-  if (!metrics_) return;
-  metrics_->write_kept();
-  if (metrics_->failure().empty()) return;
-  log_warning("{}; {} of its lines are lost", metrics_->failure(), metrics_->kept());
+  if (metrics_) metrics_->end();
 }
 
 }  // namespace octavo

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/log/metrics.h"
+#include "app/log/metrics_writer.h"
 #include "app/log/progress_line.h"
 #include "app/log/step_results.h"
 #include "app/process/console.h"
@@ -76,7 +76,6 @@ class StepLog {
   double tokens_left(int64_t step) const;  // Up to the end of the run.
   // Sets the rates of a run whose tokens, of all ranks, take `token_s` seconds each.
   void set_rates(MetricRow& row, double token_s) const;
-  void write(const MetricRow& row);
 
   const Config& config_;
   const BatchSchedule batches_;
@@ -91,7 +90,6 @@ class StepLog {
   std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
   // Of the thread.
   std::optional<MetricsWriter> metrics_;
-  bool failing_ = false;
   bool warned_ = false;
   WorkQueue queue_;  // last, so that it ends first
 };

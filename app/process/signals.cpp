@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "app/log/events.h"
 #include "app/process/exit_codes.h"
 #include "app/process/launcher.h"
 #include "core/error.h"
@@ -170,7 +171,9 @@ void StopSignals::acknowledge() {
   const std::string what = name_of(received);
   if (step > 0) {
     const char* again = received == SIGINT ? "; Ctrl-C again ends at once" : "";
-    if (group_.is_root()) log_info("{}: saving a checkpoint at the end of step {}, then ending{}", what, step, again);
+    if (group_.is_root())
+      log_event(EventKind::kNote, step, "{}: saving a checkpoint at the end of step {}, then ending{}", what, step,
+                again);
     return;
   }
   if (group_.is_root()) log_info("{} before the first step: nothing is to be saved", what);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "app/report/config_values.h"
 #include "app/run/metrics_course.h"
@@ -109,7 +110,10 @@ RunRecords read_run(const std::string& dir) {
   run.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   read_metrics(run);
   run.starts = read_starts(dir);
-  run.events = read_events(dir);
+  std::optional<std::vector<RunEvent>> events = read_events(dir);
+  run.has_events = events.has_value();
+  run.events = std::move(events).value_or(std::vector{RunEvent{
+      .text = fmt::format("{} is missing, as in runs of earlier versions: log.txt tells what happened", kEventsName)}});
   run.config = read_config_values(dir);
   return run;
 }

@@ -17,7 +17,8 @@ struct RunRecords {
   // By metric: "loss", "grad_norm"... as in metrics.jsonl; of what is by dataset "loss_by_dataset/NAME", of the FP8
   // statistics "fp8_saturated/TENSOR" and "fp8_flushed/TENSOR", the largest share of all tensors of a kind.
   std::map<std::string, Series> metrics;
-  std::vector<RunEvent> events;               // in the order of their times
+  std::vector<RunEvent> events;               // In the order of their times.
+  bool has_events = false;                    // Whether the run has an events.jsonl.
   std::vector<RunStart> starts;               // of starts.jsonl
   std::map<std::string, std::string> config;  // "section.key" to its value as YAML or JSON; empty without config.yaml
   int64_t last_step = 0;

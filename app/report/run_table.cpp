@@ -60,9 +60,10 @@ std::string goodput_of(const nlohmann::ordered_json& goodput) {
   return text;
 }
 
-std::string warnings_of(const std::vector<RunEvent>& events) {
+std::string warnings_of(const RunRecords& run) {
+  if (!run.has_events) return row("warnings", kUnknown) + fmt::format("  {}\n", run.events.front().text);
   std::vector<const RunEvent*> warnings;
-  for (const RunEvent& event : events) {
+  for (const RunEvent& event : run.events) {
     if (event.kind == EventKind::kWarning) warnings.push_back(&event);
   }
   const size_t shown = std::min(warnings.size(), kShownWarnings);
@@ -81,7 +82,7 @@ std::string run_table(const RunRecords& run, const nlohmann::ordered_json& goodp
   return row("run", printable(run.dir)) + row("steps", steps_of(run)) + row("tokens", tokens_of(run.metric("tokens"))) +
          row("loss", loss_of(smoothed)) +
          row("validation loss", validation_of(run.metric("validation_loss"), smoothed)) +
-         row("goodput", goodput_of(goodput)) + warnings_of(run.events);
+         row("goodput", goodput_of(goodput)) + warnings_of(run);
 }
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "app/log/append_file.h"
+#include "app/log/events.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -26,7 +27,8 @@ void CorruptionWatch::say_what_is_checked() const {
 
 bool CorruptionWatch::may_save(int64_t step) {
   if (check_ && !check_->due(step)) take(step, check_->check_state());
-  if (copies_differ_ && runtime_.group().is_root()) log_warning("no checkpoint of step {}: its copies differ", step);
+  if (copies_differ_ && runtime_.group().is_root())
+    log_event(EventKind::kWarning, step, "no checkpoint of step {}: its copies differ", step);
   return !copies_differ_;
 }
 
@@ -39,7 +41,7 @@ void CorruptionWatch::take(int64_t step, const CorruptionVerdict& verdict) {
       fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, checkpoints_.last());
   if (config_.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
   if (ends) runtime_.group().agree([&] { throw Error(message); });
-  if (runtime_.group().is_root()) log_warning("{}", message);
+  if (runtime_.group().is_root()) log_event(EventKind::kWarning, step, message);
 }
 
 std::string CorruptionWatch::exclude(const std::vector<int>& ranks, const std::string& why) {

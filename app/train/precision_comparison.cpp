@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "app/log/events.h"
 #include "app/memory/plan_memory.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -95,7 +96,7 @@ void PrecisionComparison::add(int64_t step, double loss) {
       fmt::format("precision.guard: the losses of {} in FP8 and in bfloat16 differ by {:.4g} of themselves",
                   describe_steps(before_.step + 1, step), unsigned_nan(*gap_));
   if (*gap_ <= config_.precision_guard.tolerance) return log_info("{}", found);
-  log_warning("{}, more than {}", found, config_.precision_guard.tolerance);
+  log_event(EventKind::kWarning, step, "{}, more than {}", found, config_.precision_guard.tolerance);
 }
 
 bool PrecisionComparison::wants_rollback() const {
@@ -114,15 +115,16 @@ void PrecisionComparison::roll_back() {
   run_.return_to(before_);
   switch_precision(before_.step);
   if (!runtime_.group().is_root()) return;
-  log_warning("back to step {} and on in bfloat16 up to step {}", before_.step, before_.bfloat16_until);
+  log_event(EventKind::kFallback, before_.step, "back to step {} and on in bfloat16 up to step {}", before_.step,
+            before_.bfloat16_until);
 }
 
 void PrecisionComparison::return_to_fp8(int64_t step) {
   snapshot_.take(run_.state(), runtime_.stream());
   switch_precision(step);
   if (runtime_.group().is_root())
-    log_info("from step {} on in {} again", step + 1,
-             is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
+    log_event(EventKind::kNote, step + 1, "from step {} on in {} again", step + 1,
+              is_fp8(config_.precision.linear) ? precision_name(config_.precision) : "FP8");
 }
 
 void PrecisionComparison::cancel() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/config/stages.h"
+#include "app/log/events.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/train/config_changes.h"
@@ -34,10 +35,10 @@ void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs
   CHECK_INPUT(refusal.empty(), "{}: {}", checkpoint.path().string(), refusal);
   if (!logs) return;
   const std::string changes = describe(config_changes(before, now));
-  if (!changes.empty()) log_info("otherwise than when it was saved: {}", changes);
+  if (!changes.empty()) log_event(EventKind::kNote, step, "otherwise than when it was saved: {}", changes);
   if (step == 0 || step >= config.total_steps()) return;
-  log_info("learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr, step,
-           schedule_of(now, step + 1).lr, step + 1);
+  log_event(EventKind::kNote, step, "learning rate: {:.3g} at step {}, {:.3g} at step {}", schedule_of(before, step).lr,
+            step, schedule_of(now, step + 1).lr, step + 1);
 }
 
 }  // namespace

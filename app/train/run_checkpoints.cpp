@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/log/events.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/text/tokenizer.h"
@@ -438,8 +439,9 @@ void RunCheckpoints::report_saved() {
   const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
   const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
   if (!runtime_.group().is_root()) return;
-  log_info("saved {}: {:.3f} GB in {:.1f} s, {:.2f} GB/s", writer_.last_saved()->string(),
-           static_cast<double>(bytes_) / 1e9, seconds, static_cast<double>(bytes_) / 1e9 / seconds);
+  log_event(EventKind::kCheckpoint, saved_step_, "saved {}: {:.3f} GB in {:.1f} s, {:.2f} GB/s",
+            writer_.last_saved()->string(), static_cast<double>(bytes_) / 1e9, seconds,
+            static_cast<double>(bytes_) / 1e9 / seconds);
 }
 
 // Of all ranks, which then throw rank 0's error.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "app/log/append_file.h"
+#include "app/log/events.h"
 #include "app/log/goodput.h"
 #include "app/log/metric_table.h"
 #include "app/train/config_changes.h"
@@ -115,14 +116,17 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
   return use;
 }
 
-class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
+// log.txt has every line, and events.jsonl those that tell of an event.
+class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  LogFile() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
+  LogFiles() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
 
-  void open(const fs::path& path) {
+  void open(const fs::path& dir) {
     const std::lock_guard lock(mutex_);
-    file_.emplace(path.string());
-    write(std::exchange(before_, {}));
+    text_.file.emplace((dir / "log.txt").string());
+    events_.file.emplace((dir / kEventsName).string());
+    if (!events_.file->ends_a_line()) write(events_, "\n");  // After a line that a crash cut short.
+    for (File* file : {&text_, &events_}) write(*file, std::exchange(file->before, {}));
   }
 
  protected:
@@ -133,25 +137,32 @@ class RunFolder::LogFile : public spdlog::sinks::base_sink<std::mutex> {
     if (message.level == spdlog::level::warn) shown.payload = marked;
     spdlog::memory_buf_t line;
     formatter_->format(shown, line);
-    const std::string text(line.data(), line.size());
-    if (file_) return write(text);
-    before_ += text;
+    write(text_, std::string(line.data(), line.size()));
+    if (const std::optional<RunEvent> event = event_of(message)) write(events_, event_json(*event) + "\n");
   }
   void flush_() override {}
 
  private:
-  void write(const std::string& text) {
-    queue_.post([this, text] { file_->write(text); });
+  struct File {
+    std::string before;              // Lines from before the file is opened.
+    std::optional<AppendFile> file;  // Used by the thread of the queue once it is open.
+  };
+  void write(File& file, const std::string& text) {
+    if (!file.file) {
+      file.before += text;
+    } else if (!text.empty()) {
+      queue_.post([&file, text] { file.file->write(text); });
+    }
   }
 
-  std::string before_;              // the file is open
-  std::optional<AppendFile> file_;  // once it is open, the thread's
-  WorkQueue queue_;                 // last, so that it ends first
+  File text_;
+  File events_;
+  WorkQueue queue_;  // Last, so that it ends first.
 };
 
 RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
   if (!runtime.group().is_root()) return;
-  log_ = std::make_shared<LogFile>();
+  log_ = std::make_shared<LogFiles>();
   add_log_sink(log_);
 }
 
@@ -172,7 +183,7 @@ void RunFolder::claim(const fs::path& resumed_from) {
 // What Octavo writes into a run's folder; whatever else lies there stays.
 void RunFolder::set_aside() const {
   const fs::path dir = config_.logging.dir;
-  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",
+  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",         kEventsName,
                                  "starts.jsonl",  "config.yaml",    Goodput::kFileName};
   constexpr std::array kPrefixes = {"events.out.tfevents.", "trace_step_"};
   std::vector<fs::path> files;
@@ -199,7 +210,7 @@ void RunFolder::open() {
   group.agree_on_files("opening the log", [&] {
     if (!group.is_root()) return;
     const fs::path dir = config_.logging.dir;
-    log_->open(dir / "log.txt");
+    log_->open(dir);
     const std::set<std::string> hosts(names.begin(), names.end());
     AppendFile starts((dir / "starts.jsonl").string());
     const char* end_of_cut_line = starts.ends_a_line() ? "" : "\n";  // left by a crash, or a full disk

@@ -1,8 +1,9 @@
 // What lies in logging.dir beside the metrics, so that a run is known by its folder alone:
 //   config.yaml     the config of its last start, every key with its value
-//   metric_table.json  key, tag, title and unit of each metric (app/log/metric_table.h)
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day; "warning: " marks the warnings
+//   events.jsonl    the lines of log.txt that tell of an event, for programs (app/log/events.h)
+//   metric_table.json  key, tag, title and unit of each metric (app/log/metric_table.h)
 //   log.lock        held by the run that writes here (checkpoint/directory_lock.h)
 //   earlier/        these files and the metrics of a run that was begun again (checkpoint.resume: never)
 // A folder belongs to one run, with all its restarts.
@@ -64,12 +65,12 @@ class RunFolder {
   void note(const std::string& line);
 
  private:
-  class LogFile;
+  class LogFiles;
   void set_aside() const;
   const Config& config_;
   Runtime& runtime_;
   std::optional<DirectoryLock> lock_;
-  std::shared_ptr<LogFile> log_;  // of the default logger too
+  std::shared_ptr<LogFiles> log_;  // of the default logger too
 };
 
 }  // namespace octavo

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "app/log/events.h"
 #include "core/format.h"
 #include "core/log.h"
 
@@ -51,11 +52,11 @@ void SlowRankWatch::finish_step(const FinishedStep& step) {
   const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank(ranks, step.result.step_ms));
   if (!slow) return;
   const auto rank = static_cast<size_t>(slow->rank);
-  log_warning(
-      "step {}: rank {} on {} is slow in {}: the other ranks wait {:.0f} ms of a step of {:.0f} ms for it (in "
-      "collectives it spends {:.0f} ms and waits {:.0f} ms for data)",
-      step.step(), rank, hosts[rank], slow->in_data ? "reading data" : "computing", slow->held_ms, step.result.step_ms,
-      ranks[rank].collectives_ms, ranks[rank].data_ms);
+  log_event(EventKind::kWarning, step.step(),
+            "step {}: rank {} on {} is slow in {}: the other ranks wait {:.0f} ms of a step of {:.0f} ms for it (in "
+            "collectives it spends {:.0f} ms and waits {:.0f} ms for data)",
+            step.step(), rank, hosts[rank], slow->in_data ? "reading data" : "computing", slow->held_ms,
+            step.result.step_ms, ranks[rank].collectives_ms, ranks[rank].data_ms);
 }
 
 }  // namespace octavo

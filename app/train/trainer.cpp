@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "app/log/events.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -33,14 +34,18 @@ std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, con
 
 // Of what is wrong with a step, or stands out.
 void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
-  if (verdict != StepVerdict::kGood) log_line(LogLevel::kWarning, describe_bad_step(step, verdict, marks));
+  if (verdict != StepVerdict::kGood) {
+    log_event(verdict == StepVerdict::kSkipped ? EventKind::kSkip : EventKind::kWarning, step.step(),
+              describe_bad_step(step, verdict, marks));
+  }
   if (marks.grad_norm_z) {
-    log_warning("step {}: the gradient norm of {:.3f} is a spike, {:.1f} standard deviations above those before",
-                step.step(), step.result.grad_norm, *marks.grad_norm_z);
+    log_event(EventKind::kWarning, step.step(),
+              "step {}: the gradient norm of {:.3f} is a spike, {:.1f} standard deviations above those before",
+              step.step(), step.result.grad_norm, *marks.grad_norm_z);
   }
   if (marks.warns_of_slowdown) {
-    log_warning("step {}: it took {:.0f} ms, {:.1f} times as long as those before", step.step(), step.result.step_ms,
-                *marks.slowdown);
+    log_event(EventKind::kWarning, step.step(), "step {}: it took {:.0f} ms, {:.1f} times as long as those before",
+              step.step(), step.result.step_ms, *marks.slowdown);
   }
 }
 
@@ -334,18 +339,19 @@ void Trainer::say(Notice notice, const Facts& facts, int64_t step) const {
     case Notice::kNone:
       break;
     case Notice::kNotSaved:
-      log_warning("step {} is not saved, as the run was to go back from it; it goes on from {}", step,
-                  run_.checkpoints().last());
+      log_event(EventKind::kWarning, step,
+                "step {} is not saved, as the run was to go back from it; it goes on from {}", step,
+                run_.checkpoints().last());
       break;
     case Notice::kNoCheckpoint:
-      log_warning("there is no checkpoint to go back to from step {}", facts.wishes.spike);
+      log_event(EventKind::kWarning, facts.wishes.spike, "there is no checkpoint to go back to from step {}",
+                facts.wishes.spike);
       break;
     case Notice::kSavePending:
-      log_warning(
-          "step {}: the checkpoint that is due waits for the one before, which is still being written; larger "
-          "intervals "
-          "between checkpoints avoid this",
-          step);
+      log_event(EventKind::kWarning, step,
+                "step {}: the checkpoint that is due waits for the one before, which is still being written; larger "
+                "intervals between checkpoints avoid this",
+                step);
       break;
   }
 }
@@ -423,10 +429,12 @@ void Trainer::write_trace(StepTrace& trace, int64_t step) {
   const std::string path = fmt::format("{}/trace_step_{:08}.json", config_.logging.dir, step);
   try {
     trace.write(path, fmt::format("step {} of {}, {}", step, config_.logging.dir, runtime_.describe()));
-    if (runtime_.group().is_root()) log_info("a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
+    if (runtime_.group().is_root())
+      log_event(EventKind::kNote, step, "a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
   } catch (const std::exception& error) {  // a run is worth more than its trace
     if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root()) log_warning("{}; step {} has no trace", error.what(), step);
+    if (runtime_.group().is_root())
+      log_event(EventKind::kWarning, step, "{}; step {} has no trace", error.what(), step);
   }
   account(Goodput::kChecks, begin);
 }
@@ -439,7 +447,7 @@ void Trainer::end_run() {
   if (!runtime_.group().is_root()) return;
   write_goodput(true);
   log_->end();
-  log_line(LogLevel::kInfo, goodput_->report());
+  log_event(EventKind::kNote, 0, goodput_->report());
 }
 
 Progress Trainer::progress_after(int64_t step) const {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/config/stages.h"
+#include "app/log/events.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
@@ -66,7 +67,8 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
     load(*resumed);
     timer_.mark("reading");
     // On a line of its own, not of the start screen: nothing breaks or shortens it for those who look for it.
-    if (runtime_.group().is_root()) log_info("resuming {} after step {}", resumed->path().string(), start_.step);
+    if (runtime_.group().is_root())
+      log_event(EventKind::kRestart, start_.step, "resuming {} after step {}", resumed->path().string(), start_.step);
     return;
   }
   checkpoints_.started_from(nullptr);
@@ -161,7 +163,8 @@ void TrainingRun::log_events(const Batch& batch, int64_t step) {
 
 void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
   if (!runtime_.group().is_root() || std::exchange(warned_of_no_targets_, true)) return;
-  log_warning(
+  log_event(
+      EventKind::kWarning, step,
       "step {}: all targets of samples {} to {} are masked (data.document_mask), so its loss and gradients are 0 and "
       "only momentum and weight decay change the weights; more such steps are not reported",
       step, samples.begin, samples.end - 1);
@@ -272,8 +275,8 @@ void TrainingRun::roll_back(int64_t step) {
   publish_weights(state_);
   corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
   if (!runtime_.group().is_root()) return;
-  log_warning("back to {} after step {}; samples {} to {} are passed over", checkpoint->path().string(), start_.step,
-              samples.begin, samples.end - 1);
+  log_event(EventKind::kRollback, start_.step, "back to {} after step {}; samples {} to {} are passed over",
+            checkpoint->path().string(), start_.step, samples.begin, samples.end - 1);
 }
 
 void TrainingRun::return_to(const Progress& progress) {

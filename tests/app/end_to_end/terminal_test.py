@@ -110,7 +110,7 @@ class TerminalTest(Scratch):
         code, text = self.terminal("inspect", "log").finish()
         self.assertEqual(code, DONE, text)
         self.assertRegex(text, r"\Arun             log\r\nsteps           3 of 3\r\n")
-        self.assertRegex(text, r"warnings        1\r\n  \S+ \S+  logging.fp8_stats_every is 1[^\r\n]*\r\n\Z")
+        self.assertRegex(text, r"warnings        1\r\n  \S+Z  logging.fp8_stats_every is 1[^\r\n]*\r\n\Z")
         code, text = self.terminal("inspect", "log", "--json").finish()
         self.assertEqual(text.replace("\r\n", "\n"), self.run_octavo("inspect", "log").out)
 

@@ -14,7 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "app/log/metric_table.h"
+#include "app/log/append_file.h"
+#include "app/log/metrics_writer.h"
 #include "core/error.h"
 #include "core/format.h"
 
@@ -37,6 +38,11 @@ class MetricsTest : public testing::Test {
     std::ostringstream text;
     text << file.rdbuf();
     return text.str();
+  }
+
+  static MetricsWriter writer(const std::string& dir, std::optional<int64_t> resumes_after = {},
+                              bool tensorboard = false) {
+    return {dir, open_metric_sinks({.dir = dir, .tensorboard = tensorboard}), resumes_after};
   }
 
   fs::path dir_;
@@ -136,12 +142,12 @@ TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
 
 TEST_F(MetricsTest, AppendsAcrossRunsAndEndsAPartialLine) {
   const std::string dir = (dir_ / "runs" / "deep").string();
-  MetricsWriter(dir, false).write(example());
+  writer(dir).write(example());
   std::ofstream(dir + "/metrics.jsonl", std::ios::app) << "{\"step\":10";
   {
-    MetricsWriter writer(dir, false);
-    writer.write(example());
-    writer.write(example());
+    MetricsWriter metrics = writer(dir);
+    metrics.write(example());
+    metrics.write(example());
   }
   const std::string line = metrics_json(example()) + "\n";
   EXPECT_EQ(read(dir + "/metrics.jsonl"), line + "{\"step\":10\n" + line + line);
@@ -150,20 +156,72 @@ TEST_F(MetricsTest, AppendsAcrossRunsAndEndsAPartialLine) {
 
 TEST_F(MetricsTest, FailuresNameTheFile) {
   std::ofstream(dir_ / "file") << "x";
-  EXPECT_THROW(MetricsWriter((dir_ / "file" / "sub").string(), false), InputError);
+  EXPECT_THROW(writer((dir_ / "file" / "sub").string()), InputError);
   fs::create_directories(dir_ / "metrics.jsonl");
-  EXPECT_THROW(MetricsWriter(dir_.string(), false), InputError);
+  EXPECT_THROW(writer(dir_.string()), InputError);
 }
 
 TEST_F(MetricsTest, AFullDiskIsNamed) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   fs::create_symlink("/dev/full", dir_ / "metrics.jsonl");
-  MetricsWriter writer(dir_.string(), false);
-  EXPECT_EQ(writer.failure(), "");
-  writer.write(example());
-  writer.write(example());
-  EXPECT_EQ(writer.failure(), (dir_ / "metrics.jsonl").string() + " cannot be written: No space left on device");
-  EXPECT_EQ(writer.kept(), 2);
+  const auto sinks = open_metric_sinks({.dir = dir_.string(), .tensorboard = false});
+  ASSERT_EQ(sinks.size(), 1u);
+  EXPECT_EQ(sinks[0]->failure(), "");
+  sinks[0]->write(example(), false);
+  sinks[0]->write(example(), false);
+  EXPECT_EQ(sinks[0]->failure(), (dir_ / "metrics.jsonl").string() + " cannot be written: No space left on device");
+  EXPECT_EQ(sinks[0]->kept(), 2);
+}
+
+// What a sink of a test was given.
+struct Taken {
+  std::vector<std::pair<int64_t, bool>> steps;
+  std::string failure;
+  int64_t times_kept_was_written = 0;
+};
+
+class FakeSink : public MetricSink {
+ public:
+  explicit FakeSink(Taken& taken) : taken_(taken) {}
+  void write(const MetricRow& row, bool repeated) override { taken_.steps.emplace_back(row.step, repeated); }
+  void write_kept() override { ++taken_.times_kept_was_written; }
+  std::string failure() const override { return taken_.failure; }
+
+ private:
+  Taken& taken_;
+};
+
+TEST_F(MetricsTest, EverySinkGetsEveryStep) {
+  writer(dir_.string()).write(example());
+  Taken first;
+  Taken second;
+  first.failure = "it fails, and the run goes on";
+  std::vector<std::unique_ptr<MetricSink>> sinks;
+  sinks.push_back(std::make_unique<FakeSink>(first));
+  sinks.push_back(std::make_unique<FakeSink>(second));
+  MetricsWriter metrics(dir_.string(), std::move(sinks), 99);
+  metrics.write(example());  // Step 100, which metrics.jsonl has.
+  metrics.write(example());
+  metrics.end();
+  const std::vector<std::pair<int64_t, bool>> expected = {{100, true}, {100, false}};
+  EXPECT_EQ(first.steps, expected);
+  EXPECT_EQ(second.steps, expected);
+  EXPECT_EQ(second.times_kept_was_written, 1);
+}
+
+TEST_F(MetricsTest, PrometheusHasTheLastStepAlone) {
+  const std::string path = (dir_ / "octavo.prom").string();
+  const auto sinks = open_metric_sinks({.dir = (dir_ / "run").string(), .tensorboard = false, .prometheus = path});
+  ASSERT_EQ(sinks.size(), 2u);
+  sinks[1]->write(example(), true);
+  EXPECT_NE(read(path).find("\noctavo_wps{run=\"" + (dir_ / "run").string() + "\"} 16431.6\n"), std::string::npos);
+  fs::remove(path);
+  fs::create_directories(path);
+  sinks[1]->write(example(), false);
+  EXPECT_NE(sinks[1]->failure().find("octavo.prom"), std::string::npos) << sinks[1]->failure();
+  fs::remove(path);
+  sinks[1]->write(example(), false);
+  EXPECT_EQ(sinks[1]->failure(), "");
 }
 
 // The limit on a file's size stands for a disk that has no room, and then has.
@@ -218,15 +276,15 @@ MetricRow at_step(int64_t step, double loss) {
 TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
   const std::string path = (dir_ / "metrics.jsonl").string();
   {
-    MetricsWriter writer(dir_.string(), false, 0);
-    for (int64_t step = 1; step <= 8; ++step) writer.write(at_step(step, 10.0 / static_cast<double>(step)));
+    MetricsWriter metrics = writer(dir_.string(), 0);
+    for (int64_t step = 1; step <= 8; ++step) metrics.write(at_step(step, 10.0 / static_cast<double>(step)));
   }
   std::ofstream(path, std::ios::app) << "{\"step\":9,\"lo";
-  MetricsWriter writer(dir_.string(), false, 5);
+  MetricsWriter metrics = writer(dir_.string(), 5);
   for (int64_t step = 6; step <= 9; ++step) {
     MetricRow row = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
     row.set("wps", 1);  // as fast as it happens to be
-    writer.write(row);
+    metrics.write(row);
   }
   std::vector<int64_t> steps;
   std::istringstream lines(read(path));
@@ -241,13 +299,13 @@ TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
 TEST_F(MetricsTest, RepeatedStepsOfALongFile) {
   constexpr int64_t kSteps = 6000;
   {
-    MetricsWriter writer(dir_.string(), false, 0);
-    for (int64_t step = 1; step <= kSteps; ++step) writer.write(at_step(step, static_cast<double>(step)));
+    MetricsWriter metrics = writer(dir_.string(), 0);
+    for (int64_t step = 1; step <= kSteps; ++step) metrics.write(at_step(step, static_cast<double>(step)));
   }
   const auto bytes = fs::file_size(dir_ / "metrics.jsonl");
   ASSERT_GT(bytes, 1u << 20);
-  MetricsWriter writer(dir_.string(), false, 10);
-  for (int64_t step = 11; step <= kSteps; ++step) writer.write(at_step(step, static_cast<double>(step)));
+  MetricsWriter metrics = writer(dir_.string(), 10);
+  for (int64_t step = 11; step <= kSteps; ++step) metrics.write(at_step(step, static_cast<double>(step)));
   EXPECT_EQ(fs::file_size(dir_ / "metrics.jsonl"), bytes);
 }
 
@@ -344,8 +402,8 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
   MetricRow row = example();
   row.step = 1'000'000;
   {
-    MetricsWriter writer(dir_.string(), true);
-    writer.write(row);
+    MetricsWriter metrics = writer(dir_.string(), {}, true);
+    metrics.write(row);
     row.set("validation_loss", 2.25);
     row.fp8 = {{.layer = 3,
                 .linear = "qkv",
@@ -357,7 +415,7 @@ TEST_F(MetricsTest, TensorBoardEventsDecode) {
                 .tensor = "weight",
                 .per_tensor = false,
                 .stats = {.elements = 10, .non_zero = 10, .amax = 1.5f, .smallest_scale = 2, .largest_scale = 8}}};
-    writer.write(row);
+    metrics.write(row);
   }
   std::vector<fs::path> events;
   for (const auto& entry : fs::directory_iterator(dir_)) {

@@ -56,7 +56,7 @@ TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
   EXPECT_EQ(run.last_step, 3);
   EXPECT_EQ(run.name, "run");
   EXPECT_TRUE(run.config.empty());
-  EXPECT_TRUE(run.events.empty());
+  EXPECT_FALSE(run.has_events);
 }
 
 // An exact continuation leaves out what is there already, but for its first step.
@@ -98,28 +98,13 @@ TEST_F(ReportTest, RefusesWhatIsNoRun) {
             std::string::npos);
 }
 
-TEST_F(ReportTest, WhatStandsOutIsAWarning) {
-  write("run", "metrics.jsonl", line(20, 5));
-  const std::string at = "2026-11-22 10:00:00.123  ";
-  const std::string dir = write("run", "log.txt", at + "step 7: it took 900 ms, 3.1 times as long as those before\n");
-  const RunRecords run = read_run(dir);
+// A run of an earlier version.
+TEST_F(ReportTest, WithoutEventsTheLogIsNamed) {
+  write("run", "log.txt", "2026-11-22 10:00:00.123  warning: step 7 is slow\n");
+  const RunRecords run = read_run(write("run", "metrics.jsonl", line(20, 5)));
+  EXPECT_FALSE(run.has_events);
   ASSERT_EQ(run.events.size(), 1u);
-  EXPECT_EQ(run.events[0].kind, EventKind::kWarning);
-  EXPECT_EQ(run.events[0].step, 7);
-}
-
-TEST_F(ReportTest, AMarkedLineIsAWarning) {
-  write("run", "metrics.jsonl", line(20, 5));
-  const std::string at = "2026-11-22 10:00:00.123  warning: ";
-  const std::string dir = write("run", "log.txt",
-                                at + "the warm-up is longer than the run\n" + at + "data.skip: nothing is left\n" + at +
-                                    "step 12: the loss is nan; it changes nothing\n");
-  const std::vector<RunEvent> events = read_run(dir).events;
-  ASSERT_EQ(events.size(), 3u);
-  EXPECT_EQ(events[0].kind, EventKind::kWarning);
-  EXPECT_EQ(events[0].text, "the warm-up is longer than the run");
-  EXPECT_EQ(events[1].kind, EventKind::kWarning);
-  EXPECT_EQ(events[2].kind, EventKind::kSkip);
+  EXPECT_EQ(run.events[0].text, "events.jsonl is missing, as in runs of earlier versions: log.txt tells what happened");
 }
 
 TEST_F(ReportTest, TheTableOfARun) {
@@ -128,10 +113,16 @@ TEST_F(ReportTest, TheTableOfARun) {
             line(1, 5, ",\"tokens\":1000") + line(5, 5, ",\"tokens\":5000,\"validation_loss\":4.5") +
                 line(10, 3, ",\"tokens\":10000"));
   write("run", "config.yaml", "training: {steps: 2000}\n");
-  std::string log;
-  for (int step = 1; step <= 7; ++step)
-    log += fmt::format("2026-11-22 10:00:00.123  warning: step {} is \x1b[31mred\n", step);
-  write("run", "log.txt", log + "2026-11-22 10:00:00.123  started in 1 s\n");
+  std::string events;
+  for (int step = 1; step <= 7; ++step) {
+    events += fmt::format(
+        R"({{"time":"2026-11-22T10:00:00.123Z","event":"warning","step":{0},"text":"step {0} is \u001b[31mred"}})"
+        "\n",
+        step);
+  }
+  write("run", "events.jsonl",
+        events + R"({"time":"","event":"checkpoint","step":9,"text":"saved"})"
+                 "\n");
   const nlohmann::ordered_json goodput = {{"goodput", 0.913}, {"wall_s", 7500}, {"restarts", 2}};
   std::string expected = fmt::format("run             {}\n", dir) +
                          "steps           10 of 2,000\n"
@@ -141,7 +132,7 @@ TEST_F(ReportTest, TheTableOfARun) {
                          "goodput         91.3% of 2h 5m, 2 restarts\n"
                          "warnings        7, the last 5 of them:\n";
   for (int step = 3; step <= 7; ++step)
-    expected += fmt::format("  2026-11-22 10:00:00.123  step {} is \\x1b[31mred\n", step);
+    expected += fmt::format("  2026-11-22T10:00:00.123Z  step {} is \\x1b[31mred\n", step);
   EXPECT_EQ(run_table(read_run(dir), goodput), expected);
 }
 
@@ -153,21 +144,22 @@ TEST_F(ReportTest, TheTableOfARunThatLeftLittle) {
                                                       "loss            -\n"
                                                       "validation loss -\n"
                                                       "goodput         -\n"
-                                                      "warnings        0\n",
+                                                      "warnings        -\n"
+                                                      "  events.jsonl is missing, as in runs of earlier versions: "
+                                                      "log.txt tells what happened\n",
                                                       dir));
 }
 
 TEST_F(ReportTest, ReadsEventsAndStarts) {
   write("run", "metrics.jsonl", line(20, 5));
-  const char* at = "2026-11-22 10:00:00.123  ";
-  std::string log;
-  for (const char* text :
-       {"step 10/20  loss 3.0  saved ", "saved ck/step_00000010: 1.0 GB in 1.0 s, 1.0 GB/s",
-        "resuming ck/step_00000010 after step 10",
-        "step 12: the loss is nan and the gradient norm 1; samples 1 to 2; it changes nothing", "started in 1 s"}) {
-    log += std::string(at) + text + "\n";
-  }
-  write("run", "log.txt", log + "short\n");
+  write("run", "events.jsonl",
+        R"({"time":"2026-11-22T10:00:00.123Z","event":"checkpoint","step":10,"text":"saved ck/step_00000010: 1.0 GB"})"
+        "\n"
+        R"({"time":"2026-11-22T10:00:00.124Z","event":"restart","step":10,"text":"resuming ck/step_00000010"})"
+        "\nshort\n"
+        R"({"event":"skip","step":12,"text":"step 12: the loss is nan"})"
+        "\n"
+        R"({"event":"ski)");
   const std::string dir = write(
       "run", "starts.jsonl",
       R"({"time":"T1","command":["octavo","train","x.yaml"],"version":"0.1","commit":"abc","hosts":["a","b"],"runs_on":"2 ranks"})"
@@ -177,7 +169,7 @@ TEST_F(ReportTest, ReadsEventsAndStarts) {
   EXPECT_EQ(run.events[0].kind, EventKind::kCheckpoint);
   EXPECT_EQ(run.events[0].step, 10);
   EXPECT_EQ(run.events[1].kind, EventKind::kRestart);
-  EXPECT_EQ(run.events[1].time, "2026-11-22 10:00:00.123");
+  EXPECT_EQ(run.events[1].time, "2026-11-22T10:00:00.124Z");
   EXPECT_EQ(run.events[2].kind, EventKind::kSkip);
   EXPECT_EQ(run.events[2].step, 12);
   ASSERT_EQ(run.starts.size(), 1u);
@@ -192,7 +184,9 @@ TEST_F(ReportTest, ThePageEscapesAndLoadsNothing) {
   write("b", "metrics.jsonl", line(1, 5.5) + line(2, 4.4));
   const std::string a = write("a", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 2, seed: 1}\n");
   const std::string b = write("b", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 3, seed: 1}\n");
-  write("b", "log.txt", "2026-11-22 10:00:00.123  back to <b>&amp; after step 1\n");
+  write("b", "events.jsonl",
+        R"({"event":"rollback","step":1,"text":"back to <b>&amp; after step 1"})"
+        "\n");
   const std::vector<RunRecords> runs{read_run(a), read_run(b)};
   const std::string page = report_page(runs);
   EXPECT_EQ(page.find("<script>x"), std::string::npos);
