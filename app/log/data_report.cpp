@@ -1,6 +1,6 @@
 #include "app/log/data_report.h"
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "core/error.h"
 #include "core/log.h"
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "app/log/events.h"
 #include "app/log/metrics.h"
+#include "app/process/events.h"
 #include "core/format.h"
 #include "core/log.h"
 

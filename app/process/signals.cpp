@@ -13,7 +13,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "app/process/exit_codes.h"
 #include "app/process/launcher.h"
 #include "core/error.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 
 namespace octavo {
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "app/log/append_file.h"
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "core/error.h"
 #include "core/log.h"
 

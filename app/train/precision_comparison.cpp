@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "app/log/events.h"
 #include "app/memory/plan_memory.h"
+#include "app/process/events.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

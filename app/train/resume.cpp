@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/config/stages.h"
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/train/config_changes.h"

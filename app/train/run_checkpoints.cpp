@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/text/tokenizer.h"

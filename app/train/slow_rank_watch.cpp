@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "core/format.h"
 #include "core/log.h"
 

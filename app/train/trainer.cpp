@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "app/log/events.h"
+#include "app/process/events.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/log.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "app/config/stages.h"
-#include "app/log/events.h"
 #include "app/memory/plan_memory.h"
+#include "app/process/events.h"
 #include "app/process/same_files.h"
 #include "app/run/weights.h"
 #include "app/train/resume.h"

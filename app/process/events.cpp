@@ -1,4 +1,4 @@
-#include "app/log/events.h"
+#include "app/process/events.h"
 
 #include <fmt/chrono.h>
 #include <spdlog/spdlog.h>

@@ -1,5 +1,5 @@
 // Events as lines of the log and of events.jsonl.
-#include "app/log/events.h"
+#include "app/process/events.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/sinks/base_sink.h>
