@@ -36,25 +36,25 @@ float StepGuard::loss_limit(int64_t step) const {
   return static_cast<float>(losses_.limit(step));
 }
 
-StepVerdict StepGuard::judge(const JudgedStep& step) {
+Judgement StepGuard::judge(const JudgedStep& step) {
   const auto [number, loss, grad_norm, step_ms, sequences, skipped] = step;
   const double sample_ms = step_ms / static_cast<double>(sequences);
   const bool spike = losses_.is_spike(number, loss);
-  marks_ = {};
-  if (spike && std::isfinite(loss)) marks_.loss_z = losses_.z_score(number, loss);
+  Judgement judgement{.skipped = skipped, .spike = spike && !skipped};
+  if (spike && std::isfinite(loss)) judgement.loss_z = losses_.z_score(number, loss);
   const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
-  if (jumps) marks_.grad_norm_z = grad_norms_.z_score(number, grad_norm);
+  if (jumps) judgement.grad_norm_z = grad_norms_.z_score(number, grad_norm);
   const double usual_ms = times_.mean(number) * static_cast<double>(sequences);
   if (times_.is_spike(number, sample_ms) && step_ms - usual_ms >= kLeastDelayMs) {
-    marks_.slowdown = step_ms / usual_ms;
+    judgement.slowdown = step_ms / usual_ms;
     const int64_t interval = (number - 1) / logging_every_;
-    marks_.warns_of_slowdown = std::exchange(interval_warned_of_, interval) != interval;
+    judgement.warns_of_slowdown = std::exchange(interval_warned_of_, interval) != interval;
   }
   times_.add(number, sample_ms);
   if (skipped) {
     ++skipped_;
     ++in_a_row_;
-    return StepVerdict::kSkipped;
+    return judgement;
   }
   in_a_row_ = 0;
   // A run that goes on with it gets used to it; one that goes back never had it.
@@ -63,7 +63,7 @@ StepVerdict StepGuard::judge(const JudgedStep& step) {
     // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
     if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
   }
-  return spike ? StepVerdict::kSpike : StepVerdict::kGood;
+  return judgement;
 }
 
 nlohmann::json StepGuard::to_json() const {

@@ -15,12 +15,6 @@
 
 namespace octavo {
 
-enum class StepVerdict : uint8_t {
-  kGood,
-  kSkipped,  // the update was passed over
-  kSpike,    // it was not, and the loss is a spike
-};
-
 struct JudgedStep {
   int64_t step = 0;
   double loss = 0;
@@ -30,14 +24,16 @@ struct JudgedStep {
   bool skipped = false;
 };
 
-// What of a step stands out from those before it.
-struct StepMarks {
-  std::optional<double> loss_z;       // z-scores of spikes
-  std::optional<double> grad_norm_z;  //
-  std::optional<double> slowdown;     // of a slow step: its time over the mean of those before it
-  bool warns_of_slowdown = false;     // whether the step is the first slow one of its logging interval
+// What is wrong with a step, or stands out from the steps before it.
+struct Judgement {
+  bool skipped = false;                    // The step changed nothing.
+  bool spike = false;                      // The step changed the state, and its loss is a spike.
+  std::optional<double> loss_z = {};       // Z-score of the loss if it is a spike.
+  std::optional<double> grad_norm_z = {};  // Z-score of the gradient norm if it is a spike.
+  std::optional<double> slowdown = {};     // Time of a slow step divided by the mean time of the steps before it.
+  bool warns_of_slowdown = false;          // The step is the first slow one of its logging interval.
 
-  bool any() const { return loss_z || grad_norm_z || slowdown; }
+  bool stands_out() const { return loss_z || grad_norm_z || slowdown; }
 };
 
 class StepGuard {
@@ -47,10 +43,8 @@ class StepGuard {
 
   // Of TrainingStep, for a step about to be queued.
   float loss_limit(int64_t step) const;
-  // Of each step once, in order.
-  StepVerdict judge(const JudgedStep& step);
-  // Of the last step judged.
-  const StepMarks& marks() const { return marks_; }
+  // Called once per step, in order.
+  Judgement judge(const JudgedStep& step);
 
   int64_t skipped() const { return skipped_; }            // of the whole run
   int64_t skipped_in_a_row() const { return in_a_row_; }  // up to the last one judged
@@ -67,7 +61,6 @@ class StepGuard {
   Spikes losses_;
   Spikes grad_norms_;
   Spikes times_;
-  StepMarks marks_;
   int64_t skipped_ = 0;
   int64_t in_a_row_ = 0;
 };

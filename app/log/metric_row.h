@@ -1,4 +1,4 @@
-// MetricRow: what is reported of one step, as values by metric (app/log/metric_table.h).
+// MetricRow: what is reported of one step, as values by metric (app/run/metric_table.h).
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "app/log/metric_table.h"
 #include "app/run/fp8_report.h"
+#include "app/run/metric_table.h"
 
 namespace octavo {
 

@@ -26,7 +26,7 @@ std::string metrics_json(const MetricRow& row);
 // which a run that stands still is seen.
 std::string prometheus_text(const MetricRow& row, const std::string& run, int64_t time_s);
 
-// The step as TensorBoard has it: each number under its tag (app/log/metric_table.h), a dataset's as in
+// The step as TensorBoard has it: each number under its tag (app/run/metric_table.h), a dataset's as in
 // validation/NAME, a tensor's FP8 statistics under fp8/LAYER/LINEAR/TENSOR/KEY.
 std::vector<Scalar> tensorboard_scalars(const MetricRow& row);
 

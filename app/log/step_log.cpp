@@ -1,7 +1,5 @@
 #include "app/log/step_log.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "app/log/metrics.h"
@@ -12,13 +10,6 @@
 namespace octavo {
 
 namespace {
-
-template <typename T>
-T sum_of(const std::vector<T>& values) {
-  return std::accumulate(values.begin(), values.end(), T{});
-}
-
-double num_targets(const StepData& data) { return static_cast<double>(std::max<int64_t>(sum_of(data.targets), 1)); }
 
 std::string by_name(const NumbersByName& numbers) {
   std::string text;
@@ -31,12 +22,6 @@ std::string by_name(const NumbersByName& numbers) {
 
 std::string describe_steps(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
-}
-
-double FinishedStep::loss() const { return sum_of(result.loss_sums) / num_targets(data); }
-
-std::optional<double> FinishedStep::z_loss() const {
-  return result.z_loss_sum ? std::optional(*result.z_loss_sum / num_targets(data)) : std::nullopt;
 }
 
 StepLog::StepLog(const Config& config, const Runtime& runtime, bool writes, std::optional<int64_t> resumes_after,
@@ -113,9 +98,6 @@ void StepLog::report(MetricRow row) {
   }
   const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
   if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
-  if (const std::optional<std::string> warning = fp8_warning(row.step, row.fp8)) {
-    log_event(EventKind::kWarning, row.step, *warning);
-  }
   queue_.post([this, row = std::move(row)] { metrics_->write(row); });
 }
 

@@ -4,46 +4,21 @@
 
 #include <chrono>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "app/config/config.h"
+#include "app/log/metric_row.h"
 #include "app/log/metrics_writer.h"
 #include "app/log/progress_line.h"
-#include "app/log/step_results.h"
 #include "app/process/console.h"
 #include "app/process/runtime.h"
-#include "app/run/fp8_report.h"
 #include "core/work_queue.h"
-#include "data/config.h"
 
 namespace octavo {
 
 // Returns "step 7" or "steps 7 to 9".
 std::string describe_steps(int64_t first, int64_t last);
-
-// What is known of a step when it is queued.
-struct StepData {
-  std::vector<int64_t> targets;  // by dataset, that its loss is the mean of
-  NumbersByName epochs;
-  SampleRange samples;          // that it takes, or passes over
-  nlohmann::json loader_state;  // after it
-  double data_ms = 0;           // that the host waited for its batch, and what of it was lost to the device
-  double data_lost_ms = 0;
-};
-
-// And once its result is there.
-struct FinishedStep {
-  StepResult result;
-  StepData data;
-  MetricRow row = {};  // What is reported of the step.
-
-  int64_t step() const { return result.step; }
-  double loss() const;                   // the mean over its targets
-  std::optional<double> z_loss() const;  // the same
-};
 
 class StepLog {
  public:

@@ -7,51 +7,57 @@
 
 namespace octavo {
 
-StepResults::StepResults(Device device, int64_t datasets)
-    : datasets_(datasets), host_(Buffer::host(device, kSlots * slot_floats() * dtype_bytes(DType::kFloat32))) {
-  for (size_t i = 0; i < kMarks; ++i) marks_.emplace_back(device, true);
+StepResults::StepResults(TrainingState& state)
+    : state_(state),
+      stream_(state.mesh.stream()),
+      host_(Buffer::host(stream_.device(), kSlots * slot_floats() * dtype_bytes(DType::kFloat32))) {
+  for (size_t i = 0; i < kMarks; ++i) marks_.emplace_back(stream_.device(), true);
 }
 
-size_t StepResults::mark(Stream& stream) {
+size_t StepResults::mark() {
   last_mark_ = (last_mark_ + 1) % kMarks;
-  marks_[last_mark_].record(stream);
+  marks_[last_mark_].record(stream_);
   return last_mark_;
 }
 
-void StepResults::start(Stream& stream) { mark(stream); }
+void StepResults::start() { mark(); }
 
-void StepResults::push(int64_t step, const Tensors& tensors, Stream& stream) {
+void StepResults::push(Step step) {
   CHECK(pending() < kSlots, "{} step results are pending", pending());
-  const int64_t slot = pushed_++ % kSlots;
-  float* host = static_cast<float*>(host_.data()) + slot * slot_floats();
+  const int64_t index = pushed_++ % kSlots;
+  float* host = static_cast<float*>(host_.data()) + index * slot_floats();
   const size_t begin = last_mark_;
-  stream.copy(host, tensors.loss_sums.raw(), tensors.loss_sums.bytes());
-  stream.copy(host + datasets_, tensors.grad_sum_of_squares.raw(), sizeof(float));
-  stream.copy(host + datasets_ + 1, tensors.skip.raw(), sizeof(float));
-  const bool has_z_loss = tensors.z_loss.defined();
-  if (has_z_loss) stream.copy(host + datasets_ + 2, tensors.z_loss.raw(), sizeof(float));
-  steps_[slot] = {.step = step,
-                  .before = std::exchange(has_end_, true) ? last_end_ : begin,
-                  .begin = begin,
-                  .end = mark(stream),
-                  .has_z_loss = has_z_loss};
+  for (const Tensor& result :
+       {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip, state_.scalars.sums()}) {
+    if (!result.defined()) continue;
+    stream_.copy(host, result.raw(), result.bytes());
+    host += result.numel();
+  }
+  slots_[static_cast<size_t>(index)] = {.step = std::move(step),
+                                        .before = std::exchange(has_end_, true) ? last_end_ : begin,
+                                        .begin = begin,
+                                        .end = mark()};
   last_end_ = last_mark_;
 }
 
-std::optional<StepResult> StepResults::pop() {
-  if (pending() == 0) return std::nullopt;
-  const int64_t slot = popped_++ % kSlots;
-  const Pending& pending = steps_[slot];
-  const Event& end = marks_[pending.end];
+Step StepResults::pop() {
+  CHECK(pending() > 0, "no step result is pending");
+  const int64_t index = popped_++ % kSlots;
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  const Event& end = marks_[slot.end];
   end.synchronize();
-  const float* host = static_cast<const float*>(host_.data()) + slot * slot_floats();
-  return StepResult{.step = pending.step,
-                    .loss_sums = {host, host + datasets_},
-                    .z_loss_sum = pending.has_z_loss ? std::optional<double>(host[datasets_ + 2]) : std::nullopt,
-                    .grad_norm = std::sqrt(static_cast<double>(host[datasets_])),
-                    .skipped = host[datasets_ + 1] != 0,
-                    .step_ms = end.milliseconds_since(marks_[pending.begin]),
-                    .pause_ms = marks_[pending.begin].milliseconds_since(marks_[pending.before])};
+  const float* host = static_cast<const float*>(host_.data()) + index * slot_floats();
+  Step step = std::move(slot.step);
+  step.loss_sums.assign(host, host + state_.loss.numel());
+  host += state_.loss.numel();
+  step.grad_norm = std::sqrt(static_cast<double>(*host++));
+  step.skipped = *host++ != 0;
+  for (const DeviceScalar& scalar : state_.scalars.all()) {
+    step.row.set(scalar.metric, step.mean(*host++));
+  }
+  step.step_ms = end.milliseconds_since(marks_[slot.begin]);
+  step.pause_ms = marks_[slot.begin].milliseconds_since(marks_[slot.before]);
+  return step;
 }
 
 }  // namespace octavo

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "app/log/metric_table.h"
+#include "app/run/metric_table.h"
 #include "core/error.h"
 
 namespace octavo {

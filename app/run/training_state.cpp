@@ -51,7 +51,7 @@ TrainingState::TrainingState(const TrainingOptions& o, const Mesh& its_mesh, Are
       batch(model.shape(), o.local_batch, o.config.model.vocab_size, arena, mesh.stream()),
       loss(arena.allocate("loss", DType::kFloat32, {std::max<int64_t>(1, std::ssize(o.config.data.train))},
                           Lifetime::kStep)),
-      z_loss(model.z_losses().defined() ? arena.allocate("z-loss", DType::kFloat32, {1}, Lifetime::kStep) : Tensor()),
+      scalars({{"z_loss", model.z_losses()}}, arena),
       skip(arena.allocate("skip", DType::kFloat32, {1}, Lifetime::kStep)) {
   if (o.config.training.check_every == 0) return;
   hashes = arena.allocate("hashes", DType::kInt32, {most_hashes(o, std::ssize(optimizer.states()), mesh), 2});
@@ -75,7 +75,7 @@ namespace {
 
 // Each sequence is of one dataset.
 void add_losses(TrainingState& state, int64_t micro_batch, Stream& stream) {
-  if (state.z_loss.defined()) sum({.out = state.z_loss, .x = state.model.z_losses()}, stream);
+  state.scalars.add_micro_batch(stream);
   if (state.loss.numel() == 1) return sum({.out = state.loss, .x = state.model.losses()}, stream);
   const BatchShape& shape = state.model.shape();
   for (int64_t i = 0; i < shape.micro_batch_size; ++i) {
@@ -111,7 +111,7 @@ void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i
   const ProfilerRange range(state.mesh.stream(), "micro-batch");
   const int64_t micro_batches = state.batch.num_micro_batches();
   if (i == 0) state.mesh.stream().zero(state.loss);
-  if (i == 0 && state.z_loss.defined()) state.mesh.stream().zero(state.z_loss);
+  if (i == 0) state.scalars.zero(state.mesh.stream());
   state.model.forward_backward(state.batch.micro_batch(i), loss_scale(step), i == 0, i + 1 == micro_batches);
   add_losses(state, i, state.mesh.stream());
 }
@@ -121,7 +121,7 @@ void finish_step(TrainingState& state, const TrainingStep& step) {
   {
     const ProfilerRange range(stream, "gradient norm");
     state.mesh.tokens().all_reduce_sum(state.loss, stream, "losses");
-    if (state.z_loss.defined()) state.mesh.tokens().all_reduce_sum(state.z_loss, stream, "z-losses");
+    state.scalars.reduce(state.mesh.tokens(), stream);
     state.optimizer.measure_gradients(stream);
     decide_on_update(state, step);
   }

@@ -6,6 +6,7 @@
 
 #include "app/process/runtime.h"
 #include "app/run/batch_buffers.h"
+#include "app/run/device_scalars.h"
 #include "model/llama.h"
 #include "model/optimizer/optimizer.h"
 
@@ -33,8 +34,8 @@ class TrainingState {
   Llama model;
   Optimizer optimizer;
   BatchBuffers batch;
-  Tensor loss;    // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
-  Tensor z_loss;  // [1] float32: the sum of the z-losses, the same; undefined without training.z_loss
+  Tensor loss;  // [datasets] float32: of each dataset of data.train, the sum over the step's targets of all ranks
+  DeviceScalars scalars;
   Tensor
       skip;  // [1] float32: 1 where the step changed nothing (kernels/optimizer/skip_update.h), the same on all ranks
   // [n, 2] int32: hashes of 64 bits (kernels/math/bit_hash.h) for the check for silent corruption

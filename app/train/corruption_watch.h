@@ -9,35 +9,23 @@
 #include <vector>
 
 #include "app/guard/corruption_check.h"
-#include "app/process/runtime.h"
-#include "app/train/run_checkpoints.h"
+#include "app/train/step_observer.h"
 
 namespace octavo {
 
-// Every method but say_what_is_checked() is a collective. finish() and may_save() throw AgreedError, with the rank, its
-// machine and GPU, what differs and the last checkpoint, where something does and the run is to end.
-class CorruptionWatch {
+// on_result() and allows_save() throw AgreedError, with the rank, its machine and GPU, what differs and the last
+// checkpoint, if something differs and the run is to end.
+class CorruptionWatch : public StepObserver {
  public:
-  // All must outlive the object.
-  CorruptionWatch(const Config& config, Runtime& runtime, TrainingState& state, RunCheckpoints& checkpoints);
+  explicit CorruptionWatch(const ObserverContext& context);
 
-  // In the log, once a run: where a part of what could be checked is not.
-  void say_what_is_checked() const;
-
-  // Queue what the check needs before a step, whose batch was uploaded last, and after it.
-  void begin_step(const TrainingStep& step) {
-    if (due(step.number)) check_->begin_step(step);
-  }
-  void end_step(int64_t step) {
-    if (due(step)) check_->end_step();
-  }
-  // Compares the hashes of a due step, whose results are there.
-  void finish_step(int64_t step) {
-    if (due(step)) take(step, check_->finish());
-  }
-  // Whether the state behind a step, whose results are there, may be saved; says so if not. Compares the copies, unless
-  // finish_step() just has.
-  bool may_save(int64_t step);
+  void before_step(const TrainingStep& step) override;
+  void after_step(int64_t step) override;
+  // Compares if the step was due.
+  void on_result(Step& step) override;
+  // Compares the replicas, unless on_result() just has. Logs a refusal.
+  bool allows_save(int64_t step) override;
+  void on_new_state() override;
 
  private:
   bool due(int64_t step) const { return check_ && check_->due(step); }
@@ -45,9 +33,7 @@ class CorruptionWatch {
   // Writes the machines of these ranks, with the reason, where the launchers find them. Returns what came of it.
   std::string exclude(const std::vector<int>& ranks, const std::string& why);
 
-  const Config& config_;
-  Runtime& runtime_;
-  RunCheckpoints& checkpoints_;
+  const ObserverContext context_;
   std::optional<CorruptionCheck> check_;
   bool copies_differ_ = false;  // as the last comparison says
 };

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "app/log/step_log.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"
 #include "core/error.h"
@@ -56,19 +57,23 @@ void PrecisionComparison::warm_up() {
   if (enabled_) in_other_precision(run_.start().step, [&] { run_.warm_up(); });
 }
 
-const FedBatch& PrecisionComparison::next_batch() {
-  if (next_batch_ < batches_.size()) return batches_[next_batch_++].fed;
-  const FedBatch& fed = run_.next_batch();
+Step PrecisionComparison::next_batch(int64_t number) {
+  if (next_batch_ < batches_.size()) {
+    Step step = batches_[next_batch_++].step;
+    step.number = number;
+    return step;
+  }
+  Step step = run_.next_batch(number);
   if (!keeps_batches_) {
     batches_.clear();
     next_batch_ = 0;
-    return fed;
+    return step;
   }
-  KeptBatch& kept = batches_.emplace_back(*fed.batch, fed);
-  kept.fed.batch = &kept.batch;
-  kept.fed.data_ms = kept.fed.data_lost_ms = 0;
+  KeptBatch& kept = batches_.emplace_back(*step.batch, step);
+  kept.step.batch = &kept.batch;
+  kept.step.data_ms = kept.step.data_lost_ms = 0;
   next_batch_ = batches_.size();
-  return fed;
+  return step;
 }
 
 void PrecisionComparison::begin(Progress before) {
@@ -79,7 +84,7 @@ void PrecisionComparison::begin(Progress before) {
   const int64_t last = std::min(before_.step + config_.precision_guard.steps, config_.training.steps);
   in_other_precision(before_.step, [&] {
     for (int64_t step = before_.step + 1; step <= last; ++step)
-      bfloat16_losses_.push_back(run_.loss_of_step(step, next_batch()));
+      bfloat16_losses_.push_back(run_.loss_of_step(next_batch(step)));
   });
   next_batch_ = 0;
 }

@@ -38,9 +38,9 @@ class PrecisionComparison {
 
   // TrainingRun::warm_up() with the linears in the other precision.
   void warm_up();
-  // Returns the batch of the next step: one that the comparison keeps, or else the run's next one. Valid until the next
-  // call.
-  const FedBatch& next_batch();
+  // Returns the step with its batch: one that the comparison keeps, or else the run's next one. The batch is valid
+  // until the next call.
+  Step next_batch(int64_t number);
   // Takes the steps to compare in bfloat16, then restores the state, which belongs to `before`.
   void begin(Progress before);
   // Adds the result of a step of the run. Steps come in order.
@@ -60,7 +60,7 @@ class PrecisionComparison {
  private:
   struct KeptBatch {
     Batch batch;
-    FedBatch fed;
+    Step step;
   };
 
   void end();

@@ -17,8 +17,8 @@
 
 #include "app/log/append_file.h"
 #include "app/log/goodput.h"
-#include "app/log/metric_table.h"
 #include "app/process/events.h"
+#include "app/run/metric_table.h"
 #include "app/train/config_changes.h"
 #include "build_config.h"
 #include "checkpoint/checkpoint_files.h"

@@ -3,7 +3,7 @@
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day; "warning: " marks the warnings
 //   events.jsonl    the lines of log.txt that tell of an event, for programs (app/process/events.h)
-//   metric_table.json  key, tag, title and unit of each metric (app/log/metric_table.h)
+//   metric_table.json  key, tag, title and unit of each metric (app/run/metric_table.h)
 //   log.lock        held by the run that writes here (checkpoint/directory_lock.h)
 //   earlier/        these files and the metrics of a run that was begun again (checkpoint.resume: never)
 // A folder belongs to one run, with all its restarts.

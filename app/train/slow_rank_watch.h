@@ -7,34 +7,30 @@
 #include <optional>
 #include <vector>
 
-#include "app/config/config.h"
 #include "app/guard/slow_rank.h"
-#include "app/log/step_log.h"
-#include "app/process/runtime.h"
-#include "app/run/training_state.h"
+#include "app/train/step_observer.h"
 #include "core/profiler.h"
 
 namespace octavo {
 
-class SlowRankWatch {
+class SlowRankWatch : public StepObserver {
  public:
-  // Borrows `runtime`.
-  SlowRankWatch(const LoggingConfig& config, Runtime& runtime);
+  explicit SlowRankWatch(const ObserverContext& context);
   SlowRankWatch(const SlowRankWatch&) = delete;  // Streams point to its profilers.
   SlowRankWatch& operator=(const SlowRankWatch&) = delete;
 
-  // Enclose what queues a step. The first step of a run is not measured, because it differs from the others.
-  void begin_step(TrainingState& state, int64_t step, bool first);
-  void end_step();
-  // Takes each step once its result is on the host. A collective if the step was measured.
-  void finish_step(const FinishedStep& step);
+  void before_step(const TrainingStep& step) override;
+  void after_step(int64_t step) override;
+  void on_result(Step& step) override;
+  void on_new_state() override { is_first_ = true; }
 
  private:
-  Runtime& runtime_;
+  const ObserverContext context_;
   int64_t every_;                    // 0 if no step is measured.
   std::vector<Stream*> streams_;     // Streams that are being recorded.
   std::vector<Profiler> profilers_;  // One per stream.
   Event origin_{Device::kCpu};
+  bool is_first_ = true;             // The first step is not measured, because it differs from the others.
   std::optional<int64_t> measured_;  // The step whose times are recorded.
   SlowRanks slow_ranks_;             // Used on rank 0.
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "app/process/events.h"
@@ -19,33 +18,32 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-std::string describe_bad_step(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
+std::string describe_bad_step(const Step& step) {
   const double loss = unsigned_nan(step.loss());
-  const char* outcome = verdict == StepVerdict::kSkipped ? "; it changes nothing" : "";
-  const std::string samples =
-      fmt::format("samples {} to {}{}", step.data.samples.begin, step.data.samples.end - 1, outcome);
-  if (!std::isfinite(loss) || !std::isfinite(step.result.grad_norm)) {
-    return fmt::format("step {}: the loss is {:.4g} and the gradient norm {:.4g}; {}", step.step(), loss,
-                       unsigned_nan(step.result.grad_norm), samples);
+  const char* outcome = step.skipped ? "; it changes nothing" : "";
+  const std::string samples = fmt::format("samples {} to {}{}", step.samples.begin, step.samples.end - 1, outcome);
+  if (!std::isfinite(loss) || !std::isfinite(step.grad_norm)) {
+    return fmt::format("step {}: the loss is {:.4g} and the gradient norm {:.4g}; {}", step.number, loss,
+                       unsigned_nan(step.grad_norm), samples);
   }
   return fmt::format("step {}: the loss of {:.4f} is a spike, {:.1f} standard deviations above those before; {}",
-                     step.step(), loss, marks.loss_z.value_or(0), samples);
+                     step.number, loss, step.judgement.loss_z.value_or(0), samples);
 }
 
-// Of what is wrong with a step, or stands out.
-void warn_of(const FinishedStep& step, StepVerdict verdict, const StepMarks& marks) {
-  if (verdict != StepVerdict::kGood) {
-    log_event(verdict == StepVerdict::kSkipped ? EventKind::kSkip : EventKind::kWarning, step.step(),
-              describe_bad_step(step, verdict, marks));
+// Warns of what is wrong with a step, or stands out.
+void warn_of(const Step& step) {
+  const Judgement& judgement = step.judgement;
+  if (judgement.skipped || judgement.spike) {
+    log_event(step.skipped ? EventKind::kSkip : EventKind::kWarning, step.number, describe_bad_step(step));
   }
-  if (marks.grad_norm_z) {
-    log_event(EventKind::kWarning, step.step(),
+  if (judgement.grad_norm_z) {
+    log_event(EventKind::kWarning, step.number,
               "step {}: the gradient norm of {:.3f} is a spike, {:.1f} standard deviations above those before",
-              step.step(), step.result.grad_norm, *marks.grad_norm_z);
+              step.number, step.grad_norm, *judgement.grad_norm_z);
   }
-  if (marks.warns_of_slowdown) {
-    log_event(EventKind::kWarning, step.step(), "step {}: it took {:.0f} ms, {:.1f} times as long as those before",
-              step.step(), step.result.step_ms, *marks.slowdown);
+  if (judgement.warns_of_slowdown) {
+    log_event(EventKind::kWarning, step.number, "step {}: it took {:.0f} ms, {:.1f} times as long as those before",
+              step.number, step.step_ms, *judgement.slowdown);
   }
 }
 
@@ -61,7 +59,6 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
            }),
       guard_(config.training, config.logging.every),
       comparison_(config_, runtime_, run_),
-      slow_ranks_(config_.logging, runtime_),
       goodput_(context.goodput),
       first_of_process_(!goodput_) {
   guard_.from_json(run_.start().guard);
@@ -114,9 +111,7 @@ void Trainer::log_start() {
   if (stage.number > 0)
     log_info("stage {} of {}: steps {} to {}, {} sequences of {} tokens a step", stage.number, config_.stages.size(),
              stage.steps_before + 1, config_.training.steps, config_.training.global_batch_size, config_.data.seq_len);
-  if (!first_of_process_) return;
-  run_.corruption().say_what_is_checked();
-  log_info("started in {}", timer_.report());
+  if (first_of_process_) log_info("started in {}", timer_.report());
 }
 
 void Trainer::begin() {
@@ -129,7 +124,7 @@ void Trainer::begin() {
   if (runtime_.stream().is_cuda()) timer_.mark("plans and tuning");
   goodput_->add(Goodput::kTuning, seconds_since(tuning));
   log_start();
-  run_.results().start(runtime_.stream());
+  run_.results().start();
 }
 
 Trainer::Outcome Trainer::train(StopSignals& signals) {
@@ -140,26 +135,24 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
   while (done) {
     const int64_t step = *done + 1;
     const Due due = due_after(step, owes_save);
-    const std::unique_ptr<StepTrace> trace = step == config_.trace.step ? run_.trace() : nullptr;
     queue_step(step, signals);
     // A step that is saved or validated is waited for, so that weights spoiled by a bad step are never saved, and so is
     // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
-    const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || trace || agree(signals).any();
-    std::optional<FinishedStep> newest = finish_steps(waits);
+    const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step) || agree(signals).any();
+    std::optional<Step> newest = finish_steps(waits);
     if (run_.results().pending() > 0) {
-      if (newest) report(*newest, {}, false);
+      if (newest) report(*newest, false);
       run_.checkpoints().poll();
       done = step;
       continue;
     }
-    if (trace) write_trace(*trace, step);
+    if (is_watched(step)) watch_while_idle(step);
     Facts facts = collect(due, agree(signals), owes_save);
-    std::optional<ValidationLoss> validation;
     if (validates(facts)) {
-      validation = validate(signals);
+      validate(*newest, signals);
       facts = collect(due, agree(signals), owes_save);
     }
-    report(*newest, validation, due.last || due.validation || facts.wishes.stop);
+    report(*newest, due.last || due.validation || facts.wishes.stop);
     compare_replicas(facts, step);
     const Actions actions = decide(facts);
     done = perform(actions, facts, step);
@@ -182,55 +175,65 @@ Due Trainer::due_after(int64_t step, bool owes_save) const {
 }
 
 void Trainer::queue_step(int64_t step, StopSignals& signals) {
-  const FedBatch& batch = comparison_.next_batch();
+  for (const auto& observer : run_.observers()) observer->before_batch(step);
+  Step next = comparison_.next_batch(step);
   signals.at_step(step);
-  slow_ranks_.begin_step(run_.state(), step, is_first(step));
-  run_.queue_step(step, batch, guard_.loss_limit(step));
-  slow_ranks_.end_step();
+  run_.queue_step(std::move(next), guard_.loss_limit(step));
 }
 
-std::optional<FinishedStep> Trainer::finish_steps(bool all) {
-  std::optional<FinishedStep> newest;
+bool Trainer::is_watched(int64_t step) const {
+  const auto& observers = run_.observers();
+  return std::any_of(observers.begin(), observers.end(),
+                     [&](const auto& observer) { return observer->wants_result(step); });
+}
+
+void Trainer::watch_while_idle(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& observer : run_.observers()) observer->while_idle(step);
+  account(Goodput::kChecks, begin);
+}
+
+std::optional<Step> Trainer::finish_steps(bool all) {
+  std::optional<Step> newest;
   while (run_.results().pending() > (all || guard_.has_given_up() ? 0 : steps_in_flight_)) {
-    if (newest) report(*newest, {}, false);
+    if (newest) report(*newest, false);
     newest = pop_step();
   }
   return newest;
 }
 
-FinishedStep Trainer::pop_step() {
-  FinishedStep step = run_.pop_step();
-  const StepResult& result = step.result;
-  const double lost_ms = std::min(step.data.data_lost_ms, result.step_ms);
-  goodput_->add(result.skipped ? Goodput::kSkipped : Goodput::kSteps, (result.step_ms - lost_ms) / 1e3);
+Step Trainer::pop_step() {
+  Step step = run_.pop_step();
+  const double lost_ms = std::min(step.data_lost_ms, step.step_ms);
+  goodput_->add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
   goodput_->add(Goodput::kData, lost_ms / 1e3);
-  goodput_->add(Goodput::kSaving, std::max(result.pause_ms / 1e3 - std::exchange(accounted_s_, 0), 0.0));
-  slow_ranks_.finish_step(step);
+  goodput_->add(Goodput::kSaving, std::max(step.pause_ms / 1e3 - std::exchange(accounted_s_, 0), 0.0));
   judge(step);
   log_->count(step.row);
   return step;
 }
 
-void Trainer::judge(FinishedStep& step) {
+void Trainer::judge(Step& step) {
+  if (step.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.number - 1);
   const double loss = step.loss();
-  if (step.result.skipped && guard_.skipped_in_a_row() == 0) good_ = progress_after(step.step() - 1);
-  const StepVerdict verdict = guard_.judge({.step = step.step(),
-                                            .loss = loss,
-                                            .grad_norm = step.result.grad_norm,
-                                            .step_ms = step.result.step_ms,
-                                            .sequences = config_.training.batch_schedule().batch_size(step.step()),
-                                            .skipped = step.result.skipped});
-  step.row.set("loss_z", guard_.marks().loss_z);
-  step.row.set("grad_norm_z", guard_.marks().grad_norm_z);
-  step.row.set("slowdown", guard_.marks().slowdown);
+  step.judgement = guard_.judge({.step = step.number,
+                                 .loss = loss,
+                                 .grad_norm = step.grad_norm,
+                                 .step_ms = step.step_ms,
+                                 .sequences = config_.training.batch_schedule().batch_size(step.number),
+                                 .skipped = step.skipped});
+  loader_state_ = step.loader_state;
+  comparison_.add(step.number, loss);
+  step.row.set("loss_z", step.judgement.loss_z);
+  step.row.set("grad_norm_z", step.judgement.grad_norm_z);
+  step.row.set("slowdown", step.judgement.slowdown);
+  step.row.set("precision_gap", comparison_.gap());
   if (guard_.skipped() > 0) step.row.set("skipped_steps", guard_.skipped());
-  loader_state_ = step.data.loader_state;
-  comparison_.add(step.step(), loss);
   if (!runtime_.group().is_root()) return;
   if (comparison_.wants_rollback()) wanted_.roll_back(Back::kComparison, 0);
-  warn_of(step, verdict, guard_.marks());
-  if (verdict == StepVerdict::kSpike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
-    wanted_.roll_back(Back::kCheckpoint, step.step());
+  warn_of(step);
+  if (step.judgement.spike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
+    wanted_.roll_back(Back::kCheckpoint, step.number);
   }
 }
 
@@ -270,35 +273,32 @@ Facts Trainer::collect(const Due& due, const Wishes& wishes, bool owes_save) {
 void Trainer::compare_replicas(Facts& facts, int64_t step) {
   const Save save = decide(facts).save;
   if (save == Save::kNone || save == Save::kLastGood) return;
-  facts.save_allowed = run_.corruption().may_save(step);
+  facts.save_allowed = run_.allows_save(step);
 }
 
-std::optional<ValidationLoss> Trainer::validate(const StopSignals& signals) {
+void Trainer::validate(Step& step, const StopSignals& signals) {
   const auto begin = std::chrono::steady_clock::now();
-  std::optional<ValidationLoss> validation = validator_->loss(run_.model(), [&] { return agree(signals).stop; });
+  const auto validation = validator_->loss(run_.model(), [&] { return agree(signals).stop; });
   account(Goodput::kValidation, begin);
-  return validation;
+  if (!validation) return;
+  step.row.set("validation_loss", validation->loss);
+  NumbersByName by_dataset;
+  const auto& datasets = validator_->datasets();
+  for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
+    by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
+  }
+  step.row.set("validation_loss_by_dataset", std::move(by_dataset));
 }
 
-void Trainer::report(FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always) {
-  const bool due = step.step() % config_.logging.every == 0 || run_.fp8_due(step.step());
+void Trainer::report(const Step& step, bool always) {
+  const bool due = step.number % config_.logging.every == 0 || !step.row.fp8.empty();
+  const Judgement& judgement = step.judgement;
   const bool stands_out =
-      guard_.marks().loss_z || guard_.marks().grad_norm_z || step.result.skipped || comparison_.gap();
-  if (!due && !always && !stands_out && !is_first(step.step())) return;
-  MetricRow& row = step.row;
+      judgement.loss_z || judgement.grad_norm_z || step.skipped || step.row.get("precision_gap").has_value();
+  if (!due && !always && !stands_out && !is_first(step.number)) return;
+  MetricRow row = step.row;
   row.set("goodput", goodput_->share());
-  if (validation) {
-    row.set("validation_loss", validation->loss);
-    NumbersByName by_dataset;
-    const auto& datasets = validator_->datasets();
-    for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
-      by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
-    }
-    row.set("validation_loss_by_dataset", std::move(by_dataset));
-  }
-  if (run_.fp8_due(step.step())) row.fp8 = run_.pop_fp8();
-  row.set("precision_gap", comparison_.gap());
-  log_->report(row);
+  log_->report(std::move(row));
   if (runtime_.group().is_root()) write_goodput(false);
 }
 
@@ -329,7 +329,7 @@ std::optional<int64_t> Trainer::perform(const Actions& actions, const Facts& fac
       end_run();
       return std::nullopt;
   }
-  if (actions.save != Save::kNone || accounted_s_ > 0) run_.results().start(runtime_.stream());
+  if (actions.save != Save::kNone || accounted_s_ > 0) run_.results().start();
   return step;
 }
 
@@ -387,7 +387,7 @@ void Trainer::refuse_final_save(int64_t step) {
 void Trainer::give_up(int64_t step) {
   RunCheckpoints& checkpoints = run_.checkpoints();
   checkpoints.complete_pending_save();
-  if (good_.step > checkpoints.saved_step() && run_.weights_are_finite() && run_.corruption().may_save(good_.step)) {
+  if (good_.step > checkpoints.saved_step() && run_.weights_are_finite() && run_.allows_save(good_.step)) {
     log_->flush();
     run_.save(good_, RunCheckpoints::Save::kOneOfMany);
     checkpoints.complete_pending_save();
@@ -422,21 +422,6 @@ void Trainer::roll_back_to_checkpoint(int64_t spike) {
           "the loss of step {} is a spike after {} rollbacks to {}, the last checkpoint", spike, rollbacks_ - 1, last);
   });
   run_.roll_back(spike);
-}
-
-void Trainer::write_trace(StepTrace& trace, int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
-  const std::string path = fmt::format("{}/trace_step_{:08}.json", config_.logging.dir, step);
-  try {
-    trace.write(path, fmt::format("step {} of {}, {}", step, config_.logging.dir, runtime_.describe()));
-    if (runtime_.group().is_root())
-      log_event(EventKind::kNote, step, "a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
-  } catch (const std::exception& error) {  // a run is worth more than its trace
-    if (!runtime_.group().shares(error)) throw;
-    if (runtime_.group().is_root())
-      log_event(EventKind::kWarning, step, "{}; step {} has no trace", error.what(), step);
-  }
-  account(Goodput::kChecks, begin);
 }
 
 void Trainer::end_run() {

@@ -20,7 +20,6 @@
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"
 #include "app/train/run_folder.h"
-#include "app/train/slow_rank_watch.h"
 #include "app/train/training_run.h"
 
 namespace octavo {
@@ -62,20 +61,23 @@ class Trainer {
   // Returns what the config asks for after a step that is about to be queued.
   Due due_after(int64_t step, bool owes_save) const;
   void queue_step(int64_t step, StopSignals& signals);
+  bool is_watched(int64_t step) const;  // Whether an observer wants the step's result before the next step.
+  void watch_while_idle(int64_t step);
   // Waits until at most one step is in flight, or none if `all`. Reports each finished step but the newest, which it
   // returns. Waits for all steps when too many in a row were skipped: those in flight may have gone well.
-  std::optional<FinishedStep> finish_steps(bool all);
+  std::optional<Step> finish_steps(bool all);
   // Waits for the oldest step in flight and judges its result.
-  FinishedStep pop_step();
-  void judge(FinishedStep& step);
+  Step pop_step();
+  void judge(Step& step);
   // Combines the wishes of all ranks. Called at least once per step.
   Wishes agree(const StopSignals& signals);
   Facts collect(const Due& due, const Wishes& wishes, bool owes_save);
   // Compares the replicas if the facts lead to a save, and notes what that shows.
   void compare_replicas(Facts& facts, int64_t step);
-  std::optional<ValidationLoss> validate(const StopSignals& signals);
+  // Adds the validation loss to the step, unless a signal stops the run meanwhile.
+  void validate(Step& step, const StopSignals& signals);
   // Logs a step if it is due to be logged, stands out, or must be logged `always`.
-  void report(FinishedStep& step, const std::optional<ValidationLoss>& validation, bool always);
+  void report(const Step& step, bool always);
   // Returns the step that the run continues after, or nothing if the run has ended.
   std::optional<int64_t> perform(const Actions& actions, const Facts& facts, int64_t step);
   void say(Notice notice, const Facts& facts, int64_t step) const;
@@ -84,7 +86,6 @@ class Trainer {
   [[noreturn]] void give_up(int64_t step);
   void roll_back(Next to, int64_t spike);
   void roll_back_to_checkpoint(int64_t spike);
-  void write_trace(StepTrace& trace, int64_t step);
   void end_run();
   // Returns the progress after `step`, the last one judged.
   Progress progress_after(int64_t step) const;
@@ -101,7 +102,6 @@ class Trainer {
   TrainingRun run_;
   StepGuard guard_;
   PrecisionComparison comparison_;
-  SlowRankWatch slow_ranks_;
   std::optional<StepLog> log_;
   std::optional<Goodput>& goodput_;
   const bool first_of_process_;

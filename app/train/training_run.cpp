@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -34,12 +33,11 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       timer_(timer),
       model_(config_, true, runtime),
       state_(model_.state()),
-      results_(runtime.stream().device(), std::ssize(config.data.train)),
-      checkpoints_(checkpoints) {
-  corruption_.emplace(config_, runtime, state_, checkpoints_);
+      results_(state_),
+      checkpoints_(checkpoints),
+      observers_(make_observers({config_, runtime, state_, checkpoints})) {
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
-  prepare_fp8_reports();
   const std::unique_ptr<WeightSource> initial =
       resumed ? nullptr : open_same_weights(config_.init_from, runtime.group());
   runtime.group().agree_on_files("reading the weights", [&] {
@@ -52,13 +50,13 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
   checkpoints_.prepare(state_, start_.step, config_.training.steps);
 }
 
-void TrainingRun::prepare_fp8_reports() {
-  if (Fp8StatsTable* table = state_.model.fp8_stats()) {
-    fp8_reporter_.emplace(config_, *table, runtime_.stream().device());
-  } else if (!is_fp8(config_.precision.linear) && config_.logging.fp8_stats_every > 0 && runtime_.group().is_root()) {
-    log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
-                config_.logging.fp8_stats_every);
-  }
+void TrainingRun::announce_new_state() {
+  for (const auto& observer : observers_) observer->on_new_state();
+}
+
+bool TrainingRun::allows_save(int64_t step) {
+  return std::all_of(observers_.begin(), observers_.end(),
+                     [&](const auto& observer) { return observer->allows_save(step); });
 }
 
 void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, WeightSource* initial) {
@@ -136,21 +134,20 @@ std::vector<int64_t> TrainingRun::targets_of_step(const Batch& batch) {
   return targets;
 }
 
-TrainingStep TrainingRun::training_step_of(int64_t step, const StepData& data) const {
-  return {.number = step,
-          .lr = config_.learning_rate(step),
-          .targets = std::accumulate(data.targets.begin(), data.targets.end(), int64_t{0})};
+TrainingStep TrainingRun::work_of(const Step& step) const {
+  return {.number = step.number, .lr = config_.learning_rate(step.number), .targets = step.num_targets()};
 }
 
-const FedBatch& TrainingRun::next_batch() {
+Step TrainingRun::next_batch(int64_t number) {
   const ProfilerRange range(runtime_.stream(), "next batch", Profiler::Kind::kHostRange);
-  runtime_.group().agree([&] { fed_.batch = &loader_->next(); });
-  fed_.samples = {next_sample_, fed_.batch->state_after.next_sample};
-  fed_.loader_state = loader_->state_json();
-  fed_.data_ms = loader_->data_ms();
-  fed_.data_lost_ms = results_.is_idle() ? fed_.data_ms : 0;
-  next_sample_ = fed_.samples.end;
-  return fed_;
+  Step step{.number = number};
+  runtime_.group().agree([&] { step.batch = &loader_->next(); });
+  step.samples = {next_sample_, step.batch->state_after.next_sample};
+  step.loader_state = loader_->state_json();
+  step.data_ms = loader_->data_ms();
+  step.data_lost_ms = results_.is_idle() ? step.data_ms : 0;
+  next_sample_ = step.samples.end;
+  return step;
 }
 
 void TrainingRun::log_events(const Batch& batch, int64_t step) {
@@ -170,68 +167,51 @@ void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
       step, samples.begin, samples.end - 1);
 }
 
-// The statistics' copy is the first of those to the host, so that it is done when the step's result is popped.
-void TrainingRun::queue_step(int64_t step, const FedBatch& fed, float loss_limit) {
-  Stream& stream = runtime_.stream();
-  const ProfilerRange range(stream, "queue step", Profiler::Kind::kHostRange);
-  state_.batch.upload(*fed.batch);
-  if (runtime_.group().is_root()) log_events(*fed.batch, step);
-  StepData data{.targets = targets_of_step(*fed.batch),
-                .epochs = data_report_->epochs(fed.batch->state_after),
-                .samples = fed.samples,
-                .loader_state = fed.loader_state,
-                .data_ms = fed.data_ms,
-                .data_lost_ms = fed.data_lost_ms};
-  recent_samples_.emplace_back(step, data.samples);
+void TrainingRun::queue_step(Step step, float loss_limit) {
+  const ProfilerRange range(runtime_.stream(), "queue step", Profiler::Kind::kHostRange);
+  const Batch& batch = *step.batch;
+  state_.batch.upload(batch);
+  if (runtime_.group().is_root()) log_events(batch, step.number);
+  step.targets = targets_of_step(batch);
+  recent_samples_.emplace_back(step.number, step.samples);
   if (recent_samples_.size() > kRecentSteps) recent_samples_.pop_front();
-  TrainingStep training = training_step_of(step, data);
-  if (training.targets == 0) warn_of_no_targets(step, data.samples);
-  training.loss_limit = loss_limit;
-  training.update_after = &checkpoints_.staged();
-  corruption_->begin_step(training);
-  if (fp8_due(step)) fp8_reporter_->begin(stream);
-  training_step(state_, training);
-  corruption_->end_step(step);
-  step_data_.push_back(std::move(data));
-  if (fp8_due(step)) fp8_reporter_->end(runtime_.mesh().world(), stream);
-  results_.push(step, {state_.loss, state_.optimizer.grad_sum_of_squares(), state_.skip, state_.z_loss}, stream);
+  if (step.num_targets() == 0) warn_of_no_targets(step.number, step.samples);
+  TrainingStep work = work_of(step);
+  work.loss_limit = loss_limit;
+  work.update_after = &checkpoints_.staged();
+  step.row = MetricRow(step.number, config_.total_steps());
+  if (config_.stage.number > 0) step.row.set("stage", config_.stage.number);
+  step.row.set("lr", work.lr);
+  step.row.set("tokens", tokens_seen(step.number));
+  step.row.set("data_ms", step.data_ms);
+  step.row.set("epochs", data_report_->epochs(batch.state_after));
+  for (const auto& observer : observers_) observer->before_step(work);
+  training_step(state_, work);
+  for (const auto& observer : observers_) observer->after_step(step.number);
+  step.batch = nullptr;
+  results_.push(std::move(step));
 }
 
-FinishedStep TrainingRun::pop_step() {
+Step TrainingRun::pop_step() {
   const ProfilerRange range(runtime_.stream(), "wait for the result", Profiler::Kind::kHostRange);
-  FinishedStep step{.result = results_.pop().value(), .data = std::move(step_data_.front())};
-  step_data_.pop_front();
-  corruption_->finish_step(step.step());
-  step.row = row_of(step);
+  Step step = results_.pop();
+  step.row.set("loss", step.loss());
+  step.row.set("grad_norm", step.grad_norm);
+  step.row.set("step_ms", step.step_ms);
+  step.row.set("loss_by_dataset", data_report_->means(step.loss_sums, step.targets));
+  for (const auto& observer : observers_) observer->on_result(step);
   return step;
 }
 
-MetricRow TrainingRun::row_of(const FinishedStep& step) const {
-  MetricRow row(step.step(), config_.total_steps());
-  row.set("loss", step.loss());
-  row.set("z_loss", step.z_loss());
-  row.set("grad_norm", step.result.grad_norm);
-  row.set("lr", config_.learning_rate(row.step));
-  if (config_.stage.number > 0) row.set("stage", config_.stage.number);
-  row.set("tokens", tokens_seen(row.step));
-  row.set("step_ms", step.result.step_ms);
-  row.set("data_ms", step.data.data_ms);
-  row.set("loss_by_dataset", data_report_->means(step.result.loss_sums, step.data.targets));
-  row.set("epochs", step.data.epochs);
-  return row;
-}
-
-double TrainingRun::loss_of_step(int64_t step, const FedBatch& fed) {
-  state_.batch.upload(*fed.batch);
-  FinishedStep taken;
-  taken.result.step = step;
-  taken.data.targets = targets_of_step(*fed.batch);
-  training_step(state_, training_step_of(step, taken.data));
+double TrainingRun::loss_of_step(Step step) {
+  state_.batch.upload(*step.batch);
+  step.targets = targets_of_step(*step.batch);
+  training_step(state_, work_of(step));
   std::vector<float> sums(static_cast<size_t>(state_.loss.numel()));
   runtime_.stream().copy(sums.data(), state_.loss.raw(), state_.loss.bytes());
   runtime_.stream().synchronize();
-  taken.result.loss_sums.assign(sums.begin(), sums.end());
-  return taken.loss();
+  step.loss_sums.assign(sums.begin(), sums.end());
+  return step.loss();
 }
 
 void TrainingRun::save(const Progress& progress, RunCheckpoints::Save which) {
@@ -273,7 +253,7 @@ void TrainingRun::roll_back(int64_t step) {
     recent_samples_.clear();
   });
   publish_weights(state_);
-  corruption_.emplace(config_, runtime_, state_, checkpoints_);  // what of it was pending is of steps that are no more
+  announce_new_state();
   if (!runtime_.group().is_root()) return;
   log_event(EventKind::kRollback, start_.step, "back to {} after step {}; samples {} to {} are passed over",
             checkpoint->path().string(), start_.step, samples.begin, samples.end - 1);
@@ -284,14 +264,10 @@ void TrainingRun::return_to(const Progress& progress) {
   recent_samples_.clear();
 }
 
-// Replaces what refers to parts of the old state.
 void TrainingRun::switch_precision() {
   checkpoints_.staged().wait(runtime_.stream());
-  fp8_reporter_.reset();
-  corruption_.reset();
   model_.use_bfloat16(!in_bfloat16(), runtime_);
-  prepare_fp8_reports();
-  corruption_.emplace(config_, runtime_, state_, checkpoints_);
+  announce_new_state();
 }
 
 }  // namespace octavo

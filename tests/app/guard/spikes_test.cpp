@@ -91,8 +91,8 @@ TEST(StepGuard, MarksWhatStandsOut) {
   int64_t step = 1;
   const auto go_on = [&](int64_t steps) {
     for (const int64_t end = step + steps; step < end; ++step) {
-      EXPECT_EQ(guard.judge(usual(step)), StepVerdict::kGood);
-      EXPECT_FALSE(guard.marks().any()) << step;
+      const Judgement judgement = guard.judge(usual(step));
+      EXPECT_FALSE(judgement.skipped || judgement.spike || judgement.stands_out()) << step;
     }
   };
   const auto judge_odd = [&](const std::function<void(JudgedStep&)>& change) {
@@ -101,46 +101,46 @@ TEST(StepGuard, MarksWhatStandsOut) {
     return guard.judge(odd);
   };
   go_on(60);
-  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.step_ms = 310; }), StepVerdict::kGood);
-  EXPECT_NEAR(guard.marks().slowdown.value(), 3.1, 1e-9);
-  EXPECT_FALSE(guard.marks().loss_z || guard.marks().grad_norm_z);
+  Judgement found = judge_odd([](JudgedStep& odd) { odd.step_ms = 310; });
+  EXPECT_NEAR(found.slowdown.value(), 3.1, 1e-9);
+  EXPECT_FALSE(found.spike || found.skipped || found.loss_z || found.grad_norm_z);
   go_on(60);
-  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.grad_norm = 1; }), StepVerdict::kGood);
-  EXPECT_NEAR(guard.marks().grad_norm_z.value(), 20, 1e-9) << "a deviation of 2% counts as one of 5%";
-  EXPECT_FALSE(guard.marks().loss_z || guard.marks().slowdown);
+  found = judge_odd([](JudgedStep& odd) { odd.grad_norm = 1; });
+  EXPECT_NEAR(found.grad_norm_z.value(), 20, 1e-9) << "a deviation of 2% counts as one of 5%";
+  EXPECT_FALSE(found.spike || found.skipped || found.loss_z || found.slowdown);
   go_on(60);
-  EXPECT_EQ(judge_odd([](JudgedStep& odd) { odd.loss = 3.6; }), StepVerdict::kSpike);
-  EXPECT_NEAR(guard.marks().loss_z.value(), 10, 1e-9);
+  found = judge_odd([](JudgedStep& odd) { odd.loss = 3.6; });
+  EXPECT_TRUE(found.spike && !found.skipped);
+  EXPECT_NEAR(found.loss_z.value(), 10, 1e-9);
   go_on(1);
   // What is not finite is known by itself.
-  EXPECT_EQ(judge_odd([](JudgedStep& odd) {
-              odd.loss = odd.grad_norm = std::numeric_limits<double>::infinity();
-              odd.skipped = true;
-            }),
-            StepVerdict::kSkipped);
-  EXPECT_FALSE(guard.marks().any());
+  found = judge_odd([](JudgedStep& odd) {
+    odd.loss = odd.grad_norm = std::numeric_limits<double>::infinity();
+    odd.skipped = true;
+  });
+  EXPECT_TRUE(found.skipped && !found.spike);
+  EXPECT_FALSE(found.stands_out());
   // As if it had gone on, but for the times, which are another machine's.
   StepGuard resumed(config, 10);
   resumed.from_json(nlohmann::json::parse(guard.to_json().dump()));
   JudgedStep odd = usual(step);
   odd.grad_norm = 1;
   odd.step_ms = 1000;
-  resumed.judge(odd);
-  EXPECT_TRUE(resumed.marks().grad_norm_z);
-  EXPECT_FALSE(resumed.marks().slowdown);
+  found = resumed.judge(odd);
+  EXPECT_TRUE(found.grad_norm_z);
+  EXPECT_FALSE(found.slowdown);
 }
 
 TEST(StepGuard, WarnsOfASlowStepOncePerLoggingInterval) {
   StepGuard guard({}, 10);
   const auto judge = [&](int64_t step, double step_ms) {
-    guard.judge({.step = step, .loss = 3, .grad_norm = 1, .step_ms = step_ms, .sequences = 4});
-    return guard.marks();
+    return guard.judge({.step = step, .loss = 3, .grad_norm = 1, .step_ms = step_ms, .sequences = 4});
   };
-  for (int64_t step = 1; step <= 60; ++step) EXPECT_FALSE(judge(step, 120).any());
+  for (int64_t step = 1; step <= 60; ++step) EXPECT_FALSE(judge(step, 120).stands_out());
   EXPECT_FALSE(judge(61, 219).slowdown) << "1.8 times as long, but 99 ms longer";
   for (int64_t step = 62; step <= 150; ++step) {
     const bool is_slow = step == 62 || step == 63 || step == 141;
-    const StepMarks marks = judge(step, is_slow ? 600 : 120);
+    const Judgement marks = judge(step, is_slow ? 600 : 120);
     EXPECT_EQ(marks.slowdown.has_value(), is_slow) << step;
     EXPECT_EQ(marks.warns_of_slowdown, is_slow && step != 63) << step;
   }
@@ -151,8 +151,8 @@ TEST(StepGuard, JudgesGradientNormsByStepsAfterTheFirstWindow) {
   StepGuard guard({.loss_spike_window = 20}, 10);
   for (int64_t step = 1; step <= 60; ++step) {
     const double norm = step == 30 || step == 60 ? 2 : 1;
-    guard.judge({.step = step, .loss = 3, .grad_norm = norm, .step_ms = 100});
-    EXPECT_EQ(guard.marks().grad_norm_z.has_value(), step == 60) << step;
+    const Judgement found = guard.judge({.step = step, .loss = 3, .grad_norm = norm, .step_ms = 100});
+    EXPECT_EQ(found.grad_norm_z.has_value(), step == 60) << step;
   }
 }
 

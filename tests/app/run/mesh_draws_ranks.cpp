@@ -105,7 +105,7 @@ class Training {
                    batch);
       state_.batch.upload(batch);
       training_step(state_, {.number = step, .lr = learning_rate(), .targets = draw_.targets()});
-      const float z_loss = state_.z_loss.defined() ? read(state_.z_loss)[0] : 0.0f;
+      const float z_loss = state_.scalars.sums().defined() ? read(state_.scalars.sums())[0] : 0.0f;
       trace.losses.push_back(static_cast<double>(read(state_.loss)[0] + z_loss));
       trace.norms.push_back(std::sqrt(static_cast<double>(read(state_.optimizer.grad_sum_of_squares())[0])));
       if (step == 1) after_first();

@@ -34,7 +34,7 @@ class ComparedRun : RunProcess {
   Losses take_steps(int64_t count) {
     Losses losses;
     for (int64_t i = 0; i < count; ++i) {
-      run.queue_step(++step, comparison.next_batch(), std::numeric_limits<float>::infinity());
+      run.queue_step(comparison.next_batch(++step), std::numeric_limits<float>::infinity());
       losses.push_back(run.pop_step().loss());
       comparison.add(step, losses.back());
     }

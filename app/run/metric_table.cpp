@@ -1,4 +1,4 @@
-#include "app/log/metric_table.h"
+#include "app/run/metric_table.h"
 
 #include <nlohmann/json.hpp>
 
