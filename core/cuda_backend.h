@@ -31,12 +31,6 @@ void synchronize_event(void* event);
 bool event_is_reached(void* event) noexcept;
 double event_milliseconds(void* start, void* end);
 
-// What is queued on `stream` from begin_capture() to end_capture() does not run, but can be queued any number of times.
-void begin_capture(void* stream);
-void* end_capture(void* stream);
-void queue_captured(void* captured, void* stream);
-void destroy_captured(void* captured) noexcept;
-
 // NVTX, of the calling thread: ranges that Nsight Systems shows.
 void push_range(const char* name) noexcept;
 void pop_range() noexcept;

@@ -140,28 +140,6 @@ bool event_is_reached(void* event) noexcept {
   return status == cudaSuccess;
 }
 
-// Relaxed: other threads, as NCCL's, go on with calls that a capture would forbid.
-void begin_capture(void* stream) {
-  check(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeRelaxed),
-        "cudaStreamBeginCapture");
-}
-
-void* end_capture(void* stream) {
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph), "cudaStreamEndCapture");
-  cudaGraphExec_t captured = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&captured, graph, 0);
-  cudaGraphDestroy(graph);
-  check(status, "cudaGraphInstantiate");
-  return captured;
-}
-
-void queue_captured(void* captured, void* stream) {
-  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(captured), static_cast<cudaStream_t>(stream)), "cudaGraphLaunch");
-}
-
-void destroy_captured(void* captured) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(captured)); }
-
 double event_milliseconds(void* start, void* end) {
   float milliseconds = 0;
   check(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(start), static_cast<cudaEvent_t>(end)),

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <chrono>
-#include <memory>
 
 #include "build_config.h"
 #include "core/cuda_backend.h"
@@ -20,9 +19,6 @@ void push_range(const char* name) {
 void pop_range() {
   if constexpr (kHasCuda) cuda::pop_range();
 }
-
-// What begin_repeated() answers.
-enum : size_t { kQueued, kCaptured };
 
 double least_shared_work = 0;  // set_least_shared_work()
 
@@ -64,7 +60,6 @@ std::vector<Profiler::Span> Profiler::spans(const Event& origin) const {
 }
 
 size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char* what) {
-  if (repeat_) return begin_repeated(stream, op);
   const size_t index = used_++;
   if (index == records_.size()) records_.push_back({Event(device_, true), Event(device_, true), {}});
   Record& record = records_[index];
@@ -77,37 +72,11 @@ size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char
 // Called by destructors, which throw nothing.
 void Profiler::end(const Stream& stream, size_t index) noexcept {
   try {
-    if (!repeat_) {
-      end_timed(stream, records_[index]);
-    } else if (index == kCaptured) {
-      end_repeated(stream);
-    }
+    Record& record = records_[index];
+    if (record.span.kind != Kind::kHostRange) record.end.record(stream);
+    if (detail_ == Detail::kTimeline) record.span.host_end_ms = host_clock_ms();
   } catch (...) {
     failure_ = std::current_exception();
-  }
-  if (repeat_ && index == kCaptured) being_captured_ = nullptr;
-}
-
-void Profiler::end_timed(const Stream& stream, Record& record) const {
-  if (record.span.kind != Kind::kHostRange) record.end.record(stream);
-  if (detail_ == Detail::kTimeline) record.span.host_end_ms = host_clock_ms();
-}
-
-// kCaptured where the op is captured, to be repeated at its end.
-size_t Profiler::begin_repeated(const Stream& stream, const Op& op) {
-  const bool captures = being_captured_ == nullptr && failure_ == nullptr && op.bound != OpBound::kCommunication;
-  if (!captures || !repeated_.insert(op.name).second) return kQueued;
-  being_captured_ = op.name;
-  if constexpr (kHasCuda) cuda::begin_capture(stream.native());
-  return kCaptured;
-}
-
-void Profiler::end_repeated(const Stream& stream) {
-  if constexpr (kHasCuda) {
-    const std::unique_ptr<void, void (*)(void*) noexcept> captured(cuda::end_capture(stream.native()),
-                                                                   cuda::destroy_captured);
-    repeat_(being_captured_, [&] { cuda::queue_captured(captured.get(), stream.native()); });
-    cuda::synchronize_stream(stream.native());  // what is captured ends here
   }
 }
 

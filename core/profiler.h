@@ -12,11 +12,8 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <map>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/op_record.h"
@@ -52,15 +49,8 @@ class Profiler {
   enum class Detail : uint8_t { kOps, kTimeline, kCollectives };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
-  // Of GPUs alone: times nothing, but calls `repeat` in place of the first op of each name, with the name and a
-  // function that queues the op; collectives, and what is in `repeat`, are queued as ever. After a failure nothing is
-  // repeated.
-  using Repeat = std::function<void(const char* name, const std::function<void()>& queue)>;
-  Profiler(Device device, Repeat repeat) : device_(device), detail_(Detail::kOps), repeat_(std::move(repeat)) {}
-  // Throws what capturing, `repeat` or the end of an op threw; totals() and spans() do too.
-  void rethrow_failure() const;
-
-  // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize().
+  // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize(). Throws what the end
+  // of an op threw; spans() does too.
   std::map<std::string, Total> totals() const;
   // All of it in the order of its beginnings, those of one stream nested in each other. Names are those
   // that ops and ranges gave, and valid as long. `origin`: recorded before, with timing, on a stream of the device.
@@ -79,17 +69,12 @@ class Profiler {
   bool records(const Op& op) const { return detail_ != Detail::kCollectives || op.bound == OpBound::kCommunication; }
   size_t begin(const Stream& stream, Kind kind, const Op& op, const char* what);
   void end(const Stream& stream, size_t index) noexcept;
-  void end_timed(const Stream& stream, Record& record) const;
-  size_t begin_repeated(const Stream& stream, const Op& op);
-  void end_repeated(const Stream& stream);
+  void rethrow_failure() const;
 
   Device device_;
   Detail detail_;
   std::vector<Record> records_;  // events are reused after clear()
   size_t used_ = 0;
-  Repeat repeat_;                         // null: times
-  std::set<std::string> repeated_;        // ops by name
-  const char* being_captured_ = nullptr;  // an op
   std::exception_ptr failure_;
 };
 
