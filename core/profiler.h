@@ -49,8 +49,8 @@ class Profiler {
   enum class Detail : uint8_t { kOps, kTimeline, kCollectives };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
-  // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize(). Throws what the end
-  // of an op threw; spans() does too.
+  // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize(). Throws what the
+  // end of an op threw; spans() does too.
   std::map<std::string, Total> totals() const;
   // All of it in the order of its beginnings, those of one stream nested in each other. Names are those
   // that ops and ranges gave, and valid as long. `origin`: recorded before, with timing, on a stream of the device.

@@ -64,6 +64,13 @@ void add_rates(DoctorReport& report, const DoctorArguments& arguments, ProcessGr
   }
 }
 
+// Reports what can be known without measuring. A collective.
+DoctorReport report_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
+  DoctorReport report{.ranks = gather_facts(planned_ranks, disk, group), .findings = {}, .rates = {}};
+  report.findings = find_problems(report.ranks);
+  return report;
+}
+
 DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(ParallelConfig{}.timeout_s);
   std::optional<OutputFile> file;
@@ -71,9 +78,7 @@ DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& gro
     check_disk(arguments.disk);
     if (group.is_root() && !arguments.save.empty()) file.emplace(arguments.save, kMachineFile);
   });
-  DoctorReport report;
-  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = ""}, group);
-  report.findings = find_problems(report.ranks);
+  DoctorReport report = report_facts(arguments.ranks_per_node, "", group);
   add_rates(report, arguments, group);
   group.agree([&] {
     if (!file || report.rates.empty()) return;
@@ -86,9 +91,7 @@ DoctorReport measured_report(const DoctorArguments& arguments, ProcessGroup& gro
 
 DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group) {
   group.watchdog().set_timeout(kQuickTimeoutS);
-  DoctorReport report;
-  report.ranks = gather_facts({.planned_ranks = arguments.ranks_per_node, .disk = arguments.disk}, group);
-  report.findings = find_problems(report.ranks);
+  DoctorReport report = report_facts(arguments.ranks_per_node, arguments.disk, group);
   try {
     check_reach(report.ranks, group);
   } catch (const Error& error) {

@@ -82,22 +82,22 @@ PlanTarget find_target(const PlanArguments& arguments, const Config& config, Pro
 namespace {
 
 // A faster mesh or micro-batch, when there is one worth the change.
-void add_faster(PlanReport& report, const PlanTarget& target, ProcessGroup& group) {
+void add_faster(PlanReport& report, ProcessGroup& group) {
   constexpr double kWorthwhile = 1.08;  // beyond what predictions err by
   const double worthwhile_s = report.plan.prediction->step_s / kWorthwhile;
-  const std::vector<Plan> best = search_plans(report.plan.config, target, 1, group, worthwhile_s);
+  const std::vector<Plan> best = search_plans(report.plan.config, report.target, 1, group, worthwhile_s);
   if (best.empty()) return;
   report.advice = differences(report.plan, best.front());
   report.advice_wps = best.front().prediction->wps;
 }
 
-void print(const nlohmann::ordered_json& json, const PlanArguments& arguments) {
+void print(const PlanReport& report, const PlanArguments& arguments) {
   if (arguments.json) {
-    std::cout << printable_json(json, 2) << "\n";
+    std::cout << printable_json(plan_json(report), 2) << "\n";
   } else if (arguments.search) {
-    print_search(json);
+    print_search(report);
   } else {
-    print_plan(json, arguments.all);
+    print_plan(report, arguments.all);
   }
 }
 
@@ -141,7 +141,8 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   Config config = load_planned_config(arguments.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   if (config.parallel.leaves_copies()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
-  PlanReport report{.plan = largest_plan(config, target, group),
+  PlanReport report{.target = target,
+                    .plan = largest_plan(config, target, group),
                     .mesh_reason = mesh.reason,
                     .advice = {},
                     .advice_wps = 0,
@@ -158,9 +159,9 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   } else if (!fits) {
     report.advice = fitting_advice(report.plan.config, target, group);
   } else if (report.plan.prediction) {
-    add_faster(report, target, group);
+    add_faster(report, group);
   }
-  print(plan_json(report, target), arguments);
+  print(report, arguments);
   if (fits || arguments.search) return kExitDone;
   std::cout.flush();
   throw InputError(unfitting(report));

@@ -66,20 +66,10 @@ Bench::Bench(const Config& config, Runtime& runtime)
 void Bench::step() { training_step(state_, {.number = ++step_, .lr = kLearningRate, .targets = targets_}); }
 
 std::vector<double> Bench::time(int64_t repetitions, const std::function<void()>& work) {
-  Stream& stream = runtime_.stream();
-  std::vector<Event> events;
-  for (int64_t i = 0; i <= repetitions; ++i) events.emplace_back(stream.device(), true);
   runtime_.group().barrier();
-  events[0].record(stream);
-  for (size_t i = 1; i < events.size(); ++i) {
-    work();
-    events[i].record(stream);
-  }
-  stream.synchronize();
   std::vector<double> times;
-  for (size_t i = 1; i < events.size(); ++i) {
-    const double ms = events[i].milliseconds_since(events[i - 1]);
-    times.push_back(static_cast<double>(runtime_.group().all_reduce_max(static_cast<int64_t>(ms * 1e6))) / 1e6);
+  for (const double seconds : time_each(repetitions, work, runtime_.stream())) {
+    times.push_back(static_cast<double>(runtime_.group().all_reduce_max(static_cast<int64_t>(seconds * 1e9))) / 1e6);
   }
   return times;
 }

@@ -77,20 +77,24 @@ void fill_random(const Tensor& matrix, uint64_t seed, Stream& stream) {
   fill_rows<float>(matrix, values, stream);
 }
 
-double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream) {
+std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream) {
   std::vector<Event> events;
   for (int64_t i = 0; i <= runs; ++i) events.emplace_back(stream.device(), true);
-  work();
   for (size_t i = 0; i < events.size(); ++i) {
     if (i > 0) work();
     events[i].record(stream);
   }
   stream.synchronize();
-  std::vector<double> times;
-  for (size_t i = events.size() / 2; i < events.size(); ++i) {
-    times.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
-  }
-  return median(times);
+  std::vector<double> seconds;
+  for (size_t i = 1; i < events.size(); ++i) seconds.push_back(events[i].milliseconds_since(events[i - 1]) / 1e3);
+  return seconds;
+}
+
+double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream) {
+  work();
+  std::vector<double> seconds = time_each(runs, work, stream);
+  seconds.erase(seconds.begin(), seconds.begin() + std::ssize(seconds) / 2);
+  return median(seconds);
 }
 
 double measure_product(const ProductSize& size, const PrecisionConfig& precision, Stream& stream) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "app/plan/machine_rates.h"
 #include "core/profiler.h"
@@ -29,6 +30,8 @@ double measure_multiply_adds(Stream& stream);
 // Bytes/s, read and written together, of a large copy.
 double measure_bandwidth(Stream& stream);
 
+// Seconds of each of `runs` runs.
+std::vector<double> time_each(int64_t runs, const std::function<void()>& work, Stream& stream);
 // Median seconds of the second half of `runs` runs; the first half brings the clock to where it stays.
 double time_runs(int64_t runs, const std::function<void()>& work, Stream& stream);
 // matrix [rows, columns] float32 or bfloat16 = normal random values, some of the rows over and over; rows a multiple of

@@ -124,7 +124,7 @@ std::map<std::string, std::string> library_versions() {
   return versions;
 }
 
-RankFacts facts_of(const FactsOptions& options, const ProcessGroup& group, int threads) {
+RankFacts facts_of(int planned_ranks, const std::string& disk, const ProcessGroup& group, int threads) {
   RankFacts facts;
   facts.rank = group.rank();
   facts.local_rank = group.local_rank();
@@ -143,19 +143,19 @@ RankFacts facts_of(const FactsOptions& options, const ProcessGroup& group, int t
   facts.locked_memory_limit = soft_limit(RLIMIT_MEMLOCK);
   facts.has_cuda = kHasCuda;
   facts.versions = library_versions();
-  facts.planned_ranks = options.planned_ranks;
+  facts.planned_ranks = planned_ranks;
   facts.memory_errors = memory_errors();
-  if (!options.disk.empty()) facts.disk = look_at_disk(options.disk, group.rank());
+  if (!disk.empty()) facts.disk = look_at_disk(disk, group.rank());
   add_gpus(facts, group);
   return facts;
 }
 
 }  // namespace
 
-std::vector<RankFacts> gather_facts(const FactsOptions& options, ProcessGroup& group) {
+std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group) {
   const int threads = choose_threads(group);
   nlohmann::json mine;
-  group.agree([&] { mine = facts_of(options, group, threads); });
+  group.agree([&] { mine = facts_of(planned_ranks, disk, group, threads); });
   std::vector<RankFacts> facts;
   for (const std::string& text : group.all_gather(mine.dump())) {
     facts.push_back(nlohmann::json::parse(text).get<RankFacts>());

@@ -9,13 +9,9 @@
 
 namespace octavo {
 
-struct FactsOptions {
-  int planned_ranks = 0;  // as in RankFacts
-  std::string disk;       // directory to look at for checkpoints, there or to be made; empty: none
-};
-
 // Every rank's, on every rank, in rank order. A collective; makes a CUDA context on the GPUs it looks at.
-std::vector<RankFacts> gather_facts(const FactsOptions& options, ProcessGroup& group);
+// `planned_ranks`: as in RankFacts. `disk`: directory to look at for checkpoints, there or to be made; empty for none.
+std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group);
 
 // As JSON, keys are the members' names.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,

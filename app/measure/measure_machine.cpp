@@ -1,19 +1,16 @@
 #include "app/measure/measure_machine.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
 #include <random>
 
 #include "app/measure/bench_rates.h"
 #include "app/plan/predictor_rates.h"
 #include "core/arena.h"
 #include "core/error.h"
+#include "core/files/output_file.h"
 #include "core/format.h"
 #include "kernels/attention/sdpa.h"
 #include "parallel/communicator.h"
@@ -132,11 +129,9 @@ AttentionRates measure_attention(const MeasureSizes& sizes, Stream& stream) {
         {.shape = s, .d_qkv = b.d_qkv, .d_out = b.d_out, .out = b.out, .lse = b.lse, .qkv = b.qkv, .documents = {}},
         stream);
   };
-  const double side = static_cast<double>(s.seq_len);
-  const double flops = 2 * static_cast<double>(s.batch * s.num_heads * s.head_dim) * side * side;
   AttentionRates rates{s.batch, s.seq_len, s.num_heads, s.num_kv_heads, s.head_dim};
-  rates.forward_flops = flops / time_runs(sizes.attention_runs, forward, stream);
-  rates.backward_flops = 2.5 * flops / time_runs(sizes.attention_runs, backward, stream);
+  rates.forward_flops = attention_forward_flops(s) / time_runs(sizes.attention_runs, forward, stream);
+  rates.backward_flops = attention_backward_flops(s) / time_runs(sizes.attention_runs, backward, stream);
   stream.set_workspace({});
   return rates;
 }
@@ -202,48 +197,16 @@ class CollectiveMeasure {
   std::unique_ptr<Communicator> world_;
 };
 
-// A file that is gone when this ends.
-class ScratchFile {
- public:
-  explicit ScratchFile(std::filesystem::path path)
-      : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
-    CHECK_INPUT(descriptor_ >= 0, "{}: cannot be created: {}", path_.string(), std::strerror(errno));
-  }
-  ~ScratchFile() {
-    ::close(descriptor_);
-    ::unlink(path_.c_str());
-  }
-  ScratchFile(const ScratchFile&) = delete;
-  ScratchFile& operator=(const ScratchFile&) = delete;
-
-  void write(const char* bytes, size_t size_bytes) {
-    while (size_bytes > 0) {
-      const ssize_t written = ::write(descriptor_, bytes, size_bytes);
-      if (written < 0 && errno == EINTR) continue;
-      CHECK(written > 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
-      bytes += written;
-      size_bytes -= static_cast<size_t>(written);
-    }
-  }
-  void sync() { CHECK(::fsync(descriptor_) == 0, "{}: cannot be synced: {}", path_.string(), std::strerror(errno)); }
-
- private:
-  std::filesystem::path path_;
-  int descriptor_;
-};
-
 // Random bytes, which no file system can make smaller.
 double measure_disk(const std::string& dir, int64_t bytes, int rank) {
   constexpr int64_t kBlockBytes = 4 << 20;
   std::vector<uint64_t> block(kBlockBytes / sizeof(uint64_t));
   std::mt19937_64 random(static_cast<uint64_t>(rank) + 1);
   std::generate(block.begin(), block.end(), std::ref(random));
-  ScratchFile file(std::filesystem::path(dir) / fmt::format(".octavo_doctor_{}_{}.tmp", rank, ::getpid()));
+  OutputFile file(fmt::format("{}/.octavo_doctor_{}_{}", dir, rank, ::getpid()));  // is removed, as it is not renamed
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t written = 0; written < bytes; written += kBlockBytes) {
-    file.write(reinterpret_cast<const char*>(block.data()), kBlockBytes);
-  }
-  file.sync();
+  for (int64_t written = 0; written < bytes; written += kBlockBytes) file.write(std::span<const uint64_t>(block));
+  file.finish();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return static_cast<double>(bytes) / seconds.count();
 }

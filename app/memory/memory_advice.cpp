@@ -51,43 +51,21 @@ std::vector<Change> changes_to_try(const Config& config) {
   return changes;
 }
 
-class Search {
- public:
-  Search(const PlannedDevice& device, ProcessGroup& group) : device_(device), group_(group) {}
+// Whether a config fits on a number of ranks with some of the changes.
+using Fits = std::function<bool(Config config, int64_t ranks, std::initializer_list<const Change*> changes)>;
 
-  bool fits(const Config& config, int64_t ranks) const {
-    try {
-      validate(config, ranks, Purpose::kSynthetic);
-      return plan_memory(config, config.parallel.mesh_shape(ranks), device_, group_).fits();
-    } catch (const InputError&) {
-      return false;
-    }
-  }
-
-  bool fits_with(Config config, int64_t ranks, std::initializer_list<const Change*> changes) const {
-    for (const Change* change : changes) change->apply(config);
-    return fits(config, ranks);
-  }
-
- private:
-  const PlannedDevice& device_;
-  ProcessGroup& group_;
-};
-
-// The least number of ranks to shard over, `change` (or null) made too.
-FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change* change, const Search& search) {
+// The least number of ranks to shard over with `change`.
+FittingChange find_fitting_ranks(const Config& config, int64_t ranks, const Change& change, const Fits& fits) {
   constexpr int64_t kMostRanks = 1 << 14;
   for (int64_t factor = 2; factor * ranks <= kMostRanks; factor *= 2) {
     Config more = config;
-    if (change != nullptr) change->apply(more);
     more.training.global_batch_size *= factor;
     std::string words = fmt::format("training.global_batch_size={}", more.training.global_batch_size);
     if (config.parallel.data_parallel_shard != -1) {
       more.parallel.data_parallel_shard *= factor;
       words += fmt::format(" parallel.data_parallel_shard={}", more.parallel.data_parallel_shard);
     }
-    if (change != nullptr) words += " " + change->words;
-    if (search.fits(more, factor * ranks)) return {words, factor * ranks};
+    if (fits(more, factor * ranks, {&change})) return {words + change.words, factor * ranks};
   }
   return {};
 }
@@ -106,21 +84,27 @@ std::string largest_items(const MemoryPlan& plan) {
 
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group) {
-  const Search search(device, group);
+  const Fits fits = [&](Config changed, int64_t on_ranks, std::initializer_list<const Change*> made) {
+    for (const Change* change : made) change->apply(changed);
+    try {
+      validate(changed, on_ranks, Purpose::kSynthetic);
+      return plan_memory(changed, changed.parallel.mesh_shape(on_ranks), device, group).fits();
+    } catch (const InputError&) {
+      return false;
+    }
+  };
   const std::vector<Change> changes = changes_to_try(config);
   for (const Change& change : changes) {
-    if (search.fits_with(config, ranks, {&change})) return {change.words, ranks};
+    if (fits(config, ranks, {&change})) return {change.words, ranks};
   }
   for (size_t i = 0; i < changes.size(); ++i) {
     for (size_t j = i + 1; j < changes.size(); ++j) {
-      if (search.fits_with(config, ranks, {&changes[i], &changes[j]})) {
-        return {changes[i].words + " " + changes[j].words, ranks};
-      }
+      if (fits(config, ranks, {&changes[i], &changes[j]})) return {changes[i].words + " " + changes[j].words, ranks};
     }
   }
-  FittingChange found = find_fitting_ranks(config, ranks, nullptr, search);
+  FittingChange found = find_fitting_ranks(config, ranks, {.words = "", .apply = [](Config&) {}}, fits);
   for (size_t i = 0; i < changes.size() && found.ranks == 0; ++i) {
-    found = find_fitting_ranks(config, ranks, &changes[i], search);
+    found = find_fitting_ranks(config, ranks, {" " + changes[i].words, changes[i].apply}, fits);
   }
   return found;
 }

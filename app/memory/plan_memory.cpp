@@ -60,13 +60,7 @@ int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh) {
   const int64_t bytes = plan_training(options, mesh).used();
   if (!has_precision_guard(options.config)) return bytes;
   const Config other = without_fp8(options.config);
-  return std::max(bytes, plan_training({.config = other,
-                                        .layout = options.layout,
-                                        .local_batch = options.local_batch,
-                                        .sharding = options.sharding,
-                                        .checkpointing = options.checkpointing},
-                                       mesh)
-                             .used());
+  return std::max(bytes, plan_training(options.with(other), mesh).used());
 }
 
 const char* lifetime_name(Lifetime lifetime) {

@@ -20,16 +20,11 @@ TrainingModel::TrainingModel(const Config& config, bool validating, Runtime& run
 void TrainingModel::use_bfloat16(bool in_bfloat16, Runtime& runtime) {
   CHECK(has_precision_guard(options_.config), "there is no memory for a state in bfloat16");
   in_bfloat16_ = in_bfloat16;
-  TrainingOptions other{.config = bfloat16_config_,
-                        .layout = layout_,
-                        .local_batch = options_.local_batch,
-                        .sharding = options_.sharding,
-                        .checkpointing = options_.checkpointing};
   runtime.stream().synchronize();
   state_.reset();
   runtime.stream().zero(state_memory_);
   runtime.stream().synchronize();  // other streams come to use it
-  lay_out(in_bfloat16 ? other : options_, runtime);
+  lay_out(in_bfloat16 ? options_.with(bfloat16_config_) : options_, runtime);
 }
 
 void TrainingModel::lay_out(const TrainingOptions& options, Runtime& runtime) {

@@ -1,4 +1,4 @@
-// What `octavo plan` prints: one JSON object, and the text made from it.
+// What `octavo plan` prints, as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,6 +11,7 @@
 namespace octavo {
 
 struct PlanReport {
+  const PlanTarget& target;
   Plan plan;
   std::string mesh_reason;        // why its mesh is that one, where the config leaves it
   std::string advice;             // overrides of the config that are faster, or that make it fit; or empty
@@ -20,10 +21,9 @@ struct PlanReport {
   FailureRates failures;
 };
 
-nlohmann::ordered_json plan_json(const PlanReport& report, const PlanTarget& target);
-// To standard output.
-// `all`: every item of the memory and of the step, not the largest alone.
-void print_plan(const nlohmann::ordered_json& report, bool all);
-void print_search(const nlohmann::ordered_json& report);
+nlohmann::ordered_json plan_json(const PlanReport& report);
+// Print to standard output. `all`: every item of the memory and of the step, not the largest alone.
+void print_plan(const PlanReport& report, bool all);
+void print_search(const PlanReport& report);
 
 }  // namespace octavo

@@ -19,6 +19,8 @@ struct TrainingOptions {
   int64_t local_batch;  // this rank's sequences a step
   ShardingOptions sharding;
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto
+
+  TrainingOptions with(const Config& other) const { return {other, layout, local_batch, sharding, checkpointing}; }
 };
 
 class TrainingState {
