@@ -91,8 +91,7 @@ TEST_F(ConfigChangesTest, WhatComputesIsRefusedWithTheRemedy) {
     const std::string sentence = refusal(override_text);
     for (const char* part : {change, remedy})
       EXPECT_NE(sentence.find(part), std::string::npos) << part << ": " << sentence;
-    const std::string allowed =
-        std::string("checkpoint.allow_changes=") + "[training, optimizer, precision, data, schedule]";
+    const std::string allowed = "checkpoint.allow_changes=[training, optimizer, precision, data, schedule]";
     EXPECT_EQ(refusal({}, {override_text, allowed}), "") << override_text;
   }
 }
