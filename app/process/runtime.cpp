@@ -154,7 +154,11 @@ void Runtime::tune(const std::function<void()>& work) {
 }
 
 double Runtime::sum_over_tokens(double value) {
-  return group_.all_reduce_sum(mesh_->rank(Axis::kTensor) == 0 ? value : 0);
+  bool is_first = true;  // among the ranks that work on the same tokens
+  for (size_t i = 0; i < std::size(kMeshAxes); ++i) {
+    if (!kMeshAxes[i].divides_tokens && mesh_->rank(static_cast<Axis>(i)) != 0) is_first = false;
+  }
+  return group_.all_reduce_sum(is_first ? value : 0);
 }
 
 RunMemory Runtime::allocate(const std::function<int64_t()>& planned) {

@@ -50,7 +50,8 @@ class Runtime {
   // This rank's place among those that divide each layer.
   TensorRank tensor_rank() const { return {mesh_->rank(Axis::kTensor), mesh_->shape().tensor}; }
 
-  // The sum of what ranks have of their own tokens; tensor-parallel ranks have the same and count once. A collective.
+  // Returns the sum of what ranks have of their own tokens. Ranks that work on the same tokens count once. A
+  // collective.
   double sum_over_tokens(double value);
 
   // Memory of this rank's device. `planned` is called for its size, and may throw, as allocating may, on any rank. A

@@ -372,7 +372,8 @@ bool RunCheckpoints::has_time_passed() const {
 
 std::vector<CheckpointTensor> RunCheckpoints::pieces() const {
   const Communicator& replicas = runtime_.mesh().replicate();  // they hold the same
-  const bool with_history = runtime_.mesh().shard().rank() == 0 && runtime_.mesh().tensor().rank() == 0;
+  const Communicator& world = runtime_.mesh().world();
+  const bool with_history = world.rank() % (world.size() / replicas.size()) == 0;  // on one rank of each replica
   return divide_tensors(checkpoint_tensors(*state_, with_history), replicas.rank(), replicas.size());
 }
 
