@@ -83,7 +83,13 @@ CorruptionVerdict CorruptionCheck::finish() {
   CorruptionVerdict verdict;
   if (group_.is_root()) {
     std::vector<RankHashes> hashes;
-    for (const std::string& one : all) hashes.push_back(unpacked(one));
+    for (const std::string& packed : all) {
+      std::vector<uint64_t> values(packed.size() / sizeof(uint64_t));
+      std::memcpy(values.data(), packed.data(), packed.size());
+      const auto second = values.begin() + std::ssize(results_);
+      const auto parts = second + std::ssize(results_);
+      hashes.push_back({.first = {values.begin(), second}, .second = {second, parts}, .parts = {parts, values.end()}});
+    }
     verdict = judge(ranks_, hashes, results_);
   }
   return nlohmann::json::parse(group_.broadcast(nlohmann::json(verdict).dump()));
@@ -94,14 +100,6 @@ CorruptionVerdict CorruptionCheck::check_state() {
   stream_.zero(passes());
   end_step();
   return finish();
-}
-
-RankHashes CorruptionCheck::unpacked(const std::string& packed) const {
-  std::vector<uint64_t> all(packed.size() / sizeof(uint64_t));
-  std::memcpy(all.data(), packed.data(), packed.size());
-  const auto second = all.begin() + std::ssize(results_);
-  const auto parts = all.begin() + 2 * std::ssize(results_);
-  return {.first = {all.begin(), second}, .second = {second, parts}, .parts = {parts, all.end()}};
 }
 
 }  // namespace octavo

@@ -56,7 +56,6 @@ class CorruptionCheck {
   // The hashes of both passes.
   Tensor passes() const { return hashes_.rows(0, 2 * std::ssize(results_)); }
   void hash_results(int64_t pass);
-  RankHashes unpacked(const std::string& packed) const;
 
   TrainingState& state_;
   Stream& stream_;

@@ -20,8 +20,6 @@ struct HashedPart {
   // Where ranks share a copy: the copy of which this part is a stretch. The hashes of its stretches add up to the hash
   // of the copy. Empty where this rank has a copy for itself.
   std::string copy;
-
-  bool operator==(const HashedPart&) const = default;
 };
 
 // What is known of a rank from the start.
