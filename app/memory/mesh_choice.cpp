@@ -16,20 +16,10 @@ namespace octavo {
 
 namespace {
 
-// More is recomputed by the larger.
-std::pair<int, double> recomputed(const ActivationCheckpointing& checkpointing) {
-  switch (checkpointing.mode) {
-    case ActivationCheckpointing::Mode::kSelective:
-      return {1, 0};
-    case ActivationCheckpointing::Mode::kBlock:
-      return {2, checkpointing.ratio};
-    case ActivationCheckpointing::Mode::kFull:
-      return {3, 0};
-    case ActivationCheckpointing::Mode::kNone:
-    case ActivationCheckpointing::Mode::kAuto:
-      break;
-  }
-  return {0, 0};
+// Orders modes other than auto by how much they recompute.
+std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationCheckpointing& checkpointing) {
+  const bool has_ratio = checkpointing.mode == ActivationCheckpointing::Mode::kBlock;
+  return {checkpointing.mode, has_ratio ? checkpointing.ratio : 0};
 }
 
 // Why copies on `nodes` nodes cannot be; nothing where they can.

@@ -64,15 +64,8 @@ int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh) {
 }
 
 const char* lifetime_name(Lifetime lifetime) {
-  switch (lifetime) {
-    case Lifetime::kRun:
-      return "whole run";
-    case Lifetime::kStep:
-      return "one step";
-    case Lifetime::kBlock:
-      return "one block";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"whole run", "one step", "one block"};
+  return kNames[static_cast<size_t>(lifetime)];
 }
 
 int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh) { return plan_arena(options, mesh).used(); }

@@ -18,8 +18,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kShownItems = 10;  // of memory and of a step, unless all are asked for
 constexpr double kSecondsADay = 86400;
-constexpr CostKind kCostKinds[] = {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer,
-                                   CostKind::kCommunication};
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 

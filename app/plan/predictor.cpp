@@ -18,19 +18,8 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 }  // namespace
 
 const char* cost_kind_name(CostKind kind) {
-  switch (kind) {
-    case CostKind::kProduct:
-      return "products";
-    case CostKind::kAttention:
-      return "attention";
-    case CostKind::kMemory:
-      return "memory-bound ops";
-    case CostKind::kOptimizer:
-      return "optimizer";
-    case CostKind::kCommunication:
-      return "exposed communication";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"products", "attention", "memory-bound ops", "optimizer", "exposed communication"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 double StepPrediction::seconds(CostKind kind) const {
@@ -87,10 +76,8 @@ StepPrediction Predictor::predict(const PredictedRun& run) {
   p.wps = p.tokens_per_step / p.step_s / as_double(mesh.ranks());
   p.flops_per_token = config.model.flops_per_token(config.data.seq_len);
   p.mfu = mfu(p.wps * p.flops_per_token);
-  for (const CostKind kind :
-       {CostKind::kAttention, CostKind::kMemory, CostKind::kOptimizer, CostKind::kCommunication}) {
-    if (p.seconds(kind) > p.seconds(p.bound)) p.bound = kind;
-  }
+  p.bound = *std::max_element(std::begin(kCostKinds), std::end(kCostKinds),
+                              [&](CostKind a, CostKind b) { return p.seconds(a) < p.seconds(b); });
   return p;
 }
 

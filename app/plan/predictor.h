@@ -27,6 +27,8 @@
 namespace octavo {
 
 enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
+inline constexpr CostKind kCostKinds[] = {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory,
+                                          CostKind::kOptimizer, CostKind::kCommunication};
 const char* cost_kind_name(CostKind kind);  // "products", ..., "exposed communication"
 
 // A part of a step on one rank.
