@@ -20,6 +20,7 @@
 #include "app/commands/command_line.h"
 #include "app/process/console.h"
 #include "app/process/cores.h"
+#include "app/process/exit_codes.h"
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/error.h"
@@ -126,8 +127,7 @@ int main(int argc, char** argv) {
   CLI::App app("Octavo pretrains Llama-3-family language models.", "octavo");
   app.set_version_flag("--version",
                        fmt::format("octavo {} ({}, commit {})", kVersion, kHasCuda ? "CUDA" : "CPU", build_commit()));
-  CommandLine line(timer, sink->console());
-  describe_command_line(app, line);
+  CommandLine line(app, timer, sink->console());
   std::optional<ProcessGroup> connected;
   try {
     connected.emplace();
@@ -151,11 +151,11 @@ int main(int argc, char** argv) {
       const auto print = [&](const ProcessGroup& ranks) { return ranks.is_root() ? app.exit(error) : kExitDone; };
       return run_command(print, group);
     }
-    if (group.is_root()) print_error(describe(error, app, argc > 1 ? argv[1] : ""));
+    if (group.is_root()) print_error(line.describe(error, argc > 1 ? argv[1] : ""));
     return kExitBadInput;
   }
-  if (line.asks_for_json()) spdlog::set_level(spdlog::level::off);
-  return run_command(line.command, group);
+  if (line.prints_json()) spdlog::set_level(spdlog::level::off);
+  return run_command(line.command(), group);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 # What `cmake --install` and the packages of CPack contain: the program, its configs, the scripts that those who train use, the
-# documentation, and the manual page and bash completion that the program itself writes (app/commands/manual.h).
+# documentation, and the manual page and bash completion that the program itself writes (app/commands/manual.cpp).
 include(GNUInstallDirs)
 set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
 

@@ -5,12 +5,14 @@
 #include <optional>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/measure/bench_ops.h"
 #include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
 #include "app/memory/mesh_choice.h"
+#include "app/process/exit_codes.h"
 #include "app/run/step_trace.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -20,6 +22,19 @@
 namespace octavo {
 
 namespace {
+
+constexpr int kMaxTimedSteps = 1'000'000;
+
+struct BenchArguments {
+  ConfigArguments config;
+  int64_t warmup = 3;      // steps before the clock starts
+  int64_t steps = 10;      // timed steps; the median counts
+  bool ops = false;        // every op compared with its floor
+  bool energy = false;     // power, clock and joules per token
+  std::string trace = {};  // file for a trace of one more step; empty: none
+  bool data = false;       // the loader alone
+  bool json = false;
+};
 
 std::string describe_energy(const nlohmann::ordered_json& r) {
   if (!r.contains("watts")) return "";
@@ -106,9 +121,7 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   return kExitDone;
 }
 
-}  // namespace
-
-int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
+int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   if (arguments.data) return bench_data_command(arguments, group);
   Config config = stage_config(load_run_config(arguments.config, group, Purpose::kSynthetic), 0);
   group.agree_on_files("opening the trace", [&] {
@@ -151,6 +164,30 @@ int bench_command(const BenchArguments& arguments, ProcessGroup& group) {
   }
   if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
+}
+
+}  // namespace
+
+void add_bench(CommandLine& line) {
+  auto& arguments = line.arguments<BenchArguments>();
+  CLI::App* bench = line.add(
+      "bench",
+      "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op",
+      [&](ProcessGroup& group) { return run_bench(arguments, group); },
+      "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
+  add_config_arguments(bench, arguments.config);
+  bench->add_option("--warmup", arguments.warmup, "steps before the clock starts")->check(integer(0, kMaxTimedSteps));
+  bench->add_option("--steps", arguments.steps, "timed steps; the median counts")->check(integer(1, kMaxTimedSteps));
+  auto* ops = bench->add_flag("--ops", arguments.ops, "every op beside its floor, at rates measured on this device");
+  auto* energy = bench->add_flag("--energy", arguments.energy,
+                                 "on GPUs: joules per token, mean clock and power over 2 s of more steps");
+  auto* trace =
+      bench->add_option("--trace", arguments.trace, "FILE.json: every rank's ops over one step, for Perfetto");
+  bench->add_flag("--data", arguments.data, "the loader alone, on the config's data, without a model")
+      ->excludes(ops)
+      ->excludes(energy)
+      ->excludes(trace);
+  line.add_json(bench, arguments.json);
 }
 
 }  // namespace octavo

@@ -1,53 +1,59 @@
-// The command line, described once: its subcommands, their options, and what each of them runs.
+// The command line: its subcommands, each described by its file (app/commands/commands.h), and what is wrong with one.
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <any>
+#include <deque>
 #include <functional>
 #include <string>
 
-#include "app/commands/commands.h"
-
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
+#include "app/process/console.h"
+#include "app/process/startup_timer.h"
+#include "parallel/ranks/process_group.h"
 
 namespace octavo {
 
-// What a subcommand does, on every rank; the process's exit code.
+// What a subcommand does, on every rank. Returns the process's exit code.
 using Command = std::function<int(ProcessGroup&)>;
 
-// What the command line says. Each subcommand reads its own part; `command` runs it.
-struct CommandLine {
-  CommandLine(StartupTimer& startup, Console& output) : timer(startup), console(output) {}
+// Returns a command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
+Command on_root(std::function<int()> work);
 
-  ConfigArguments config;
-  EvaluateArguments evaluate;
-  BenchArguments bench;
-  DoctorArguments doctor;
-  PlanArguments plan;
-  PlanArguments dry_run;  // of train
-  bool is_dry_run = false;
-  ConfigCommandArguments keys;
-  GenerateArguments generate;
-  InspectArguments inspect;
-  ReportArguments report;
-  PackOptions pack;
-  ImportArguments import_hf;
-  ExportArguments export_hf;
-  std::string help_of;  // the command to print the help of; empty: octavo itself
-  StartupTimer& timer;
-  Console& console;
-  Command command;
+class CommandLine {
+ public:
+  // Describes all subcommands to `app`, whose parse() finds the command. All three must outlive the command line.
+  CommandLine(CLI::App& app, StartupTimer& timer, Console& console);
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
-  // Whether standard output is to hold one JSON value, and so no lines for people.
-  bool asks_for_json() const { return bench.json || doctor.json || plan.json; }
+  // Adds a subcommand. `example` is printed at the end of its help.
+  CLI::App* add(const std::string& name, const std::string& text, Command command, const std::string& example = "");
+  // Returns arguments that live as long as the command line, for the options of a subcommand.
+  template <typename Arguments>
+  Arguments& arguments() {
+    return std::any_cast<Arguments&>(arguments_.emplace_back(Arguments{}));
+  }
+  // Adds --json, with which standard output holds one JSON value and so no lines for people.
+  void add_json(CLI::App* command, bool& json);
+
+  CLI::App& app() { return app_; }
+  StartupTimer& timer() { return timer_; }  // since the launch
+  Console& console() { return console_; }   // where the log goes
+  // What the arguments ask for, once they are parsed.
+  const Command& command() const { return command_; }
+  bool prints_json() const { return prints_json_; }
+
+  // Returns what parse() found wrong, as a sentence that names the command or option, what was found and what was
+  // expected. `first_argument`: the first word of the command line, empty where there is none.
+  std::string describe(const CLI::ParseError& error, const std::string& first_argument) const;
+
+ private:
+  CLI::App& app_;
+  StartupTimer& timer_;
+  Console& console_;
+  std::deque<std::any> arguments_;
+  Command command_;
+  bool prints_json_ = false;
 };
-
-// Adds the subcommands to `app`, whose parse() fills in `line`, which must outlive it.
-void describe_command_line(CLI::App& app, CommandLine& line);
-
-// What parse() found wrong, as a sentence that names the command or option, what was found and what was expected.
-// `first_argument`: the first word of the command line, empty where there is none.
-std::string describe(const CLI::ParseError& error, const CLI::App& app, const std::string& first_argument);
 
 }  // namespace octavo

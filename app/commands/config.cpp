@@ -6,9 +6,11 @@
 #include <system_error>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/config/config_keys.h"
 #include "app/config/config_names.h"
 #include "app/config/other_names.h"
+#include "app/process/exit_codes.h"
 #include "app/run/document_tokens.h"
 #include "app/run/former_checkpoints.h"
 #include "core/error.h"
@@ -17,6 +19,12 @@
 namespace octavo {
 
 namespace {
+
+struct ConfigCommandArguments {
+  ConfigArguments config;  // whose values are printed; an empty path: the keys that there are
+  bool markdown = false;   // the keys, as docs/config.md
+  std::string value;       // name of the key whose value alone is printed; empty: all
+};
 
 constexpr const char* kMarkdownIntroduction = R"(# Config
 
@@ -117,9 +125,7 @@ Config resolved_config(const ConfigArguments& arguments) {
   return config;
 }
 
-}  // namespace
-
-int config_command(const ConfigCommandArguments& arguments) {
+int run_config(const ConfigCommandArguments& arguments) {
   if (arguments.config.path.empty()) {
     print_keys(arguments.markdown ? kMarkdown : kText);
     if (arguments.markdown) print_other_names();
@@ -130,6 +136,20 @@ int config_command(const ConfigCommandArguments& arguments) {
     std::cout << (arguments.value.empty() ? to_yaml(config) : value_text(config, arguments.value) + "\n");
   }
   return kExitDone;
+}
+
+}  // namespace
+
+void add_config(CommandLine& line) {
+  auto& arguments = line.arguments<ConfigCommandArguments>();
+  CLI::App* config = line.add(
+      "config", "every key of a config, the keys that match a word, or all values of a config file, as YAML",
+      on_root([&] { return run_config(arguments); }), "octavo config configs/quickstart.yaml training.steps=100");
+  auto* path = config->add_option("config", arguments.config.path, "CONFIG.yaml, or a WORD to look for in the keys");
+  add_overrides(config, arguments.config.overrides, "section.key=value, in place of the file's");
+  config->add_flag("--markdown", arguments.markdown, "the keys as docs/config.md")->excludes(path);
+  config->add_option("--value", arguments.value, "a key whose value alone is printed, a text without quotes")
+      ->needs(path);
 }
 
 }  // namespace octavo

@@ -6,10 +6,12 @@
 #include <optional>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/measure/doctor_facts.h"
 #include "app/measure/doctor_report.h"
 #include "app/measure/measure_machine.h"
 #include "app/measure/reach_check.h"
+#include "app/process/exit_codes.h"
 #include "app/process/runtime.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
@@ -19,6 +21,14 @@
 namespace octavo {
 
 namespace {
+
+struct DoctorArguments {
+  bool json = false;
+  bool quick = false;      // what can be known without measuring
+  int ranks_per_node = 0;  // of a run to come, one GPU each; 0: not said
+  std::string save;        // machine file to write (app/plan/machine_rates.h); empty: none
+  std::string disk = ".";  // directory whose write speed is measured; with quick, that is or can be made
+};
 
 constexpr double kQuickTimeoutS = 60;  // for a collective of the quick check: NCCL takes seconds to connect many nodes
 
@@ -101,9 +111,7 @@ DoctorReport quick_report(const DoctorArguments& arguments, ProcessGroup& group)
   return report;
 }
 
-}  // namespace
-
-int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
+int run_doctor(const DoctorArguments& arguments, ProcessGroup& group) {
   const DoctorReport report = arguments.quick ? quick_report(arguments, group) : measured_report(arguments, group);
   group.agree([&] {
     if (!group.is_root()) return;
@@ -116,6 +124,23 @@ int doctor_command(const DoctorArguments& arguments, ProcessGroup& group) {
     }
   });
   return report.is_ok() ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+void add_doctor(CommandLine& line) {
+  auto& arguments = line.arguments<DoctorArguments>();
+  CLI::App* doctor = line.add(
+      "doctor", "what this machine is, how fast, and what hinders training on it",
+      [&](ProcessGroup& group) { return run_doctor(arguments, group); }, "octavo doctor --save mine.json");
+  line.add_json(doctor, arguments.json);
+  auto* quick = doctor->add_flag("--quick", arguments.quick, "what can be told in seconds, without measuring");
+  doctor->add_option("--ranks-per-node", arguments.ranks_per_node, "of the run to come: GPUs that a machine must have")
+      ->check(integer(1, 1 << 10))
+      ->default_str("");
+  doctor->add_option("--save", arguments.save, "FILE to write the measured rates to, as JSON")->excludes(quick);
+  doctor->add_option("--disk", arguments.disk,
+                     "directory whose write speed is measured; with --quick that of the checkpoints");
 }
 
 }  // namespace octavo

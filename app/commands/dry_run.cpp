@@ -1,3 +1,5 @@
+#include "app/commands/dry_run.h"
+
 #include <unistd.h>
 
 #include <filesystem>
@@ -7,13 +9,13 @@
 #include <system_error>
 #include <vector>
 
-#include "app/commands/commands.h"
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/log/metrics_writer.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
+#include "app/process/exit_codes.h"
 #include "app/process/host_memory.h"
 #include "app/process/same_files.h"
 #include "app/text/tokenizer.h"
@@ -53,7 +55,7 @@ void check_writable(DirectoryUse use, const fs::path& dir) {
 }
 
 // The device of this run is that of octavo plan. A program without CUDA runs on the CPU.
-PlanTarget target_of(const PlanArguments& arguments, ProcessGroup& group) {
+PlanTarget target_of(const TargetArguments& arguments, ProcessGroup& group) {
   Config stated = load_config(arguments.config.path, arguments.config.overrides);
   if (!kHasCuda && stated.device == DeviceChoice::kAuto) stated.device = DeviceChoice::kCpu;
   PlanTarget target = find_target(arguments, stated, group);
@@ -147,7 +149,7 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
   }
 }
 
-int dry_run(const PlanArguments& arguments, ProcessGroup& group) {
+int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   const PlanTarget target = target_of(arguments, group);
   Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.gpus);
   resolve_device(config, target.device.device);
@@ -169,7 +171,7 @@ int dry_run(const PlanArguments& arguments, ProcessGroup& group) {
 
 }  // namespace
 
-int dry_run_command(const PlanArguments& arguments, ProcessGroup& group) {
+int dry_run_command(const TargetArguments& arguments, ProcessGroup& group) {
   group.agree([&] {
     CHECK_INPUT(group.size() == 1,
                 "octavo train --dry-run was started on {} ranks, expected one process; --gpus says how many ranks the "

@@ -2,8 +2,10 @@
 #include <cmath>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/config/stages.h"
 #include "app/memory/inference.h"
+#include "app/process/exit_codes.h"
 #include "app/process/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -11,7 +13,14 @@
 
 namespace octavo {
 
-int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
+namespace {
+
+struct EvaluateArguments {
+  ConfigArguments config;
+  bool ema = false;  // the moving average of the weights
+};
+
+int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   const SavedWeights which = arguments.ema ? SavedWeights::kEma : SavedWeights::kMaster;
   Config config = load_run_config(arguments.config, group, Purpose::kEvaluate);
   std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
@@ -54,6 +63,21 @@ int evaluate_command(const EvaluateArguments& arguments, ProcessGroup& group) {
   const std::string of_average = arguments.ema ? ", averaged weights" : "";
   line((checkpoint ? checkpoint->path().string() : config.init_from) + of_average, result.loss, targets);
   return kExitDone;
+}
+
+}  // namespace
+
+void add_evaluate(CommandLine& line) {
+  auto& arguments = line.arguments<EvaluateArguments>();
+  CLI::App* evaluate = line.add(
+      "evaluate", "validation loss and perplexity of a checkpoint",
+      [&](ProcessGroup& group) { return run_evaluate(arguments, group); },
+      "octavo evaluate runs/quickstart validation.batches=10");
+  add_config_arguments(
+      evaluate, arguments.config,
+      "CONFIG.yaml, or MODEL: a checkpoint, a directory of checkpoints, a run folder (each with its own config) or a "
+      "Hugging Face directory");
+  evaluate->add_flag("--ema", arguments.ema, kEmaHelp);
 }
 
 }  // namespace octavo

@@ -11,6 +11,8 @@
 
 #include "app/commands/commands.h"
 #include "app/commands/import_export.h"
+#include "app/commands/options.h"
+#include "app/process/exit_codes.h"
 #include "app/process/same_files.h"
 #include "app/text/cached_model.h"
 #include "app/text/sampling.h"
@@ -24,6 +26,20 @@
 namespace octavo {
 
 namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+struct GenerateArguments {
+  std::string model;  // app/process/model_path.h
+  std::string prompt;
+  int64_t max_tokens = 256;
+  int64_t samples = 1;
+  SamplingOptions sampling;
+  std::vector<std::string> stop;  // texts that end a sample, and are not part of it
+  uint64_t seed = 0;              // of the first sample; the others' follow
+  std::string device = "auto";
+  bool ema = false;  // the moving average of the weights
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -269,9 +285,7 @@ void print_weights(const GivenModel& model) {
   std::fputs(fmt::format("weights of {}{}\n", printable(model.path), step).c_str(), stderr);
 }
 
-}  // namespace
-
-int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
+int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
   GivenModel given = open_given_model(arguments.model, group);
   Config config;
   TextEnds ends;
@@ -304,6 +318,36 @@ int generate_command(const GenerateArguments& arguments, ProcessGroup& group) {
   if (group.is_root()) samples.emplace(arguments, prompt, ends.eos, *tokenizer);
   generate(model, prompt, arguments.max_tokens, samples ? &*samples : nullptr, group);
   return kExitDone;
+}
+
+}  // namespace
+
+void add_generate(CommandLine& line) {
+  auto& arguments = line.arguments<GenerateArguments>();
+  CLI::App* generate = line.add(
+      "generate", "sample text from a checkpoint", [&](ProcessGroup& group) { return run_generate(arguments, group); },
+      "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
+  generate->add_option("model", arguments.model, kModelHelp)->required();
+  generate->add_option("--prompt", arguments.prompt, "text to continue")->required();
+  generate->add_option("--max-tokens", arguments.max_tokens, "tokens to add")->check(integer(int64_t{1}, kMaxTokens));
+  generate->add_option("--samples", arguments.samples, "texts, computed together; printed with a line --- between")
+      ->check(integer(int64_t{1}, kMaxSamples));
+  SamplingOptions& sampling = arguments.sampling;
+  generate->add_option("--temperature", sampling.temperature, "0: the most likely token")->check(number(0, 1e6));
+  generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")
+      ->check(integer(int64_t{0}, kMaxTokens));
+  generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")->check(number(0, 1));
+  generate->add_option("--min-p", sampling.min_p, "among those so many times as likely as the most likely")
+      ->check(number(0, 1));
+  generate
+      ->add_option("--stop", arguments.stop, "TEXT that ends a sample and is not printed; may be given several times")
+      ->expected(1)
+      ->take_all()
+      ->default_str("");
+  generate->add_option("--seed", arguments.seed, "of the first sample; the next has the next")
+      ->check(integer(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
+  generate->add_option("--device", arguments.device, "auto, cpu or cuda")->check(one_of({"auto", "cpu", "cuda"}));
+  generate->add_flag("--ema", arguments.ema, kEmaHelp);
 }
 
 }  // namespace octavo

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
+#include "app/process/exit_codes.h"
 #include "app/process/model_path.h"
 #include "app/text/byte_tokenizer_files.h"
 #include "app/text/tokenizer.h"
@@ -351,7 +353,24 @@ ExportReport export_hf(const std::string& model, const std::string& hf_dir, cons
   return report;
 }
 
-int import_command(const ImportArguments& arguments) {
+namespace {
+
+struct ImportArguments {
+  std::string hf_dir;
+  std::string checkpoint;  // to be made
+  bool overwrite = false;  // replace a checkpoint that was not imported
+};
+
+struct ExportArguments {
+  std::string model;               // app/process/model_path.h
+  std::string hf_dir;              // to be made
+  std::string dtype = "float32";   // or bfloat16
+  std::string shard_size = "5GB";  // of the tensors in a file
+  bool overwrite = false;          // replace a model that is not an earlier export
+  bool ema = false;                // the moving average of the weights
+};
+
+int run_import(const ImportArguments& arguments) {
   const ImportReport report = import_hf(arguments.hf_dir, arguments.checkpoint, arguments.overwrite);
   std::cout << fmt::format("{}: step 0, {} parameters, {}\n", arguments.checkpoint,
                            with_thousands_separators(report.parameters),
@@ -359,7 +378,7 @@ int import_command(const ImportArguments& arguments) {
   return kExitDone;
 }
 
-int export_command(const ExportArguments& arguments) {
+int run_export(const ExportArguments& arguments) {
   const DType dtype = arguments.dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32;
   const ExportReport report = export_hf(arguments.model, arguments.hf_dir,
                                         {.dtype = dtype,
@@ -374,6 +393,34 @@ int export_command(const ExportArguments& arguments) {
                              report.tokenizer_elsewhere);
   }
   return kExitDone;
+}
+
+}  // namespace
+
+void add_import(CommandLine& line) {
+  auto& arguments = line.arguments<ImportArguments>();
+  CLI::App* command =
+      line.add("import", "Hugging Face safetensors -> checkpoint", on_root([&] { return run_import(arguments); }),
+               "octavo import Llama-3.2-1B checkpoints/llama3_1b");
+  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR")->required();
+  command->add_option("checkpoint", arguments.checkpoint, "CHECKPOINT")->required();
+  command->add_flag("--overwrite", arguments.overwrite, "replace a checkpoint that was not imported");
+}
+
+void add_export(CommandLine& line) {
+  auto& arguments = line.arguments<ExportArguments>();
+  CLI::App* command = line.add("export", "checkpoint -> Hugging Face safetensors and config.json",
+                               on_root([&] { return run_export(arguments); }),
+                               "octavo export runs/quickstart exported --dtype bfloat16");
+  command
+      ->add_option("model", arguments.model,
+                   "a checkpoint, a directory of checkpoints or a run folder (their newest one)")
+      ->required();
+  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR")->required();
+  command->add_option("--dtype", arguments.dtype, "float32 or bfloat16")->check(one_of({"float32", "bfloat16"}));
+  command->add_option("--shard-size", arguments.shard_size, "tensors of a file at most, as 5GB or 500MiB");
+  command->add_flag("--overwrite,--force", arguments.overwrite, "replace a model in HF_DIR that octavo did not export");
+  command->add_flag("--ema", arguments.ema, kEmaHelp);
 }
 
 }  // namespace octavo

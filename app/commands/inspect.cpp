@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
 #include "app/config/stages.h"
+#include "app/process/exit_codes.h"
 #include "app/process/model_path.h"
 #include "app/report/run_table.h"
 #include "app/run/document_tokens.h"
@@ -24,6 +26,13 @@
 namespace octavo {
 
 namespace {
+
+struct InspectArguments {
+  std::string target;   // token file, model (app/process/model_path.h), run, or config with samples
+  std::string samples;  // "A:B"
+  std::vector<std::string> overrides;
+  bool json = false;  // print JSON for a run on a terminal as well
+};
 
 int64_t parse_index(std::string_view text, const std::string& whole) {
   int64_t value = 0;
@@ -66,9 +75,7 @@ nlohmann::json describe_hf_directory(const std::string& path) {
 
 bool is_config(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
 
-}  // namespace
-
-int inspect_command(const InspectArguments& arguments) {
+int run_inspect(const InspectArguments& arguments) {
   if (!arguments.samples.empty()) {
     inspect_samples(arguments);
     return kExitDone;
@@ -96,6 +103,24 @@ int inspect_command(const InspectArguments& arguments) {
   const nlohmann::ordered_json description = inspect_token_file(arguments.target);
   std::cout << printable_json(description, 2) << std::endl;
   return description.value("intact", false) ? kExitDone : kExitBadInput;
+}
+
+}  // namespace
+
+void add_inspect(CommandLine& line) {
+  auto& arguments = line.arguments<InspectArguments>();
+  CLI::App* inspect = line.add("inspect", "what is in a token file, a checkpoint or a run, and whether it is intact",
+                               on_root([&] { return run_inspect(arguments); }),
+                               "octavo inspect runs/quickstart/checkpoints/step_00000900");
+  inspect
+      ->add_option(
+          "target", arguments.target,
+          "PREFIX, a checkpoint or a directory of them, the logging.dir of a run, a Hugging Face directory, or "
+          "CONFIG.yaml with --samples")
+      ->required();
+  inspect->add_flag("--json", arguments.json, "print JSON on a terminal as well, where a run is shown as a table");
+  inspect->add_option("--samples", arguments.samples, "A:B, global samples A to B-1 of a config as JSON lines");
+  add_overrides(inspect, arguments.overrides, "section.key=value, with --samples");
 }
 
 }  // namespace octavo

@@ -1,16 +1,21 @@
-#include "app/commands/manual.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
+#include <iostream>
 #include <vector>
 
+#include "app/commands/commands.h"
 #include "app/config/config_keys.h"
+#include "app/process/exit_codes.h"
 
 namespace octavo {
 
 namespace {
+
+struct ManualArguments {
+  bool man = false;
+  bool bash = false;
+};
 
 // A positional argument or an option, as a reader or a shell needs it.
 struct Argument {
@@ -101,8 +106,7 @@ std::string key_words() {
   return words;
 }
 
-}  // namespace
-
+// octavo(1) in roff, for man: every command and option, and every key of a config.
 std::string manual_page(const CLI::App& app) {
   std::string page = fmt::format(".TH OCTAVO 1 \"\" \"{}\" \"User Commands\"\n", roff(app.version()));
   page += fmt::format(".SH NAME\noctavo \\- pretrain Llama\\-3\\-family language models\n.SH SYNOPSIS\n");
@@ -133,6 +137,8 @@ std::string manual_page(const CLI::App& app) {
   return page + ".SH SEE ALSO\n.BR mpirun (1),\n.BR srun (1)\n";
 }
 
+// Returns a script for bash that completes commands, options, their choices, and config keys where a command takes
+// overrides.
 std::string bash_completion(const CLI::App& app) {
   std::string names;
   std::string words;   // a case a command: its options, and whether it takes overrides
@@ -178,6 +184,20 @@ _octavo() {{
 complete -o bashdefault -o default -F _octavo octavo
 )",
                      names, values, words, key_words());
+}
+
+}  // namespace
+
+void add_manual(CommandLine& line) {
+  auto& arguments = line.arguments<ManualArguments>();
+  const auto print = [&] {
+    std::cout << (arguments.man ? manual_page(line.app()) : bash_completion(line.app()));
+    return kExitDone;
+  };
+  CLI::App* manual = line.add("manual", "the manual page, or the completion of command lines in bash", on_root(print));
+  manual->require_option(1);
+  manual->add_flag("--man", arguments.man, "octavo(1), for man");
+  manual->add_flag("--bash", arguments.bash, "the completion for bash");
 }
 
 }  // namespace octavo

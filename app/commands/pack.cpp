@@ -7,6 +7,8 @@
 #include <system_error>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
+#include "app/process/exit_codes.h"
 #include "core/format.h"
 #include "core/printable.h"
 
@@ -22,9 +24,7 @@ std::string describe_files(const std::string& prefix, int64_t documents, int64_t
                      unknown ? 0.0 : static_cast<double>(bytes) / 1e9);
 }
 
-}  // namespace
-
-int pack_command(const PackOptions& options) {
+int run_pack(const PackOptions& options) {
   const PackSummary s = pack(options);
   std::cout << fmt::format("{}, from {} files\n", describe_files(options.output, s.documents, s.tokens), s.files);
   if (options.hold_out_every > 0) {
@@ -37,6 +37,23 @@ int pack_command(const PackOptions& options) {
     std::cout << fmt::format("skipped {} unreadable files and directories\n", s.unreadable.size());
   for (const std::string& file : s.unreadable) std::cout << fmt::format("unreadable: {}\n", printable(file));
   return kExitDone;
+}
+
+}  // namespace
+
+void add_pack(CommandLine& line) {
+  auto& options = line.arguments<PackOptions>();
+  CLI::App* pack = line.add("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer",
+                            on_root([&] { return run_pack(options); }),
+                            "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
+  pack->add_option("--input", options.inputs, "files and directories")->default_str("");
+  pack->add_option("--input-list", options.input_list, "a file naming one input a line");
+  pack->add_option("--output", options.output, "PREFIX of the token file")->required();
+  pack->add_option("--hold-out-every", options.hold_out_every,
+                   "every n-th document goes to a second token file; 0: none")
+      ->check(integer(int64_t{0}, int64_t{1} << 40));
+  pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of that one")->default_str("OUTPUT_held_out");
+  pack->add_flag("--overwrite", options.overwrite, "replace token files of these names that exist");
 }
 
 }  // namespace octavo

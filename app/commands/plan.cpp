@@ -1,85 +1,35 @@
-#include <omp.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <utility>
 
 #include "app/commands/commands.h"
+#include "app/commands/options.h"
+#include "app/commands/plan_target.h"
 #include "app/config/stages.h"
 #include "app/memory/memory_advice.h"
 #include "app/memory/mesh_choice.h"
-#include "app/plan/machine_files.h"
+#include "app/plan/failures.h"
 #include "app/plan/plan_report.h"
 #include "app/plan/plan_search.h"
-#include "app/process/runtime.h"
+#include "app/process/exit_codes.h"
 #include "app/report/memory_page.h"
 #include "core/error.h"
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
-#include "core/format.h"
 
 namespace octavo {
 
 namespace {
 
-// Number of GPUs to plan without --gpus: plan.gpus, or as many as the mesh of the config states.
-int64_t stated_gpus(const Config& config) {
-  if (config.plan.gpus > 0) return config.plan.gpus;
-  int64_t gpus = 1;
-  for (const MeshAxis& axis : kMeshAxes) gpus *= std::max<int64_t>(config.parallel.*axis.configured, 1);
-  return gpus;
-}
-
-// The machine to plan for, and the option or key that names it, for messages.
-struct MachineChoice {
-  std::string name;
-  const char* option;
+struct PlanArguments {
+  TargetArguments target;
+  FailureRates failures;
+  bool search = false;
+  double price_per_gpu_hour = 0;  // dollars; 0: not asked
+  bool all = false;               // every item, not the largest alone
+  std::string html;               // file for a picture of the memory; empty: none
+  bool json = false;
 };
-
-MachineChoice machine_of(const PlanArguments& arguments, const Config& config) {
-  if (!arguments.machine.empty()) return {arguments.machine, "--machine"};
-  return {config.plan.machine, "plan.machine"};
-}
-
-// The CPU's ranks share its cores, as in a run, and workspaces are by thread.
-void set_threads(int64_t ranks, ProcessGroup& group) {
-  const int cores = choose_threads(group);
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));
-}
-
-}  // namespace
-
-PlanTarget find_target(const PlanArguments& arguments, const Config& config, ProcessGroup& group) {
-  PlanTarget target;
-  target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
-  target.device.gpus_per_node = arguments.gpus_per_node;
-  const bool on_cpu = config.device == DeviceChoice::kCpu;
-  const MachineChoice chosen = machine_of(arguments, config);
-  const MachineRates machine = find_machine(chosen.name, chosen.option);
-  target.cluster = {.gpus_per_node = arguments.gpus_per_node,
-                    .network_gbps = arguments.network_gbps,
-                    .network_latency_us = arguments.network_latency_us,
-                    .network_oversubscription = arguments.network_oversubscription > 0
-                                                    ? arguments.network_oversubscription
-                                                    : machine.network_oversubscription};
-  if (!on_cpu || machine.device == "cpu") target.machine = machine;
-  target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
-  CHECK_INPUT(on_cpu || machine.device != "cpu",
-              "{} {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu", chosen.option,
-              chosen.name);
-  if (on_cpu) {
-    set_threads(target.gpus, group);
-  } else {
-    target.device.multiprocessors = static_cast<int>(machine.multiprocessors);
-    target.device.memory_bytes = machine.gpu_memory_bytes;
-  }
-  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
-  return target;
-}
-
-namespace {
 
 // A faster mesh or micro-batch, when there is one worth the change.
 void add_faster(PlanReport& report, ProcessGroup& group) {
@@ -132,13 +82,13 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
 }
 
 int plan(const PlanArguments& arguments, ProcessGroup& group) {
-  const Config stated = load_config(arguments.config.path, arguments.config.overrides);
-  const PlanTarget target = find_target(arguments, stated, group);
+  const Config stated = load_config(arguments.target.config.path, arguments.target.config.overrides);
+  const PlanTarget target = find_target(arguments.target, stated, group);
   CHECK_INPUT(
       target.machine || !(arguments.search || arguments.price_per_gpu_hour > 0 || !arguments.html.empty()),
       "--search, --price-per-gpu-hour and --html need rates, and device is cpu; expected --machine FILE of a CPU");
   if (!arguments.html.empty()) check_output(arguments.html, kMemoryPage);
-  Config config = load_planned_config(arguments.config, target);
+  Config config = load_planned_config(arguments.target.config, target);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   if (config.parallel.leaves_copies()) config.parallel.data_parallel_replicate = mesh.mesh.replicate;
   PlanReport report{.target = target,
@@ -167,15 +117,54 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   throw InputError(unfitting(report));
 }
 
-}  // namespace
-
-int plan_command(const PlanArguments& arguments, ProcessGroup& group) {
+int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
   group.agree([&] {
     CHECK_INPUT(group.size() == 1,
                 "octavo plan was started on {} ranks, expected one process; --gpus says how many ranks are planned",
                 group.size());
   });
   return plan(arguments, group);
+}
+
+}  // namespace
+
+void add_plan(CommandLine& line) {
+  auto& arguments = line.arguments<PlanArguments>();
+  CLI::App* plan = line.add(
+      "plan", "memory per GPU, FLOPs and predicted throughput, without running",
+      [&](ProcessGroup& group) { return run_plan(arguments, group); },
+      "octavo plan configs/llama3_8b_8gpu.yaml --gpus 8 --price-per-gpu-hour 2.50");
+  TargetArguments& target = arguments.target;
+  add_config_arguments(plan, target.config);
+  plan->add_option("--gpus", target.gpus, "ranks of the run")
+      ->check(integer(1, 1 << 20))
+      ->default_str("plan.gpus of the config");
+  plan->add_option("--gpu-memory", target.gpu_memory, "of one GPU, as 80GiB or 80GB")->default_str("the machine's");
+  plan->add_option("--machine", target.machine, "h200, h100 or a FILE of octavo doctor --save")
+      ->default_str("plan.machine of the config");
+  plan->add_option("--gpus-per-node", target.gpus_per_node, "that NVLink connects")->check(integer(1, 1 << 20));
+  plan->add_option("--network-gbps", target.network_gbps, "Gbit/s of each GPU to other nodes")
+      ->check(number(1e-6, 1e9));
+  plan->add_option("--network-latency-us", target.network_latency_us, "of one hop between nodes")
+      ->check(number(0, 1e9));
+  plan->add_option("--network-oversubscription", target.network_oversubscription,
+                   "of the links between leaf switches; 1: none")
+      ->check(number(1, 1e6))
+      ->default_str("the machine's, or 1");
+  FailureRates& failures = arguments.failures;
+  plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU")
+      ->check(number(1e-3, 1e12));
+  plan->add_option("--restart-seconds", failures.restart_s, "from a failure to the next step")
+      ->check(number(1e-6, 1e9))
+      ->default_str("by the GPUs");
+  plan->add_option("--save-seconds", failures.save_s, "that a checkpoint adds to its step")->check(number(0, 1e9));
+  plan->add_flag("--search", arguments.search, "the ten fastest meshes, micro-batches and modes that fit");
+  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour, "dollars; for the price of the run")
+      ->check(number(1e-6, 1e9))
+      ->default_str("");
+  plan->add_flag("--all", arguments.all, "every item of the memory and of the step, not the ten largest alone");
+  plan->add_option("--html", arguments.html, "FILE.html: a picture of the memory over the time of a step");
+  line.add_json(plan, arguments.json);
 }
 
 }  // namespace octavo

@@ -1,13 +1,21 @@
 #include <iostream>
 
 #include "app/commands/commands.h"
+#include "app/process/exit_codes.h"
 #include "app/report/report_page.h"
 #include "core/error.h"
 #include "core/files/output_file.h"
 
 namespace octavo {
 
-int report_command(const ReportArguments& arguments) {
+namespace {
+
+struct ReportArguments {
+  std::vector<std::string> runs;  // logging.dir of each
+  std::string output;
+};
+
+int run_report(const ReportArguments& arguments) {
   OutputFile file(arguments.output, kReportPage);
   std::vector<RunRecords> runs;
   runs.reserve(arguments.runs.size());
@@ -19,6 +27,17 @@ int report_command(const ReportArguments& arguments) {
   std::cout << fmt::format("{}: {} run{}, {:.1f} MB\n", arguments.output, runs.size(), runs.size() == 1 ? "" : "s",
                            static_cast<double>(page.size()) / 1e6);
   return kExitDone;
+}
+
+}  // namespace
+
+void add_report(CommandLine& line) {
+  auto& arguments = line.arguments<ReportArguments>();
+  CLI::App* report = line.add("report", "a page of charts of one or several runs, as one HTML file",
+                              on_root([&] { return run_report(arguments); }));
+  report->add_option("runs", arguments.runs, "RUN..., the logging.dir of each; gaps of losses are to the first")
+      ->required();
+  report->add_option("--output", arguments.output, "FILE.html")->required();
 }
 
 }  // namespace octavo

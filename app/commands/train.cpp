@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "app/commands/commands.h"
+#include "app/commands/dry_run.h"
+#include "app/commands/options.h"
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
@@ -11,6 +13,7 @@
 #include "app/memory/memory_room.h"
 #include "app/memory/mesh_choice.h"
 #include "app/plan/machine_files.h"
+#include "app/process/exit_codes.h"
 #include "app/process/model_path.h"
 #include "app/process/same_files.h"
 #include "app/process/signals.h"
@@ -24,6 +27,11 @@
 namespace octavo {
 
 namespace {
+
+struct TrainArguments {
+  TargetArguments target;  // The dry run alone reads more than the config.
+  bool dry_run = false;
+};
 
 // What goes wrong from here on shows only while running, whatever its cause.
 template <typename Work>
@@ -110,9 +118,7 @@ Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSig
   }
 }
 
-}  // namespace
-
-int train_command(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
+int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTimer& timer, Console& console) {
   StopSignals signals(group);
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   console.use_color(config.logging.color);
@@ -141,6 +147,34 @@ int train_command(const ConfigArguments& arguments, ProcessGroup& group, Startup
   if (outcome == Trainer::Outcome::kDone) return kExitDone;
   if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", config.checkpoint.dir);
   return kExitStopped;
+}
+
+}  // namespace
+
+void add_train(CommandLine& line) {
+  auto& arguments = line.arguments<TrainArguments>();
+  TargetArguments& target = arguments.target;
+  const auto run = [&](ProcessGroup& group) {
+    return arguments.dry_run ? dry_run_command(target, group)
+                             : run_train(target.config, group, line.timer(), line.console());
+  };
+  CLI::App* train =
+      line.add("train", "train a model; under mpirun for several ranks; resumes by itself", run,
+               "mpirun -n 8 octavo train configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
+  add_config_arguments(train, target.config);
+  auto* dry_run = train->add_flag("--dry-run", arguments.dry_run,
+                                  "check everything, print the start screen and what would be resumed, and write "
+                                  "nothing; needs no GPU");
+  train->add_option("--gpus", target.gpus, "with --dry-run: ranks of the run")
+      ->check(integer(1, 1 << 20))
+      ->default_str("as octavo plan")
+      ->needs(dry_run);
+  train->add_option("--gpus-per-node", target.gpus_per_node, "with --dry-run: GPUs that NVLink connects")
+      ->check(integer(1, 1 << 20))
+      ->needs(dry_run);
+  train->add_option("--machine", target.machine, "with --dry-run: h200, h100 or a FILE of octavo doctor --save")
+      ->default_str("as octavo plan")
+      ->needs(dry_run);
 }
 
 }  // namespace octavo

@@ -1,6 +1,8 @@
 // The bench: floors, and the command itself on a small model.
 #include "app/measure/bench.h"
 
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.h"
@@ -52,29 +54,33 @@ TEST(BenchFloor, Sums) {
 
 class BenchCommandTest : public ConfigTest {
  protected:
-  // What `octavo bench --json` prints.
-  OrderedJson bench(BenchArguments arguments) const {
-    arguments.config = {write(kTrainable), {"device=cpu", "data.seq_len=32", "training.global_batch_size=2"}};
-    arguments.warmup = 1;
-    arguments.steps = 2;
-    arguments.json = true;
+  // Returns what `octavo bench --json OPTIONS` prints.
+  OrderedJson bench(const std::string& options) const {
+    CLI::App app;
+    StartupTimer timer;
+    Console console(STDOUT_FILENO);
+    CommandLine line(app, timer, console);
+    app.parse(
+        fmt::format("bench {} device=cpu data.seq_len=32 training.global_batch_size=2 --warmup 1 --steps 2 --json {}",
+                    write(kTrainable), options));
+    EXPECT_TRUE(line.prints_json());
     ProcessGroup group;
     testing::internal::CaptureStdout();
     int exit_code = -1;
     try {
-      exit_code = bench_command(arguments, group);
+      exit_code = line.command()(group);
     } catch (...) {
       testing::internal::GetCapturedStdout();
       throw;
     }
     const std::string printed = testing::internal::GetCapturedStdout();
-    EXPECT_EQ(exit_code, kExitDone);
+    EXPECT_EQ(exit_code, 0);
     return OrderedJson::parse(printed);
   }
 };
 
 TEST_F(BenchCommandTest, OpsHaveFloors) {
-  const OrderedJson result = bench({.config = {}, .ops = true});
+  const OrderedJson result = bench("--ops");
   EXPECT_EQ(result["linear"], "float32");  // what the CPU computes in, where nothing is said
   EXPECT_GT(result["rates"]["product_tflops"], 0);
   EXPECT_TRUE(result["rates"]["fp8_product_tflops"].is_null());

@@ -1,0 +1,26 @@
+// What the options of several subcommands share: values that an option may have, and options of several commands.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "app/run/run_config.h"
+
+namespace octavo {
+
+inline constexpr const char* kModelHelp =
+    "MODEL: a checkpoint, a directory of checkpoints or a run folder (their newest one), or a Hugging Face directory";
+inline constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
+
+// What a value may be. CLI11's own rules and sentences are others than those of the config's keys: it reads 010 as
+// eight and -1 as a large seed, and lets NaN pass.
+CLI::Validator number(double least, double most);
+template <typename Integer>  // int, int64_t or uint64_t
+CLI::Validator integer(Integer least, Integer most);
+CLI::Validator one_of(const std::vector<std::string>& choices);
+
+void add_overrides(CLI::App* command, std::vector<std::string>& overrides, const char* what);
+void add_config_arguments(CLI::App* command, ConfigArguments& arguments, const char* what = "CONFIG.yaml");
+
+}  // namespace octavo

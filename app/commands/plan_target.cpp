@@ -1,0 +1,72 @@
+#include "app/commands/plan_target.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "app/plan/machine_files.h"
+#include "app/process/runtime.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+
+namespace {
+
+// Number of GPUs to plan without --gpus: plan.gpus, or as many as the mesh of the config states.
+int64_t stated_gpus(const Config& config) {
+  if (config.plan.gpus > 0) return config.plan.gpus;
+  int64_t gpus = 1;
+  for (const MeshAxis& axis : kMeshAxes) gpus *= std::max<int64_t>(config.parallel.*axis.configured, 1);
+  return gpus;
+}
+
+// The machine to plan for, and the option or key that names it, for messages.
+struct MachineChoice {
+  std::string name;
+  const char* option;
+};
+
+MachineChoice machine_of(const TargetArguments& arguments, const Config& config) {
+  if (!arguments.machine.empty()) return {arguments.machine, "--machine"};
+  return {config.plan.machine, "plan.machine"};
+}
+
+// The CPU's ranks share its cores, as in a run, and workspaces are by thread.
+void set_threads(int64_t ranks, ProcessGroup& group) {
+  const int cores = choose_threads(group);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) omp_set_num_threads(std::max(1, cores / static_cast<int>(ranks)));
+}
+
+}  // namespace
+
+PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group) {
+  PlanTarget target;
+  target.gpus = arguments.gpus > 0 ? arguments.gpus : stated_gpus(config);
+  target.device.gpus_per_node = arguments.gpus_per_node;
+  const bool on_cpu = config.device == DeviceChoice::kCpu;
+  const MachineChoice chosen = machine_of(arguments, config);
+  const MachineRates machine = find_machine(chosen.name, chosen.option);
+  target.cluster = {.gpus_per_node = arguments.gpus_per_node,
+                    .network_gbps = arguments.network_gbps,
+                    .network_latency_us = arguments.network_latency_us,
+                    .network_oversubscription = arguments.network_oversubscription > 0
+                                                    ? arguments.network_oversubscription
+                                                    : machine.network_oversubscription};
+  if (!on_cpu || machine.device == "cpu") target.machine = machine;
+  target.device.device = on_cpu ? Device::kCpu : Device::kCuda;
+  CHECK_INPUT(on_cpu || machine.device != "cpu",
+              "{} {} is of a CPU, but the plan is for GPUs, expected a GPU's file, or device=cpu", chosen.option,
+              chosen.name);
+  if (on_cpu) {
+    set_threads(target.gpus, group);
+  } else {
+    target.device.multiprocessors = static_cast<int>(machine.multiprocessors);
+    target.device.memory_bytes = machine.gpu_memory_bytes;
+  }
+  if (!arguments.gpu_memory.empty()) target.device.memory_bytes = parse_bytes(arguments.gpu_memory, "--gpu-memory");
+  return target;
+}
+
+}  // namespace octavo

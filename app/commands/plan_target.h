@@ -1,0 +1,27 @@
+// What a plan and a dry run are for: ranks, device and machine, by options and by keys of the config.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "app/plan/plan_search.h"
+#include "app/run/run_config.h"
+#include "parallel/ranks/process_group.h"
+
+namespace octavo {
+
+struct TargetArguments {
+  ConfigArguments config;
+  int64_t gpus = 0;        // ranks; 0: plan.gpus
+  std::string gpu_memory;  // "80GiB"; empty: the machine's
+  std::string machine;     // a name of machines/, or a machine file; empty: plan.machine
+  int64_t gpus_per_node = 8;
+  double network_gbps = 400;
+  double network_latency_us = 14;
+  double network_oversubscription = 0;  // 0: the machine's
+};
+
+// Returns the ranks, device and machine that the arguments and the config name.
+PlanTarget find_target(const TargetArguments& arguments, const Config& config, ProcessGroup& group);
+
+}  // namespace octavo
