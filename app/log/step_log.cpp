@@ -98,7 +98,27 @@ void StepLog::report(MetricRow row) {
   }
   const NumbersByName& by_dataset = row.by_dataset("validation_loss_by_dataset");
   if (!by_dataset.empty()) log_info("validation_loss of {}", by_name(by_dataset));
-  queue_.post([this, row = std::move(row)] { metrics_->write(row); });
+  queue_.post([this, row = std::move(row)]() mutable {
+    set_energy(row);
+    metrics_->write(row);
+  });
+}
+
+// Sets what rank 0's GPU drew since the row before. The first row opens the counters. The driver may need milliseconds
+// for an answer, so the loop does not wait for it.
+void StepLog::set_energy(MetricRow& row) {
+  constexpr double kMinMs = 1000;
+  try {
+    if (!std::exchange(has_opened_energy_, true) && runtime_.stream().is_cuda())
+      energy_.emplace(gpu_info(runtime_.gpu()).pci_bus_id);
+    const std::optional<GpuUse> use = energy_ ? energy_->use(kMinMs) : std::nullopt;
+    if (!use) return;
+    row.set("watts", use->watts);
+    row.set("sm_mhz", use->sm_mhz);
+    row.set("joules_per_token", use->watts / row.at("wps"));
+  } catch (const std::exception&) {  // A run needs no counters.
+    energy_.reset();
+  }
 }
 
 void StepLog::post(std::function<void()> work) {

@@ -12,6 +12,7 @@
 #include "app/log/metrics_writer.h"
 #include "app/log/progress_line.h"
 #include "app/process/console.h"
+#include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
 #include "core/work_queue.h"
 
@@ -51,6 +52,7 @@ class StepLog {
   double tokens_left(int64_t step) const;  // Up to the end of the run.
   // Sets the rates of a run whose tokens, of all ranks, take `token_s` seconds each.
   void set_rates(MetricRow& row, double token_s) const;
+  void set_energy(MetricRow& row);
 
   const Config& config_;
   const BatchSchedule batches_;
@@ -64,6 +66,8 @@ class StepLog {
   MetricRow progress_;                                          // The last step, with smoothed loss and rates.
   std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
   // Of the thread.
+  std::optional<GpuEnergy> energy_;  // Empty where the driver has no counters.
+  bool has_opened_energy_ = false;
   std::optional<MetricsWriter> metrics_;
   bool warned_ = false;
   WorkQueue queue_;  // last, so that it ends first

@@ -23,6 +23,7 @@ TEST(MetricTable, NamesStayTheSame) {
             "loss train/loss\nz_loss train/z_loss\ngrad_norm optimizer/grad_norm\nlr optimizer/lr\nstage train/stage\n"
             "tokens train/tokens\nwps throughput/wps\nmfu throughput/mfu\ntflops throughput/tflops\n"
             "step_ms throughput/step_ms\ndata_ms data/data_ms\nmemory_gib memory/memory_gib\n"
+            "watts energy/watts\nsm_mhz energy/sm_mhz\njoules_per_token energy/joules_per_token\n"
             "goodput throughput/goodput\nprecision_gap fp8/precision_gap\nskipped_steps events/skipped_steps\n"
             "loss_z events/loss_z\ngrad_norm_z events/grad_norm_z\nslowdown events/slowdown\n"
             "validation_loss validation/loss\nloss_by_dataset train/loss_by_dataset\n"
