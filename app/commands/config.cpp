@@ -37,8 +37,8 @@ Relative paths are relative to the current directory. In a path, a leading `~` s
 environment variable. Whole numbers may have an exponent, such as `1e3`.
 
 The class of a key says what a resumed run does with another value than its checkpoint was saved with. A key that *carries out* the run (on which ranks, with which
-checkpoints, logs and checks) may change freely. The others decide what the run computes: a change of theirs is refused, unless `checkpoint.allow_changes` names their class
-([changing a run](schedules.md#changing-a-run)).
+checkpoints, logs and checks) may change freely. The others decide what the run computes: a change of theirs is refused, unless `checkpoint.allow_changes` names their class.
+A change of a key of the class *schedule* counts only if it changes a step that is still to come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
 
 This page is printed by `octavo config --markdown`.
 

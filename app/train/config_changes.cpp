@@ -44,12 +44,13 @@ std::string describe(const StepSchedule& step) {
   return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
 }
 
-// The first step seen whose schedule differs, in words; empty where none does. Of very many steps some are left out.
+// Returns in words the first step to come that both configs have and whose schedule differs, or the last step that both
+// have if none is to come. Returns an empty text if there is none. Of very many steps some are left out.
 std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
   constexpr int64_t kMostSteps = 100'000;
   const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);
-  const int64_t first = std::min(steps_done + 1, before.total_steps());
-  const int64_t last = std::max(first, std::min(before.total_steps(), now.total_steps()));
+  const int64_t last = std::min(before.total_steps(), now.total_steps());
+  const int64_t first = std::min(steps_done + 1, last);
   const int64_t stride = (last - first) / kMostSteps + 1;
   for (int64_t step = first;; step = std::min(step + stride, last)) {
     const StepSchedule was = schedule_in(stages_before, step), is = schedule_in(stages_now, step);

@@ -125,6 +125,8 @@ TEST_F(ConfigChangesTest, AScheduleIsItsStepsToCome) {
            {{constant}, {constant, "training.steps=200"}, 100, true},
            {{constant}, {constant, "training.steps=60"}, 50, true},
            {{"optimizer.schedule=inverse_sqrt"}, {"optimizer.schedule=inverse_sqrt", "training.steps=200"}, 100, true},
+           {{"optimizer.schedule=inverse_sqrt"}, {"optimizer.schedule=inverse_sqrt", "training.steps=60"}, 80, true},
+           {{constant}, {constant, "optimizer.lr=1e-3", "training.steps=200"}, 100, false},  // another last step
            {{}, {"training.steps=200"}, 100, false},
            {{}, {"training.steps=200"}, 4, false},  // in the warm-up, of which the next step is as it was
            {{}, {"training.steps=60"}, 50, false},
@@ -148,6 +150,11 @@ TEST_F(ConfigChangesTest, AScheduleIsItsStepsToCome) {
     allowed.emplace_back("checkpoint.allow_changes=[schedule]");
     EXPECT_EQ(refusal(before, allowed, steps_done), "");
   }
+}
+
+TEST_F(ConfigChangesTest, OnlyStepsThatBothConfigsHaveAreNamed) {
+  const std::string sentence = refusal({}, {"training.steps=60"}, 80);
+  EXPECT_NE(sentence.find("(step 60 has the learning rate"), std::string::npos) << sentence;
 }
 
 TEST_F(ConfigChangesTest, ValuesOfTheNextStepsStageAreCompared) {
