@@ -206,6 +206,8 @@ class Packer {
   }
 
   static std::string parse_line(const std::string& line, const std::string& path, int64_t number) {
+    CHECK_INPUT(!line.starts_with("\xEF\xBB\xBF"),
+                "{}:{}: begins with a byte order mark (the bytes ef bb bf), expected a file without one", path, number);
     const nlohmann::json json = parse_json(line, fmt::format("{}:{}", path, number));
     CHECK_INPUT(json.is_object() && json.contains("text"), "{}:{}: has no field 'text', expected an object with one",
                 path, number);

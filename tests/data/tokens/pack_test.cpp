@@ -155,12 +155,14 @@ TEST(Pack, BadInputIsRefusedByName) {
   write_file(dir / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
   write_file(dir / "none.jsonl", "{\"txt\": \"a\"}\n");
   write_file(dir / "type.jsonl", "{\"text\": 3}\n");
+  write_file(dir / "bom.jsonl", "\xEF\xBB\xBF{\"text\": \"a\"}\n");
   write_file(dir / "nul", std::string_view("ab\0", 3));
   write_file(dir / "empty", "");
   std::filesystem::create_directory(dir / "no_files");
   refuse({.inputs = {dir / "bad.jsonl"}, .output = dir / "p"}, {"bad.jsonl:2", "is not JSON"});
   refuse({.inputs = {dir / "none.jsonl"}, .output = dir / "p"}, {"none.jsonl:1", "no field 'text'"});
   refuse({.inputs = {dir / "type.jsonl"}, .output = dir / "p"}, {"type.jsonl:1", "number", "string"});
+  refuse({.inputs = {dir / "bom.jsonl"}, .output = dir / "p"}, {"bom.jsonl:1", "byte order mark"});
   refuse({.inputs = {dir / "nul"}, .output = dir / "p"}, {"nul", "NUL byte at offset 2"});
   refuse({.inputs = {dir / "missing"}, .output = dir / "p"}, {"missing", "no such file"});
   refuse({.input_list = dir / "missing", .output = dir / "p"}, {"missing"});
