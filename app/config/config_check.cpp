@@ -64,8 +64,9 @@ void check_schedule(const Config& config) {
 
 void check_optimizer(const OptimizerConfig& optimizer) {
   CHECK_INPUT(optimizer.type == OptimizerType::kMuon || optimizer.momentum == OptimizerConfig().momentum,
-              "optimizer.momentum is {}, but optimizer.type is {}, expected muon, whose key it is", optimizer.momentum,
-              name_of(kOptimizerType, optimizer.type));
+              "optimizer.momentum is {}, but optimizer.type is {}, which has no momentum; leave the key out, or set "
+              "optimizer.type to muon",
+              optimizer.momentum, name_of(kOptimizerType, optimizer.type));
   if (optimizer.state_dtype != DType::kFloat8E4M3) return;
   CHECK_INPUT(
       moment_ratio_bound(optimizer.beta1, optimizer.beta2) <= kLargestMomentRatio,

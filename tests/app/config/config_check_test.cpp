@@ -15,7 +15,8 @@ TEST_F(ConfigTest, ChecksBetweenKeys) {
                  "data-parallel ranks = 3; 6 or 9 would work");
   expect_invalid({}, "times 3 data-parallel ranks = 3; 6 or 9 would work", 3);
   expect_invalid({"optimizer.decay_steps=5"}, "optimizer.schedule is cosine");
-  expect_invalid({"optimizer.momentum=0.5"}, "optimizer.momentum is 0.5, but optimizer.type is adamw, expected muon");
+  expect_invalid({"optimizer.momentum=0.5"},
+                 "optimizer.momentum is 0.5, but optimizer.type is adamw, which has no momentum; leave the key out");
   expect_invalid({"optimizer.state_dtype=float8", "optimizer.betas=[0.95, 0.9]"},
                  "more than optimizer.state_dtype float8 holds");
   expect_invalid({"optimizer.decay=sqrt"}, "optimizer.schedule is cosine");
