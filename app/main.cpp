@@ -14,10 +14,10 @@
 #include <iostream>
 #include <new>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include "app/commands/command_line.h"
+#include "app/config/error_list.h"
 #include "app/process/console.h"
 #include "app/process/cores.h"
 #include "app/process/exit_codes.h"
@@ -51,10 +51,9 @@ class ConsoleSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex>
 // Prints each sentence of the message on a line. std::fputs, unlike fmt::print, does not throw if standard error cannot
 // be written.
 void print_error(const std::string& message) {
-  std::istringstream sentences(message);
-  for (std::string sentence; std::getline(sentences, sentence, kErrorSeparator);) {
+  for_each_sentence(message, [](const std::string& sentence) {
     std::fputs(fmt::format("octavo: {}\n", printable(sentence)).c_str(), stderr);
-  }
+  });
 }
 
 // Standard input, output and error that are closed (`>&-`) would be the next files opened, and be written to as such.

@@ -2,7 +2,6 @@
 
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "app/config/config_names.h"
@@ -238,10 +237,9 @@ void validate_stages(const Config& config, int64_t ranks, Purpose purpose) {
       validate(stage, ranks, purpose);
     } catch (const InputError& error) {
       ErrorList errors;
-      std::istringstream sentences(error.what());
-      for (std::string sentence; std::getline(sentences, sentence, kErrorSeparator);) {
+      for_each_sentence(error.what(), [&](const std::string& sentence) {
         errors.add(fmt::format("stage {}: {}", stage.stage.number, sentence));
-      }
+      });
       errors.raise();
     }
   }

@@ -3,11 +3,21 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
 
 namespace octavo {
+
+// Calls visit(sentence) for each of the sentences of an InputError.
+template <typename Visit>
+void for_each_sentence(std::string_view message, const Visit& visit) {
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = message.find(kErrorSeparator, begin);
+    visit(std::string(message.substr(begin, end - begin)));
+  }
+}
 
 class ErrorList {
  public:
