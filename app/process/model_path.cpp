@@ -1,7 +1,5 @@
 #include "app/process/model_path.h"
 
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <vector>
 
 #include "app/config/config_node.h"
@@ -78,10 +76,9 @@ fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlac
 bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
   const fs::path inside = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(run));
   if (!inside.empty() && *inside.begin() != "..") return true;
-  const nlohmann::json meta = Checkpoint(path).meta();
-  const nlohmann::json::json_pointer key("/config/logging/dir");
-  if (places.logging_dir.empty() || !meta.contains(key) || !meta.at(key).is_string()) return true;
-  return recorded_place(meta.at(key), places) == recorded_place(places.logging_dir, places);
+  const std::optional<std::string> logging_dir = recorded_logging_dir(Checkpoint(path).meta());
+  if (places.logging_dir.empty() || !logging_dir) return true;
+  return recorded_place(*logging_dir, places) == recorded_place(places.logging_dir, places);
 }
 
 fs::path checkpoint_of_run(const fs::path& run) {
@@ -124,6 +121,11 @@ ModelKind model_kind(const std::string& path, const ModelPathFacts& facts) {
               "metrics.jsonl) nor a Hugging Face directory (no {})",
               path, kManifestName, kHfConfigName);
   return found->kind;
+}
+
+std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
+  const nlohmann::json::json_pointer key("/config/logging/dir");
+  return meta.contains(key) && meta.at(key).is_string() ? std::optional<std::string>(meta.at(key)) : std::nullopt;
 }
 
 fs::path run_checkpoint_dir(const fs::path& run, const RecordedPlaces& places) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 namespace octavo {
@@ -31,6 +33,9 @@ struct RecordedPlaces {
   std::string logging_dir;
   std::string checkpoint_dir;  // empty where it is not recorded
 };
+
+// Returns the logging.dir of the run that saved a checkpoint with this `meta`. Returns none for an imported checkpoint.
+std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta);
 
 // Returns the directory of the checkpoints of the run whose folder is now `run`. Checkpoints inside the folder move
 // with it; those outside are where the run recorded them.

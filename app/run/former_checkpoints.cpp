@@ -1,11 +1,11 @@
 #include "app/run/former_checkpoints.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ranges>
 #include <system_error>
 
+#include "app/process/model_path.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "core/error.h"
@@ -25,12 +25,10 @@ fs::path absolute_path(const std::string& path) {
 }
 
 // The logging.dir of the newest checkpoint that can be read and was saved by a run.
-std::optional<std::string> recorded_logging_dir(const std::vector<FoundCheckpoint>& checkpoints) {
-  const nlohmann::json::json_pointer kLoggingDir("/config/logging/dir");
+std::optional<std::string> newest_logging_dir(const std::vector<FoundCheckpoint>& checkpoints) {
   for (const FoundCheckpoint& one : std::ranges::reverse_view(checkpoints)) {
     try {
-      const nlohmann::json meta = Checkpoint(one.path.string()).meta();
-      if (meta.contains(kLoggingDir) && meta.at(kLoggingDir).is_string()) return meta.at(kLoggingDir);
+      if (const auto logging_dir = recorded_logging_dir(Checkpoint(one.path.string()).meta())) return logging_dir;
     } catch (const Error&) {  // whoever resumes it says what is wrong with it
     }
   }
@@ -43,7 +41,7 @@ std::string find_former_checkpoints(Config& config) {
   const std::string dir = config.checkpoint.dir;
   if (config.checkpoint.resume != "auto" || dir != default_checkpoint_dir(config)) return "";
   if (absolute_path(dir) == absolute_path(kFormerDefault) || !find_checkpoints(dir).empty()) return "";
-  const std::optional<std::string> logging_dir = recorded_logging_dir(find_checkpoints(kFormerDefault));
+  const std::optional<std::string> logging_dir = newest_logging_dir(find_checkpoints(kFormerDefault));
   if (!logging_dir) return "";
   if (absolute_path(*logging_dir) != absolute_path(config.logging.dir)) {
     return fmt::format(
