@@ -95,13 +95,13 @@ void take_retired_keys(ConfigNode& tree, std::vector<std::string>& notes, ErrorL
     if (found == node.keys.end()) continue;
     const auto child = node.children.begin() + (found - node.keys.begin());
     if (key.value != nullptr && child->text != key.value) continue;
-    const std::string what =
-        fmt::format("{}: {}.{} is {} no more", child->where, key.section, key.name,
-                    key.value == nullptr ? "a key" : fmt::format("{}, which is a value", key.value));
-    if (key.value == nullptr && child->kind == Kind::kScalar && child->text == key.old_default) {
-      notes.push_back(fmt::format("{} and is ignored, as {}", what, key.sentence));
+    const std::string name = fmt::format("{}: {}.{}", child->where, key.section, key.name);
+    if (key.value != nullptr) {
+      errors.add(fmt::format("{} is {}, which is a value no more, as {}", name, key.value, key.sentence));
+    } else if (child->kind == Kind::kScalar && child->text == key.old_default) {
+      notes.push_back(fmt::format("{} is a key no more and is ignored, as {}", name, key.sentence));
     } else {
-      errors.add(fmt::format("{}, as {}; leave it out", what, key.sentence));
+      errors.add(fmt::format("{} is a key no more, as {}; leave it out", name, key.sentence));
     }
     node.keys.erase(found);
     node.children.erase(child);
