@@ -135,16 +135,20 @@ Config read_config(ConfigNode tree, const std::string& source) {
   return config;
 }
 
+// Returns where the key of a full name is in the JSON of a config.
+OrderedJson::json_pointer place_of(const std::string& key) {
+  std::string path = "/" + key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return OrderedJson::json_pointer(path);
+}
+
 // In the order of the table.
 OrderedJson config_sections(const Config& config) {
   OrderedJson root;
   for (const ConfigKey& key : config_keys()) {
     const OrderedJson& whole = config.stage.whole;
     const std::optional<OrderedJson> value = whole.contains(key.name) ? whole.at(key.name) : key.write(config);
-    if (!value) continue;
-    std::string path = "/" + key.name;
-    std::replace(path.begin(), path.end(), '.', '/');
-    root[OrderedJson::json_pointer(path)] = *value;
+    if (value) root[place_of(key.name)] = *value;
   }
   return root;
 }
@@ -186,9 +190,7 @@ std::string value_text(const Config& config, const std::string& key) {
   const bool is_known =
       std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& known) { return known.name == key; });
   CHECK_INPUT(is_known, "there is no key {}, expected one that octavo config lists", key);
-  std::string path = "/" + key;
-  std::replace(path.begin(), path.end(), '.', '/');
-  const OrderedJson value = config_sections(config).value(OrderedJson::json_pointer(path), OrderedJson());
+  const OrderedJson value = config_sections(config).value(place_of(key), OrderedJson());
   return value.is_string() ? value.get<std::string>() : yaml_text(value);
 }
 

@@ -205,6 +205,11 @@ const ConfigNode* ConfigNode::find_name(std::string_view name) const {
   return node;
 }
 
+std::span<const ConfigNode> ConfigNode::items() const {
+  if (kind == Kind::kNull) return {};
+  return kind == Kind::kList ? std::span(children) : std::span(this, 1);
+}
+
 std::string ConfigNode::describe() const {
   switch (kind) {
     case Kind::kNull:

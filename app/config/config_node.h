@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct ConfigNode {
   const ConfigNode* find(std::string_view key) const;
   // What is written under a full name, "training.steps"; null where nothing is.
   const ConfigNode* find_name(std::string_view name) const;
+  // Returns the items of a list, or this node as the only item. A null has none.
+  std::span<const ConfigNode> items() const;
   // What a message says was found: 'text', the string "text", a list, a map or nothing.
   std::string describe() const;
 };

@@ -224,13 +224,13 @@ bool NumberPair::read(const ConfigNode& node, double& first, double& second) con
 }
 
 bool Paths::read(const ConfigNode& node, std::vector<std::string>& value) const {
-  const bool is_list = node.kind == Kind::kList;
-  std::vector<std::string> texts(is_list ? node.children.size() : 1);
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (!PathText{}.read(is_list ? node.children[i] : node, texts[i])) return false;
+  std::vector<std::string> texts;
+  for (const ConfigNode& item : node.items()) {
+    if (!PathText{}.read(item, texts.emplace_back())) return false;
   }
+  if (texts.empty()) return false;
   value = std::move(texts);
-  return !value.empty();
+  return true;
 }
 
 OrderedJson Paths::write(const std::vector<std::string>& value) const {
@@ -239,10 +239,7 @@ OrderedJson Paths::write(const std::vector<std::string>& value) const {
 
 bool Datasets::read(const ConfigNode& node, std::vector<DatasetSource>& sources) const {
   sources.clear();
-  if (node.kind == Kind::kNull) return true;
-  const bool is_list = node.kind == Kind::kList;
-  for (size_t i = 0; i < (is_list ? node.children.size() : 1); ++i) {
-    const ConfigNode& item = is_list ? node.children[i] : node;
+  for (const ConfigNode& item : node.items()) {
     DatasetSource source;
     if (item.kind == Kind::kMap) {
       read_item(item, key, "path", Paths{}, source.paths);
@@ -290,11 +287,7 @@ OrderedJson SampleRanges::write(const std::vector<SampleRange>& ranges) const {
 
 bool BatchPhases::read(const ConfigNode& node, std::vector<BatchPhase>& phases) const {
   phases.clear();
-  if (node.kind == Kind::kNull) return true;
-  const std::vector<ConfigNode> single{node};
-  const std::vector<ConfigNode>& items = node.kind == Kind::kList ? node.children : single;
-  phases.reserve(items.size());
-  for (const ConfigNode& item : items) {
+  for (const ConfigNode& item : node.items()) {
     if (item.find("batch_size") == nullptr || item.find("steps") == nullptr) refuse_value(item, key, expected());
     BatchPhase& phase = phases.emplace_back();
     read_item(item, key, "batch_size", batch_size, phase.batch_size);

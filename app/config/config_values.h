@@ -183,9 +183,7 @@ struct SomeOf {
   std::string expected() const { return "a list of " + each.expected().substr(std::string_view("one of ").size()); }
   bool read(const ConfigNode& node, std::vector<Enum>& values) const {
     values.clear();
-    if (node.kind == ConfigNode::Kind::kNull) return true;
-    const std::vector<ConfigNode> single{node};
-    for (const ConfigNode& item : node.kind == ConfigNode::Kind::kList ? node.children : single) {
+    for (const ConfigNode& item : node.items()) {
       Enum value{};
       if (!each.read(item, value)) refuse_choice(item, key, expected(), each.names());
       if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <utility>
 
+#include "app/process/cores.h"
 #include "app/process/launcher.h"
 
 namespace octavo {
@@ -21,20 +21,13 @@ constexpr const char* kClearLine = "\r\x1b[2K";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kPlain = "\x1b[0m";
 
-bool is_variable_set(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0';
-}
-
-bool is_dumb_terminal() {
-  const char* name = std::getenv("TERM");
-  return name != nullptr && std::string_view(name) == "dumb";
-}
+// Returns the value of an environment variable, empty where it is not set.
+std::string variable(const char* name) { return process_environment()(name).value_or(""); }
 
 }  // namespace
 
 Console::Console(int descriptor) : descriptor_(descriptor), launcher_output_(open_launcher_output()) {
-  terminal_ = ::isatty(descriptor) == 1 && !is_dumb_terminal() && find_launcher() == 0;
+  terminal_ = ::isatty(descriptor) == 1 && variable("TERM") != "dumb" && find_launcher() == 0;
   use_color(LogColor::kAuto);
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !(S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode))) return;
@@ -61,7 +54,7 @@ int Console::columns() const {
 // https://no-color.org
 void Console::use_color(LogColor color) {
   const std::lock_guard lock(mutex_);
-  colors_ = color == LogColor::kAlways || (color == LogColor::kAuto && terminal_ && !is_variable_set("NO_COLOR"));
+  colors_ = color == LogColor::kAlways || (color == LogColor::kAuto && terminal_ && variable("NO_COLOR").empty());
 }
 
 bool Console::has_colors() const {
