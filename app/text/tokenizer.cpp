@@ -9,7 +9,7 @@
 #include <optional>
 #include <system_error>
 
-#include "app/process/child_process.h"
+#include "app/text/child_process.h"
 #include "app/text/tokenizer_answer.h"
 #include "app/text/tokenizer_config.h"
 #include "build_config.h"

@@ -1,4 +1,4 @@
-#include "app/process/child_process.h"
+#include "app/text/child_process.h"
 
 #include <fcntl.h>
 #include <spawn.h>
