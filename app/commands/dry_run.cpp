@@ -64,12 +64,6 @@ PlanTarget target_of(const TargetArguments& arguments, ProcessGroup& group) {
   return target;
 }
 
-void check_tokenizer(const std::string& name, const std::optional<Checkpoint>& resumed) {
-  const bool is_carried = name == "byte" || (resumed && !resumed->files().empty());
-  if (read_tokenizer_files(name).empty() && !is_carried)
-    log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
-}
-
 std::vector<ValidationSet::Dataset> validation_datasets(const Config& config) {
   if (config.data.validation.empty()) return {};
   const ValidationSet set(config.data, {.batches = config.validation.batches,
@@ -160,7 +154,7 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
-  check_tokenizer(config.data.tokenizer, resumed);
+  tokenizer_to_carry(config.data.tokenizer, resumed);  // warns
   const size_t first = stage_to_train(config, resumed);
   start(stage_config(config, first), mesh, target, resumed, group);
   for (size_t later = first + 1; later < num_stages(config); ++later)

@@ -1,4 +1,6 @@
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "app/process/model_path.h"
 #include "app/process/same_files.h"
 #include "app/process/signals.h"
+#include "app/run/saved_state.h"
 #include "app/train/resume.h"
 #include "app/train/run_folder.h"
 #include "app/train/trainer.h"
@@ -85,6 +88,16 @@ void log_start(const Config& config, const Runtime& runtime, const Trainer& trai
   log_start_screen(facts);
 }
 
+// Returns the checkpoint that the run resumes, or nothing if it begins. Of checkpoints on disk and in memory auto takes
+// the newer.
+std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const TensorPart> needed) {
+  const std::optional<std::filesystem::path> newest = context.checkpoints.newest();
+  std::optional<Checkpoint> found = context.memory_checkpoints.open(newest, needed);
+  if (!found) return context.checkpoints.open(needed);
+  context.checkpoints.resume_behind(newest);
+  return found;
+}
+
 Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
                              StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
@@ -99,7 +112,8 @@ Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::opti
 Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
   const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
-  std::optional<Checkpoint> resumed = context.checkpoints.open(needed);
+  std::optional<Checkpoint> resumed = open_to_resume(context, needed);
+  check_shared_directory("checkpoint.dir", config.checkpoint.dir, group);
   context.timer.mark("reading");
   for (;;) {
     const size_t number = stage_to_train(config, resumed);
@@ -135,9 +149,14 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
       for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
       check_same_data("data.validation", config.data.validation, group);
       timer.mark("data");
-      RunCheckpoints checkpoints(config, runtime);
-      RunContext context{
-          .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .console = &console, .folder = &folder};
+      DiskCheckpoints checkpoints(config, runtime);
+      MemoryCheckpoints memory_checkpoints(config, runtime);
+      RunContext context{.runtime = runtime,
+                         .timer = timer,
+                         .checkpoints = checkpoints,
+                         .memory_checkpoints = memory_checkpoints,
+                         .console = &console,
+                         .folder = &folder};
       return train_stages(config, context, signals);
     } catch (const std::exception& error) {
       folder.note(fmt::format("octavo: {}", error.what()));

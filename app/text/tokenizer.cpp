@@ -15,6 +15,7 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/files/mapped_file.h"
+#include "core/log.h"
 #include "data/tokens/byte_tokenizer.h"
 
 namespace octavo {
@@ -95,6 +96,16 @@ std::vector<CarriedFile> read_tokenizer_files(const fs::path& path) {
     const MappedFile file(source.string());
     files.push_back({name, {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.size_bytes())}});
   }
+  return files;
+}
+
+std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::optional<Checkpoint>& resumed) {
+  if (name == "byte") return {};
+  std::vector<CarriedFile> files = read_tokenizer_files(name);
+  if (files.empty() && resumed) {
+    for (const CarriedFileInfo& file : resumed->files()) files.push_back({file.name, resumed->read_file(file)});
+  }
+  if (files.empty()) log_warning("data.tokenizer {} is not a file, so that checkpoints carry no tokenizer", name);
   return files;
 }
 

@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/checkpoint_format.h"
+#include "checkpoint/checkpoint.h"
 
 namespace octavo {
 
@@ -26,6 +27,9 @@ inline constexpr const char* kTokenizerName = "tokenizer.json";
 // tokenizer_config.json, special_tokens_map.json and chat_template.jinja from its folder, if they exist. The files of
 // PREFIX.tokenizer.json begin with "PREFIX.". Returns none when `path` is not a file.
 std::vector<CarriedFile> read_tokenizer_files(const std::filesystem::path& path);
+// Returns the files that a run's checkpoints carry: those of data.tokenizer, or else those of the checkpoint that the
+// run resumes. Warns if there are none.
+std::vector<CarriedFile> tokenizer_to_carry(const std::string& name, const std::optional<Checkpoint>& resumed);
 bool is_tokenizer_file(std::string_view name);
 
 // `name`: "byte" or the path of a tokenizer.json. InputError when that file is missing or cannot be used.

@@ -4,7 +4,7 @@
 
 #include "app/log/append_file.h"
 #include "app/process/events.h"
-#include "app/train/run_checkpoints.h"
+#include "app/train/disk_checkpoints.h"
 #include "core/error.h"
 #include "core/log.h"
 

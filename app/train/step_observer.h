@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-class RunCheckpoints;
+class DiskCheckpoints;
 
 // Every method is called on all ranks in the same order, so it may be a collective.
 class StepObserver {
@@ -42,7 +42,7 @@ struct ObserverContext {
   const Config& config;
   Runtime& runtime;
   TrainingState& state;
-  RunCheckpoints& checkpoints;
+  DiskCheckpoints& checkpoints;
 };
 
 std::vector<std::unique_ptr<StepObserver>> make_observers(const ObserverContext& context);

@@ -53,7 +53,8 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
     : config_(config),
       runtime_(context.runtime),
       timer_(context.timer),
-      run_(config, runtime_, timer_, context.checkpoints, std::move(resumed),
+      memory_checkpoints_(context.memory_checkpoints),
+      run_(config, runtime_, timer_, context.checkpoints, context.memory_checkpoints, std::move(resumed),
            [&](Arena& arena) {
              if (!config.data.validation.empty()) validator_.emplace(config, runtime_, arena);
            }),
@@ -74,7 +75,8 @@ Trainer::Trainer(const Config& config, RunContext& context, std::optional<Checkp
                  context.console);
   });
   if (folder != nullptr && first_of_process_) folder->open();
-  run_.checkpoints().leave_other_runs();
+  context.checkpoints.leave_other_runs();
+  context.memory_checkpoints.begin();
   if (!goodput_) goodput_.emplace(config.logging.dir, continues && is_root, run_.start().steps_s);
   timer_.mark("memory");
 }
@@ -88,7 +90,7 @@ std::filesystem::path Trainer::resumed_from() const {
 
 Trainer::Outcome Trainer::run(StopSignals& signals) {
   if (is_finished()) {
-    run_.checkpoints().free_memory();
+    memory_checkpoints_.free();
     if (runtime_.group().is_root()) {
       log_info(
           "nothing to do: step {} of {} is reached, and the run is finished; a larger training.steps trains further, "
@@ -142,7 +144,7 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
     std::optional<Step> newest = finish_steps(waits);
     if (run_.results().pending() > 0) {
       if (newest) report(*newest, false);
-      run_.checkpoints().poll();
+      run_.poll_saves();
       done = step;
       continue;
     }
@@ -163,11 +165,11 @@ Trainer::Outcome Trainer::train(StopSignals& signals) {
 }
 
 Due Trainer::due_after(int64_t step, bool owes_save) const {
-  const RunCheckpoints& checkpoints = run_.checkpoints();
+  const DiskCheckpoints& checkpoints = run_.checkpoints();
   Due due;
   due.last = step == config_.training.steps;
   due.save = checkpoints.due(step) || (owes_save && !checkpoints.pending());
-  due.memory_save = checkpoints.due_in_memory(step);
+  due.memory_save = memory_checkpoints_.due(step);
   due.validation = validator_ && config_.validation.every > 0 && (due.last || step % config_.validation.every == 0);
   due.comparison = comparison_.due(step) && !due.last;
   due.fp8_again = comparison_.ends_fallback(step);
@@ -249,14 +251,14 @@ Wishes Trainer::agree(const StopSignals& signals) {
 }
 
 Facts Trainer::collect(const Due& due, const Wishes& wishes, bool owes_save) {
-  RunCheckpoints& checkpoints = run_.checkpoints();
+  DiskCheckpoints& checkpoints = run_.checkpoints();
   Facts facts{.due = due,
               .wishes = wishes,
               .skipping = guard_.skipped_in_a_row() > 0,
               .over_limit = guard_.has_given_up(),
               .comparing = comparison_.running(),
               .owes_save = owes_save};
-  checkpoints.poll();
+  run_.poll_saves();
   if ((due.save || wishes.save) && checkpoints.pending()) {
     const auto begin = std::chrono::steady_clock::now();
     checkpoints.wait_briefly();
@@ -357,7 +359,6 @@ void Trainer::say(Notice notice, const Facts& facts, int64_t step) const {
 }
 
 void Trainer::save(Save which, int64_t step) {
-  using Kind = RunCheckpoints::Save;
   switch (which) {
     case Save::kNone:
     case Save::kLastGood:  // give_up() saves it.
@@ -368,9 +369,7 @@ void Trainer::save(Save which, int64_t step) {
     case Save::kOnDisk:
     case Save::kFinal:
       log_->flush();
-      run_.save(progress_after(step), which == Save::kInMemory ? Kind::kInMemory
-                                      : which == Save::kFinal  ? Kind::kFinal
-                                                               : Kind::kOneOfMany);
+      run_.save(progress_after(step), which);
   }
 }
 
@@ -385,11 +384,11 @@ void Trainer::refuse_final_save(int64_t step) {
 
 // The weights are those of the last good step, which is saved unless it was already.
 void Trainer::give_up(int64_t step) {
-  RunCheckpoints& checkpoints = run_.checkpoints();
+  DiskCheckpoints& checkpoints = run_.checkpoints();
   checkpoints.complete_pending_save();
   if (good_.step > checkpoints.saved_step() && run_.weights_are_finite() && run_.allows_save(good_.step)) {
     log_->flush();
-    run_.save(good_, RunCheckpoints::Save::kOneOfMany);
+    run_.save(good_, Save::kLastGood);
     checkpoints.complete_pending_save();
   }
   if (runtime_.group().is_root()) write_goodput(true);
@@ -427,7 +426,7 @@ void Trainer::roll_back_to_checkpoint(int64_t spike) {
 void Trainer::end_run() {
   const auto saving = std::chrono::steady_clock::now();
   run_.checkpoints().finish();
-  run_.checkpoints().free_memory();
+  memory_checkpoints_.free();
   goodput_->add(Goodput::kSaving, seconds_since(saving));
   if (!runtime_.group().is_root()) return;
   write_goodput(true);

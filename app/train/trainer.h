@@ -28,7 +28,8 @@ namespace octavo {
 struct RunContext {
   Runtime& runtime;
   StartupTimer& timer;
-  RunCheckpoints& checkpoints;
+  DiskCheckpoints& checkpoints;
+  MemoryCheckpoints& memory_checkpoints;
   Console* console = nullptr;           // Shows the progress if it is a terminal.
   RunFolder* folder = nullptr;          // Locked, claimed and opened by the first stage.
   std::optional<Goodput> goodput = {};  // Set by the first stage.
@@ -98,6 +99,7 @@ class Trainer {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Runtime& runtime_;
   StartupTimer& timer_;
+  MemoryCheckpoints& memory_checkpoints_;
   std::optional<Validator> validator_;  // made by run_
   TrainingRun run_;
   StepGuard guard_;

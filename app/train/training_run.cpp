@@ -10,7 +10,9 @@
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"
 #include "app/process/same_files.h"
+#include "app/run/saved_state.h"
 #include "app/run/weights.h"
+#include "app/text/tokenizer.h"
 #include "app/train/resume.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -26,8 +28,9 @@ constexpr size_t kRecentSteps = 8;  // more than are pending
 
 }  // namespace
 
-TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, RunCheckpoints& checkpoints,
-                         std::optional<Checkpoint> resumed, const std::function<void(Arena&)>& with_validation)
+TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
+                         MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
+                         const std::function<void(Arena&)>& with_validation)
     : config_(config),
       runtime_(runtime),
       timer_(timer),
@@ -35,19 +38,25 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       state_(model_.state()),
       results_(state_),
       checkpoints_(checkpoints),
+      memory_checkpoints_(memory_checkpoints),
       observers_(make_observers({config_, runtime, state_, checkpoints})) {
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
   const std::unique_ptr<WeightSource> initial =
       resumed ? nullptr : open_same_weights(config_.init_from, runtime.group());
+  std::vector<CarriedFile> tokenizer;
   runtime.group().agree_on_files("reading the weights", [&] {
     resume_or_initialize(resumed, initial.get());
     data_report_->check_max_epochs();
+    if (runtime.group().is_root()) tokenizer = tokenizer_to_carry(config_.data.tokenizer, resumed);
   });
   publish_weights(state_);
   runtime.stream().synchronize();
   timer_.mark("weights");
-  checkpoints_.prepare(state_, start_.step, config_.training.steps);
+  const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime);
+  checkpoints_.carry(tokenizer);
+  checkpoints_.prepare(pieces, start_.step, config_.training.steps);
+  memory_checkpoints_.prepare(pieces, tokenizer);
 }
 
 void TrainingRun::announce_new_state() {
@@ -69,7 +78,6 @@ void TrainingRun::resume_or_initialize(std::optional<Checkpoint>& resumed, Weigh
       log_event(EventKind::kRestart, start_.step, "resuming {} after step {}", resumed->path().string(), start_.step);
     return;
   }
-  checkpoints_.started_from(nullptr);
   open_data(nullptr);
   timer_.mark("data");
   load_initial_weights(config_, initial, state_.parameters, runtime_.stream());
@@ -108,7 +116,6 @@ void TrainingRun::load(Checkpoint& checkpoint) {
   if (config_.optimizer.ema_decay > 0 && !checkpoint.has_average() && runtime_.group().is_root()) {
     log_info("{} has no average of the weights, so it begins with these", checkpoint.path().string());
   }
-  checkpoints_.started_from(&checkpoint);
 }
 
 void TrainingRun::warm_up() {
@@ -178,7 +185,7 @@ void TrainingRun::queue_step(Step step, float loss_limit) {
   if (step.num_targets() == 0) warn_of_no_targets(step.number, step.samples);
   TrainingStep work = work_of(step);
   work.loss_limit = loss_limit;
-  work.update_after = &checkpoints_.staged();
+  work.update_after = staged_;
   step.row = MetricRow(step.number, config_.total_steps());
   if (config_.stage.number > 0) step.row.set("stage", config_.stage.number);
   step.row.set("lr", work.lr);
@@ -214,15 +221,23 @@ double TrainingRun::loss_of_step(Step step) {
   return step.loss();
 }
 
-void TrainingRun::save(const Progress& progress, RunCheckpoints::Save which) {
-  checkpoints_.save(progress.step,
-                    {{"config", to_json(config_)},
-                     {"loader", progress.loader_state},
-                     {"tokens", progress.tokens},
-                     {"steps_s", progress.steps_s},
-                     {"guard", progress.guard},
-                     {"bfloat16_until", progress.bfloat16_until}},
-                    which);
+void TrainingRun::save(const Progress& progress, Save which) {
+  const nlohmann::json meta = {{"config", to_json(config_)}, {"loader", progress.loader_state},
+                               {"tokens", progress.tokens},  {"steps_s", progress.steps_s},
+                               {"guard", progress.guard},    {"bfloat16_until", progress.bfloat16_until}};
+  const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
+  if (which == Save::kInMemory) {
+    memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_.last_path());
+    staged_ = &memory_checkpoints_.staged();
+  } else {
+    checkpoints_.save(progress.step, meta, pieces, which == Save::kFinal);
+    staged_ = &checkpoints_.staged();
+  }
+}
+
+void TrainingRun::poll_saves() {
+  checkpoints_.poll();
+  memory_checkpoints_.poll();
 }
 
 bool TrainingRun::weights_are_finite() {
@@ -265,7 +280,7 @@ void TrainingRun::return_to(const Progress& progress) {
 }
 
 void TrainingRun::switch_precision() {
-  checkpoints_.staged().wait(runtime_.stream());
+  staged_->wait(runtime_.stream());
   model_.use_bfloat16(!in_bfloat16(), runtime_);
   announce_new_state();
 }

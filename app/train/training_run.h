@@ -17,7 +17,9 @@
 #include "app/memory/training_model.h"
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
-#include "app/train/run_checkpoints.h"
+#include "app/train/decide.h"
+#include "app/train/disk_checkpoints.h"
+#include "app/train/memory_checkpoints.h"
 #include "app/train/step_observer.h"
 #include "checkpoint/weight_source.h"
 #include "data/loader.h"
@@ -39,17 +41,18 @@ class TrainingRun {
  public:
   // Allocates everything, and takes the weights from `resumed`, config.model.init_from or a random initialization. What
   // is wrong is an InputError on every rank. `with_validation` allocates what the validation needs. `runtime`, `timer`
-  // and `checkpoints` must outlive the run.
-  TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, RunCheckpoints& checkpoints,
-              std::optional<Checkpoint> resumed, const std::function<void(Arena&)>& with_validation);
+  // and the checkpoints must outlive the run.
+  TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
+              MemoryCheckpoints& memory_checkpoints, std::optional<Checkpoint> resumed,
+              const std::function<void(Arena&)>& with_validation);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   Llama& model() { return state_.model; }
   TrainingState& state() { return state_; }
   const TrainingModel& training_model() const { return model_; }
-  RunCheckpoints& checkpoints() { return checkpoints_; }
-  const RunCheckpoints& checkpoints() const { return checkpoints_; }
+  DiskCheckpoints& checkpoints() { return checkpoints_; }
+  const DiskCheckpoints& checkpoints() const { return checkpoints_; }
   const DataReport& data_report() const { return *data_report_; }
   StepResults& results() { return results_; }
   const std::vector<std::unique_ptr<StepObserver>>& observers() const { return observers_; }
@@ -77,7 +80,9 @@ class TrainingRun {
   double loss_of_step(Step step);
 
   // Starts the checkpoint of the state as it is, which is that after progress.step.
-  void save(const Progress& progress, RunCheckpoints::Save which);
+  void save(const Progress& progress, Save which);
+  // Completes saves on their way if all ranks have written their parts.
+  void poll_saves();
   bool weights_are_finite();
 
   // Back to the last checkpoint; the samples of a step, one of the last few, are passed over from then on.
@@ -106,7 +111,9 @@ class TrainingRun {
   TrainingModel model_;
   TrainingState& state_;  // of model_
   StepResults results_;
-  RunCheckpoints& checkpoints_;
+  DiskCheckpoints& checkpoints_;
+  MemoryCheckpoints& memory_checkpoints_;
+  const Event* staged_ = &checkpoints_.staged();  // Reached when the last save has copied the state.
   std::vector<std::unique_ptr<StepObserver>> observers_;
   std::unique_ptr<Loader> loader_;
   int64_t next_sample_ = 0;

@@ -251,8 +251,10 @@ TEST_P(GoldenTest, Trajectory) {
     Runtime runtime(config, group);
     StartupTimer timer;
     StopSignals signals(group);
-    RunCheckpoints checkpoints(config, runtime);
-    RunContext context{.runtime = runtime, .timer = timer, .checkpoints = checkpoints};
+    DiskCheckpoints checkpoints(config, runtime);
+    MemoryCheckpoints memory_checkpoints(config, runtime);
+    RunContext context{
+        .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .memory_checkpoints = memory_checkpoints};
     Trainer trainer(config, context, {});
     ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
   }

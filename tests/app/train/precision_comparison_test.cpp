@@ -27,7 +27,7 @@ class ComparedRun : RunProcess {
  public:
   explicit ComparedRun(const Config& of_run)
       : RunProcess(of_run),
-        run(config, runtime, timer, checkpoints, {}, [](Arena&) {}),
+        run(config, runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}),
         comparison(config, runtime, run),
         step(run.start().step) {}
 

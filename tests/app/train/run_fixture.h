@@ -1,9 +1,12 @@
 // A tiny run on the CPU with data of its own.
 #pragma once
 
+#include "app/memory/training_model.h"
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
-#include "app/train/run_checkpoints.h"
+#include "app/run/saved_state.h"
+#include "app/train/disk_checkpoints.h"
+#include "app/train/memory_checkpoints.h"
 #include "data/tokens/token_writer.h"
 #include "tests/app/config/config_fixture.h"
 
@@ -48,7 +51,18 @@ struct RunProcess {
   ProcessGroup group;
   Runtime runtime;
   StartupTimer timer;
-  RunCheckpoints checkpoints{config, runtime};
+  DiskCheckpoints checkpoints{config, runtime};
+  MemoryCheckpoints memory_checkpoints{config, runtime};
+};
+
+// A process that saves the state of a model, which it does not train.
+struct SavingProcess : RunProcess {
+  using RunProcess::RunProcess;
+
+  TrainingModel model{config, false, runtime};
+  std::vector<CheckpointTensor> pieces = saved_tensors(model.state(), runtime);
+  std::vector<TensorPart> needed = loaded_parts(model.state());
+  nlohmann::json meta = {{"imported_from", "a test"}};  // so that no loader state is expected
 };
 
 }  // namespace octavo
