@@ -1,0 +1,68 @@
+// A run rolls back to its last checkpoint within a stage, and never past the beginning of the stage.
+#include "app/train/training_run.h"
+
+#include <limits>
+
+#include "app/config/stages.h"
+#include "tests/app/train/run_fixture.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+class TrainingRunTest : public RunTest {
+ protected:
+  // Returns the state of the loader after the last step.
+  static nlohmann::json take_steps(TrainingRun& run, int64_t& step, int64_t last) {
+    nlohmann::json loader_state;
+    while (step < last) {
+      const Step next = run.next_batch(++step);
+      loader_state = next.loader_state;
+      run.queue_step(next, std::numeric_limits<float>::infinity());
+      run.pop_step();
+    }
+    return loader_state;
+  }
+  static void take_steps_and_save(TrainingRun& run, int64_t& step, int64_t last) {
+    const nlohmann::json loader_state = take_steps(run, step, last);
+    run.save({.step = step, .tokens = run.tokens_seen(step), .loader_state = loader_state}, Save::kOnDisk);
+    run.checkpoints().finish();
+  }
+  void damage(int64_t step) const {
+    std::filesystem::remove(dir_ / fmt::format("checkpoints/step_{:08}/rank_00000.safetensors", step));
+  }
+};
+
+// The stages end with steps 4 and 10, so that step 3 belongs to the first stage and step 4 is resumed in the second.
+TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
+  RunProcess process(run_config({"training.steps=10", "stages=[{steps: 4}, {steps: 6}]", "checkpoint.keep=0"}));
+  int64_t step = 0;
+  const auto run_stage = [&](size_t stage, std::optional<Checkpoint> resumed) {
+    return TrainingRun(stage_config(process.config, stage), process.runtime, process.timer, process.checkpoints,
+                       process.memory_checkpoints, std::move(resumed), [](Arena&) {});
+  };
+  {
+    TrainingRun first = run_stage(0, {});
+    take_steps_and_save(first, step, 3);
+    take_steps_and_save(first, step, 4);
+  }
+  const auto spike_of_step_6 = [&](const std::vector<int64_t>& damaged) {
+    step = 4;
+    TrainingRun second = run_stage(1, process.checkpoints.open_last({}));
+    EXPECT_EQ(second.start().step, 4);
+    take_steps_and_save(second, step, 5);
+    take_steps(second, step, 6);
+    for (const int64_t number : damaged) damage(number);
+    second.roll_back(6);
+    EXPECT_EQ(second.start().step, 5);
+  };
+  spike_of_step_6({});
+  std::filesystem::remove_all(dir_ / "checkpoints/step_00000005");
+  expect_mentions(message_of<Error>([&] {
+                    spike_of_step_6({4, 5});
+                  }),
+                  {"step_00000003, belongs to an earlier stage", "step 6 cannot be rolled back to it"});
+}
+
+}  // namespace
+}  // namespace octavo
