@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -22,41 +23,9 @@ namespace octavo {
 
 namespace fs = std::filesystem;
 
-// What a machine has: of each step its files and their bytes.
-struct MachineMemory::Held {
-  std::map<int64_t, std::map<std::string, int64_t>> files;
-
-  bool has(int64_t step, const std::string& name, int64_t bytes) const {
-    const auto of_step = files.find(step);
-    if (of_step == files.end()) return false;
-    const auto file = of_step->second.find(name);
-    return file != of_step->second.end() && file->second == bytes;
-  }
-};
-
 namespace {
 
-// [step, files] each.
-nlohmann::json list_files(const fs::path& dir) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const FoundCheckpoint& found : find_checkpoints(dir)) {
-    std::map<std::string, int64_t> files;
-    for (const auto& entry : fs::directory_iterator(found.path)) {
-      if (entry.is_regular_file()) files[entry.path().filename().string()] = static_cast<int64_t>(entry.file_size());
-    }
-    list.push_back({found.step, files});
-  }
-  return list;
-}
-
-// A file on its way from a rank of a machine that has it to one of a machine that needs it.
-struct Transfer {
-  std::string file;
-  int from;
-  int to;
-};
-
-// A file of what `from` sends.
+// Writes what `from` sends to a file.
 void receive_file(RankTransfers& transfers, int from, const fs::path& path) {
   std::optional<OutputFile> file;
   transfers.receive(from, [&](std::span<const std::byte> block) {
@@ -126,67 +95,73 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
   if (failure) std::rethrow_exception(failure);
 }
 
-std::vector<MachineMemory::Held> MachineMemory::held_by_machine() {
-  nlohmann::json list = nlohmann::json::array();
+std::vector<nlohmann::json> MachineMemory::by_machine(const std::function<nlohmann::json()>& look) {
+  nlohmann::json found;
   group_.agree_on_files("looking into the memory of machines", [&] {
-    if (keeps_house()) list = list_files(dir_);
+    if (keeps_house()) found = look();
   });
-  const std::vector<std::string> lists = group_.all_gather(list.dump());
-  std::vector<Held> held(static_cast<size_t>(machines_.count()));
+  const std::vector<std::string> texts = group_.all_gather(found.dump());
+  std::vector<nlohmann::json> by_machine;
   for (int machine = 0; machine < machines_.count(); ++machine) {
-    const std::string& text = lists[static_cast<size_t>(machines_.first_rank(machine))];
-    for (const auto& [step, files] :
-         nlohmann::json::parse(text).get<std::vector<std::pair<int64_t, nlohmann::json>>>()) {
-      held[static_cast<size_t>(machine)].files[step] = files.get<std::map<std::string, int64_t>>();
-    }
+    by_machine.push_back(nlohmann::json::parse(texts[static_cast<size_t>(machines_.first_rank(machine))]));
   }
-  return held;
+  return by_machine;
 }
 
-// As the first machine that has the step has it.
-ManifestFile MachineMemory::manifest_of(const std::vector<Held>& held, int64_t step) {
-  const auto has = std::find_if(held.begin(), held.end(), [&](const Held& one) { return one.files.contains(step); });
-  const int from = machines_.first_rank(static_cast<int>(has - held.begin()));
+ManifestFile MachineMemory::manifest_of(int rank, int64_t step) {
   ManifestFile manifest{dir_ / step_directory_name(step), {}};
   group_.agree_on_files("reading a manifest", [&] {
-    if (group_.rank() == from) manifest = read_manifest(manifest.checkpoint);
+    if (group_.rank() == rank) manifest = read_manifest(manifest.checkpoint);
   });
-  manifest.text = group_.broadcast(std::move(manifest.text), from);
+  manifest.text = group_.broadcast(std::move(manifest.text), rank);
   return manifest;
+}
+
+std::vector<MachineMemory::Files> MachineMemory::files_by_machine(const Checkpoint& checkpoint) {
+  const auto look = [&] {
+    Files files;
+    const auto add = [&](const std::string& name, int64_t bytes) {
+      std::error_code error;
+      const auto size = fs::file_size(path_inside(checkpoint.path().string(), name), error);
+      if (!error && static_cast<int64_t>(size) == bytes) files.insert(name);
+    };
+    for (const CheckpointShard& shard : checkpoint.shards()) add(shard.file, shard.bytes);
+    for (const CarriedFileInfo& file : checkpoint.files()) add(file.name, file.bytes);
+    return nlohmann::json(files);
+  };
+  const std::vector<nlohmann::json> lists = by_machine(look);
+  return {lists.begin(), lists.end()};
 }
 
 std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                                         std::span<const TensorPart> needed) {
-  const std::vector<Held> held = held_by_machine();
-  std::set<int64_t, std::greater<>> steps;
-  for (const Held& one : held) {
-    for (const auto& [step, files] : one.files) steps.insert(step);
+  const std::vector<nlohmann::json> lists = by_machine([&] {
+    nlohmann::json steps = nlohmann::json::array();
+    for (const FoundCheckpoint& found : find_checkpoints(dir_)) steps.push_back(found.step);
+    return steps;
+  });
+  std::map<int64_t, int, std::greater<>> owners;  // By step, the newest first: a rank whose machine has its manifest.
+  for (int machine = 0; machine < machines_.count(); ++machine) {
+    for (const int64_t step : lists[static_cast<size_t>(machine)]) owners.emplace(step, machines_.first_rank(machine));
   }
-  for (const int64_t step : steps) {
-    const ManifestFile manifest = manifest_of(held, step);
-    const fs::path& directory = manifest.checkpoint;
+  for (const auto& [step, owner] : owners) {
+    const ManifestFile manifest = manifest_of(owner, step);
     std::optional<Checkpoint> checkpoint;
-    bool taken = false;
-    group_.agree([&] {
-      checkpoint.emplace(manifest);
-      const auto there = [&](const CheckpointShard& shard) {
-        return std::any_of(held.begin(), held.end(),
-                           [&](const Held& one) { return one.has(step, shard.file, shard.bytes); });
-      };
-      const std::vector<CheckpointShard>& shards = checkpoint->shards();
-      taken = wanted(*checkpoint) && std::all_of(shards.begin(), shards.end(), there);
-    });
-    if (!taken) continue;
+    group_.agree([&] { checkpoint.emplace(manifest); });
+    const std::vector<Files> held = files_by_machine(*checkpoint);
+    const auto is_held = [&](const CheckpointShard& shard) {
+      return std::ranges::any_of(held, [&](const Files& files) { return files.contains(shard.file); });
+    };
+    if (!wanted(*checkpoint) || !std::ranges::all_of(checkpoint->shards(), is_held)) continue;
+    Files files;
     group_.agree_on_files("making a directory in memory", [&] {
-      if (!keeps_house() || is_there(directory / kManifestName)) return;
-      fs::create_directories(directory);
-      write_output_file((directory / kManifestName).string(), manifest.text);
-    });
-    std::set<std::string> files;
-    group_.agree([&] {
       files = checkpoint->shards_with(needed);
-      if (!group_.is_root()) return;
-      for (const CarriedFileInfo& file : checkpoint->files()) files.insert(file.name);
+      if (group_.is_root()) {
+        for (const CarriedFileInfo& file : checkpoint->files()) files.insert(file.name);
+      }
+      if (!keeps_house() || is_there(manifest.checkpoint / kManifestName)) return;
+      fs::create_directories(manifest.checkpoint);
+      write_output_file((manifest.checkpoint / kManifestName).string(), manifest.text);
     });
     fetch(held, *checkpoint, files);
     group_.agree_on_files("comparing the checksums of a checkpoint", [&] { checkpoint->verify(needed); });
@@ -195,50 +170,37 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
   return std::nullopt;
 }
 
-// Every rank makes the same list of what is to be sent and goes through it in the same order, so that no two wait for
-// each other.
-void MachineMemory::fetch(const std::vector<Held>& held, const Checkpoint& checkpoint,
-                          const std::set<std::string>& needed) {
+// Every rank goes through the same files in the same order, so that no two wait for each other.
+void MachineMemory::fetch(const std::vector<Files>& held, const Checkpoint& checkpoint, const Files& needed) {
   if (!transfers_) return;
-  std::map<std::string, int64_t> bytes;
-  for (const CheckpointShard& shard : checkpoint.shards()) bytes[shard.file] = shard.bytes;
-  for (const CarriedFileInfo& file : checkpoint.files()) bytes[file.name] = file.bytes;
-  const auto machine_has = [&](int machine, const std::string& name) {
-    return held[static_cast<size_t>(machine)].has(checkpoint.step(), name, bytes[name]);
-  };
-  std::set<std::string> lacking;
-  for (const std::string& name : needed) {
-    if (!machine_has(machines_.of(group_.rank()), name)) lacking.insert(name);
-  }
-  if (group_.all_reduce_max(std::ssize(lacking)) == 0) return;
+  Files lacking;
+  std::ranges::set_difference(needed, held[static_cast<size_t>(machines_.of(group_.rank()))],
+                              std::inserter(lacking, lacking.end()));
   const std::vector<std::string> lists = group_.all_gather(nlohmann::json(lacking).dump());
-  std::vector<Transfer> list;
-  std::set<std::pair<int, std::string>> coming;  // machine and file
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const int here = machines_.of(rank);
-    for (const auto& name : nlohmann::json::parse(lists[static_cast<size_t>(rank)]).get<std::set<std::string>>()) {
-      if (!coming.emplace(here, name).second) continue;
-      int holder = 0;
-      while (holder < machines_.count() && !machine_has(holder, name)) ++holder;
-      if (holder == machines_.count()) continue;  // reading will say what is missing
-      list.push_back({name, machines_.counterpart(rank, holder), rank});
-    }
-  }
-  const auto path_of = [&](const Transfer& transfer) { return path_inside(checkpoint.path().string(), transfer.file); };
+  std::set<std::pair<int, std::string>> fetched;  // Machine and file.
   group_.agree_on_files("fetching files from other machines", [&] {
     std::exception_ptr failure;
-    for (const Transfer& transfer : list) {
+    const auto transfer = [&](const std::string& name, int from, int to) {
+      const std::string path = path_inside(checkpoint.path().string(), name);
       try {
-        if (transfer.from == group_.rank()) send_file(*transfers_, transfer.to, path_of(transfer));
-        if (transfer.to == group_.rank()) receive_file(*transfers_, transfer.from, path_of(transfer));
+        if (from == group_.rank()) send_file(*transfers_, to, path);
+        if (to == group_.rank()) receive_file(*transfers_, from, path);
       } catch (...) {
         failure = std::current_exception();
+      }
+    };
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      for (const auto& name : nlohmann::json::parse(lists[static_cast<size_t>(rank)]).get<Files>()) {
+        const auto holder = std::ranges::find_if(held, [&](const Files& files) { return files.contains(name); });
+        if (holder == held.end() || !fetched.emplace(machines_.of(rank), name).second) continue;
+        transfer(name, machines_.counterpart(rank, static_cast<int>(holder - held.begin())), rank);
       }
     }
     if (failure) std::rethrow_exception(failure);
   });
-  if (group_.is_root() && !list.empty()) {
-    log_info("{} files of {} were fetched from the memory of other machines", list.size(), checkpoint.path().string());
+  if (group_.is_root() && !fetched.empty()) {
+    log_info("{} files of {} were fetched from the memory of other machines", fetched.size(),
+             checkpoint.path().string());
   }
 }
 

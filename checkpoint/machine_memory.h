@@ -1,15 +1,16 @@
-// The newest checkpoint of a run in the memory of its machines: in files without a disk, which outlive the processes. A
-// machine has the shards of its ranks, a copy of those of another machine's, and a manifest of all, so that neither the
-// death of a run nor the loss of one machine takes a shard away.
+// The newest checkpoint of a run in the memory of its machines: files without a disk, which outlive the processes. A
+// machine has the shards of its ranks, a replica of the shards of another machine, and the manifest, so that neither
+// the end of the processes nor the loss of one machine takes a shard away.
 //
 //   MachineMemory memory("/dev/shm/run", group);
-//   CheckpointWriter writer({.memory = &memory}, group, stream);   // as of one directory that all ranks share
-//   after a restart: memory.bring_together(...)                     // shards go to where they are to be read
+//   CheckpointWriter writer({.memory = &memory}, group, stream);
+//   after a restart: memory.bring_together(...)   // fetches the shards that are read on other machines
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -25,41 +26,44 @@ namespace octavo {
 
 class MachineMemory {
  public:
-  // `dir`: of this name on every machine, and each machine's own, which is made (make_private_directory()). A
-  // collective; InputError where that is not possible, or where there are several machines and MPI is not for several
-  // threads. `group` must outlive the object.
+  // Makes the directory `dir` on every machine (make_private_directory()). A collective. InputError where that is not
+  // possible, or where there are several machines and MPI does not support several threads. `group` must outlive the
+  // object.
   MachineMemory(std::filesystem::path dir, ProcessGroup& group);
-  // Removes the directory where nothing is in it.
+  // Removes the directory if it is empty.
   ~MachineMemory();
   MachineMemory(const MachineMemory&) = delete;
   MachineMemory& operator=(const MachineMemory&) = delete;
 
-  const std::filesystem::path& dir() const { return dir_; }
-  int machines() const { return machines_.count(); }
-  // Whether this rank is the one of its machine that makes directories, writes manifests and clears away.
+  // Whether this rank makes directories, writes manifests and removes files for its machine.
   bool keeps_house() const { return machines_.first_rank(machines_.of(group_.rank())) == group_.rank(); }
-  // Whether the shard that `rank` writes comes to be on this machine.
+  // Whether this machine keeps the shard that `rank` writes.
   bool has_shard_of(int rank) const;
 
-  // What this rank wrote into `directory`, to its keeper's machine; and into the same directory here what others have
-  // kept on this machine. All ranks do this at once, from one thread each, also where the writing failed: `parts` is
-  // null then. Error when something failed here or at a rank whose copy is kept here.
+  // Sends what this rank wrote into `directory` to the machine that keeps a replica, and writes what this machine keeps
+  // for others into the same directory here. All ranks do this at once, from one thread each. `parts` is null if the
+  // writing failed. Error if something failed here or on a rank whose shard is kept here.
   void keep_copies(const std::filesystem::path& directory, const std::span<const std::span<const std::byte>>* parts);
 
-  // The newest checkpoint that the machines have among them and `wanted` takes (by its manifest alone, the same on
-  // every rank); none where there is none. The shards with the parts `needed` by this rank, and for rank 0 the files,
-  // are fetched from other machines where this one lacks them; then each rank compares the checksums of its parts. A
-  // collective; AgreedInputError where it is damaged.
+  // Returns the newest checkpoint that the machines have between them and that is `wanted`, which depends on the
+  // manifest alone and is equal on all ranks. Fetches the shards with the parts `needed` by this rank, and for rank 0
+  // the files, from other machines if this one lacks them, and compares the checksums of these parts. A collective;
+  // AgreedInputError where the checkpoint is damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                            std::span<const TensorPart> needed);
-  // Removes the directory with all that is in it. Called by every rank.
+  // Removes the directory and its contents. Called by every rank.
   void remove() const;
 
  private:
-  struct Held;
-  std::vector<Held> held_by_machine();
-  ManifestFile manifest_of(const std::vector<Held>& held, int64_t step);
-  void fetch(const std::vector<Held>& held, const Checkpoint& checkpoint, const std::set<std::string>& needed);
+  using Files = std::set<std::string>;
+
+  // Returns what one rank of each machine finds.
+  std::vector<nlohmann::json> by_machine(const std::function<nlohmann::json()>& look);
+  // Returns the manifest that `rank` has of a step.
+  ManifestFile manifest_of(int rank, int64_t step);
+  // Returns the files of a checkpoint that each machine has in full length.
+  std::vector<Files> files_by_machine(const Checkpoint& checkpoint);
+  void fetch(const std::vector<Files>& held, const Checkpoint& checkpoint, const Files& needed);
 
   std::filesystem::path dir_;
   ProcessGroup& group_;
