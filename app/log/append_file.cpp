@@ -16,6 +16,7 @@ namespace octavo {
 
 namespace {
 
+constexpr int64_t kBlockBytes = 4096;
 constexpr int64_t kMostKeptBytes = int64_t{16} << 20;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
@@ -52,9 +53,19 @@ std::string AppendFile::read_before(int64_t end, int64_t bytes) const {
   return text;
 }
 
-bool AppendFile::ends_a_line() const {
+void AppendFile::drop_torn_line() {
   const int64_t size = size_bytes();
-  return size == 0 || read_before(size, 1) == "\n";
+  int64_t end = size;
+  while (end > 0) {
+    const std::string text = read_before(end, kBlockBytes);
+    const size_t line_end = text.rfind('\n');
+    end -= std::ssize(text);
+    if (line_end == std::string::npos) continue;
+    end += static_cast<int64_t>(line_end) + 1;
+    break;
+  }
+  if (end == size) return;
+  CHECK_INPUT(::ftruncate(descriptor_, end) == 0, "{} cannot be shortened: {}", path_, reason(errno));
 }
 
 bool AppendFile::write(std::string_view record) {

@@ -20,8 +20,8 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   const std::string& path() const { return path_; }
-  // Whether the last byte is a newline, or there is no byte.
-  bool ends_a_line() const;
+  // Removes what stands after the last newline: a part of a line, which a crash or a full disk left.
+  void drop_torn_line();
   // The last `bytes` bytes before `end`, or as many as there are.
   std::string read_before(int64_t end, int64_t bytes) const;
   int64_t size_bytes() const;

@@ -18,13 +18,11 @@ constexpr int64_t kReadBytes = int64_t{1} << 20;
 
 std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
 
-// One line per logged step, which reaches the system before write() returns. Nothing is ever rewritten. Of several
+// One line per logged step, which reaches the system before write() returns. Nothing is rewritten. Of several
 // lines of a step the last one counts (app/run/metrics_course.h).
 class MetricsFile : public MetricSink {
  public:
-  explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) {
-    if (!file_.ends_a_line()) file_.write("\n");  // After a line that a crash cut short, which readers skip.
-  }
+  explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }
   void write(const MetricRow& row, bool repeated) override {
     if (!repeated) file_.write(metrics_json(row) + "\n");
   }

@@ -70,6 +70,15 @@ bool is_in(const fs::path& path, const fs::path& dir) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
+// Training data whose files are gone may have moved to the paths of `now`, so it does not tell the two runs apart.
+void follow_moved_data(Config& earlier, const Config& now) {
+  const auto is_gone = [](const std::string& path) { return !path_exists(path) && !path_exists(path + ".bin"); };
+  std::vector<DatasetSource>& train = earlier.data.train;
+  for (size_t i = 0; i < std::min(train.size(), now.data.train.size()); ++i) {
+    if (std::ranges::all_of(train[i].paths, is_gone)) train[i].paths = now.data.train[i].paths;
+  }
+}
+
 bool has_checkpoints(const fs::path& dir) {
   std::error_code error;
   return fs::is_directory(dir, error) && !find_checkpoints(dir).empty();
@@ -96,7 +105,8 @@ FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from)
                     .begins_again = config.checkpoint.resume == "never"};
   std::string difference = "its config.yaml cannot be read";
   try {
-    const Config earlier = load_config((dir / "config.yaml").string());
+    Config earlier = load_config((dir / "config.yaml").string());
+    follow_moved_data(earlier, config);
     const std::vector<ConfigChange> changes = changes_of_run(earlier, config);
     facts.knows_its_run = true;
     facts.computes_the_same = changes.empty();
@@ -125,8 +135,10 @@ class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
     const std::lock_guard lock(mutex_);
     text_.file.emplace((dir / "log.txt").string());
     events_.file.emplace((dir / kEventsName).string());
-    if (!events_.file->ends_a_line()) write(events_, "\n");  // After a line that a crash cut short.
-    for (File* file : {&text_, &events_}) write(*file, std::exchange(file->before, {}));
+    for (File* file : {&text_, &events_}) {
+      file->file->drop_torn_line();
+      write(*file, std::exchange(file->before, {}));
+    }
   }
 
  protected:
@@ -213,8 +225,8 @@ void RunFolder::open() {
     log_->open(dir);
     const std::set<std::string> hosts(names.begin(), names.end());
     AppendFile starts((dir / "starts.jsonl").string());
-    const char* end_of_cut_line = starts.ends_a_line() ? "" : "\n";  // left by a crash, or a full disk
-    if (!starts.write(end_of_cut_line + printable_json(describe_start(runtime_, hosts)) + "\n")) {
+    starts.drop_torn_line();
+    if (!starts.write(printable_json(describe_start(runtime_, hosts)) + "\n")) {
       log_warning("{}; this start is not in it", starts.failure());
     }
     write_output_file((dir / "config.yaml").string(), to_yaml(config_));

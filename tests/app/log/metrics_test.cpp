@@ -140,7 +140,7 @@ TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
   EXPECT_EQ(json["nonfinite"], (nlohmann::json{{"loss", "nan"}, {"grad_norm", "inf"}}));
 }
 
-TEST_F(MetricsTest, AppendsAcrossRunsAndEndsAPartialLine) {
+TEST_F(MetricsTest, AppendsAcrossRunsAndDropsATornLine) {
   const std::string dir = (dir_ / "runs" / "deep").string();
   writer(dir).write(example());
   std::ofstream(dir + "/metrics.jsonl", std::ios::app) << "{\"step\":10";
@@ -150,8 +150,24 @@ TEST_F(MetricsTest, AppendsAcrossRunsAndEndsAPartialLine) {
     metrics.write(example());
   }
   const std::string line = metrics_json(example()) + "\n";
-  EXPECT_EQ(read(dir + "/metrics.jsonl"), line + "{\"step\":10\n" + line + line);
+  EXPECT_EQ(read(dir + "/metrics.jsonl"), line + line + line);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), fs::directory_iterator()), 1);
+}
+
+TEST_F(MetricsTest, DropsNoMoreThanATornLine) {
+  const std::string path = (dir_ / "log").string();
+  const auto kept = [&](const std::string& before) {
+    std::ofstream(path, std::ios::trunc) << before;
+    AppendFile(path).drop_torn_line();
+    return read(path);
+  };
+  const std::string longer_than_a_block(5000, 'x');
+  EXPECT_EQ(kept(""), "");
+  EXPECT_EQ(kept("\n"), "\n");
+  EXPECT_EQ(kept("whole\n"), "whole\n");
+  EXPECT_EQ(kept("torn"), "");
+  EXPECT_EQ(kept("whole\n" + longer_than_a_block), "whole\n");
+  EXPECT_EQ(kept(longer_than_a_block + "\n" + longer_than_a_block), longer_than_a_block + "\n");
 }
 
 TEST_F(MetricsTest, FailuresNameTheFile) {

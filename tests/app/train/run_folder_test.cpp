@@ -1,7 +1,7 @@
 // Whether a run may write into a folder that is there.
 #include "app/train/run_folder.h"
 
-#include <gtest/gtest.h>
+#include "tests/app/train/run_fixture.h"
 
 namespace octavo {
 namespace {
@@ -32,6 +32,25 @@ TEST(RunFolderTest, AFolderBelongsToOneRun) {
   // Metrics without a config tell nothing.
   EXPECT_EQ(use_of_folder({.has_steps = true}), FolderUse::kRefuse);
   EXPECT_EQ(use_of_folder({.has_steps = true, .resumes = true}), FolderUse::kContinue);
+}
+
+using MovedDataTest = RunTest;
+
+// A run that was killed before its first checkpoint begins again in its folder, also where its data is in another
+// place.
+TEST_F(MovedDataTest, DataThatIsGoneDoesNotTellRunsApart) {
+  namespace fs = std::filesystem;
+  const Config earlier = run_config();
+  fs::create_directories(earlier.logging.dir);
+  std::ofstream(fs::path(earlier.logging.dir) / "config.yaml") << to_yaml(earlier);
+  std::ofstream(fs::path(earlier.logging.dir) / "metrics.jsonl") << "{\"step\":1}\n";
+  const Config now = run_config({fmt::format("data.train=[{{path: {}/moved}}]", dir_.string())});
+  EXPECT_THROW(find_use_of_folder(now, ""), InputError) << "the former data is still there";
+  for (const char* suffix : {".bin", ".idx"}) {
+    fs::rename((dir_ / "corpus").string() + suffix, (dir_ / "moved").string() + suffix);
+  }
+  EXPECT_EQ(find_use_of_folder(now, ""), FolderUse::kContinue);
+  EXPECT_THROW(find_use_of_folder(run_config({"training.seed=7"}), ""), InputError) << "another run";
 }
 
 }  // namespace
