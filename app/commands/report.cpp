@@ -19,7 +19,10 @@ int run_report(const ReportArguments& arguments) {
   OutputFile file(arguments.output, kReportPage);
   std::vector<RunRecords> runs;
   runs.reserve(arguments.runs.size());
-  for (const std::string& dir : arguments.runs) runs.push_back(read_run(dir));
+  for (const std::string& dir : arguments.runs) {
+    runs.push_back(read_run(dir));
+    CHECK_INPUT(!runs.back().metrics.empty(), "{}/metrics.jsonl has no step", dir);
+  }
   const std::string page = report_page(runs);
   file.write(page);
   file.finish();

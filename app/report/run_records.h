@@ -31,7 +31,7 @@ struct RunRecords {
 // Of a step that was done again after a restart the later line counts; where it is another than the one before, none of
 // the steps behind it that were written before (app/run/metrics_course.h). Lines that are no JSON (one cut short by a
 // crash) and values that are not finite are passed over.
-// InputError where `dir` has no metrics.jsonl with a step, or a file cannot be read.
+// InputError where `dir` has no metrics.jsonl, or a file cannot be read.
 RunRecords read_run(const std::string& dir);
 
 }  // namespace octavo

@@ -86,12 +86,21 @@ bool adopt_resumed_model(Config& config, ProcessGroup& group) {
   }
 }
 
+void check_is_directory(const std::string& dir) {
+  std::error_code error;
+  const bool is_directory = std::filesystem::is_directory(std::filesystem::status(dir, error));
+  CHECK_INPUT(error ? error != std::errc::not_a_directory : is_directory,
+              "checkpoint.dir {}: is not a directory, expected one or a path where there is nothing yet", dir);
+}
+
 // Ranks may see other directories than rank 0.
 void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
   group.agree_on_files("looking for checkpoints", [&] {
-    if (group.is_root()) note = find_former_checkpoints(config);
+    if (!group.is_root()) return;
+    check_is_directory(config.checkpoint.dir);
+    note = find_former_checkpoints(config);
   });
   config.checkpoint.dir = group.broadcast(config.checkpoint.dir);
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);

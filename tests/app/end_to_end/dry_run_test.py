@@ -59,7 +59,7 @@ class DryRunTest(Corpus):
             (("checkpoint.resume=nowhere",), "nowhere"),
             (("checkpoint.dir=other", "training.seed=1"), "logging.dir log belongs to another run"),
             ((*fresh, "logging.dir=file/log"), "logging.dir file/log: cannot be created"),
-            ((*fresh, "checkpoint.dir=file"), "file: cannot be listed"),
+            ((*fresh, "checkpoint.dir=file"), "checkpoint.dir file: is not a directory"),
         ]
         before = self.tree()
         for arguments, expected in cases:
