@@ -53,3 +53,13 @@ function(octavo_link_mpi name)
   target_link_libraries(octavo_${name} PRIVATE MPI::MPI_C)
   target_compile_definitions(octavo_${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 endfunction()
+
+# octavo_embed(NAME FUNCTION FILE...): makes the FILEs, given by their full paths, part of octavo_NAME, where the function
+# FUNCTION returns them (core/files/embedded_file.h). A FILE that changes is embedded again.
+function(octavo_embed name function)
+  set(script ${CMAKE_SOURCE_DIR}/cmake/EmbedFiles.cmake)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${function}.cpp)
+  add_custom_command(OUTPUT ${source} DEPENDS ${script} ${ARGN} VERBATIM
+                     COMMAND ${CMAKE_COMMAND} -DFUNCTION=${function} -DOUTPUT=${source} "-DFILES=${ARGN}" -P ${script})
+  target_sources(octavo_${name} PRIVATE ${source})
+endfunction()

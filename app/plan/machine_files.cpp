@@ -7,15 +7,15 @@ namespace octavo {
 
 namespace {
 
-MachineRates rates_of(const MachineFile& file) {
-  return machine_rates_from_json(nlohmann::json::parse(file.json), fmt::format("machines/{}.json", file.name));
+MachineRates rates_of(const EmbeddedFile& file) {
+  return machine_rates_from_json(nlohmann::json::parse(file.text), fmt::format("machines/{}.json", file.name));
 }
 
 }  // namespace
 
 MachineRates find_machine(const std::string& name_or_path, const char* option) {
   std::string names;
-  for (const MachineFile& file : machine_files()) {
+  for (const EmbeddedFile& file : machine_files()) {
     if (name_or_path == file.name) return rates_of(file);
     names += (names.empty() ? "" : ", ") + std::string(file.name);
   }
@@ -26,7 +26,7 @@ MachineRates find_machine(const std::string& name_or_path, const char* option) {
 }
 
 std::optional<MachineRates> find_machine_of(const std::string& device) {
-  for (const MachineFile& file : machine_files()) {
+  for (const EmbeddedFile& file : machine_files()) {
     MachineRates rates = rates_of(file);
     if ((device + " ").starts_with(rates.device + " ")) return rates;
   }

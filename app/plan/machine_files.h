@@ -6,14 +6,11 @@
 #include <string>
 
 #include "app/plan/machine_rates.h"
+#include "core/files/embedded_file.h"
 
 namespace octavo {
 
-struct MachineFile {
-  const char* name;  // "h200"
-  const char* json;
-};
-std::span<const MachineFile> machine_files();
+std::span<const EmbeddedFile> machine_files();
 
 // Returns the rates of the machine file of that name, or else of the file at that path. Throws InputError, which names
 // the option or key that gave the name.

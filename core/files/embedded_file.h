@@ -1,0 +1,13 @@
+// EmbeddedFile: a file of the source tree that is part of the program (octavo_embed() in cmake/OctavoLibrary.cmake).
+#pragma once
+
+#include <span>
+
+namespace octavo {
+
+struct EmbeddedFile {
+  const char* name;  // without folder and extension
+  const char* text;
+};
+
+}  // namespace octavo
