@@ -60,7 +60,7 @@ Tensor Arena::allocate(const std::string& name, DType dtype, std::initializer_li
   const Tensor wanted(nullptr, dtype, shape);
   CHECK(has_room(wanted.bytes()), "the arena of {} bytes has no room for {} ({} at {})", buffer_.bytes(), name,
         wanted.describe(), used_);
-  items_.push_back({name, wanted.bytes(), lifetime});
+  items_.push_back({name, wanted.bytes(), lifetime, contents_, block_});
   return Tensor(reserve(wanted.bytes()), dtype, shape);
 }
 
@@ -74,8 +74,10 @@ void Arena::overlay(std::initializer_list<Part> parts) {
   const auto largest =
       std::max_element(plans.begin(), plans.end(), [](const Arena& a, const Arena& b) { return a.used() < b.used(); });
   for (auto plan = plans.begin(); plan != plans.end(); ++plan) {
-    for (const Item& item : plan->items())
-      items_.push_back({item.name, item.bytes, item.lifetime, item.overlaid || plan != largest});
+    for (Item item : plan->items()) {
+      item.overlaid = item.overlaid || plan != largest;
+      items_.push_back(std::move(item));
+    }
   }
   CHECK(has_room(largest->used()), "the arena of {} bytes has no room for overlaid parts of {} at {}", buffer_.bytes(),
         largest->used(), used_);

@@ -40,13 +40,38 @@ class Buffer {
 // How long the contents of a tensor are needed.
 enum class Lifetime : uint8_t { kRun, kStep, kBlock };
 
+// What a tensor holds, for those who read the plan.
+enum class Contents : uint8_t { kOther, kWeights, kGatheredWeights, kOptimizer, kGradients, kActivations };
+
 class Arena {
  public:
   struct Item {
     std::string name;
     int64_t bytes;
     Lifetime lifetime;
+    Contents contents;
+    int64_t block;  // number of the block that has the tensor, or of the slot that blocks take in turn; -1 for none
     bool overlaid = false;  // lies in memory that other items are counted for
+  };
+
+  // States what the tensors hold that are allocated while it exists, and which block has them.
+  class Tag {
+   public:
+    Tag(Arena& arena, Contents contents, int64_t block = -1)
+        : arena_(arena),
+          contents_(std::exchange(arena.contents_, contents)),
+          block_(std::exchange(arena.block_, block)) {}
+    ~Tag() {
+      arena_.contents_ = contents_;
+      arena_.block_ = block_;
+    }
+    Tag(const Tag&) = delete;
+    Tag& operator=(const Tag&) = delete;
+
+   private:
+    Arena& arena_;
+    Contents contents_;  // before
+    int64_t block_;
   };
 
   // A planning arena: allocate() returns tensors whose addresses must not be used, and used() says what they need.
@@ -83,6 +108,8 @@ class Arena {
   Buffer buffer_;
   int64_t origin_ = 0;  // of a planning arena in the one that it is a part of
   int64_t used_ = 0;
+  Contents contents_ = Contents::kOther;  // of the next tensor
+  int64_t block_ = -1;
   std::vector<Item> items_;
 };
 

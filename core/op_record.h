@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct Op {
 
   const char* axis = "";  // of a collective: the communicator's name, valid as long as that
 
+  // What stands in place of an op: the beginning of a range of that name, or the end of the last one that began.
+  enum class Mark : uint8_t { kNone, kBegin, kEnd };
+  Mark mark = Mark::kNone;
+
   bool operator==(const Op&) const = default;  // of texts the address
 };
 
@@ -45,19 +50,24 @@ class OpRecord {
     kOp,
     kSignal,  // an event is recorded
     kWait,    // the stream waits for one
+    kBegin,   // a range begins (ProfilerRange)
+    kEnd,     // the last range that began ends
   };
   struct Entry {
     Action action = Action::kOp;
-    int stream = 0;    // in the order in which they were made, from 0
-    size_t index = 0;  // of the op in ops(); of kSignal and kWait, the number of the event, from 1
+    int stream = 0;  // in the order in which they were made, from 0
+    size_t index =
+        0;  // of the op in ops(), or of the range in ranges(); of kSignal and kWait, the number of the event, from 1
   };
 
   const std::vector<Entry>& entries() const { return entries_; }
   // Those that state the same are one.
   const std::vector<Op>& ops() const { return ops_; }
+  // Names of ranges, one for each that began.
+  const std::vector<std::string>& ranges() const { return ranges_; }
   size_t streams() const { return streams_; }
   size_t signals() const { return signals_; }
-  // Forgets the entries, not the streams and ops.
+  // Forgets the entries, not the streams, ops and ranges.
   void clear() { entries_.clear(); }
 
  private:
@@ -65,6 +75,12 @@ class OpRecord {
   friend class Event;
   friend class OpTimer;
   void add(int stream, const Op& op) {
+    if (op.mark == Op::Mark::kEnd) return entries_.push_back({.action = Action::kEnd, .stream = stream});
+    if (op.mark == Op::Mark::kBegin) {
+      entries_.push_back({.action = Action::kBegin, .stream = stream, .index = ranges_.size()});
+      ranges_.emplace_back(op.name);
+      return;
+    }
     const auto [found, is_new] = known_.try_emplace(op, ops_.size());
     if (is_new) ops_.push_back(op);
     entries_.push_back({.stream = stream, .index = found->second});
@@ -89,6 +105,7 @@ class OpRecord {
 
   std::vector<Entry> entries_;
   std::vector<Op> ops_;
+  std::vector<std::string> ranges_;
   std::unordered_map<Op, size_t, Hash> known_;
   size_t streams_ = 0;
   size_t signals_ = 0;

@@ -110,13 +110,19 @@ OpTimer::~OpTimer() {
 ProfilerRange::ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind)
     : stream_(stream), profiler_(stream.profiler()) {
   if (profiler_ != nullptr && profiler_->detail_ != Profiler::Detail::kTimeline) profiler_ = nullptr;
-  if (stream.is_planned()) return;
+  if (stream.is_planned()) {
+    stream.record({.name = name, .mark = Op::Mark::kBegin});
+    return;
+  }
   push_range(name);
   if (profiler_ != nullptr) index_ = profiler_->begin(stream, kind, Op{.name = name}, "");
 }
 
 ProfilerRange::~ProfilerRange() {
-  if (stream_.is_planned()) return;
+  if (stream_.is_planned()) {
+    stream_.record({.mark = Op::Mark::kEnd});
+    return;
+  }
   if (profiler_ != nullptr) profiler_->end(stream_, index_);
   pop_range();
 }

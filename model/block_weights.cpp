@@ -8,6 +8,7 @@ namespace octavo {
 BlockWeightMemory::BlockWeightMemory(std::span<const LinearSpec> linears, LinearPrecision recipe, bool with_rows,
                                      bool with_columns, Lifetime lifetime, Arena& arena)
     : rows(linears.size()), columns(linears.size()) {
+  const Arena::Tag tag(arena, Contents::kWeights);
   constexpr DType kFormat = DType::kFloat8E4M3;
   const Scaling scaling = traits(recipe).weights;
   for (size_t i = 0; i < linears.size(); ++i) {

@@ -88,6 +88,7 @@ void Llama::make_gradients(Arena& arena) {
   }
   head_gradients_ = HeadParameters(gradients_of(*parameters_), layout, options_.config);
   if (has_kv_copies(options_.config, tensor_.size())) {
+    const Arena::Tag tag(arena, Contents::kGradients);
     kv_copies_ = std::make_unique<KvCopies>(options_.config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
   }
 }
@@ -125,6 +126,7 @@ LinearPrecision Llama::recipe_of(size_t layer) const {
 }
 
 void Llama::make_block(int64_t layer, Arena& arena) {
+  const Arena::Tag tag(arena, Contents::kActivations, layer);
   weights_.push_back(make_weights(layer, arena));
   std::vector<LinearLayer> linears;
   for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i, arena));

@@ -40,6 +40,7 @@ std::vector<FsdpPool> pools_of(const ShardingOptions& sharding, int64_t all) {
                         .gradient_lifetime = gradients,
                         .weights_over = kBlocksPool};
   const FsdpPool blocks{.name = "blocks",
+                        .of_blocks = true,
                         .weight_slots = slots(keep_weights, 2),
                         .gradient_slots = slots(keep_gradients, 2),
                         .weight_lifetime = weights,
@@ -103,7 +104,10 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
     num_layers_ = std::max(num_layers_, layout.units()[u].layer + 1);
   }
   find_pieces(groups.rank());
-  master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
+  {
+    const Arena::Tag tag(arena, Contents::kWeights);
+    master_ = arena.allocate("master weights", DType::kFloat32, {shard_begin_.back()});
+  }
   FsdpOptions options{.units = {},
                       .pools = pools_of(sharding, static_cast<int64_t>(layout.units().size())),
                       .groups = groups,

@@ -89,19 +89,23 @@ std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
 // Pool by pool; the weights of one may lie over the gradients of another.
 void Fsdp::allocate_slots(Arena& arena) {
   const auto part = [this](size_t pool, std::vector<Slot>& slots, size_t State::*slot, const char* what,
-                           Lifetime FsdpPool::*lifetime) {
+                           Lifetime FsdpPool::*lifetime, Contents contents) {
     const FsdpPool& p = options_.pools[pool];
-    return [this, pool, &slots, slot, name = what + p.name, lasts = p.*lifetime](Arena& memory) {
+    return [this, pool, &slots, slot, name = what + p.name, lasts = p.*lifetime, contents](Arena& memory) {
+      int64_t number = 0;
       for (const size_t i : slots_of(pool, slot)) {
+        const Arena::Tag tag(memory, contents, options_.pools[pool].of_blocks ? number++ : -1);
         slots[i].memory = memory.allocate(name, DType::kUInt8, {slots[i].bytes}, lasts);
       }
     };
   };
   const auto weights = [&](size_t pool) {
-    return part(pool, weight_slots_, &State::weight_slot, "gathered ", &FsdpPool::weight_lifetime);
+    return part(pool, weight_slots_, &State::weight_slot, "gathered ", &FsdpPool::weight_lifetime,
+                Contents::kGatheredWeights);
   };
   const auto gradients = [&](size_t pool) {
-    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ", &FsdpPool::gradient_lifetime);
+    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ", &FsdpPool::gradient_lifetime,
+                Contents::kGradients);
   };
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
@@ -141,6 +145,7 @@ void Fsdp::lay_out_weights(Arena& arena) {
     if (!s.weight_shard.defined() && s.keeps_weight && !alone()) {
       s.weight_shard = s.weight.rows(options_.groups.rank() * elements, (options_.groups.rank() + 1) * elements);
     }
+    const Arena::Tag tag(arena, Contents::kWeights);
     if (!s.weight_shard.defined()) s.weight_shard = arena.allocate("weights", unit.weight_dtype, {elements});
     if (alone()) s.weight = s.weight_shard;
   }
@@ -149,7 +154,10 @@ void Fsdp::lay_out_weights(Arena& arena) {
 void Fsdp::lay_out_gradients(Arena& arena) {
   int64_t total = 0;
   for (const FsdpUnit& unit : options_.units) total += unit.shard_elements;
-  gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total}, Lifetime::kStep);
+  {
+    const Arena::Tag tag(arena, Contents::kGradients);
+    gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total}, Lifetime::kStep);
+  }
   int64_t offset = 0;
   int64_t arrived_bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {

@@ -70,6 +70,7 @@ struct FsdpUnit {
 // Slots for the units of a pool; as many as units (or more) keep all of them.
 struct FsdpPool {
   std::string name;
+  bool of_blocks = false;  // its units are the blocks of the model
   int64_t weight_slots = 0;
   int64_t gradient_slots = 0;
   // Of what lies in them.

@@ -20,6 +20,8 @@ std::vector<MemoryItem> group_items(const Arena& arena, bool overlaid) {
     ++group.count;
     group.bytes += item.bytes;
     group.lifetime = item.lifetime;
+    group.contents = item.contents;
+    if (item.block >= 0) group.blocks.push_back(item.block);
   }
   std::vector<MemoryItem> items;
   items.reserve(by_name.size());

@@ -23,6 +23,8 @@ struct MemoryItem {
   int64_t count = 0;
   int64_t bytes = 0;
   Lifetime lifetime = Lifetime::kRun;
+  Contents contents = Contents::kOther;
+  std::vector<int64_t> blocks = {};  // of each tensor that a block or slot has (Arena::Item)
 };
 
 struct MemoryPlan {

@@ -26,6 +26,7 @@ class Appending {
       if (entry.action == OpRecord::Action::kOp) entry.index = index_of(entry, of_end);
       step_.entries.push_back(entry);
     }
+    step_.ranges = record_.ranges();
     step_.streams = record_.streams();
     step_.signals = record_.signals();
   }

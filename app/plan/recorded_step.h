@@ -22,7 +22,8 @@ struct RecordedStep {
 
   std::vector<OpRecord::Entry> entries;  // the index of an op is one of `ops`
   std::vector<StepOp> ops;
-  size_t streams = 1;  // the first is the compute stream
+  std::vector<std::string> ranges;  // names, by the index of an entry that begins one
+  size_t streams = 1;               // the first is the compute stream
   size_t signals = 0;
   // The entries of a micro-batch that stands for all between the first and the last.
   size_t middle_begin = 0;

@@ -99,7 +99,7 @@ class StepClock::Walk {
 
   void run(double middle_times);
   Times times() const;
-  std::vector<TimedOp> timeline() && { return std::move(timeline_); }
+  std::vector<TimedRange> timeline() && { return std::move(timeline_); }
 
  private:
   // Where a stream was when an event was recorded: of the compute stream the time, of others the length of the queue.
@@ -140,7 +140,8 @@ class StepClock::Walk {
   std::vector<Side> sides_;    // by stream; the first is not used
   std::vector<Place> places_;  // by signal
   double now_s_ = 0;           // of the compute stream
-  std::vector<TimedOp> timeline_;
+  std::vector<TimedRange> timeline_;
+  std::vector<size_t> open_;  // ranges that have not ended, by their place in timeline_
 };
 
 void StepClock::Walk::run(double middle_times) {
@@ -162,6 +163,14 @@ void StepClock::Walk::run(double middle_times) {
       case OpRecord::Action::kWait:
         wait(stream, places_[index]);
         break;
+      case OpRecord::Action::kBegin:
+        open_.push_back(timeline_.size());
+        timeline_.push_back({.name = step_.ranges[index], .begin_s = now_s_});
+        break;
+      case OpRecord::Action::kEnd:
+        timeline_[open_.back()].end_s = now_s_;
+        open_.pop_back();
+        break;
     }
   }
   for (Side& side : sides_) advance(side, side.queue.size());
@@ -177,7 +186,6 @@ void StepClock::Walk::add(size_t op, double times, double takes_s, double expose
 
 void StepClock::Walk::compute(size_t op, double times) {
   const double seconds = prices_[op].alone_s;
-  timeline_.push_back({step_.ops[op].op.name, now_s_, now_s_ + seconds});
   add(op, times, seconds, seconds);
 }
 
@@ -231,7 +239,7 @@ StepClock::Times StepClock::Walk::times() const {
   return times;
 }
 
-std::vector<StepClock::TimedOp> StepClock::timeline(const MeshShape& mesh) const {
+std::vector<StepClock::TimedRange> StepClock::timeline(const MeshShape& mesh) const {
   Walk walk(step_, prices(mesh));
   walk.run(1);
   return std::move(walk).timeline();

@@ -5,6 +5,7 @@
 // compute stream until that one waits for it. The wait is what it adds to the step.
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,14 +25,15 @@ class StepClock {
     std::vector<StepCost> costs;  // one a name
     double communication_s = 0;   // of all collectives, hidden or not
   };
-  // An op of the compute stream: from when it could begin (it may have waited for a transfer) to its end.
-  struct TimedOp {
-    const char* name = "";
+  // A range of the step (core/profiler.h) on the compute stream, waiting for transfers included.
+  struct TimedRange {
+    std::string name;
     double begin_s = 0;
     double end_s = 0;
   };
-  // Of the micro-batches that were recorded, each once.
-  std::vector<TimedOp> timeline(const MeshShape& mesh) const;
+  // Returns the ranges of the recorded micro-batches, each once, and of the end of the step, in the order in which they
+  // begin.
+  std::vector<TimedRange> timeline(const MeshShape& mesh) const;
   // On `mesh`, which differs from the one recorded in the number of its shards and copies alone. Throws InputError when
   // the machine has no collectives.
   Times run(const MeshShape& mesh, int64_t micro_batches) const;

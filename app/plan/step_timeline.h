@@ -1,33 +1,23 @@
-// StepTimeline: when the blocks of a step run by the predictor's clock (app/plan/step_clock.h), before it runs.
+// StepTimeline: when the parts of a step run by the predictor's clock (app/plan/step_clock.h), before it runs.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "app/plan/machine_rates.h"
-#include "app/plan/predictor.h"
+#include "app/plan/step_clock.h"
 
 namespace octavo {
 
-struct TimeSpan {
-  double begin_s = 0;
-  double end_s = 0;
-};
-
-struct MicroBatchTimes {
-  std::vector<TimeSpan> forward;   // by block
-  std::vector<TimeSpan> backward;  // by block, its recomputation included
-  TimeSpan head;                   // forward and backward of it
-  TimeSpan whole;
-};
-
 struct StepTimeline {
-  std::vector<MicroBatchTimes> micro_batches;  // the first, one that stands for those between, and the last
-  int64_t left_out = 0;                        // of those between
-  double end_s = 0;                            // after the optimizer
+  // "micro-batch", in it "forward" with "block 0" and so on, "head" and "backward" with its blocks, at last
+  // "optimizer".
+  std::vector<StepClock::TimedRange> ranges;
+  // Number of micro-batches that are left out: the ranges are those of the first, of one that stands for all in the
+  // middle, and of the last.
+  int64_t left_out = 0;
 };
 
-// Of the compute stream. Throws InputError when the machine's rates lack the step's products.
+// Throws InputError when the machine's rates lack the step's products.
 StepTimeline step_timeline(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
 
 }  // namespace octavo

@@ -1,6 +1,7 @@
 // The page of `octavo plan --html`: the memory of a rank over the time of a step, as one HTML file that loads nothing.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "app/plan/plan_search.h"
@@ -11,9 +12,10 @@ namespace octavo {
 
 inline constexpr OutputKind kMemoryPage{"a page of octavo plan", " - octavo plan</title>"};
 
-// From bottom to top a band for each item of the plan, as high as its bytes: pale where it is reserved, full where its
-// contents are needed, by when blocks run. Tensors of a name and many blocks lie in rows of their block. What is needed
-// for a block alone is drawn over all of them, and small items are one band.
 std::string memory_page(const Plan& plan, const StepTimeline& timeline);
+
+// Returns what the page shows: the items of the plan with what they hold and which blocks have them, and the predicted
+// times of the step's ranges, from which the page's script tells when each item is needed.
+nlohmann::json memory_document(const Plan& plan, const StepTimeline& timeline);
 
 }  // namespace octavo

@@ -94,14 +94,6 @@ const Series& RunRecords::metric(const std::string& key) const {
   return found != metrics.end() ? found->second : none;
 }
 
-std::vector<std::string> RunRecords::names_below(const std::string& prefix) const {
-  std::vector<std::string> names;
-  for (auto found = metrics.lower_bound(prefix); found != metrics.end() && found->first.starts_with(prefix); ++found) {
-    names.push_back(found->first.substr(prefix.size()));
-  }
-  return names;
-}
-
 RunRecords read_run(const std::string& dir) {
   RunRecords run;
   run.dir = dir;

@@ -24,8 +24,7 @@ struct RunRecords {
   int64_t last_step = 0;
   Series none;  // of metrics that are not there
 
-  const Series& metric(const std::string& key) const;                     // empty where there is none
-  std::vector<std::string> names_below(const std::string& prefix) const;  // of "loss_by_dataset/": the datasets
+  const Series& metric(const std::string& key) const;  // empty where there is none
 };
 
 // Of a step that was done again after a restart the later line counts; where it is another than the one before, none of

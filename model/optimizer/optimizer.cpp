@@ -45,6 +45,7 @@ OptimizerState Optimizer::make_state(const char* name, DType dtype, Arena& arena
     state.shift.push_back(has(units[u]) ? std::make_optional(parameters_->unit_begin(u) - elements) : std::nullopt);
     if (state.has(u)) elements += parameters_->unit_begin(u + 1) - parameters_->unit_begin(u);
   }
+  const Arena::Tag tag(arena, Contents::kOptimizer);
   state.shards = arena.allocate(name, dtype, {elements});
   return state;
 }

@@ -235,6 +235,11 @@ TEST(Stream, PlannedOnesRecord) {
   EXPECT_EQ(op.stream, 1);
   EXPECT_EQ(record.entries()[3].index, op.index);
   EXPECT_EQ(record.ops()[record.entries()[4].index].bytes, 13);
+  { const ProfilerRange range(beside, "block 3"); }
+  ASSERT_EQ(record.entries().size(), 7u);
+  EXPECT_EQ(record.entries()[5].action, OpRecord::Action::kBegin);
+  EXPECT_EQ(record.ranges()[record.entries()[5].index], "block 3");
+  EXPECT_EQ(record.entries()[6].action, OpRecord::Action::kEnd);
 }
 
 // ---- Staging memory

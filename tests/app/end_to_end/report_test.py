@@ -1,4 +1,5 @@
-"""octavo report: the page of real runs, parsed, and drawn by a headless browser where one is found."""
+"""octavo report and plan --html: the documents of their pages, and what the pages show of them: in Node where it is found, and drawn by a headless
+browser where one is found."""
 
 import html.parser
 import json
@@ -12,6 +13,8 @@ import zlib
 from support import ROOT, Scratch, text_documents, write_megatron
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NODE = shutil.which("node")
+PAGE_DOM = ROOT / "tests/app/report/page_dom.js"
 SERIES = ((0x25, 0x63, 0xC9), (0xD9, 0x48, 0x0F))  # the colors of the runs' lines, in light
 VOID = {"meta", "br"}
 
@@ -44,6 +47,16 @@ class Page(html.parser.HTMLParser):
 
     def handle_endtag(self, tag):
         assert self.open and self.open.pop() == tag, (tag, self.open[-3:])
+
+
+def document(page):
+    """The JSON document that the page is made of."""
+    return json.loads(re.search(r'<script id="document" type="application/json">(.*?)</script>', page.text, re.S).group(1))
+
+
+def shown(path):
+    """What the scripts of the page make of it, in Node."""
+    return Page(subprocess.run([NODE, PAGE_DOM, path], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout)
 
 
 def browser():
@@ -98,28 +111,39 @@ class ReportTest(Scratch):
     def test_page(self):
         one, two = self.runs()
         page = self.page(one)
-        charts = {"loss", "loss-by-dataset-", "epochs-", "grad-norm", "lr", "wps", "step-ms", "data-ms", "memory-gib", "goodput", "fp8-saturated-",
-                  "fp8-flushed-"}
-        self.assertLessEqual(charts, page.ids)
-        self.assertNotIn("mfu", page.ids)  # on a CPU
-        self.assertNotIn("loss-gap", page.ids)
-        self.assertEqual(len(page.lines["loss"]), 2)  # and validation
-        self.assertEqual(len(page.lines["loss-by-dataset-"]), 2)
-        self.assertEqual(len(page.lines["fp8-saturated-"]), 3)
-        self.assertEqual(len(page.lines["loss"][0].split()), 8)
-        self.assertIn("more &lt;words&gt;", page.text)
-        drawn = json.loads(re.search(r"const charts=(.*);", page.text).group(1).replace("\\u003c", "<"))
-        losses = next(chart for chart in drawn if chart["id"] == "loss")["series"][0]
+        (run,) = document(page)["runs"]
+        drawn = {"loss", "validation_loss", "loss_by_dataset/words", "loss_by_dataset/more <words>", "epochs/words", "grad_norm", "lr", "wps", "step_ms", "data_ms",
+                 "memory_gib", "goodput"}
+        self.assertLessEqual(drawn, set(run["metrics"]))
+        self.assertNotIn("mfu", run["metrics"])  # on a CPU
         metrics = self.metrics(one)
+        losses = run["metrics"]["loss"]
         self.assertEqual(losses["x"], sorted(metrics))
         for step, loss in zip(losses["x"], losses["y"]):
             self.assertAlmostEqual(loss, metrics[step]["loss"], places=4)
-
+        self.assertEqual([run["config"][key] for key in ("optimizer.lr", "training.steps")], ["0.003", "8"])
         both = self.page(one, two)
-        self.assertIn("loss-gap", both.ids)
-        self.assertEqual(len(both.lines["loss-gap"]), 2)
-        self.assertRegex(both.text, r'<tr class="diff"><td class="mono">optimizer.lr</td><td class="mono">0.003</td><td class="mono">0.006</td>')
-        self.assertRegex(both.text, r'<td class="kind k0">restart</td><td>resuming [^<]*step_00000008 after step 8')
+        first, second = document(both)["runs"]
+        self.assertNotIn("loss_gap", first["metrics"])
+        self.assertIn("loss_gap", second["metrics"])
+        self.assertIn("validation_loss_gap", second["metrics"])
+        restart = next(event for event in second["events"] if event["kind"] == "restart")
+        self.assertRegex(restart["text"], "resuming .*step_00000008 after step 8")
+        if NODE is None:
+            self.skipTest("node is not installed")
+        self.page(one)
+        alone = shown(self.dir / "report.html")
+        charts = {"loss", "loss_by_dataset", "epochs", "grad_norm", "lr", "wps", "step_ms", "data_ms", "memory_gib", "goodput", "fp8_saturated", "fp8_flushed"}
+        self.assertLessEqual(charts, alone.ids)
+        self.assertFalse({"mfu", "loss_gap"} & alone.ids)
+        self.assertEqual([len(alone.lines[chart]) for chart in ("loss", "loss_by_dataset", "fp8_saturated")], [2, 2, 3])  # the loss and its validation
+        self.assertEqual(len(alone.lines["loss"][0].split()), 8)
+        self.assertIn("more &lt;words&gt;", alone.text)
+        self.page(one, two)
+        compared = shown(self.dir / "report.html")
+        self.assertEqual(len(compared.lines["loss_gap"]), 2)
+        self.assertRegex(compared.text, r'<tr class="diff"><td class="mono">optimizer.lr</td><td class="mono">0.003</td><td class="mono">0.006</td>')
+        self.assertRegex(compared.text, r'<td class="kind restart">restart</td><td class="">resuming [^<]*step_00000008 after step 8')
 
     def test_refused(self):
         (self.dir / "empty").mkdir()
@@ -131,7 +155,7 @@ class ReportTest(Scratch):
         self.refused("report", "empty", "--output", "no/such/x.html", mentions=["no/such/x.html"])
         for _ in range(2):  # the second page replaces the first
             self.run_octavo("report", "empty", "--output", "x.html")
-        self.assertEqual(len(Page((self.dir / "x.html").read_text()).lines["loss"]), 1)
+        self.assertEqual(document(Page((self.dir / "x.html").read_text()))["runs"][0]["metrics"]["loss"], {"x": [1], "y": [2.5]})
 
 
 class MemoryPageTest(Scratch):
@@ -140,18 +164,24 @@ class MemoryPageTest(Scratch):
         out = self.run_octavo("plan", ROOT / "configs/llama3_8b_8gpu.yaml", "--gpus", 8, "--html", "memory.html", "--all", *overrides).out
         page = Page((self.dir / "memory.html").read_text())
         self.assertEqual(page.loads, [])
-        bands = {name: body for name, body in re.findall(r'<g class="band"><title>([^:<]*): [\d.]+ GiB</title>(.*?)</g>', page.text, re.S)}
+        items = {item["name"]: item for item in document(page)["items"]}
         for name in ("master weights", "gradients", "exp_avg", "activations gate_up", "gathered blocks"):
             self.assertIn(name, out)
-            self.assertIn(name, bands)
-        used = [tuple(map(float, found)) for found in re.findall(r'class="area used s\d" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', bands["activations gate_up"])]
+        self.assertEqual([items[name]["contents"] for name in ("master weights", "gradients", "exp_avg", "gathered blocks")],
+                         ["weights", "gradients", "optimizer", "gathered weights"])
+        self.assertEqual(items["activations gate_up"]["blocks"], list(range(32)))
+        if NODE is None:
+            self.skipTest("node is not installed")
+        bands = dict(re.findall(r'<g class="band"><title>([^:<]*): [\d.]+ GiB</title>(.*?)</g>', shown(self.dir / "memory.html").text, re.S))
+        self.assertLessEqual({"master weights", "gradients", "exp_avg", "activations gate_up", "gathered blocks"}, set(bands))
+        used = [tuple(map(float, found)) for found in re.findall(r'class="area used c\d" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', bands["activations gate_up"])]
         self.assertEqual(len(used), 3 * 32)  # a row a block, of three micro-batches
         first = used[::3]
         for below, above in zip(first, first[1:]):  # a later block begins later, ends earlier, and lies above
             self.assertLess(below[0], above[0])
             self.assertGreater(below[0] + below[2], above[0] + above[2])
             self.assertGreater(below[1], above[1])
-        self.assertLess(used[0][0] + used[0][2], used[1][0] + 0.2)  # the next micro-batch comes behind it
+        self.assertLess(used[0][0] + used[0][2], used[1][0] + 0.2)  # the next micro-batch comes after it
 
     def test_refused(self):
         config = self.config("nowhere")
@@ -171,15 +201,16 @@ class ReportInBrowserTest(Scratch):
             (self.dir / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         self.run_octavo("report", "one", "two", "--output", "report.html")
         page = Page((self.dir / "report.html").read_text())
-        (self.dir / "zoomed.html").write_text(page.text.replace("</script>", "zoom([4,8]);</script>"))
+        (self.dir / "zoomed.html").write_text("zoom([4,8]);</script>".join(page.text.rsplit("</script>", 1)))
         options = [path, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=640,700", f"--user-data-dir={self.dir}/profile"]
         quiet = {"stderr": subprocess.DEVNULL, "timeout": 120, "check": True, "cwd": self.dir, "env": os.environ | {"HOME": str(self.dir)}}
-        dom = subprocess.run([*options, "--dump-dom", f"file://{self.dir}/zoomed.html"], stdout=subprocess.PIPE, text=True, **quiet).stdout
-        self.assertIn(f'data-charts="{len(page.lines)}"', dom)
-        figure = dom.split('id="loss">')[1].split("</figure>")[0]
+        whole, zoomed = (subprocess.run([*options, "--dump-dom", f"file://{self.dir}/{name}.html"], stdout=subprocess.PIPE, text=True, **quiet).stdout
+                         for name in ("report", "zoomed"))
+        self.assertIn('data-charts="4"', zoomed)  # loss, its gap, gradient norm, learning rate
+        figure = zoomed.split('id="loss">')[1].split("</figure>")[0]
         self.assertIn(">7</text>", figure)
         self.assertNotIn(">12</text>", figure)
-        self.assertIn(">12</text>", page.text)
+        self.assertIn(">12</text>", whole)
         subprocess.run([*options, "--screenshot=shot.png", f"file://{self.dir}/report.html"], stdout=subprocess.DEVNULL, **quiet)
         width, height, rows, size = pixels(self.dir / "shot.png")
         self.assertEqual((width, height), (640, 700))

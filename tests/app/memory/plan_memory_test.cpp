@@ -71,6 +71,33 @@ TEST_F(PlanMemory, IsThatOfMeasuredRuns) {
   expect_gib(half_of_70b({"model.num_layers=9", "activation_checkpointing.mode=full", anew}), of_70b, 79.0);
 }
 
+TEST_F(PlanMemory, ItemsSayWhatTheyHold) {
+  const MemoryPlan p = plan("llama3_8b_8gpu.yaml",
+                            {"parallel.reshard_after_forward=true", "activation_checkpointing.mode=block",
+                             "activation_checkpointing.ratio=0.5", "optimizer.ema_decay=0.9"},
+                            8);
+  const auto expect = [&](const char* name, Contents contents, const std::vector<int64_t>& blocks) {
+    const auto item = std::find_if(p.items.begin(), p.items.end(), [&](const auto& i) { return i.name == name; });
+    ASSERT_NE(item, p.items.end()) << name;
+    EXPECT_EQ(item->contents, contents) << name;
+    EXPECT_EQ(item->blocks, blocks) << name;
+  };
+  std::vector<int64_t> all(32);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int64_t> every_second = all;  // the first of two is recomputed
+  std::erase_if(every_second, [](int64_t block) { return block % 2 == 0; });
+  expect("master weights", Contents::kWeights, {});
+  expect("gathered blocks", Contents::kGatheredWeights, {0, 1});
+  expect("gathered norms", Contents::kGatheredWeights, {});
+  expect("gradients", Contents::kGradients, {});
+  expect("full gradients of blocks", Contents::kGradients, {0, 1});
+  expect("exp_avg", Contents::kOptimizer, {});
+  expect("ema", Contents::kOptimizer, {});
+  expect("activations h0", Contents::kActivations, all);
+  expect("activations gate_up", Contents::kActivations, every_second);
+  expect("token batch", Contents::kOther, {});
+}
+
 TEST_F(PlanMemory, ItemsAreAllThatIsAllocated) {
   const MemoryPlan p = plan("llama3_8b_8gpu.yaml", {}, 8);
   const int64_t sum = std::accumulate(p.items.begin(), p.items.end(), int64_t{0},

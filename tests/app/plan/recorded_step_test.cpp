@@ -10,6 +10,7 @@
 #include "app/plan/machine_files.h"
 #include "app/plan/predictor_rates.h"
 #include "app/plan/step_clock.h"
+#include "app/plan/step_timeline.h"
 
 namespace octavo {
 
@@ -51,6 +52,26 @@ TEST(RecordedStep, HasTheProductsOfAllMicroBatches) {
   EXPECT_EQ(sum_of(step, &Op::flops, "gate_up"), kLayers * tokens * 2 * 4096 * 28672);
   EXPECT_EQ(sum_of(step, &Op::flops, "down_d_w"), kLayers * tokens * 2 * 4096 * 14336);
   EXPECT_EQ(sum_of(step, &Op::flops, "lm_head"), tokens * 2 * 4096 * 128256);
+}
+
+TEST(RecordedStep, ItsRangesFollowEachOtherOnTheClock) {
+  const Config config = load_four_layers(2, {"training.global_batch_size=10"});
+  const MeshShape mesh = config.parallel.mesh_shape(2);
+  const MachineRates machine = find_machine("h100");
+  const StepTimeline timeline = step_timeline({config, mesh, {}, kKeepAll}, machine, {});
+  EXPECT_EQ(timeline.left_out, 2);
+  std::map<std::string, int> count;
+  double begin_s = 0;
+  for (const StepClock::TimedRange& range : timeline.ranges) {
+    ++count[range.name];
+    EXPECT_GE(range.begin_s, begin_s) << range.name;
+    EXPECT_GT(range.end_s, range.begin_s) << range.name;
+    begin_s = range.begin_s;
+  }
+  for (const char* part : {"micro-batch", "forward", "head", "backward"})
+    EXPECT_EQ(count[part], kFirstMiddleLast) << part;
+  for (const char* block : {"block 0", "block 3"}) EXPECT_EQ(count[block], 2 * kFirstMiddleLast) << block;
+  EXPECT_EQ(timeline.ranges.back().name, "optimizer");
 }
 
 TEST(RecordedStep, SaysWhatProductsRatesDependOn) {

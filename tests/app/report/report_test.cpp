@@ -7,8 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "app/report/chart.h"
-#include "app/report/html.h"
+#include "app/report/page.h"
 #include "app/report/report_page.h"
 #include "app/report/run_table.h"
 #include "core/error.h"
@@ -181,55 +180,72 @@ TEST_F(ReportTest, ReadsEventsAndStarts) {
   EXPECT_EQ(run.starts[0].hosts, "a b");
 }
 
-TEST_F(ReportTest, ThePageEscapesAndLoadsNothing) {
+nlohmann::json document_of(const std::string& page) {
+  const std::string begin = "<script id=\"document\" type=\"application/json\">";
+  const size_t from = page.find(begin) + begin.size();
+  return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from));
+}
+
+TEST_F(ReportTest, ThePageLoadsNothingAndHasTheDocumentAsItIs) {
   write("a", "metrics.jsonl",
-        line(1, 5, R"(,"loss_by_dataset":{"<script>x</script>":3})") +
-            line(2, 4, R"(,"loss_by_dataset":{"<script>x</script>":2})"));
+        line(1, 5, R"(,"loss_by_dataset":{"</script><b>x":3,"\u2028":1e308})") + line(2, 4, R"(,"wps":1e999)"));
   write("b", "metrics.jsonl", line(1, 5.5) + line(2, 4.4));
   const std::string a = write("a", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 2, seed: 1}\n");
-  const std::string b = write("b", "config.yaml", "model: {preset: \"a<b\"}\ntraining: {steps: 3, seed: 1}\n");
   write("b", "events.jsonl",
-        R"({"event":"rollback","step":1,"text":"back to <b>&amp; after step 1"})"
-        "\n");
-  const std::vector<RunRecords> runs{read_run(a), read_run(b)};
+        "{\"event\":\"rollback\",\"step\":1,\"text\":\"back to <!--<script>&amp;\\u2028 after step 1\"}\n");
+  const std::vector<RunRecords> runs{read_run(a), read_run((root_ / "b").string())};
   const std::string page = report_page(runs);
-  EXPECT_EQ(page.find("<script>x"), std::string::npos);
-  EXPECT_NE(page.find("&lt;script&gt;x&lt;/script&gt;"), std::string::npos);
-  EXPECT_NE(page.find("back to &lt;b&gt;&amp;amp; after step 1"), std::string::npos);
   EXPECT_FALSE(std::regex_search(page, std::regex("https?:|src=|@import|url\\(['\"]?[^#]")));
-  EXPECT_NE(page.find("id=\"loss-gap\""), std::string::npos);
-  EXPECT_NE(page.find("<tr class=\"diff\"><td class=\"mono\">training.steps</td><td class=\"mono\">2</td><td "
-                      "class=\"mono\">3</td></tr>"),
-            std::string::npos);
-  EXPECT_EQ(page.find("<tr class=\"diff\"><td class=\"mono\">model.preset"), std::string::npos);
+  EXPECT_EQ(page.find("</script><b>"), std::string::npos);
+  EXPECT_EQ(page.find("<!--"), std::string::npos);
+  EXPECT_EQ(page.find("{{"), std::string::npos);
+  EXPECT_NE(page.find(kReportPage.mark), std::string::npos);
+  const nlohmann::json document = document_of(page);
+  EXPECT_EQ(document["runs"][0]["metrics"]["loss_by_dataset/</script><b>x"]["y"], (std::vector<double>{3}));
+  EXPECT_EQ(document["runs"][0]["metrics"]["loss_by_dataset/\u2028"]["y"], (std::vector<double>{1e308}));
+  EXPECT_EQ(document["runs"][0]["config"]["model.preset"], "a<b");
+  EXPECT_EQ(document["runs"][1]["events"][0]["text"], "back to <!--<script>&amp;\u2028 after step 1");
 }
 
-TEST(Chart, DrawsPointsWhereTheyAre) {
-  const Chart chart{.id = "c",
-                    .title = "T",
-                    .unit = "u",
-                    .series = {{.label = "one", .points = {{0, 0}, {10, 10}}}},
-                    .from_zero = true};
-  const std::string svg = chart_figure(chart, {{EventKind::kRestart, 5, "resuming"}}, 10);
-  EXPECT_NE(svg.find(" points=\"62.0,214.0 626.0,"), std::string::npos) << svg;
-  EXPECT_NE(svg.find("x1=\"344.0\" x2=\"344.0\""), std::string::npos) << svg;
-  const auto drawn = chart_json(chart);
-  EXPECT_EQ(drawn["series"][0]["y"], (std::vector<double>{0, 10}));
-  EXPECT_FALSE(Chart{}.has_points());
+TEST_F(ReportTest, TheDocumentHasMetricsThatHaveChartsAndTheirSummaries) {
+  std::string lines;
+  for (int step = 1; step <= 5000; ++step)
+    lines += line(step, step == 4321 ? 0.5 : 2, fmt::format(",\"tokens\":{},\"odd\":1", 10 * step));
+  write("long", "metrics.jsonl", lines);
+  std::string events = event_json({.kind = EventKind::kRestart, .step = 1, .text = "resuming"}) + "\n";
+  for (size_t i = 0; i < kMaxEvents + 3; ++i)
+    events += event_json({.kind = EventKind::kCheckpoint, .step = static_cast<int64_t>(i + 1), .text = "saved"}) + "\n";
+  write("long", "events.jsonl", events);
+  write("short", "metrics.jsonl", line(1, 3) + line(2, 3, ",\"validation_loss\":1e-310"));
+  const std::vector<RunRecords> runs{read_run((root_ / "long").string()), read_run((root_ / "short").string())};
+  const nlohmann::json document = report_document(runs);
+  const nlohmann::json& first = document["runs"][0];
+  EXPECT_EQ(first["metrics"]["loss"]["y"][0], 2);
+  EXPECT_LE(first["metrics"]["loss"]["x"].size(), kMaxPoints);
+  EXPECT_TRUE(first["metrics"]["loss"].contains("mean"));
+  EXPECT_FALSE(first["metrics"]["wps"].contains("mean"));
+  EXPECT_FALSE(first["metrics"].contains("odd"));
+  EXPECT_FALSE(first["metrics"].contains("loss_gap"));
+  EXPECT_EQ(first["summary"]["loss"]["least"], (nlohmann::json{{"x", 4321}, {"y", 0.5}}));
+  EXPECT_EQ(first["summary"]["tokens"]["last"], 50'000);
+  EXPECT_EQ(first["counts"]["checkpoint"], kMaxEvents + 3);
+  ASSERT_EQ(first["events"].size(), kMaxEvents + 1);
+  EXPECT_EQ(first["events"][0]["kind"], "restart");
+  EXPECT_EQ(first["events"][1]["step"], 4);  // the oldest three checkpoints are left out
+  const nlohmann::json& second = document["runs"][1];
+  EXPECT_EQ(second["metrics"]["loss_gap"]["y"], (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(second["metrics"]["validation_loss"]["y"][0], 1e-310);
+  EXPECT_EQ(document["charts"][0]["metric"], "loss");
 }
 
-TEST(Chart, Ticks) {
-  EXPECT_EQ(nice_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
-  EXPECT_EQ(nice_ticks(3, 3, 5), (std::vector<double>{3}));
-  EXPECT_EQ(log_ticks(0.5, 30), (std::vector<double>{0.5, 1, 2, 5, 10, 20}));
-  EXPECT_EQ(log_ticks(1, 1e6), (std::vector<double>{1, 10, 100, 1000, 10'000, 100'000, 1'000'000}));
-}
-
-TEST(Html, Escapes) {
-  EXPECT_EQ(html_escape("a<b>&\"'\x01"), "a&lt;b&gt;&amp;&quot;&#39;\\x01");
-  EXPECT_EQ(script_escape("\"</script>\""), "\"\\u003c/script>\"");
-  EXPECT_EQ(short_number(1'500'000), "1.5M");
-  EXPECT_EQ(long_number(16432.4), "16,432");
+TEST(Page, TheDocumentNeverEndsItsElement) {
+  const nlohmann::json hostile = {
+      {"</script>", "<!-- \u2028 \xff"}, {"nan", NAN}, {"infinite", INFINITY}, {"most", 1.7e308}};
+  const nlohmann::json read = document_of(html_page("Page - test", {"elements"}, hostile));
+  EXPECT_EQ(
+      read,
+      (nlohmann::json{
+          {"</script>", "<!-- \u2028 \xef\xbf\xbd"}, {"nan", nullptr}, {"infinite", nullptr}, {"most", 1.7e308}}));
 }
 
 }  // namespace
