@@ -18,6 +18,7 @@
 #include "core/files/json_input.h"
 #include "core/files/output_file.h"
 #include "core/format.h"
+#include "core/median.h"
 
 namespace octavo {
 
@@ -36,35 +37,6 @@ struct BenchArguments {
   bool json = false;
 };
 
-std::string describe_energy(const nlohmann::ordered_json& r) {
-  if (!r.contains("watts")) return "";
-  return fmt::format("  {:.0f} MHz  {:.0f} W  {:.4g} J/token", r["sm_mhz"].get<double>(), r["watts"].get<double>(),
-                     r["joules_per_token"].get<double>());
-}
-
-std::string describe_throughput(const nlohmann::ordered_json& r) {
-  return fmt::format("step {:.2f} ms ({:.2f} to {:.2f})  wps {}{}  {:.1f} TFLOP/s  mem {:.1f} GiB{}",
-                     r["step_ms"].get<double>(), r["step_ms_min"].get<double>(), r["step_ms_max"].get<double>(),
-                     with_thousands_separators(static_cast<int64_t>(r["wps"].get<double>())),
-                     r.contains("mfu") ? fmt::format("  mfu {:.1f}%", 100 * r["mfu"].get<double>()) : "",
-                     r["tflops"].get<double>(), r["memory_gib"].get<double>(), describe_energy(r));
-}
-
-void print_throughput(const nlohmann::ordered_json& r) {
-  const auto linear = r["linear"].get<std::string>();
-  const auto compute = r["compute"].get<std::string>();
-  std::cout << fmt::format(
-      "{}, {} parameters, {}, micro-batch {} x {} tokens, {} sequences a step\n", r["device"].get<std::string>(),
-      with_thousands_separators(r["parameters"]),
-      linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
-      r["micro_batch_size"].get<int64_t>(), r["seq_len"].get<int64_t>(), r["global_batch_size"].get<int64_t>());
-  std::cout << describe_throughput(r) << '\n';
-  if (r.contains("one_micro_batch")) {
-    std::cout << "with one micro-batch a step: " << describe_throughput(r["one_micro_batch"]) << '\n';
-  }
-  std::cout << '\n';
-}
-
 // The same config with the smallest batch that its ranks can make a step of; none where that is its own.
 std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
   Config one = config;
@@ -73,17 +45,13 @@ std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) 
   return one;
 }
 
-// Times steps of `config`. With `energy` it also measures what the GPUs draw.
-nlohmann::ordered_json measure_steps(Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
-                                     const BenchArguments& arguments) {
+// Adds the throughput of steps of `config`. With `energy` it also measures what the GPUs draw.
+void add_steps(Table& table, const char* batch, Bench& bench, const Config& config, Runtime& runtime, GpuEnergy* energy,
+               const BenchArguments& arguments) {
   const std::vector<double> times = bench.time_steps(arguments.warmup, arguments.steps);
-  nlohmann::ordered_json result = throughput_json(config, runtime, times);
-  if (energy == nullptr) return result;
-  const GpuUse use = bench.measure_use(*energy, result["step_ms"]);
-  result["sm_mhz"] = use.sm_mhz;
-  result["watts"] = use.watts;
-  result["joules_per_token"] = use.watts / result["wps"].get<double>();
-  return result;
+  std::optional<GpuUse> use;
+  if (energy != nullptr) use = bench.measure_use(*energy, median(times));
+  add_throughput(table, batch, config, runtime, times, use);
 }
 
 // Returns null unless --energy is given.
@@ -133,22 +101,23 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());
 
-  nlohmann::ordered_json one_micro_batch;
+  Table steps;
   if (const std::optional<Config> one = with_one_micro_batch(config, group.size())) {
     Bench bench(*one, runtime);
-    one_micro_batch = measure_steps(bench, *one, runtime, energy.get(), arguments);
+    add_steps(steps, "one micro-batch", bench, *one, runtime, energy.get(), arguments);
   }
   Bench bench(config, runtime);
-  nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", precision_name(config.precision)}};
-  result.update(measure_steps(bench, config, runtime, energy.get(), arguments));
-  if (!one_micro_batch.is_null()) result["one_micro_batch"] = one_micro_batch;
+  add_steps(steps, "of the config", bench, config, runtime, energy.get(), arguments);
+  const std::string linear = precision_name(config.precision);
+  nlohmann::ordered_json result = {{"device", runtime.describe()}, {"linear", linear}};
+  result.update(steps.json().back());
+  if (steps.json().size() > 1) result["one_micro_batch"] = steps.json().front();
   result["allocated_bytes"] = bench.allocated_bytes();
-  std::vector<double> forward_backward_times;
-  if (arguments.ops) forward_backward_times = bench.time_forward_backward(arguments.steps);
+  std::optional<Floors> floors;
+  if (arguments.ops) floors = {.rates = rates, .forward_backward_times = bench.time_forward_backward(arguments.steps)};
   const ProfiledStep profiled = bench.profile_step();
-  add_ops(result, profiled);
+  add_ops(result, profiled, floors ? &*floors : nullptr);
   if (group.size() > 1) add_exposed_communication(result, profiled);
-  if (arguments.ops) add_floors(result, profiled, rates, forward_backward_times);
   if (!arguments.trace.empty()) bench.trace_step(arguments.trace);
 
   if (!group.is_root()) return kExitDone;
@@ -156,12 +125,13 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
     std::cout << printable_json(result, 2) << std::endl;
     return kExitDone;
   }
-  print_throughput(result);
-  if (arguments.ops) {
-    print_floor_table(result);
-  } else {
-    print_short_table(result);
-  }
+  const std::string compute = dtype_name(config.precision.compute);
+  std::cout << fmt::format(
+      "{}, {} parameters, {}, micro-batch {} x {} tokens\n\n{}\n", runtime.describe(),
+      with_thousands_separators(config.model.num_parameters()),
+      linear == compute ? "computing in " + compute : fmt::format("{} linears, the rest in {}", linear, compute),
+      config.training.micro_batch_size, config.data.seq_len, steps.text());
+  print_ops(result, profiled, floors ? &*floors : nullptr);
   if (group.size() > 1) print_exposed_communication(result);
   return kExitDone;
 }

@@ -146,25 +146,31 @@ int64_t smallest_batch(const Config& config, int64_t ranks) {
   return config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
 }
 
-nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times) {
+void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
+                    const std::vector<double>& step_times, const std::optional<GpuUse>& use) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);
   const double step_ms = median(step_times);
   const double wps = tokens / runtime.group().size() / step_ms * 1e3;
   const double flops = wps * config.model.flops_per_token(config.data.seq_len);
   const auto [fastest, slowest] = std::minmax_element(step_times.begin(), step_times.end());
-  nlohmann::ordered_json json = {{"parameters", config.model.num_parameters()},
-                                 {"compute", dtype_name(config.precision.compute)},
-                                 {"seq_len", config.data.seq_len},
-                                 {"micro_batch_size", config.training.micro_batch_size},
-                                 {"global_batch_size", config.training.global_batch_size},
-                                 {"step_ms", step_ms},
-                                 {"step_ms_min", *fastest},
-                                 {"step_ms_max", *slowest},
-                                 {"wps", wps},
-                                 {"tflops", flops / 1e12},
-                                 {"memory_gib", runtime.memory_gib()}};
-  if (runtime.stream().is_cuda()) json["mfu"] = mfu(flops);
-  return json;
+  table.row()
+      .add({"", "batch", -15}, batch)
+      .add({"parameters"}, config.model.num_parameters())
+      .add({"compute"}, dtype_name(config.precision.compute))
+      .add({"seq_len"}, config.data.seq_len)
+      .add({"micro_batch_size"}, config.training.micro_batch_size)
+      .add({"global_batch_size", "sequences", 9}, config.training.global_batch_size)
+      .add({"step_ms", "step ms", 9, "{:.2f}"}, step_ms)
+      .add({"step_ms_min", "least", 9, "{:.2f}"}, *fastest)
+      .add({"step_ms_max", "most", 9, "{:.2f}"}, *slowest)
+      .add({"wps", "wps", 9, ","}, wps)
+      .add({"tflops", "TFLOP/s", 7, "{:.1f}"}, flops / 1e12)
+      .add({"memory_gib", "GiB", 6, "{:.1f}"}, runtime.memory_gib());
+  if (runtime.stream().is_cuda()) table.add({"mfu", "mfu", 6, "{:.1f}%", 100}, mfu(flops));
+  if (!use) return;
+  table.add({"sm_mhz", "MHz", 5, "{:.0f}"}, use->sm_mhz)
+      .add({"watts", "W", 5, "{:.0f}"}, use->watts)
+      .add({"joules_per_token", "J/token", 8, "{:.4g}"}, use->watts / wps);
 }
 
 }  // namespace octavo

@@ -13,6 +13,7 @@
 #include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
 #include "core/profiler.h"
+#include "core/table.h"
 
 namespace octavo {
 
@@ -52,9 +53,10 @@ class Bench {
 // own.
 int64_t smallest_batch(const Config& config, int64_t ranks);
 
-// Throughput of a run whose steps took `step_times`, in milliseconds: parameters, compute (the dtype), seq_len,
-// micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops, memory_gib, and on
-// GPUs mfu.
-nlohmann::ordered_json throughput_json(const Config& config, Runtime& runtime, const std::vector<double>& step_times);
+// Adds a row with the throughput of steps of `config` that took `step_times`, in milliseconds: parameters, compute (the
+// dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops,
+// memory_gib, on GPUs mfu, and with `use` sm_mhz, watts (per GPU) and joules_per_token. `batch` names the row.
+void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
+                    const std::vector<double>& step_times, const std::optional<GpuUse>& use);
 
 }  // namespace octavo

@@ -6,6 +6,7 @@
 #include "app/measure/bench.h"
 #include "core/error.h"
 #include "core/median.h"
+#include "core/table.h"
 
 namespace octavo {
 
@@ -13,34 +14,70 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-std::string format_tflops(double tflops) {
-  return tflops >= 1 ? fmt::format("{:.0f}", tflops) : fmt::format("{:.3f}", tflops);
+// Adds a row. `floor` is null where there is none, and not shown without `with_floors`.
+void add_row(Table& table, const ProfiledStep& profiled, const std::string& name, const Profiler::Total& total,
+             bool with_floors, const OrderedJson& floor) {
+  const double seconds = total.milliseconds / 1e3;
+  table.row()
+      .add({"op", "op", -24}, name)
+      .add({"calls", "calls", 5}, total.calls)
+      .add({"ms", "ms", 9, "{:.3f}"}, total.milliseconds)
+      .add({"share", "share", 6, "{:.1f}%", 100}, total.milliseconds / profiled.step_ms)
+      .add({"tflops", "TFLOP/s", 7, "{:.4g}"}, total.flops / seconds / 1e12)
+      .add({"gb_s", "GB/s", 6, "{:.0f}"}, total.bytes / seconds / 1e9);
+  if (!with_floors) return;
+  table.add({"fp8", "fp8", 4}, total.fp8_flops > 0)
+      .add({"floor_ms", "floor ms", 9, "{:.3f}"}, floor)
+      .add({"ratio", "ratio", 6, "{:.2f}"},
+           floor.is_null() ? floor : OrderedJson(total.milliseconds / floor.get<double>()));
 }
-std::string format_gb_s(double gb_s) { return fmt::format("{:.0f}", gb_s); }
 
-// Of what bounds the op: its FLOPs if it has any.
-std::string format_op_rate(const OrderedJson& op) {
-  if (op["tflops"] > 0) return format_tflops(op["tflops"]) + " TFLOP/s";
-  return op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) + " GB/s" : "-";
+// The ops, the longest first; `floors` may be null.
+Table ops_table(const ProfiledStep& profiled, const Floors* floors) {
+  std::vector<std::pair<std::string, Profiler::Total>> sorted(profiled.ops.begin(), profiled.ops.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
+  Table table;
+  for (const auto& [name, total] : sorted) {
+    const double least = floors != nullptr ? floor_ms(total, floors->rates) : 0;
+    add_row(table, profiled, name, total, floors != nullptr, least > 0 ? OrderedJson(least) : OrderedJson());
+  }
+  return table;
+}
+
+void add_floors(OrderedJson& result, const ProfiledStep& profiled, const Floors& floors) {
+  double ops = 0;
+  double floor = 0;
+  double products = 0;
+  double products_floor = 0;
+  for (const auto& [name, total] : profiled.ops) {
+    const double least = floor_ms(total, floors.rates);
+    ops += total.milliseconds;
+    floor += least;
+    if (total.flops == 0) continue;
+    products += total.milliseconds;
+    products_floor += least;
+  }
+  const double forward_backward = median(floors.forward_backward_times);
+  const double fp8_product = floors.rates.fp8_product;
+  result["rates"] = {{"product_tflops", floors.rates.product / 1e12},
+                     {"fp8_product_tflops", fp8_product > 0 ? OrderedJson(fp8_product / 1e12) : OrderedJson()},
+                     {"bandwidth_gb_s", floors.rates.bandwidth / 1e9}};
+  result["ops_ms"] = ops;
+  result["floor_ms"] = floor;
+  result["unexplained_ms"] = profiled.step_ms - ops;
+  result["forward_backward_ms"] = forward_backward;
+  result["products_and_attention_ms"] = products;
+  result["products_and_attention_floor_ms"] = products_floor;
+  result["forward_backward_ratio"] = forward_backward / products_floor;
 }
 
 }  // namespace
 
-void add_ops(OrderedJson& result, const ProfiledStep& profiled) {
-  std::vector<std::pair<std::string, Profiler::Total>> sorted(profiled.ops.begin(), profiled.ops.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
+void add_ops(OrderedJson& result, const ProfiledStep& profiled, const Floors* floors) {
   result["profiled_step_ms"] = profiled.step_ms;
-  OrderedJson& ops = result["ops"] = OrderedJson::array();
-  for (const auto& [name, total] : sorted) {
-    const double seconds = total.milliseconds / 1e3;
-    ops.push_back({{"op", name},
-                   {"calls", total.calls},
-                   {"ms", total.milliseconds},
-                   {"share", total.milliseconds / profiled.step_ms},
-                   {"tflops", total.flops / seconds / 1e12},
-                   {"gb_s", total.bytes / seconds / 1e9}});
-  }
+  result["ops"] = ops_table(profiled, floors).json();
+  if (floors != nullptr) add_floors(result, profiled, *floors);
 }
 
 void add_exposed_communication(OrderedJson& result, const ProfiledStep& profiled) {
@@ -58,82 +95,26 @@ void print_exposed_communication(const OrderedJson& r) {
       100 * ms / r["profiled_step_ms"].get<double>());
 }
 
-void add_floors(OrderedJson& result, const ProfiledStep& profiled, const DeviceRates& rates,
-                const std::vector<double>& forward_backward_times) {
-  double ops = 0;
-  double floor = 0;
-  double products = 0;
-  double products_floor = 0;
-  for (OrderedJson& op : result["ops"]) {
-    const Profiler::Total& total = profiled.ops.at(op["op"].get<std::string>());
-    const double least = floor_ms(total, rates);
-    op["fp8"] = total.fp8_flops > 0;
-    op["floor_ms"] = least > 0 ? OrderedJson(least) : OrderedJson();
-    op["ratio"] = least > 0 ? OrderedJson(total.milliseconds / least) : OrderedJson();
-    ops += total.milliseconds;
-    floor += least;
-    if (total.flops == 0) continue;
-    products += total.milliseconds;
-    products_floor += least;
+void print_ops(const OrderedJson& r, const ProfiledStep& profiled, const Floors* floors) {
+  Table table = ops_table(profiled, floors);
+  Profiler::Total all;
+  for (const auto& [name, total] : profiled.ops) {
+    all.calls += total.calls;
+    all.milliseconds += total.milliseconds;
+    all.flops += total.flops;
+    all.bytes += total.bytes;
   }
-  const double forward_backward = median(forward_backward_times);
-  result["rates"] = {
-      {"product_tflops", rates.product / 1e12},
-      {"fp8_product_tflops", rates.fp8_product > 0 ? OrderedJson(rates.fp8_product / 1e12) : OrderedJson()},
-      {"bandwidth_gb_s", rates.bandwidth / 1e9}};
-  result["ops_ms"] = ops;
-  result["floor_ms"] = floor;
-  result["unexplained_ms"] = profiled.step_ms - ops;
-  result["forward_backward_ms"] = forward_backward;
-  result["products_and_attention_ms"] = products;
-  result["products_and_attention_floor_ms"] = products_floor;
-  result["forward_backward_ratio"] = forward_backward / products_floor;
-}
-
-void print_short_table(const OrderedJson& r) {
-  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>9} {:>8}\n", "op", "calls", "ms", "share", "TFLOP/s", "GB/s");
-  const double step_ms = r["profiled_step_ms"];
-  double sum = 0;
-  for (const OrderedJson& op : r["ops"]) {
-    const double ms = op["ms"];
-    sum += ms;
-    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>9} {:>8}\n", op["op"].get<std::string>(),
-                             op["calls"].get<int64_t>(), ms, 100 * op["share"].get<double>(),
-                             op["tflops"] > 0 ? format_tflops(op["tflops"]) : "-",
-                             op["gb_s"] > 0 ? format_gb_s(op["gb_s"]) : "-");
-  }
-  std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}%\n", "all ops", "", sum, 100 * sum / step_ms);
-}
-
-void print_floor_table(const OrderedJson& r) {
-  const OrderedJson& rates = r["rates"];
-  std::cout << fmt::format("measured here: product {} TFLOP/s, ", format_tflops(rates["product_tflops"]));
-  if (!rates["fp8_product_tflops"].is_null()) {
-    std::cout << fmt::format("fp8 product {} TFLOP/s, ", format_tflops(rates["fp8_product_tflops"]));
-  }
-  std::cout << fmt::format("copy {} GB/s read and written\n\n", format_gb_s(rates["bandwidth_gb_s"]));
-
-  const double step_ms = r["profiled_step_ms"];
-  const auto row = [&](const std::string& name, const std::string& calls, double ms, const std::string& rate,
-                       const OrderedJson& floor) {
-    std::cout << fmt::format("{:<24} {:>6} {:>10.3f} {:>6.1f}% {:>14} {:>10} {:>6}\n", name, calls, ms,
-                             100 * ms / step_ms, rate,
-                             floor.is_null() ? "-" : fmt::format("{:.3f}", floor.get<double>()),
-                             floor.is_null() ? "-" : fmt::format("{:.2f}", ms / floor.get<double>()));
-  };
-  std::cout << fmt::format("{:<24} {:>6} {:>10} {:>7} {:>14} {:>10} {:>6}\n", "op", "calls", "ms", "share", "rate",
-                           "floor ms", "ratio");
-  for (const OrderedJson& op : r["ops"]) {
-    const std::string name = op["op"].get<std::string>() + (op["fp8"] ? " (fp8)" : "");
-    row(name, std::to_string(op["calls"].get<int64_t>()), op["ms"], format_op_rate(op), op["floor_ms"]);
-  }
-  row("all ops", "", r["ops_ms"], "", r["floor_ms"]);
-  row("not explained", "", r["unexplained_ms"], "", OrderedJson());
-  row("profiled step", "", step_ms, "", r["floor_ms"]);
+  add_row(table, profiled, "all ops", all, floors != nullptr, floors != nullptr ? r["floor_ms"] : OrderedJson());
+  std::cout << table.text();
+  if (floors == nullptr) return;
+  const DeviceRates& rates = floors->rates;
   std::cout << fmt::format(
-      "\nforward and backward {:.2f} ms: {:.3f} x the floor of its products and attention, {:.2f} ms (which took "
-      "{:.2f} "
-      "ms)\n",
+      "\nmeasured here: product {:.4g} TFLOP/s, {}copy {:.0f} GB/s read and written; profiled step {:.3f} ms, not "
+      "explained by ops {:.3f} ms\nforward and backward {:.2f} ms: {:.3f} x the floor of its products and attention, "
+      "{:.2f} ms (which took {:.2f} ms)\n",
+      rates.product / 1e12,
+      rates.fp8_product > 0 ? fmt::format("fp8 product {:.4g} TFLOP/s, ", rates.fp8_product / 1e12) : "",
+      rates.bandwidth / 1e9, profiled.step_ms, r["unexplained_ms"].get<double>(),
       r["forward_backward_ms"].get<double>(), r["forward_backward_ratio"].get<double>(),
       r["products_and_attention_floor_ms"].get<double>(), r["products_and_attention_ms"].get<double>());
 }

@@ -7,6 +7,7 @@
 #include "app/measure/doctor_facts.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/table.h"
 
 namespace octavo {
 
@@ -38,27 +39,35 @@ void print_rank(const RankFacts& r) {
   }
 }
 
-void print_rates(std::span<const MachineRates> ranks) {
-  std::cout << fmt::format("\n{:<48} {:>16}\n", "on " + ranks.front().device,
-                           ranks.size() > 1 ? "slowest rank" : "rate");
+// The rates of ranks that measured the same. The text has the ranks where there are several.
+Table rates_table(std::span<const MachineRates> ranks) {
+  Table table;
+  const int wide = ranks.size() > 1 ? 14 : 0;
+  const int narrow = ranks.size() > 1 ? 4 : 0;
   for (const RateSpread& s : spreads(ranks)) {
-    std::cout << fmt::format("{:<48} {:>16}", s.name, rate_text(s.slowest, s.unit));
-    if (ranks.size() > 1) {
-      std::cout << fmt::format("  (rank {}; fastest {}, rank {})", s.slowest_rank, rate_text(s.fastest, s.unit),
-                               s.fastest_rank);
-    }
-    std::cout << "\n";
+    table.row()
+        .add({"name", "on " + ranks.front().device, -46}, s.name)
+        .add({"unit"}, s.unit)
+        .add({"slowest"}, s.slowest)
+        .add({"", wide > 0 ? "slowest" : "rate", 14}, rate_text(s.slowest, s.unit))
+        .add({"slowest_rank", "rank", narrow}, s.slowest_rank)
+        .add({"fastest"}, s.fastest)
+        .add({"", "fastest", wide}, rate_text(s.fastest, s.unit))
+        .add({"fastest_rank", "rank", narrow}, s.fastest_rank);
   }
+  return table;
 }
 
-void print_collectives(const CollectiveRates& collectives) {
-  std::cout << fmt::format("\n{:<16} {:>12} {:>12} {:>12}\n", fmt::format("{} ranks", collectives.ranks), "MiB", "us",
-                           "bus GB/s");
+Table collectives_table(const CollectiveRates& collectives) {
+  Table table;
   for (const CollectiveRate& c : collectives.sizes) {
-    std::cout << fmt::format("{:<16} {:>12.3f} {:>12.1f} {:>12.4g}\n", c.op, static_cast<double>(c.bytes) / (1 << 20),
-                             c.seconds * 1e6, c.bus_bytes_per_s / 1e9);
+    table.row()
+        .add({"", fmt::format("{} ranks", collectives.ranks), -16}, c.op)
+        .add({"", "MiB", 11, "{:.3f}", 1.0 / static_cast<double>(kMiB)}, c.bytes)
+        .add({"", "us", 11, "{:.1f}", 1e6}, c.seconds)
+        .add({"", "bus GB/s", 11, "{:.4g}", 1e-9}, c.bus_bytes_per_s);
   }
-  std::cout << fmt::format("{:<16} {:>12} {:>12.1f}\n", "latency", "", collectives.latency_s * 1e6);
+  return table;
 }
 
 }  // namespace
@@ -88,19 +97,10 @@ OrderedJson to_json(const DoctorReport& report) {
   for (const Finding& f : report.findings) findings.push_back({{"hinders", f.hinders}, {"text", f.text}});
   OrderedJson ranks = OrderedJson::array();
   for (const RankFacts& facts : report.ranks) ranks.push_back(OrderedJson(nlohmann::json(facts)));
-  OrderedJson rates = OrderedJson::array();
-  for (const RateSpread& s : spreads(report.rates)) {
-    rates.push_back({{"name", s.name},
-                     {"unit", s.unit},
-                     {"slowest", s.slowest},
-                     {"slowest_rank", s.slowest_rank},
-                     {"fastest", s.fastest},
-                     {"fastest_rank", s.fastest_rank}});
-  }
   return {{"ok", report.is_ok()},
           {"findings", findings},
           {"ranks", ranks},
-          {"rates", rates},
+          {"rates", rates_table(report.rates).json()},
           {"machine", report.rates.empty() ? OrderedJson() : to_json(slowest_of(report.rates))}};
 }
 
@@ -113,8 +113,12 @@ void print_report(const DoctorReport& report) {
   std::cout << versions << "\n\n";
   for (const RankFacts& facts : report.ranks) print_rank(facts);
   if (!report.rates.empty()) {
-    print_rates(report.rates);
-    if (report.rates.front().collectives) print_collectives(*report.rates.front().collectives);
+    std::cout << "\n" << rates_table(report.rates).text();
+    if (const auto& collectives = report.rates.front().collectives) {
+      std::cout << "\n"
+                << collectives_table(*collectives).text()
+                << fmt::format("latency {:.1f} us\n", collectives->latency_s * 1e6);
+    }
   }
   std::cout << "\n";
   print_findings(report);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iostream>
 
 #include "app/config/config_check.h"
@@ -9,6 +10,7 @@
 #include "app/process/runtime.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "core/table.h"
 
 namespace octavo {
 
@@ -21,15 +23,20 @@ constexpr double kSecondsADay = 86400;
 
 std::string thousands(double value) { return with_thousands_separators(std::llround(value)); }
 
+// Adds a row; `total` is what its share is relative to.
+void add_item(Table& table, const MemoryItem& item, int64_t total, const char* needed_for) {
+  table.row()
+      .add({"name", "memory, one rank", -34}, item.name)
+      .add({"count", "count", 5}, item.count > 0 ? OrderedJson(item.count) : OrderedJson(""))
+      .add({"bytes", "GiB", 9, "{:.3f}", 1.0 / static_cast<double>(kGiB)}, item.bytes)
+      .add({"", "share", 6, "{:.1f}%", 100}, static_cast<double>(item.bytes) / static_cast<double>(total))
+      .add({"lifetime", "needed for", -1}, needed_for);
+}
+
 OrderedJson items_json(const std::vector<MemoryItem>& items) {
-  OrderedJson rows = OrderedJson::array();
-  for (const MemoryItem& item : items) {
-    rows.push_back({{"name", item.name},
-                    {"count", item.count},
-                    {"bytes", item.bytes},
-                    {"lifetime", lifetime_name(item.lifetime)}});
-  }
-  return rows;
+  Table table;
+  for (const MemoryItem& item : items) add_item(table, item, 1, lifetime_name(item.lifetime));
+  return table.json();
 }
 
 OrderedJson memory_json(const MemoryPlan& memory) {
@@ -47,17 +54,23 @@ OrderedJson memory_json(const MemoryPlan& memory) {
            {{"mode", name_of(config_names::kMode, memory.checkpointing.mode)}, {"ratio", memory.checkpointing.ratio}}}};
 }
 
+void add_part(Table& table, const char* title, const StepCost& cost, double step_s) {
+  const bool has_rate = cost.flops > 0 && cost.seconds > 0;
+  table.row()
+      .add({"name", title, -40}, cost.name)
+      .add({"kind"}, cost_kind_name(cost.kind))
+      .add({"ms", "ms", 9, "{:.3f}"}, cost.seconds * 1e3)
+      .add({"", "share", 6, "{:.1f}%", 100}, cost.seconds / step_s)
+      .add({"flops"}, cost.flops)
+      .add({"bytes"}, cost.bytes)
+      .add({"", "TFLOP/s", 8, "{:.0f}"}, has_rate ? OrderedJson(cost.flops / cost.seconds / 1e12) : OrderedJson(""));
+}
+
 OrderedJson prediction_json(const StepPrediction& p) {
   OrderedJson kinds;
   for (const CostKind kind : kCostKinds) kinds[cost_kind_name(kind)] = p.seconds(kind) * 1e3;
-  OrderedJson parts = OrderedJson::array();
-  for (const StepCost& cost : p.costs) {
-    parts.push_back({{"name", cost.name},
-                     {"kind", cost_kind_name(cost.kind)},
-                     {"ms", cost.seconds * 1e3},
-                     {"flops", cost.flops},
-                     {"bytes", cost.bytes}});
-  }
+  Table parts;
+  for (const StepCost& cost : p.costs) add_part(parts, "step", cost, p.step_s);
   return {{"step_ms", p.step_s * 1e3},
           {"wps", p.wps},
           {"mfu", p.mfu},
@@ -65,7 +78,7 @@ OrderedJson prediction_json(const StepPrediction& p) {
           {"communication_ms", p.communication_s * 1e3},
           {"bound", cost_kind_name(p.bound)},
           {"ms_by_kind", kinds},
-          {"parts", parts}};
+          {"parts", parts.json()}};
 }
 
 // "selective", or "block 0.25".
@@ -153,6 +166,35 @@ void add_run(OrderedJson& json, const PlanReport& report) {
   json["dollars_per_billion_tokens"] = cost_of_billion(price, report.plan.prediction->wps);
 }
 
+Table search_table(const PlanReport& report) {
+  Table table;
+  for (const Plan& found : report.found) {
+    const StepPrediction& step = *found.prediction;
+    const ActivationCheckpointing& checkpointing = found.memory.checkpointing;
+    const bool priced = report.price_per_gpu_hour > 0;
+    const OrderedJson price =
+        priced ? OrderedJson(cost_of_billion(report.price_per_gpu_hour, step.wps)) : OrderedJson();
+    table.row()
+        .add({"changes"}, differences(report.plan, found))
+        .add({"wps", "wps", 8, ","}, step.wps)
+        .add({"mfu", "mfu", 6, "{:.1f}%", 100}, step.mfu)
+        .add({"mesh"}, mesh_json(found.mesh));
+    for (const MeshAxis& axis : kMeshAxes)
+      table.add({"", axis.name, static_cast<int>(std::strlen(axis.name))}, found.mesh.*axis.size);
+    table.add({"", "recompute", -12}, checkpointing_text(checkpointing))
+        .add({"checkpointing"}, name_of(config_names::kMode, checkpointing.mode))
+        .add({"ratio"}, checkpointing.ratio)
+        .add({"reshard_after_forward", "gather again", 12}, found.memory.sharding.reshard_after_forward)
+        .add({"accumulate_unsharded", "reduce once", 11}, found.memory.sharding.accumulate_unsharded)
+        .add({"micro_batch_size", "micro-batch", 11}, found.config.training.micro_batch_size)
+        .add({"step_ms", "step ms", 9, "{:.1f}"}, step.step_s * 1e3)
+        .add({"total_bytes", "GiB", 6, "{:.1f}", 1.0 / static_cast<double>(kGiB)}, found.memory.total_bytes())
+        .add({priced ? "dollars_per_billion_tokens" : "", "dollars/1e9", 11, "{:.2f}"}, price)
+        .add({"bound", "most of it", -1}, cost_kind_name(step.bound));
+  }
+  return table;
+}
+
 std::string mesh_text(const MeshShape& mesh) {
   std::string text;
   for (const MeshAxis& axis : kMeshAxes) {
@@ -163,8 +205,6 @@ std::string mesh_text(const MeshShape& mesh) {
 }
 
 std::string device_of(const PlanTarget& target) { return target.machine ? target.machine->device : "cpu"; }
-
-void print_line(const std::string& line) { std::cout << line.substr(0, line.find_last_not_of(' ') + 1) << "\n"; }
 
 // Whether it fits, and how fast it would be.
 void print_verdict(const PlanReport& r) {
@@ -202,48 +242,39 @@ void print_set_up(const PlanReport& r) {
       checkpointing_text(r.plan.memory.checkpointing));
 }
 
+// Returns the first items, all of them or kShownItems, and the sum of the others as one more, if there are any.
+template <typename Item, typename Number>
+std::vector<Item> shown(std::vector<Item> items, bool all, Number Item::*number) {
+  if (all || items.size() <= kShownItems) return items;
+  Item rest{.name = fmt::format("{} more, with --all", items.size() - kShownItems)};
+  for (; items.size() > kShownItems; items.pop_back()) rest.*number += items.back().*number;
+  items.push_back(rest);
+  return items;
+}
+
 void print_memory(const MemoryPlan& memory, bool all) {
-  std::cout << fmt::format("{:<34}{:>7}{:>11}{:>8}  {}\n", "memory, one rank", "count", "GiB", "share", "needed for");
-  const auto row = [&](const std::string& name, const std::string& count, int64_t bytes, const char* note) {
-    const double share = static_cast<double>(bytes) / static_cast<double>(memory.total_bytes());
-    print_line(fmt::format("{:<34}{:>7}{:>11.3f}{:>7.1f}%  {}", name, count, gib(bytes), 100 * share, note));
+  Table table;
+  const auto add = [&](const MemoryItem& item, const char* needed_for) {
+    add_item(table, item, memory.total_bytes(), needed_for);
   };
-  const size_t shown = all ? memory.items.size() : std::min(kShownItems, memory.items.size());
-  int64_t rest = 0;
-  for (size_t i = 0; i < memory.items.size(); ++i) {
-    const MemoryItem& item = memory.items[i];
-    if (i < shown) row(item.name, std::to_string(item.count), item.bytes, lifetime_name(item.lifetime));
-    if (i >= shown) rest += item.bytes;
-  }
-  if (shown < memory.items.size()) row(fmt::format("{} more, with --all", memory.items.size() - shown), "", rest, "");
+  for (const MemoryItem& item : shown(memory.items, all, &MemoryItem::bytes))
+    add(item, item.count > 0 ? lifetime_name(item.lifetime) : "");
   for (const MemoryItem& item : memory.overlaid) {
-    if (!all) break;
-    std::cout << fmt::format("{:<34}{:>7}{:>11}{:>8}  {}\n", item.name, item.count,
-                             fmt::format("({:.3f})", gib(item.bytes)), "", "in memory of the above, at other times");
+    if (all) add(item, "in memory of the above, at other times");
   }
-  row("allocated at the start", "", memory.arena_bytes, "");
-  if (memory.room.outside != 0) row("outside of it, an estimate", "", memory.room.outside, "CUDA, libraries");
-  std::cout << "\n";
+  add({.name = "allocated at the start", .bytes = memory.arena_bytes}, "");
+  if (memory.room.outside != 0)
+    add({.name = "outside of it, an estimate", .bytes = memory.room.outside}, "CUDA, libraries");
+  std::cout << table.text() << "\n";
 }
 
 void print_prediction(const StepPrediction& p, bool all) {
-  const auto row = [&](const std::string& name, double seconds, const std::string& rate) {
-    print_line(fmt::format("{:<40}{:>11.3f}{:>7.1f}%{:>17}", name, seconds * 1e3, 100 * seconds / p.step_s, rate));
-  };
-  std::cout << fmt::format("{:<40}{:>11}{:>8}{:>17}\n", "step", "ms", "share", "rate");
-  const size_t shown = all ? p.costs.size() : std::min(kShownItems, p.costs.size());
-  double rest_s = 0;
-  for (size_t i = 0; i < p.costs.size(); ++i) {
-    const StepCost& cost = p.costs[i];
-    const bool has_rate = cost.flops > 0 && cost.seconds > 0;
-    const std::string rate = has_rate ? fmt::format("{:.0f} TFLOP/s", cost.flops / cost.seconds / 1e12) : "";
-    if (i < shown) row(cost.name, cost.seconds, rate);
-    if (i >= shown) rest_s += cost.seconds;
-  }
-  if (shown < p.costs.size()) row(fmt::format("{} more, with --all", p.costs.size() - shown), rest_s, "");
-  std::cout << "\n";
-  for (const CostKind kind : kCostKinds) row(cost_kind_name(kind), p.seconds(kind), "");
-  std::cout << "\n";
+  Table parts;
+  for (const StepCost& cost : shown(p.costs, all, &StepCost::seconds)) add_part(parts, "step", cost, p.step_s);
+  Table kinds;
+  for (const CostKind kind : kCostKinds)
+    add_part(kinds, "kind", {.name = cost_kind_name(kind), .seconds = p.seconds(kind)}, p.step_s);
+  std::cout << parts.text() << "\n" << kinds.text() << "\n";
 }
 
 void print_goodput(const RunEstimate& run, const std::string& dollars) {
@@ -323,23 +354,7 @@ OrderedJson plan_json(const PlanReport& report) {
   if (plan.prediction) add_run(json, report);
   json["advice"] = report.advice.empty() ? OrderedJson() : OrderedJson(report.advice);
   if (report.advice_wps > 0) json["advice_wps"] = report.advice_wps;
-  for (const Plan& found : report.found) {
-    OrderedJson row{{"changes", differences(plan, found)},
-                    {"mesh", mesh_json(found.mesh)},
-                    {"micro_batch_size", found.config.training.micro_batch_size},
-                    {"checkpointing", name_of(config_names::kMode, found.memory.checkpointing.mode)},
-                    {"ratio", found.memory.checkpointing.ratio},
-                    {"reshard_after_forward", found.memory.sharding.reshard_after_forward},
-                    {"accumulate_unsharded", found.memory.sharding.accumulate_unsharded},
-                    {"total_bytes", found.memory.total_bytes()},
-                    {"step_ms", found.prediction->step_s * 1e3},
-                    {"wps", found.prediction->wps},
-                    {"mfu", found.prediction->mfu},
-                    {"bound", cost_kind_name(found.prediction->bound)}};
-    if (report.price_per_gpu_hour > 0)
-      row["dollars_per_billion_tokens"] = cost_of_billion(report.price_per_gpu_hour, found.prediction->wps);
-    json["search"].push_back(row);
-  }
+  if (!report.found.empty()) json["search"] = search_table(report).json();
   return json;
 }
 
@@ -354,26 +369,6 @@ void print_plan(const PlanReport& r, bool all) {
   print_run(r);
 }
 
-void print_search(const PlanReport& r) {
-  std::string axes;
-  for (const MeshAxis& axis : kMeshAxes) axes += fmt::format("  {}", axis.name);
-  std::cout << fmt::format("{:>10}{:>8}{}  {:<14}{:<6}{:<8}{:>11}{:>11}{:>8}{:>13}  {}\n", "wps", "mfu", axes,
-                           "recompute", "anew", "reduced", "micro-batch", "step ms", "GiB", "dollars/1e9",
-                           "most of it");
-  for (const Plan& found : r.found) {
-    std::string mesh;  // under the names of the axes
-    for (const MeshAxis& axis : kMeshAxes) {
-      mesh += fmt::format("{:>{}}", found.mesh.*axis.size, std::string_view(axis.name).size() + 2);
-    }
-    const StepPrediction& p = *found.prediction;
-    const double price = r.price_per_gpu_hour;
-    std::cout << fmt::format(
-        "{:>10}{:>7.1f}%{}  {:<14}{:<6}{:<8}{:>11}{:>11.1f}{:>8.1f}{:>13}  {}\n", thousands(p.wps), 100 * p.mfu, mesh,
-        checkpointing_text(found.memory.checkpointing), found.memory.sharding.reshard_after_forward ? "yes" : "no",
-        found.memory.sharding.accumulate_unsharded ? "once" : "each", found.config.training.micro_batch_size,
-        p.step_s * 1e3, gib(found.memory.total_bytes()),
-        price > 0 ? fmt::format("{:.2f}", cost_of_billion(price, p.wps)) : "-", cost_kind_name(p.bound));
-  }
-}
+void print_search(const PlanReport& r) { std::cout << search_table(r).text(); }
 
 }  // namespace octavo

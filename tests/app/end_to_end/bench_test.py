@@ -50,7 +50,7 @@ class BenchTest(Scratch):
                     if regime:
                         tokens_a_step = regime["wps"] * ranks * regime["step_ms"] / 1000
                         self.assertAlmostEqual(tokens_a_step / (sequences * result["seq_len"]), 1, delta=1e-3)
-                said = "with one micro-batch a step: step " in self.bench(*sizes, ranks=ranks).out
+                said = "\none micro-batch " in self.bench(*sizes, ranks=ranks).out
                 self.assertEqual(said, smallest is not None)
 
     def test_the_sweep_of_the_script(self):

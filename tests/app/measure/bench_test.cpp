@@ -32,8 +32,9 @@ TEST(BenchFloor, Sums) {
               {"adamw", {.calls = 1, .milliseconds = 2, .bytes = 1e9}},
               {"all_reduce", {.calls = 1, .milliseconds = 1, .bytes = 1e9, .communication = true}}}};
   OrderedJson result{{"step_ms", 1.2}};  // the timed steps had the machine to themselves
-  add_ops(result, profiled);
-  add_floors(result, profiled, {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12}, {14, 12, 13});
+  const Floors floors{.rates = {.product = 1e12, .fp8_product = 2e12, .bandwidth = 1e12},
+                      .forward_backward_times = {14, 12, 13}};
+  add_ops(result, profiled, &floors);
   EXPECT_EQ(result["ops"][0]["op"].get<std::string>(), "qkv");  // the longest first
   EXPECT_TRUE(result["ops"][0]["fp8"]);
   EXPECT_DOUBLE_EQ(result["ops"][0]["floor_ms"], 4);
