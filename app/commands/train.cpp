@@ -98,8 +98,8 @@ std::optional<Checkpoint> open_to_resume(RunContext& context, std::span<const Te
   return found;
 }
 
-Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
-                             StopSignals& signals) {
+RunOutcome train_stage(const Config& stage, RunContext& context, std::optional<Checkpoint> resumed,
+                       StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
   const MemoryRoom room = memory_room(stage, context.runtime);  // before the run takes its part of it
   Trainer trainer(stage, context, std::move(resumed));
@@ -109,7 +109,7 @@ Trainer::Outcome train_stage(const Config& stage, RunContext& context, std::opti
 
 // Trains the stages of a run one after the other, or the whole of a run without stages. Each stage resumes from the
 // checkpoint that the stage before it saved last.
-Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
+RunOutcome train_stages(const Config& config, RunContext& context, StopSignals& signals) {
   ProcessGroup& group = context.runtime.group();
   const std::vector<TensorPart> needed = loaded_parts(stage_config(config, 0), context.runtime);
   std::optional<Checkpoint> resumed = open_to_resume(context, needed);
@@ -121,8 +121,8 @@ Trainer::Outcome train_stages(const Config& config, RunContext& context, StopSig
     const bool is_first = !context.goodput;
     if (!is_first) stage.checkpoint.resume = "auto";
     const auto train = [&] { return train_stage(stage, context, std::move(resumed), signals); };
-    const Trainer::Outcome outcome = is_first ? train() : while_running(group, train);
-    if (outcome == Trainer::Outcome::kStopped || number + 1 == num_stages(config)) return outcome;
+    const RunOutcome outcome = is_first ? train() : while_running(group, train);
+    if (outcome == RunOutcome::kStopped || number + 1 == num_stages(config)) return outcome;
     group.agree([&] {
       CHECK(context.checkpoints.saved_step() == stage.training.steps,
             "the state at the end of stage {} could not be saved, so that the next stage has nothing to resume from",
@@ -143,7 +143,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
   for (const std::string& note : config.notes) {
     if (group.is_root()) log_info("{}", note);
   }
-  const Trainer::Outcome outcome = [&] {
+  const RunOutcome outcome = [&] {
     try {
       check_overlap_of_stages(config, group);
       for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
@@ -163,7 +163,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
       throw;
     }
   }();
-  if (outcome == Trainer::Outcome::kDone) return kExitDone;
+  if (outcome == RunOutcome::kDone) return kExitDone;
   if (group.is_root()) log_info("stopped by a signal; checkpoints are in {}", config.checkpoint.dir);
   return kExitStopped;
 }

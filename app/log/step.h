@@ -37,4 +37,7 @@ struct Step {
   double loss() const;            // The mean loss.
 };
 
+// Warns of what is wrong with a step, or stands out from the steps before it.
+void warn_of(const Step& step);
+
 }  // namespace octavo

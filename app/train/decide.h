@@ -1,7 +1,7 @@
 // Decides what a run does after a step: what it saves, and how it continues.
 //
 // decide() is pure. It sees no stream, file or rank, and its facts are equal on all ranks, so that all ranks do the
-// same. The trainer (app/train/trainer.h) collects the facts and performs the actions.
+// same. The loop (app/train/training_loop.h) collects the facts, and app/train/run_actions.h performs the actions.
 //
 // Promises, which tests/app/train/decide_test.cpp checks on drawn sequences of events:
 // - A state is not saved while steps are being skipped, while a comparison with bfloat16 is running, or when the run

@@ -1,5 +1,5 @@
 // A run as it stands: its model and optimizer, data, checkpoints and progress. It takes steps, saves its state, rolls
-// back to a checkpoint and switches the precision of its linears. The trainer decides when (app/train/trainer.h).
+// back to a checkpoint and switches the precision of its linears. The loop says when (app/train/training_loop.h).
 #pragma once
 
 #include <deque>

@@ -256,7 +256,7 @@ TEST_P(GoldenTest, Trajectory) {
     RunContext context{
         .runtime = runtime, .timer = timer, .checkpoints = checkpoints, .memory_checkpoints = memory_checkpoints};
     Trainer trainer(config, context, {});
-    ASSERT_EQ(trainer.run(signals), Trainer::Outcome::kDone);
+    ASSERT_EQ(trainer.run(signals), RunOutcome::kDone);
   }
   // AdamW divides a small gradient by its own size, and so rounding by rounding; Muon's matrices have a norm that
   // counts.
