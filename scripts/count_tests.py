@@ -3,12 +3,15 @@
 last line with the counts.
 
     count_tests.py REPORT.xml...     exit code 1 when a test failed or none ran
+
+A test of ctest that runs a suite of tests writes what became of each to results/NAME.xml beside the report, and counts as these.
 """
 
 import collections
 import re
 import sys
 import xml.etree.ElementTree
+from pathlib import Path
 
 # The reason a GoogleTest gives to GTEST_SKIP() follows the file and line; other tests print "skipped: reason".
 REASON = re.compile(r"Skipped\n(.+)|^skipped: (.+)$", re.MULTILINE)
@@ -34,16 +37,35 @@ def is_skipped(case):
     return case.get("status") == "disabled" or message.startswith("SKIP_")
 
 
+def single_tests(report, case):
+    """(name, outcome, reason of a skip) of the tests that a test of ctest ran, or of itself."""
+    name = case.get("name")
+    itself = "passed" if case.get("status") == "run" else "skipped" if is_skipped(case) else "failed"
+    results = Path(report).parent / "results" / f"{name}.xml"
+    tests = []
+    if results.exists():
+        for test in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):
+            skipped = test.find("skipped")
+            outcome = "failed" if test.find("failure") is not None else "passed" if skipped is None else "skipped"
+            reason = skipped.get("message").strip().splitlines()[-1] if outcome == "skipped" else None
+            tests.append((f"{name}: {test.get('classname')}.{test.get('name')}", outcome, reason))
+    # One that crashed has no results, and one that failed after its tests (a leak) has none that failed.
+    if not tests or itself == "failed" and all(outcome != "failed" for _, outcome, _ in tests):
+        tests.append((name, itself, skip_reason(case)))
+    return tests
+
+
 def main(reports):
     passed, failed, reasons = 0, [], collections.Counter()
     for report in reports:
         for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-            if case.get("status") == "run":
-                passed += 1
-            elif is_skipped(case):
-                reasons[skip_reason(case)] += 1
-            else:
-                failed.append(f"{report}: {case.get('name')}{tail(case)}")
+            found = single_tests(report, case)
+            outcomes = collections.Counter(outcome for _, outcome, _ in found)
+            passed += outcomes["passed"]
+            reasons.update(reason for _, outcome, reason in found if outcome == "skipped")
+            failed += [f"{report}: {name}" for name, outcome, _ in found if outcome == "failed"]
+            if outcomes["failed"]:
+                failed[-1] += tail(case)
     for test in failed:
         print(f"FAILED {test}")
     for reason, count in reasons.most_common():

@@ -62,7 +62,7 @@ fi
 
 started=$SECONDS
 took "set-up" ./scripts/setup.sh
-rm -f build/ctest.xml build-sanitize/ctest.xml
+rm -rf build/ctest.xml build/results build-sanitize/ctest.xml build-sanitize/results
 build_and_test ci build "$@"
 reports=(build/ctest.xml)
 if ((sanitize)); then

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Uses octavo as its users do, through the command line, and checks what comes out independently.
 
-    end_to_end_test.py OCTAVO [CLASS...]     OCTAVO: the program; CLASS: test classes, all by default
+    end_to_end_test.py [--results FILE] OCTAVO [CLASS...]     OCTAVO: the program; CLASS: test classes, all by default
 
-The tests are in end_to_end/, by subject. They need mpirun and Python's standard library. Exit code 77: every test was
-skipped.
+The tests are in end_to_end/, by subject. They need mpirun and Python's standard library. --results writes what became of each
+test, as GoogleTest does, for scripts/count_tests.py. Exit code 77: every test was skipped.
 """
 
+import argparse
 import os
 import sys
 import unittest
+import xml.etree.ElementTree as xml
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "end_to_end"
@@ -26,15 +28,34 @@ def test_classes():
     return classes
 
 
+def write_results(path, tests, result):
+    """Writes each test, and what the subtests of a failed one add. Errors outside of tests (setUpClass) are tests of their own."""
+    root = xml.Element("testsuites")
+    cases = {test.id(): xml.SubElement(root, "testcase", classname=type(test).__name__, name=test._testMethodName) for test in tests}
+    for kind, outcomes in (("failure", result.failures + result.errors), ("skipped", result.skipped)):
+        for test, text in outcomes:
+            whole = getattr(test, "test_case", test)  # of a subtest
+            if whole.id() not in cases:
+                cases[whole.id()] = xml.SubElement(root, "testcase", classname="", name=whole.id())
+            xml.SubElement(cases[whole.id()], kind, message=text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    xml.ElementTree(root).write(path)
+
+
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    os.environ["OCTAVO"] = str(Path(sys.argv[1]).resolve(strict=True))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("octavo", type=Path)
+    parser.add_argument("classes", nargs="*")
+    options = parser.parse_args()
+    os.environ["OCTAVO"] = str(options.octavo.resolve(strict=True))
     classes = test_classes()
-    names = sys.argv[2:] or list(classes)
+    names = options.classes or list(classes)
     load = unittest.defaultTestLoader.loadTestsFromTestCase
-    suite = unittest.TestSuite(load(classes[name]) for name in names)
-    result = unittest.TextTestRunner(verbosity=2).run(suite)
+    tests = [test for name in names for test in load(classes[name])]
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.TestSuite(tests))
+    if options.results:
+        write_results(options.results, tests, result)
     if not result.wasSuccessful() or result.testsRun == 0:
         sys.exit(1)
     if len(result.skipped) == result.testsRun:

@@ -177,6 +177,25 @@ needs a GPU
         self.assertIn("skipped 1: no tool", lines)
         self.assertEqual(lines[1], "    wrong", "what a failed test printed follows it")
 
+    def test_a_suite_counts_as_its_tests(self):
+        (self.root / "results").mkdir()
+        self.write("results/a.xml", """<testsuites><testsuite>
+          <testcase classname="S" name="fine"/>
+          <testcase classname="S" name="wrong"><failure message="no"/></testcase>
+          <testcase classname="S" name="gpu"><skipped message="s_test.cpp:3&#x0A;needs a GPU&#x0A;"/></testcase>
+          </testsuite></testsuites>""")
+        code, lines = self.run_main(
+            '<testsuite><testcase name="a" status="fail"><system-out>what it says</system-out></testcase></testsuite>')
+        self.assertEqual(code, 1)
+        self.assertTrue(lines[0].endswith("ctest.xml: a: S.wrong"), lines)
+        self.assertEqual(lines[1:], ["    what it says", "skipped 1: needs a GPU", "1 passed, 1 failed, 1 skipped"])
+
+    def test_a_suite_that_fails_after_its_tests_has_failed(self):
+        (self.root / "results").mkdir()
+        self.write("results/a.xml", '<testsuites><testcase classname="S" name="fine"/></testsuites>')
+        code, lines = self.run_main('<testsuite><testcase name="a" status="fail"><system-out>leaks</system-out></testcase></testsuite>')
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))
+
     def test_all_passed(self):
         code, lines = self.run_main('<testsuite><testcase name="a" status="run"/></testsuite>')
         self.assertEqual((code, lines), (0, ["1 passed, 0 failed, 0 skipped"]))
