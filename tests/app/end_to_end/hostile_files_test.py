@@ -1,6 +1,7 @@
 """Files made to harm, and what is no file at all: exit code 2 and one short sentence, in seconds and in little memory."""
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -34,6 +35,15 @@ HF_CONFIG = {
     "vocab_size": 272,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
+}
+HF_SHAPES = {"model.embed_tokens.weight": [272, 64], "model.norm.weight": [64], "lm_head.weight": [272, 64]} | {
+    f"model.layers.{layer}.{name}.weight": shape
+    for layer in range(2)
+    for name, shape in {
+        "self_attn.q_proj": [64, 64], "self_attn.k_proj": [32, 64], "self_attn.v_proj": [32, 64], "self_attn.o_proj": [64, 64],
+        "mlp.gate_proj": [96, 64], "mlp.up_proj": [96, 64], "mlp.down_proj": [64, 96],
+        "input_layernorm": [64], "post_attention_layernorm": [64],
+    }.items()
 }
 
 
@@ -70,8 +80,9 @@ class Hostile(BadInput):
         return path
 
     def weights(self, name="hf", **changes):
-        """A Hugging Face directory with a sound but useless file of weights."""
-        write_safetensors(self.write(f"{name}/model.safetensors", ""), {"x": ("F32", [1], bytes(4))})
+        """A Hugging Face directory with all weights of HF_CONFIG, which are zeros, and a config with `changes`."""
+        write_safetensors(self.write(f"{name}/model.safetensors", ""),
+                          {key: ("F32", shape, bytes(4 * math.prod(shape))) for key, shape in HF_SHAPES.items()})
         self.write(f"{name}/config.json", json.dumps(HF_CONFIG | changes))
         return self.dir / name
 
@@ -155,6 +166,7 @@ class HostileTextTest(Hostile):
                 self.assertFalse(json.loads(result.out)["intact"])
 
     def test_models_of_impossible_sizes(self):
+        self.run_octavo("import", self.weights(), "sound", **self.limits)
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                     "head_dim", "vocab_size"):
             for value in (0, -1, 255, 10**6, 2**31 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1.5, 1e300, "2", [2], True):
