@@ -8,11 +8,28 @@
 // The CUDA kernels convert with the hardware's saturating instruction and the same rule for infinity: equal bytes.
 #pragma once
 
+#include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace octavo {
+
+// The values of all 256 bytes of a format with this many mantissa bits, in which magnitudes above `max_bits` are NaN.
+constexpr std::array<float, 256> float8_values(int mantissa_bits, int bias, uint32_t max_bits) {
+  std::array<float, 256> values{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const uint32_t magnitude = byte & 0x7fu;
+    const auto offset = static_cast<uint32_t>(127 - bias);  // between float's exponents and these
+    uint32_t word = (magnitude << (23 - mantissa_bits)) + (offset << 23);
+    if (magnitude >> mantissa_bits == 0) {  // subnormal, in units of the smallest value
+      const uint32_t unit = (offset + 1 - static_cast<uint32_t>(mantissa_bits)) << 23;
+      word = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * std::bit_cast<float>(unit));
+    }
+    if (magnitude > max_bits) word = 0x7fc00000u;
+    values[byte] = std::bit_cast<float>((byte & 0x80u) << 24 | word);
+  }
+  return values;
+}
 
 template <int kExponentBits, int kMantissaBits, int kMaxBits>
 struct Float8 {
@@ -20,6 +37,7 @@ struct Float8 {
 
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr uint8_t kNaN = 0x7f;
+  static constexpr std::array<float, 256> kValues = float8_values(kMantissaBits, kBias, kMaxBits);
 
   Float8() = default;
   explicit Float8(float value) : bits(encode(value)) {}
@@ -28,19 +46,7 @@ struct Float8 {
   // The largest finite value.
   static float max() { return decode(static_cast<uint8_t>(kMaxBits)); }
 
-  static float decode(uint8_t byte) {
-    const int exponent = (byte & 0x7f) >> kMantissaBits;
-    const int mantissa = byte & ((1 << kMantissaBits) - 1);
-    float magnitude;
-    if ((byte & 0x7f) > kMaxBits) {
-      magnitude = std::bit_cast<float>(0x7fc00000u);
-    } else if (exponent == 0) {
-      magnitude = std::ldexp(static_cast<float>(mantissa), 1 - kBias - kMantissaBits);
-    } else {
-      magnitude = std::ldexp(static_cast<float>(mantissa + (1 << kMantissaBits)), exponent - kBias - kMantissaBits);
-    }
-    return (byte & 0x80) != 0 ? -magnitude : magnitude;
-  }
+  static float decode(uint8_t byte) { return kValues[byte]; }
 
  private:
   static uint8_t encode(float value) {

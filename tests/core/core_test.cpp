@@ -3,10 +3,12 @@
 
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <thread>
 
 #include "core/arena.h"
+#include "core/float8.h"
 #include "core/profiler.h"
 #include "core/staging_memory.h"
 #include "tests/kernels/op_fixture.h"
@@ -66,6 +68,31 @@ TEST(BFloat16, Ends) {
 }
 
 // ---- Tensor
+
+// Every byte by the formula of the format.
+template <typename F>
+void expect_values_of_format(int mantissa_bits, int largest) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const int exponent = (byte & 0x7f) >> mantissa_bits;
+    const int mantissa = byte & ((1 << mantissa_bits) - 1);
+    const int unit = std::max(exponent, 1) - F::kBias - mantissa_bits;
+    const double magnitude = std::ldexp(exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits), unit);
+    const float value = F::decode(static_cast<uint8_t>(byte));
+    EXPECT_EQ(std::signbit(value), byte >= 128) << byte;
+    if ((byte & 0x7f) > largest) {
+      EXPECT_TRUE(std::isnan(value)) << byte;
+    } else {
+      EXPECT_EQ(std::fabs(value), magnitude) << byte;
+    }
+  }
+}
+
+TEST(Float8, ValuesAreThoseOfTheFormats) {
+  expect_values_of_format<Float8E4M3>(3, 0x7e);
+  expect_values_of_format<Float8E5M2>(2, 0x7b);
+  EXPECT_EQ(Float8E4M3::max(), 448);
+  EXPECT_EQ(Float8E5M2::max(), 57344);
+}
 
 TEST(Tensor, ShapesAndViews) {
   Array storage(DType::kFloat32, {4, 6});
