@@ -58,31 +58,20 @@ class Meshes(Corpus):
 
 
 class ShardingTest(Meshes):
-    MESHES = {
-        "two shards": (2, []),
-        "four shards": (4, []),
-        "two copies of two shards": (4, ["parallel.data_parallel_replicate=2"]),
-        "two copies": (2, ["parallel.data_parallel_replicate=2"]),
-    }
+    """Every mesh with every way to keep weights and gradients is compared in tests/app/run/mesh_draws_ranks.cpp."""
 
-    def test_every_mesh_equals_one_rank(self):
-        one = self.run_mesh()
-        for mesh, (ranks, overrides) in self.MESHES.items():
-            for keeping, kept in self.KEEPING.items():
-                with self.subTest(mesh=mesh, keeping=keeping):
-                    self.assert_same_run(self.run_mesh(*overrides, *kept, ranks=ranks), one)
+    def test_meshes_equal_one_rank(self):
+        self.assert_meshes_equal_one_rank({
+            "two shards": (2, ["parallel.reshard_after_forward=true"]),
+            "four shards": (4, ["parallel.reshard_after_forward=true", "parallel.accumulate_unsharded=true"]),
+            "two copies of two shards": (4, ["parallel.data_parallel_replicate=2", "parallel.reshard_after_forward=false"]),
+            "two copies": (2, ["parallel.data_parallel_replicate=2"]),
+        })
 
     def test_without_accumulation(self):
         one = self.run_mesh("training.global_batch_size=4", "training.micro_batch_size=4")
         four = self.run_mesh("training.global_batch_size=4", ranks=4)
         self.assert_same_run(four, one)
-
-    def test_tied_table(self):
-        sections = {"model": {"tie_word_embeddings": True}}
-        one = self.run_mesh(**sections)
-        for keeping, kept in self.KEEPING.items():
-            with self.subTest(keeping=keeping):
-                self.assert_same_run(self.run_mesh(*kept, ranks=4, **sections), one)
 
     def test_gradients_reduced_in_bfloat16_are_close(self):
         one = self.run_mesh()
@@ -122,24 +111,9 @@ class ShardedFp8Test(Meshes):
     def run_recipe(self, recipe, *overrides, ranks=1):
         return self.run_mesh(f"precision.linear={recipe}", "training.global_batch_size=4", *overrides, ranks=ranks, steps=5, **self.FP8)
 
-    def test_every_mesh_equals_one_rank(self):
-        for recipe in ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_blockwise"):
-            one = self.run_recipe(recipe)
-            for keeping, kept in self.KEEPING.items():
-                with self.subTest(recipe=recipe, keeping=keeping):
-                    early = self.run_recipe(recipe, *kept, ranks=2)
-                    self.assert_close(early, one, 5e-4)
-                    if recipe in ("fp8_tensorwise", "fp8_delayed"):  # gathering FP8 is gathering float32 and casting
-                        self.assertEqual(self.run_recipe(recipe, "precision.fp8_all_gather=false", *kept, ranks=2), early)
-            with self.subTest(recipe=recipe, mesh="two copies of two shards"):
-                self.assert_close(self.run_recipe(recipe, "parallel.data_parallel_replicate=2", ranks=4), one, 5e-4)
-
-    def test_lm_head_on_every_mesh_equals_one_rank(self):
-        for lm_head in ("fp8_backward", "fp8"):
+    def test_recipes_on_two_copies_of_two_shards_equal_one_rank(self):
+        for recipe, lm_head in (("fp8_delayed", "bfloat16"), ("fp8_blockwise", "bfloat16"), ("bfloat16", "fp8")):
             key = f"precision.lm_head={lm_head}"
-            one = self.run_recipe("bfloat16", key)
-            for keeping, kept in self.KEEPING.items():
-                with self.subTest(lm_head=lm_head, keeping=keeping):
-                    self.assert_close(self.run_recipe("bfloat16", key, *kept, ranks=2), one, 5e-4)
-            with self.subTest(lm_head=lm_head, mesh="two copies of two shards"):
-                self.assert_close(self.run_recipe("bfloat16", key, "parallel.data_parallel_replicate=2", ranks=4), one, 5e-4)
+            with self.subTest(recipe=recipe, lm_head=lm_head):
+                one = self.run_recipe(recipe, key)
+                self.assert_close(self.run_recipe(recipe, key, "parallel.data_parallel_replicate=2", ranks=4), one, 5e-4)

@@ -18,12 +18,13 @@ namespace {
 constexpr int64_t kSteps = 3;
 
 // How far the two may lie apart: losses and norms relatively, a gradient or weight by the norm of the difference over
-// that of the whole parameter.
+// that of the whole parameter, and the gradients of a rank, all together, by 1 - the cosine of their angle.
 struct Tolerance {
   double loss;
   double norm;
   double gradient;
   double weight;
+  double angle;
 };
 
 // What steps leave behind: whole parameters, flat in the order of the layout of one rank.
@@ -56,10 +57,13 @@ struct Trace {
   }
 };
 
-// A number in [-1, 1) that depends on nothing but its arguments.
+// A number in [-1, 1) that depends on nothing but its arguments: splitmix64 (Steele et al., OOPSLA 2014) at place b of
+// the sequence that a begins.
 double hashed(uint64_t a, uint64_t b) {
-  std::mt19937_64 generator(a * 0x9e3779b97f4a7c15ull ^ b);
-  return static_cast<double>(generator() >> 11) * 0x1p-52 - 1;
+  uint64_t x = a + (b + 1) * 0x9e3779b97f4a7c15ull;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return static_cast<double>((x ^ x >> 31) >> 11) * 0x1p-52 - 1;
 }
 
 // The rows [begin, end) of the global batch of a step; documents begin at random places.
@@ -169,7 +173,12 @@ class MeshDraws : public DeviceRanksTest {
     draw.config.parallel = {};
     draw.reshard_after_forward = false;
     draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
-    Training training(draw, *alone_);
+    return whole_trace(draw, *alone_);
+  }
+
+  // Losses and norms, and this rank's gradients and weights.
+  static Trace whole_trace(const MeshDraw& draw, const Mesh& mesh) {
+    Training training(draw, mesh);
     std::vector<float> gradients;
     Trace trace = training.run([&] { gradients = training.gradients(); });
     trace.gradients = std::move(gradients);
@@ -188,7 +197,9 @@ class MeshDraws : public DeviceRanksTest {
     const Mesh ranks(draw.config.parallel, group_, stream_);
     Training training(draw, ranks);
     const Trace mine = training.run([&] {
-      expect_near({training, training.gradients(), whole, one.gradients}, tolerance.gradient, "gradient");
+      const Compared gradients{training, training.gradients(), whole, one.gradients};
+      expect_near(gradients, tolerance.gradient, "gradient");
+      expect_same_direction(gradients, tolerance.angle);
       EXPECT_TRUE(padding_is_zero(training, training.gradients())) << "padding of the gradients";
     });
     for (size_t i = 0; i < kSteps; ++i) {
@@ -202,6 +213,11 @@ class MeshDraws : public DeviceRanksTest {
     return training.takes_tokens();
   }
 
+  // What a draw leaves on this rank of its mesh, to be compared by the bit.
+  std::string bits(const MeshDraw& draw) {
+    return whole_trace(draw, Mesh(draw.config.parallel, group_, stream_)).pack();
+  }
+
   struct Compared {
     const Training& training;
     std::vector<float> shards;  // of this rank
@@ -209,21 +225,35 @@ class MeshDraws : public DeviceRanksTest {
     const std::vector<float>& expected;  // the whole parameters
   };
 
+  // One gradient that is scaled, lost or turned changes the direction of all, which rounding hardly does.
+  static void expect_same_direction(const Compared& c, double tolerance) {
+    double dot = 0, mine = 0, expected = 0;
+    for_each_element(c,
+                     [&](const ParameterSpec&, double x, double y) { dot += x * y, mine += x * x, expected += y * y; });
+    EXPECT_GE(dot, (1 - tolerance) * std::sqrt(mine * expected)) << "gradients of this rank";
+  }
+
+  // Calls use(parameter, this rank's element, the expected one).
+  static void for_each_element(const Compared& c, const auto& use) {
+    for (const ParameterPiece& piece : c.training.pieces()) {
+      const int64_t offset = c.whole.find(piece.spec->name).offset;
+      for (int64_t i = piece.begin; i < piece.end; ++i) {
+        const float x = c.shards[static_cast<size_t>(piece.offset + i - piece.begin)];
+        const float y = c.expected[static_cast<size_t>(offset + piece.spec->whole_index(i))];
+        use(*piece.spec, static_cast<double>(x), static_cast<double>(y));
+      }
+    }
+  }
+
   // This rank's pieces of each parameter, by the norm of the whole. A small share of what all parameters have counts as
   // well: rounding is of what flows through the model, also where nothing is left of it (the gradient of q over a
   // sequence of one token).
   static void expect_near(const Compared& c, double tolerance, const char* what) {
     std::map<std::string, double> squares;  // of the differences, by parameter
-    for (const ParameterPiece& piece : c.training.pieces()) {
-      const int64_t offset = c.whole.find(piece.spec->name).offset;
-      double& sum = squares[piece.spec->name];
-      for (int64_t i = piece.begin; i < piece.end; ++i) {
-        const float x = c.shards[static_cast<size_t>(piece.offset + i - piece.begin)];
-        const float y = c.expected[static_cast<size_t>(offset + piece.spec->whole_index(i))];
-        const double difference = static_cast<double>(x) - static_cast<double>(y);
-        sum += difference * difference;
-      }
-    }
+    for (const ParameterPiece& piece : c.training.pieces()) squares[piece.spec->name];
+    for_each_element(c, [&](const ParameterSpec& spec, double x, double y) {
+      squares.find(spec.name)->second += (x - y) * (x - y);
+    });
     const double all = std::sqrt(std::inner_product(c.expected.begin(), c.expected.end(), c.expected.begin(), 0.0));
     for (const auto& [name, sum] : squares) {
       const ParameterSpec& spec = c.whole.find(name);
@@ -234,15 +264,15 @@ class MeshDraws : public DeviceRanksTest {
   }
 
   Tolerance tolerance_of(const MeshDraw& draw) const {
-    if (is_cuda()) return {.loss = 1e-2, .norm = 5e-2, .gradient = 3e-1, .weight = 1e-2};
+    if (is_cuda()) return {.loss = 1e-2, .norm = 5e-2, .gradient = 3e-1, .weight = 1e-2, .angle = 3e-2};
     // Sums over tensor-parallel ranks, and of the gradients of keys over context-parallel ones, round in another order,
     // which tips some casts, and then more in every layer.
     const ParallelConfig& parallel = draw.config.parallel;
     const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
-    if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4};
-    if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6};
+    if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4, .angle = 2e-2};
+    if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6, .angle = 1e-6};
     // Where a gradient is nothing but rounding, AdamW makes an update of its sign.
-    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 2e-6};
+    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 2e-6, .angle = 1e-10};
   }
 
  private:
@@ -346,6 +376,110 @@ TEST_P(MeshDraws, EmbeddingsOfFewTokens) {
         draw.one_rank_micro_batch_size = 2;
         const bool shards = size_ / tensor / replicate > 1;
         EXPECT_EQ(expect_equal_to_one_rank(draw, tolerance_of(draw)), shards) << draw.describe();
+      }
+    }
+  }
+}
+
+// A small model whose dimensions are multiples of what the recipe's products need, on each of two tensor-parallel
+// ranks.
+MeshDraw plain_draw(LinearPrecision linear) {
+  const bool blocks = linear == LinearPrecision::kFp8Blockwise;
+  const int64_t width = blocks ? 256 : 64;
+  MeshDraw draw;
+  draw.config.model = {.hidden_size = width,
+                       .intermediate_size = blocks ? 256 : 96,
+                       .num_layers = blocks ? 2 : 3,
+                       .num_heads = width / 16,
+                       .num_kv_heads = width / 32,
+                       .head_dim = 32,
+                       .vocab_size = 272,
+                       .rope_scaling = std::nullopt};
+  draw.config.precision.compute = DType::kBFloat16;
+  draw.config.precision.linear = linear;
+  draw.config.data.seq_len = blocks ? 128 : 32;
+  draw.config.training.micro_batch_size = 1;
+  draw.config.training.global_batch_size = 2;
+  draw.reshard_after_forward = true;
+  draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+  return draw;
+}
+
+constexpr LinearPrecision kEveryRecipe[] = {LinearPrecision::kBFloat16, LinearPrecision::kFp8Tensorwise,
+                                            LinearPrecision::kFp8Delayed, LinearPrecision::kFp8Rowwise,
+                                            LinearPrecision::kFp8Blockwise};
+
+// Whatever a block keeps for backward, the numbers are equal to the bit: every recipe on one rank, on two shards, and
+// on two ranks along every other axis. The large model of scales by block is compared on tensor-parallel ranks alone.
+TEST_P(MeshDraws, ActivationCheckpointingChangesNoBit) {
+  using Mode = ActivationCheckpointing::Mode;
+  if (is_cuda() || size_ > 2) return;  // attention on a GPU pads sequences as short as these
+  std::vector<ParallelConfig> meshes(1);
+  if (size_ == 2) {
+    meshes.resize(3);
+    meshes[1].tensor_parallel = 2;
+    meshes[2].context_parallel = 2;
+  }
+  for (const LinearPrecision linear : kEveryRecipe) {
+    for (const ParallelConfig& mesh : meshes) {
+      if (linear == LinearPrecision::kFp8Blockwise && mesh.tensor_parallel == 1) continue;
+      MeshDraw draw = plain_draw(linear);
+      draw.config.parallel = mesh;
+      const std::string everything = bits(draw);
+      for (const ActivationCheckpointing& checkpointing :
+           {ActivationCheckpointing{.mode = Mode::kSelective}, ActivationCheckpointing{.mode = Mode::kFull},
+            ActivationCheckpointing{.mode = Mode::kBlock, .ratio = 0.67}}) {
+        draw.checkpointing = checkpointing;
+        EXPECT_TRUE(bits(draw) == everything) << draw.describe();
+      }
+    }
+  }
+}
+
+// Weights gathered in FP8 are those gathered in float32 and cast, to the bit, whether they are kept or gathered again.
+TEST_P(MeshDraws, GatheringInFp8ChangesNoBit) {
+  if (is_cuda() || size_ != 2) return;
+  for (const LinearPrecision linear : {LinearPrecision::kFp8Tensorwise, LinearPrecision::kFp8Delayed}) {
+    for (const auto& [reshard, accumulate] : {std::pair{true, false}, {false, false}, {true, true}}) {
+      MeshDraw draw = plain_draw(linear);
+      draw.reshard_after_forward = reshard;
+      draw.config.parallel.accumulate_unsharded = accumulate;
+      draw.config.precision.fp8_all_gather = true;
+      const std::string in_fp8 = bits(draw);
+      draw.config.precision.fp8_all_gather = false;
+      EXPECT_TRUE(bits(draw) == in_fp8) << draw.describe();
+    }
+  }
+}
+
+// Every number of replicas, with weights and gradients kept or sharded, with a table of its own for the logits or not,
+// and without replicas in every recipe and precision of lm_head.
+TEST_P(MeshDraws, ShardsAndReplicasEqualOneRank) {
+  for (int64_t replicate = 1; replicate <= size_; ++replicate) {
+    if (size_ == 1 || size_ > 4 || size_ % replicate != 0 || is_cuda()) continue;
+    for (const auto& [reshard, accumulate] : {std::pair{true, false}, {false, false}, {true, true}}) {
+      const auto expect = [&](LinearPrecision linear, LmHeadPrecision lm_head, bool tied) {
+        MeshDraw draw = plain_draw(linear);
+        draw.config.model.num_layers = 2;
+        draw.config.model.tie_word_embeddings = tied;
+        draw.config.precision.compute = DType::kFloat32;
+        draw.config.precision.lm_head = lm_head;
+        draw.config.parallel.data_parallel_replicate = replicate;
+        draw.config.parallel.accumulate_unsharded = accumulate;
+        draw.config.training.global_batch_size = 2 * size_;
+        draw.reshard_after_forward = reshard;
+        expect_equal_to_one_rank(draw, tolerance_of(draw));
+      };
+      expect(LinearPrecision::kBFloat16, LmHeadPrecision::kBFloat16, true);
+      if (replicate > 1) {
+        expect(LinearPrecision::kBFloat16, LmHeadPrecision::kBFloat16, false);
+        continue;
+      }
+      expect(LinearPrecision::kBFloat16, LmHeadPrecision::kFp8Backward, false);
+      expect(LinearPrecision::kBFloat16, LmHeadPrecision::kFp8, false);
+      for (const LinearPrecision linear : kEveryRecipe) {
+        const bool large = linear == LinearPrecision::kFp8Blockwise;
+        if (!large || (size_ == 2 && !accumulate)) expect(linear, LmHeadPrecision::kBFloat16, false);
       }
     }
   }
