@@ -9,7 +9,8 @@
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
-  * every header begins with #pragma once.
+  * every header begins with #pragma once;
+  * headers include each other in no circle.
 
     check_layers.py [ROOT]       exit code 1 when there is a breach
     check_layers.py --counts     files, lines and includes of other folders, a row a folder
@@ -138,6 +139,35 @@ def check_file(root, path):
     return breaches
 
 
+def find_circles(graph):
+    """Each circle of a directed graph {node: nodes that it points at}, from the node that is met first in it back to itself."""
+    circles, done, path = [], set(), []
+
+    def visit(node):
+        if node in path:
+            circles.append([*path[path.index(node):], node])
+        elif node not in done:
+            path.append(node)
+            for other in sorted(graph.get(node, ())):
+                visit(other)
+            done.add(path.pop())
+
+    for node in sorted(graph):
+        visit(node)
+    return circles
+
+
+def included(path, root):
+    """The files of the tree that a file includes, by their names."""
+    matches = map(INCLUDE.match, path.read_text(encoding="utf-8").splitlines())
+    return {match.group(2) for match in matches if match and match.group(1) == '"' and (root / match.group(2)).is_file()}
+
+
+def check_circles(root, files):
+    headers = {path.relative_to(root).as_posix(): included(path, root) for path in files if path.suffix in {".h", ".cuh"}}
+    return [f"{circle[0]}:1: headers include each other in a circle: {' -> '.join(circle)}" for circle in find_circles(headers)]
+
+
 def check_tree(root):
     files = sorted(
         path
@@ -145,7 +175,7 @@ def check_tree(root):
         for path in (root / folder).rglob("*")
         if path.suffix in SUFFIXES and path.is_file()
     )
-    return len(files), [breach for path in files for breach in check_file(root, path)]
+    return len(files), [breach for path in files for breach in check_file(root, path)] + check_circles(root, files)
 
 
 def print_counts(root):
@@ -205,13 +235,20 @@ def self_test():
         "model/no_guard.h": ("int f();\n", 1),
         "checkpoint/reader.h": (header + '#include "model/llama.h"\n#include "app/config/config.h"\n', 1),
         "app/main.cpp": ('#include "model/llama.h"\n#include "data/loader.h"\n#include <mpi.h>\n', 1),
-        "app/commands/commands.h": (header + '#include "app/train/trainer.h"\n', 0),
-        "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/process/runtime.h"\n', 1),
+        "app/commands/commands.h": (header + '#include "app/train/trainer.h"\n', 1),
+        "app/config/config.h": (header + '#include "data/loader.h"\n#include "app/process/runtime.h"\n', 2),
         "app/process/runtime.h": (header + '#include "app/config/config.h"\n#include "app/memory/room.h"\n', 1),
         "app/train/trainer.h": (header + '#include "app/memory/room.h"\n#include "app/measure/bench.h"\n', 1),
         "app/measure/bench.h": (header + '#include "app/plan/rates.h"\n#include "app/commands/commands.h"\n', 1),
         "app/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),
         "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),
+    }
+    # A circle of two headers, and one of a header with itself; two headers that include a third are none.
+    planted |= {
+        "core/a.h": (header + '#include "core/b.h"\n#include "core/d.h"\n', 1),
+        "core/b.h": (header + '#include "core/a.h"\n#include "core/d.h"\n', 0),
+        "core/c.h": (header + '#include "core/c.h"\n', 1),
+        "core/d.h": (header, 0),
     }
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
