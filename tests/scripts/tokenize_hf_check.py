@@ -2,6 +2,7 @@
 library's own encoding: whatever the number of workers, killed and gone on with, shuffled, with a tokenizer of its own making.
 Skipped (exit code 77) where the Python package `tokenizers` is not installed."""
 
+import contextlib
 import fcntl
 import gzip
 import importlib.util
@@ -117,18 +118,14 @@ def part_files(folder):
         return {}
 
 
-def children(pid):
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(child) for child in task.read_text().split()]
-    return found
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def runs_in_group(group):
+    """Whether a process of this process group is running."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, its_group = path.read_text().rsplit(")", 1)[1].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def check_kills(scratch):
@@ -144,22 +141,23 @@ def check_kills(scratch):
     folder, output = scratch / "killed.parts", scratch / "killed"
     before = {}
     for kill in range(5):
-        process = subprocess.Popen(command(*arguments, "--output", output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        # A group of its own: also the worker that is started right before the kill is waited for, or it would finish a part later.
+        process = subprocess.Popen(command(*arguments, "--output", output), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   start_new_session=True)
         more = draw.randint(0, 12)
         at_the_end = kill == 4
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
             if Path(f"{output}.bin.tmp").exists() if at_the_end else len(part_files(folder)) >= len(before) + more:
                 break
             time.sleep(0.001)
         time.sleep(draw.random() * 0.02)
-        workers = children(process.pid) if process.poll() is None else []
         process.kill()
         process.communicate()
-        ended = time.monotonic() + 10
-        while any(is_running(pid) for pid in workers) and time.monotonic() < ended:
+        ended = time.monotonic() + 60
+        while runs_in_group(process.pid):
+            assert time.monotonic() < ended, "workers outlive their main process"
             time.sleep(0.01)
-        assert not any(is_running(pid) for pid in workers), "workers outlive their main process"
         if process.returncode == 0:
             break  # it was quicker than the kill
         assert process.returncode == -signal.SIGKILL, process.returncode
