@@ -1,6 +1,7 @@
 """What the end-to-end tests share: running octavo, token files and safetensors written and read independently of it."""
 
 import array
+import functools
 import json
 import os
 import re
@@ -23,6 +24,10 @@ SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 # mpirun asks the ranks that are left when one has ended two times to end, a second apart, before it kills them. Where they have said what they
 # have to say, or are to be killed whatever they do, that is not waited for.
 AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
+
+# Where the runs train: OCTAVO_TEST_DEVICE=cuda tries on GPUs what these tests say of resuming, guards, memory and kills. A test
+# of more ranks than there are GPUs is skipped.
+DEVICE = os.environ.get("OCTAVO_TEST_DEVICE", "cpu")
 
 # A model that takes milliseconds a step and still has every part: grouped-query attention, several layers.
 TINY_MODEL = {
@@ -50,8 +55,9 @@ class Result:
 
 def environment():
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "PMI_", "SLURM_"))}
+    if DEVICE == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # on every machine
     return variables | {
-        "CUDA_VISIBLE_DEVICES": "",  # these tests are of the CPU's program, on every machine
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -62,8 +68,19 @@ def environment():
     }
 
 
+@functools.cache
+def number_of_gpus():
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        return 0
+    return len(listed.splitlines())
+
+
 def command(arguments, ranks=1, launcher_options=()):
     line = [os.environ["OCTAVO"], *map(str, arguments)]
+    if DEVICE != "cpu" and ranks > number_of_gpus():
+        raise unittest.SkipTest(f"needs {ranks} GPUs")
     if ranks == 1:
         return line
     return ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none", *launcher_options, *line]
@@ -156,8 +173,10 @@ class Scratch(unittest.TestCase):
             "optimizer": {"lr": 3e-3, "warmup_steps": 2},
             "checkpoint": {"dir": "checkpoints", "every": 0},
             "logging": {"every": 1, "dir": "log", "tensorboard": False},
-            "device": "cpu",
+            "device": DEVICE,
         }
+        if DEVICE != "cpu":
+            content["training"]["deterministic"] = True  # so that two runs have equal bits
         for section, values in sections.items():
             if isinstance(values, dict) and isinstance(content.get(section), dict):
                 content[section] |= values
