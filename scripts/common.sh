@@ -68,6 +68,11 @@ count_gpus() {
   echo "$gpus"
 }
 
+# Whether to build FlashAttention, ON or OFF: its kernels take a third of the build, and nothing runs them where there is no GPU.
+flash_attention_here() {
+  if (($(count_gpus))); then echo ON; else echo OFF; fi
+}
+
 # Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (all by default). Threads are set by OMP_NUM_THREADS, so ranks
 # are not bound to single cores. Not odls_base_sigkill_timeout, however long a checkpoint takes to be saved: mpirun waits twice as long
 # whenever it ends its ranks, also when one of them has crashed.

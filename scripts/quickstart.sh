@@ -18,7 +18,7 @@ corpus_mib=60
 build() {
   ./scripts/setup.sh
   say "Building"
-  cmake --preset default
+  cmake --preset default "-DOCTAVO_FLASH_ATTENTION=$(flash_attention_here)"
   cmake --build --preset default --target octavo
 }
 
