@@ -1,23 +1,39 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test with ctest: first the program as users build it (with CUDA where a
-# toolkit is found), then the CPU program under AddressSanitizer and UndefinedBehaviorSanitizer. Ends with the counts; the
-# exit code is 0 when nothing failed.
+# Installs what is missing, builds the program as users build it (with CUDA where a toolkit is found) and runs its tests with ctest.
+# Ends with the counts; the exit code is 0 when nothing failed.
 #
-#   ./scripts/test.sh [--no-sanitize] [--lint] [ctest arguments, e.g. -R RmsNorm]
-#   ./scripts/test.sh --interop      only what takes the real Hugging Face packages: the guide's path from text to lm-evaluation-harness.
-#                                    Installs torch, transformers and lm_eval (3 GB) into .deps/interop.
+#   ./scripts/test.sh [OPTION...] [ctest arguments, e.g. -R RmsNorm]
+#
+#   --all             adds what continuous integration runs: the tests of the CPU program under AddressSanitizer and
+#                     UndefinedBehaviorSanitizer, scripts/lint.sh, and FlashAttention's kernels, which nothing runs without a GPU
+#   --no-sanitize     leaves the sanitizers out of --all
+#   --lint            adds scripts/lint.sh alone
+#   --quick           only the tests of single functions and classes
+#   --nightly         only more draws, more kills and more faults, which take hours
+#   --interop         only what takes the real Hugging Face packages: the guide's path from text to lm-evaluation-harness.
+#                     Installs torch, transformers and lm_eval (3 GB) into .deps/interop.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$OCTAVO_ROOT"
 
-sanitize=1
+sanitize=0
+no_sanitize=0
 lint=0
 interop=0
+flash_attention="$(flash_attention_here)"
+tier=()
 while (($#)); do
   case "$1" in
-    --no-sanitize) sanitize=0 ;;
+    --all)
+      sanitize=1
+      lint=1
+      flash_attention=ON
+      ;;
+    --no-sanitize) no_sanitize=1 ;;
     --lint) lint=1 ;;
+    --quick) tier=(--label-regex quick) ;;
+    --nightly) tier=(--build-config nightly --label-regex nightly) ;;
     --interop) interop=1 ;;
     *) break ;;
   esac
@@ -46,7 +62,7 @@ build_and_test() {
   local preset="$1" build_dir="$2"
   shift 2
   say "Building: preset $preset"
-  took "$preset: configure" cmake --preset "$preset"
+  took "$preset: configure" cmake --preset "$preset" "-DOCTAVO_FLASH_ATTENTION=$flash_attention"
   took "build" cmake --build --preset "$preset"
   say "Testing: preset $preset"
   # Failures are counted at the end, so that one build's failure does not hide the other's.
@@ -63,11 +79,14 @@ fi
 started=$SECONDS
 took "set-up" ./scripts/setup.sh
 rm -rf build/ctest.xml build/results build-sanitize/ctest.xml build-sanitize/results
-build_and_test ci build "$@"
+if [[ $flash_attention == OFF ]]; then
+  echo "No GPU here, so the program is built without FlashAttention's kernels; for GPUs elsewhere, cmake --preset default builds them"
+fi
+build_and_test ci build "${tier[@]}" "$@"
 reports=(build/ctest.xml)
-if ((sanitize)); then
+if ((sanitize && !no_sanitize)); then
   # The checks of the sources have run; what needs a GPU cannot run here.
-  build_and_test sanitize build-sanitize --label-exclude 'sources|long' "$@"
+  build_and_test sanitize build-sanitize --label-exclude 'sources|long' "${tier[@]}" "$@"
   reports+=(build-sanitize/ctest.xml)
 fi
 lint_status=0

@@ -14,6 +14,6 @@ foreach(suite ${suites})
   set(name ${FOLDER}.${suite})
   add_test(${name} ${PROGRAM} --gtest_filter=${suite}.* --gtest_output=xml:${RESULTS}/${name}.xml)
   # Threads wait asleep: tests run side by side, and threads that spin would take each other's cores.
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive
+  set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive
                        SKIP_REGULAR_EXPRESSION "PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$")
 endforeach()
