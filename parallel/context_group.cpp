@@ -1,12 +1,15 @@
 #include "parallel/context_group.h"
 
 #include "core/error.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 
 namespace {
 
 int64_t bytes_of_row(const Tensor& rows) { return rows.dim(1) * dtype_bytes(rows.dtype()); }
+
+Tensor flat(const Tensor& rows) { return rows.view({rows.numel()}); }
 
 char* first_byte(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
 
@@ -67,7 +70,8 @@ void ContextGroup::reduce_scatter(const Columns& mine, const Tensor& whole, int6
                                   const ContextScratch& scratch, const char* what, Stream& stream) const {
   check_shapes(whole, mine, batch, scratch);
   reorder(whole, scratch.all, batch, options_.ranks->size(), false, stream);
-  options_.ranks->reduce_scatter_sum(scratch.mine, scratch.all, stream, what);
+  options_.ranks->all_to_all(whole, scratch.all, 0, stream, what);
+  sum_terms({.out = flat(scratch.mine), .terms = flat(whole)}, stream);
   stream.copy_rows({.dst = first_byte(mine.rows) + mine.begin * dtype_bytes(mine.rows.dtype()),
                     .dst_stride = bytes_of_row(mine.rows),
                     .src = scratch.mine.raw(),

@@ -46,7 +46,9 @@ class ContextGroup {
   // rank's rows are [batch * seq_len, ...].
   void gather(const Tensor& whole, const Columns& mine, int64_t batch, const ContextScratch& scratch, const char* what,
               Stream& stream) const;
-  // The columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16.
+  // The columns = this rank's rows of the sum over ranks of `whole`; float32 or bfloat16. The ranks' terms are brought
+  // together and added in rank order in float32, so a bfloat16 sum is rounded once, however many ranks there are.
+  // `whole` is overwritten with the terms of this rank's rows.
   void reduce_scatter(const Columns& mine, const Tensor& whole, int64_t batch, const ContextScratch& scratch,
                       const char* what, Stream& stream) const;
   // tensor = the largest of each element over the ranks of the group, or over all of the micro-batch; float32.

@@ -69,6 +69,28 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   EXPECT_EQ(read(rows), mine) << "the other columns are left as they are";
 }
 
+// Rank 0 has 1 of each element and the others 2^-8, half a unit in the last place of 1: added one by one in bfloat16,
+// each of them is lost.
+TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
+  const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
+  const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});
+  constexpr int64_t kWidth = 8;
+  const int64_t whole_tokens = 2 * size_ * 3;
+  const int64_t share = group.place().share(whole_tokens);
+  Arena arena(stream_.device(), int64_t{1} << 20);
+  const Tensor rows = arena.allocate("rows", DType::kBFloat16, {share, kWidth});
+  const Tensor whole = arena.allocate("whole", DType::kBFloat16, {whole_tokens, kWidth});
+  const ContextScratch scratch(group.place(), share, kWidth, DType::kBFloat16, arena);
+  const std::vector<BFloat16> mine(static_cast<size_t>(whole.numel()), BFloat16(rank_ == 0 ? 1.0f : 0x1p-8f));
+  stream_.copy(whole.raw(), mine.data(), whole.bytes());
+  group.reduce_scatter({rows, 0}, whole, 1, scratch, "numbers", stream_);
+  std::vector<BFloat16> sums(static_cast<size_t>(rows.numel()));
+  stream_.copy(sums.data(), rows.raw(), rows.bytes());
+  stream_.synchronize();
+  const BFloat16 expected(1.0f + 0x1p-8f * static_cast<float>(size_ - 1));
+  for (const BFloat16 sum : sums) EXPECT_EQ(static_cast<float>(sum), static_cast<float>(expected));
+}
+
 INSTANTIATE_ON_DEVICES(ContextGroupRanks);
 
 }  // namespace
