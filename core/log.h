@@ -22,7 +22,7 @@ void start_log(LogSink console);
 void add_log_sink(LogSink sink);
 void remove_log_sink(LogSink sink);
 
-// A detail is for files of the log alone (app/train/run_folder.h), not for the console.
+// A detail is for files of the log alone (app/records/run_folder.h), not for the console.
 enum class LogLevel { kDetail, kInfo, kWarning };
 void log_line(LogLevel level, const std::string& text);
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from python_packages import need_packages
 
 PICTURE_MARK = "octavo: curves of metrics.jsonl"  # the title of every picture, by which a later call knows that it may replace it
-DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/run/metrics_course.h
+DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/records/metrics_course.h
 
 
 def read_metrics(path):

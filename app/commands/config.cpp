@@ -10,9 +10,9 @@
 #include "app/config/config_keys.h"
 #include "app/config/config_names.h"
 #include "app/config/other_names.h"
+#include "app/inputs/document_tokens.h"
+#include "app/inputs/former_checkpoints.h"
 #include "app/process/exit_codes.h"
-#include "app/run/document_tokens.h"
-#include "app/run/former_checkpoints.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 

@@ -12,8 +12,8 @@
 #include "app/commands/commands.h"
 #include "app/commands/import_export.h"
 #include "app/commands/options.h"
+#include "app/inputs/same_files.h"
 #include "app/process/exit_codes.h"
-#include "app/process/same_files.h"
 #include "app/text/cached_model.h"
 #include "app/text/sampling.h"
 #include "app/text/text_stream.h"
@@ -30,7 +30,7 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct GenerateArguments {
-  std::string model;  // app/process/model_path.h
+  std::string model;  // app/inputs/model_path.h
   std::string prompt;
   int64_t max_tokens = 256;
   int64_t samples = 1;

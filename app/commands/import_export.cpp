@@ -10,8 +10,8 @@
 
 #include "app/commands/commands.h"
 #include "app/commands/options.h"
+#include "app/inputs/model_path.h"
 #include "app/process/exit_codes.h"
-#include "app/process/model_path.h"
 #include "app/text/byte_tokenizer_files.h"
 #include "app/text/tokenizer.h"
 #include "app/text/tokenizer_config.h"
@@ -362,7 +362,7 @@ struct ImportArguments {
 };
 
 struct ExportArguments {
-  std::string model;               // app/process/model_path.h
+  std::string model;               // app/inputs/model_path.h
   std::string hf_dir;              // to be made
   std::string dtype = "float32";   // or bfloat16
   std::string shard_size = "5GB";  // of the tensors in a file

@@ -11,11 +11,11 @@
 #include "app/commands/commands.h"
 #include "app/commands/options.h"
 #include "app/config/stages.h"
+#include "app/inputs/document_tokens.h"
+#include "app/inputs/former_checkpoints.h"
+#include "app/inputs/model_path.h"
 #include "app/process/exit_codes.h"
-#include "app/process/model_path.h"
 #include "app/report/run_table.h"
-#include "app/run/document_tokens.h"
-#include "app/run/former_checkpoints.h"
 #include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
@@ -28,7 +28,7 @@ namespace octavo {
 namespace {
 
 struct InspectArguments {
-  std::string target;   // token file, model (app/process/model_path.h), run, or config with samples
+  std::string target;   // token file, model (app/inputs/model_path.h), run, or config with samples
   std::string samples;  // "A:B"
   std::vector<std::string> overrides;
   bool json = false;  // print JSON for a run on a terminal as well

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/run/run_config.h"
+#include "app/inputs/run_config.h"
 
 namespace octavo {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "app/inputs/run_config.h"
 #include "app/plan/plan_search.h"
-#include "app/run/run_config.h"
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {

@@ -58,7 +58,7 @@ struct PrecisionGuardConfig {
 };
 
 // What a key decides: how a run is carried out (on which ranks, with which checkpoints, logs and checks), or a part of
-// what the run computes, which a resumed run keeps (app/train/config_changes.h).
+// what the run computes, which a resumed run keeps (app/config/config_changes.h).
 enum class KeyClass : uint8_t { kCarriesOut, kModel, kData, kTraining, kSchedule, kOptimizer, kPrecision };
 
 struct CheckpointConfig {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/log/metric_row.h"
+#include "app/records/metric_row.h"
 #include "data/config.h"
 #include "data/loader.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "app/log/metric_row.h"
+#include "app/records/metric_row.h"
 
 namespace octavo {
 

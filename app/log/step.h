@@ -3,13 +3,25 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
-#include "app/guard/step_guard.h"
-#include "app/log/metric_row.h"
+#include "app/records/metric_row.h"
 #include "data/loader.h"
 
 namespace octavo {
+
+// What is wrong with a step, or stands out from the steps before it (app/observers/step_guard.h).
+struct Judgement {
+  bool skipped = false;                    // The step changed nothing.
+  bool spike = false;                      // The step changed the state, and its loss is a spike.
+  std::optional<double> loss_z = {};       // Z-score of the loss if it is a spike.
+  std::optional<double> grad_norm_z = {};  // Z-score of the gradient norm if it is a spike.
+  std::optional<double> slowdown = {};     // Time of a slow step divided by the mean time of the steps before it.
+  bool warns_of_slowdown = false;          // The step is the first slow one of its logging interval.
+
+  bool stands_out() const { return loss_z || grad_norm_z || slowdown; }
+};
 
 struct Step {
   int64_t number = 0;  // From 1.

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "app/log/metrics.h"
 #include "app/process/events.h"
+#include "app/records/metrics.h"
 #include "core/format.h"
 #include "core/log.h"
 

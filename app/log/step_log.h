@@ -8,12 +8,12 @@
 #include <string>
 
 #include "app/config/config.h"
-#include "app/log/metric_row.h"
-#include "app/log/metrics_writer.h"
 #include "app/log/progress_line.h"
 #include "app/process/console.h"
 #include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
+#include "app/records/metric_row.h"
+#include "app/records/metrics_writer.h"
 #include "core/work_queue.h"
 
 namespace octavo {

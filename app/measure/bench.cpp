@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "app/process/same_files.h"
+#include "app/inputs/same_files.h"
 #include "app/run/step_trace.h"
 #include "app/run/weights.h"
 #include "core/error.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "app/inputs/same_files.h"
 #include "app/memory/memory_room.h"
-#include "app/process/same_files.h"
 #include "core/error.h"
 #include "core/format.h"
 

@@ -6,9 +6,8 @@
 
 #include "app/config/config_check.h"
 #include "app/config/config_names.h"
+#include "app/inputs/model_path.h"
 #include "app/memory/memory_choice.h"
-#include "app/process/model_path.h"
-#include "app/run/weights.h"
 #include "core/error.h"
 
 namespace octavo {

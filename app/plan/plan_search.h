@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "app/config/config.h"
+#include "app/inputs/run_config.h"
 #include "app/memory/plan_memory.h"
 #include "app/plan/predictor.h"
-#include "app/run/run_config.h"
 
 namespace octavo {
 

@@ -1,4 +1,4 @@
-// What happened to a run, from starts.jsonl and events.jsonl in its folder (app/train/run_folder.h).
+// What happened to a run, from starts.jsonl and events.jsonl in its folder (app/records/run_folder.h).
 #pragma once
 
 #include <optional>

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "app/records/metrics_course.h"
 #include "app/report/config_values.h"
-#include "app/run/metrics_course.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"

@@ -1,4 +1,4 @@
-// RunRecords: what the folder of a run (app/train/run_folder.h) holds, read again for a report.
+// RunRecords: what the folder of a run (app/records/run_folder.h) holds, read again for a report.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct RunRecords {
 };
 
 // Of a step that was done again after a restart the later line counts; where it is another than the one before, none of
-// the steps behind it that were written before (app/run/metrics_course.h). Lines that are no JSON (one cut short by a
-// crash) and values that are not finite are passed over.
-// InputError where `dir` has no metrics.jsonl, or a file cannot be read.
+// the steps behind it that were written before (app/records/metrics_course.h). Lines that are no JSON (one cut short by
+// a crash) and values that are not finite are passed over. InputError where `dir` has no metrics.jsonl, or a file
+// cannot be read.
 RunRecords read_run(const std::string& dir);
 
 }  // namespace octavo

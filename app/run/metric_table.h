@@ -1,6 +1,6 @@
 // kMetrics: every number that a run reports of its steps. metrics.jsonl, TensorBoard, Prometheus and the report read
 // this table. Weights & Biases (scripts/wandb_sync.py) reads the copy in the run's folder, metric_table.json. A new
-// number is one row here and one MetricRow::set() where it is computed (app/log/metric_row.h).
+// number is one row here and one MetricRow::set() where it is computed (app/records/metric_row.h).
 #pragma once
 
 #include <cstddef>

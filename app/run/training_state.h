@@ -41,7 +41,7 @@ class TrainingState {
   Tensor
       skip;  // [1] float32: 1 where the step changed nothing (kernels/optimizer/skip_update.h), the same on all ranks
   // [n, 2] int32: hashes of 64 bits (kernels/math/bit_hash.h) for the check for silent corruption
-  // (app/guard/corruption_check.h). Undefined without training.check_every.
+  // (app/observers/corruption_check.h). Undefined without training.check_every.
   Tensor hashes;
 };
 

@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <system_error>
 
-#include "app/config/config_check.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
 #include "kernels/optimizer/adamw_float8.h"
@@ -93,36 +89,6 @@ std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const Opti
     parts.push_back({prefix + spec.name, spec.whole_shape, spec.columns(), offset + piece.begin, offset + piece.end});
   }
   return parts;
-}
-
-std::string adopt_initial_model(Config& config, const WeightSource& source) {
-  const std::vector<std::string>& stated = config.model_fields;
-  const bool states_tied = config.model.tie_word_embeddings &&
-                           std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
-  CHECK_INPUT(source.note().empty() || !states_tied,
-              "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
-  adopt_model(config, source.model_config(), config.init_from);
-  return source.note();
-}
-
-void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
-  if (config.init_from_given.empty()) return;
-  const nlohmann::json::json_pointer key("/config/model/init_from");
-  const nlohmann::json& meta = checkpoint.meta();
-  const std::string recorded = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "";
-  const auto normal = [](const std::string& path) {
-    std::error_code error;
-    const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
-    return (error ? std::filesystem::path(path) : whole) / "";
-  };
-  // A run that began with a directory of checkpoints recorded the newest of them, and a newer one may exist now.
-  const bool is_same =
-      !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
-                            normal(recorded).string().starts_with(normal(config.init_from_given).string()));
-  CHECK_INPUT(is_same,
-              "model.init_from={} is given, but the run resumes {}, which began with {}, expected no model.init_from; "
-              "another logging.dir or checkpoint.resume=never begins a run with these weights",
-              config.init_from_given, checkpoint.path().string(), recorded.empty() ? "random weights" : recorded);
 }
 
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream) {

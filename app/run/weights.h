@@ -26,14 +26,6 @@ void fill_state(const OptimizerState& state, const ShardedParameters& parameters
 std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
                                  const std::string& prefix);
 
-// Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
-// (WeightSource::note); InputError where the config states the opposite.
-std::string adopt_initial_model(Config& config, const WeightSource& source);
-
-// InputError where the command line gives model.init_from, but the checkpoint that the run resumes is that of a run
-// which began with other weights. A run that is started again by the same command resumes.
-void check_initial_weights(const Config& config, const Checkpoint& checkpoint);
-
 // The master weights = a random initialization, made on the stream's device. Queued.
 void initialize_parameters(const ShardedParameters& parameters, uint64_t seed, Stream& stream);
 

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/log/goodput.h"
-#include "app/run/metrics_course.h"
+#include "app/records/goodput.h"
+#include "app/records/metrics_course.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
 

@@ -10,7 +10,7 @@ namespace octavo {
 bool is_run_folder(const std::string& dir);
 
 // run: the folder; step, loss, tokens and the other numbers of its last step, as the newest line of it has them;
-// goodput: shares and seconds (app/log/goodput.h), where they were written. InputError naming a file that cannot be
+// goodput: shares and seconds (app/records/goodput.h), where they were written. InputError naming a file that cannot be
 // read.
 nlohmann::ordered_json inspect_run(const std::string& dir);
 

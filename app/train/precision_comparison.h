@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "app/config/config.h"
-#include "app/guard/state_snapshot.h"
 #include "app/process/runtime.h"
+#include "app/train/state_snapshot.h"
 #include "app/train/training_run.h"
 
 namespace octavo {

@@ -1,21 +1,44 @@
 #include "app/train/resume.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "app/config/config_changes.h"
 #include "app/config/stages.h"
+#include "app/inputs/same_files.h"
 #include "app/process/events.h"
-#include "app/process/same_files.h"
-#include "app/run/weights.h"
-#include "app/train/config_changes.h"
 #include "core/error.h"
 #include "core/log.h"
 
 namespace octavo {
 
 namespace {
+
+// Throws InputError where the command line gives model.init_from, but the run that saved the checkpoint began with
+// other weights. A run that is started again by the same command resumes.
+void check_initial_weights(const Config& config, const Checkpoint& checkpoint) {
+  if (config.init_from_given.empty()) return;
+  const nlohmann::json::json_pointer key("/config/model/init_from");
+  const nlohmann::json& meta = checkpoint.meta();
+  const std::string recorded = meta.contains(key) && meta.at(key).is_string() ? meta.at(key).get<std::string>() : "";
+  const auto normal = [](const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
+    return (error ? std::filesystem::path(path) : whole) / "";
+  };
+  // A run that began with a directory of checkpoints recorded the newest of them, and a newer one may exist now.
+  const bool is_same =
+      !recorded.empty() && (normal(recorded) == normal(config.init_from) ||
+                            normal(recorded).string().starts_with(normal(config.init_from_given).string()));
+  CHECK_INPUT(is_same,
+              "model.init_from={} is given, but the run resumes {}, which began with {}, expected no model.init_from; "
+              "another logging.dir or checkpoint.resume=never begins a run with these weights",
+              config.init_from_given, checkpoint.path().string(), recorded.empty() ? "random weights" : recorded);
+}
 
 void check_changes(const Config& config, const Checkpoint& checkpoint, bool logs) {
   const nlohmann::json& meta = checkpoint.meta();

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "app/config/config.h"
-#include "app/guard/step_guard.h"
-#include "app/log/goodput.h"
 #include "app/log/step_log.h"
+#include "app/observers/step_guard.h"
 #include "app/process/runtime.h"
+#include "app/records/goodput.h"
 #include "app/run/validation.h"
 #include "app/train/decide.h"
 #include "app/train/precision_comparison.h"

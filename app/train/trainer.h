@@ -9,8 +9,8 @@
 #include "app/process/runtime.h"
 #include "app/process/signals.h"
 #include "app/process/startup_timer.h"
+#include "app/records/run_folder.h"
 #include "app/run/validation.h"
-#include "app/train/run_folder.h"
 #include "app/train/training_loop.h"
 
 namespace octavo {

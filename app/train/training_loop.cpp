@@ -107,15 +107,9 @@ Step TrainingLoop::pop_step() {
 
 void TrainingLoop::judge(Step& step) {
   if (step.skipped && guard_.skipped_in_a_row() == 0) actions_.remember_good_state(step.number - 1);
-  const double loss = step.loss();
-  step.judgement = guard_.judge({.step = step.number,
-                                 .loss = loss,
-                                 .grad_norm = step.grad_norm,
-                                 .step_ms = step.step_ms,
-                                 .sequences = config_.training.batch_schedule().batch_size(step.number),
-                                 .skipped = step.skipped});
+  step.judgement = guard_.judge(step);
   actions_.set_loader_state(step.loader_state);
-  comparison_.add(step.number, loss);
+  comparison_.add(step.number, step.loss());
   step.row.set("loss_z", step.judgement.loss_z);
   step.row.set("grad_norm_z", step.judgement.grad_norm_z);
   step.row.set("slowdown", step.judgement.slowdown);

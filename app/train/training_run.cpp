@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "app/config/stages.h"
+#include "app/inputs/same_files.h"
 #include "app/memory/plan_memory.h"
 #include "app/process/events.h"
-#include "app/process/same_files.h"
 #include "app/run/saved_state.h"
 #include "app/run/weights.h"
 #include "app/text/tokenizer.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "app/run/weights.h"
+#include "app/inputs/run_config.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_writer.h"

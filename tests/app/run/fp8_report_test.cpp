@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/log/metrics.h"
+#include "app/records/metrics.h"
 
 namespace octavo {
 namespace {

@@ -4,9 +4,9 @@
 #include "app/memory/training_model.h"
 #include "app/process/runtime.h"
 #include "app/process/startup_timer.h"
+#include "app/run/disk_checkpoints.h"
+#include "app/run/memory_checkpoints.h"
 #include "app/run/saved_state.h"
-#include "app/train/disk_checkpoints.h"
-#include "app/train/memory_checkpoints.h"
 #include "data/tokens/token_writer.h"
 #include "tests/app/config/config_fixture.h"
 

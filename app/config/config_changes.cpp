@@ -1,0 +1,117 @@
+#include "app/config/config_changes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "app/config/config_keys.h"
+#include "app/config/config_names.h"
+#include "app/config/stages.h"
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+using config_names::kAllowedChange;
+
+template <typename Predicate>
+std::vector<ConfigChange> changes_where(const Config& before, const Config& now, Predicate matters) {
+  std::vector<ConfigChange> changes;
+  for (const ConfigKey& key : config_keys()) {
+    if (!matters(key)) continue;
+    const auto was = key.write(before), is = key.write(now);
+    if (was == is) continue;
+    const auto text = [](const auto& value) { return value ? yaml_text(*value) : "none"; };
+    changes.push_back({key.name, key.key_class, text(was), text(is)});
+  }
+  return changes;
+}
+
+StepSchedule schedule_in(const std::vector<Config>& stages, int64_t step) {
+  const Config& then = stages[stage_of_step(stages.front(), step)];
+  return {.lr = then.learning_rate(step), .batch_size = then.training.batch_schedule().batch_size(step)};
+}
+
+bool same(const StepSchedule& a, const StepSchedule& b) {
+  constexpr double kRounding = 1e-9;
+  return a.batch_size == b.batch_size && std::abs(a.lr - b.lr) <= kRounding * std::max(a.lr, b.lr);
+}
+
+std::string describe(const StepSchedule& step) {
+  return fmt::format("the learning rate {:.3g} and {} sequences", step.lr, step.batch_size);
+}
+
+// Returns in words the first step to come that both configs have and whose schedule differs, or the last step that both
+// have if none is to come. Returns an empty text if there is none. Of very many steps some are left out.
+std::string schedule_difference(const Config& before, const Config& now, int64_t steps_done) {
+  constexpr int64_t kMostSteps = 100'000;
+  const std::vector<Config> stages_before = stage_configs(before), stages_now = stage_configs(now);
+  const int64_t last = std::min(before.total_steps(), now.total_steps());
+  const int64_t first = std::min(steps_done + 1, last);
+  const int64_t stride = (last - first) / kMostSteps + 1;
+  for (int64_t step = first;; step = std::min(step + stride, last)) {
+    const StepSchedule was = schedule_in(stages_before, step), is = schedule_in(stages_now, step);
+    if (!same(was, is)) return fmt::format("step {} has {} instead of {}", step, describe(is), describe(was));
+    if (step == last) return "";
+  }
+}
+
+}  // namespace
+
+std::vector<ConfigChange> config_changes(const Config& before, const Config& now) {
+  constexpr std::array kIgnored = {"checkpoint.resume", "checkpoint.allow_changes", "plan.gpus", "plan.machine"};
+  return changes_where(before, now, [&](const ConfigKey& key) {
+    return std::find(kIgnored.begin(), kIgnored.end(), key.name) == kIgnored.end();
+  });
+}
+
+std::string describe(const std::vector<ConfigChange>& changes) {
+  std::string text;
+  for (const ConfigChange& change : changes) {
+    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", change.key, change.before, change.now);
+  }
+  return text;
+}
+
+std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now) {
+  return changes_where(before, now, [](const ConfigKey& key) { return key.computes(); });
+}
+
+std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done) {
+  const auto& allowed = now.checkpoint.allow_changes;
+  const auto is_allowed = [&](KeyClass some) {
+    return std::find(allowed.begin(), allowed.end(), some) != allowed.end();
+  };
+  const int64_t next = std::min(steps_done + 1, before.total_steps());
+  std::vector<ConfigChange> refused =
+      changes_where(config_of_step(before, next), config_of_step(now, next), [&](const ConfigKey& key) {
+        return key.computes() && key.compared == Compared::kByValue && !is_allowed(key.key_class);
+      });
+  std::string difference;
+  if (!is_allowed(KeyClass::kSchedule)) difference = schedule_difference(before, now, steps_done);
+  if (!difference.empty()) {
+    std::vector<ConfigChange> schedule =
+        changes_where(before, now, [](const ConfigKey& key) { return key.key_class == KeyClass::kSchedule; });
+    std::move(schedule.begin(), schedule.end(), std::back_inserter(refused));
+    difference = fmt::format(" ({})", difference);
+  }
+  if (refused.empty()) return "";
+  std::set<KeyClass> needed(allowed.begin(), allowed.end());
+  for (const ConfigChange& change : refused) needed.insert(change.key_class);
+  std::string names;
+  for (const Choice<KeyClass>& one : kAllowedChange) {
+    if (needed.erase(one.value) > 0) names += (names.empty() ? "" : ",") + std::string(one.name);
+  }
+  const std::string remedy = needed.empty() ? fmt::format(", checkpoint.allow_changes=[{}]", names) : "";
+  return fmt::format(
+      "this config would change what the run computes: {}{}; expected the "
+      "same values{}, or directories of its own (logging.dir, checkpoint.dir) for another run",
+      describe(refused), difference, remedy);
+}
+
+StepSchedule schedule_of(const Config& config, int64_t step) { return schedule_in(stage_configs(config), step); }
+
+}  // namespace octavo

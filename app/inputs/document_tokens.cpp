@@ -1,0 +1,84 @@
+#include "app/inputs/document_tokens.h"
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "app/config/stages.h"
+#include "app/inputs/model_path.h"
+#include "checkpoint/checkpoint.h"
+#include "core/error.h"
+#include "data/sidecar.h"
+
+namespace octavo {
+
+namespace {
+
+std::vector<std::string> token_files(const Config& config, Purpose purpose) {
+  std::vector<DatasetSource> sources = config.data.validation;
+  if (purpose == Purpose::kTrain) {
+    for (const Config& stage : stage_configs(config))
+      sources.insert(sources.end(), stage.data.train.begin(), stage.data.train.end());
+  }
+  std::vector<std::string> files;
+  for (const DatasetSource& source : sources) {
+    if (source.weight == 0) continue;
+    const std::vector<std::string> found = token_files_of(source);
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+// The loader state of the checkpoint that the run resumes; null where there is none that can be read: whoever opens the
+// checkpoint says what is wrong with it.
+nlohmann::json recorded_loader(const CheckpointConfig& config) {
+  try {
+    if (config.resume == "never") return {};
+    const auto path = config.resume == "auto" ? Checkpoint::newest(config.dir)
+                                              : std::optional<std::filesystem::path>(resolve_checkpoint(config.resume));
+    return path ? Checkpoint(*path).meta().value("loader", nlohmann::json()) : nlohmann::json();
+  } catch (const InputError&) {
+    return {};
+  }
+}
+
+// Takes the ids of a loader state that has them.
+void take_recorded(const nlohmann::json& loader, DataConfig& data) {
+  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
+    if (!std::exchange(is_auto, false)) return;
+    const nlohmann::json& recorded = loader.at(key);
+    id = recorded.is_number_integer() ? std::optional(recorded.get<int32_t>()) : std::nullopt;
+  };
+  take("bos_id", data.bos_auto, data.bos_id);
+  take("eos_id", data.eos_auto, data.eos_id);
+}
+
+std::string describe(const DataConfig& data) {
+  const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
+  return fmt::format("bos {} and eos {}", text(data.bos_id), text(data.eos_id));
+}
+
+}  // namespace
+
+std::string resolve_document_tokens(Config& config, Purpose purpose) {
+  DataConfig& data = config.data;
+  if (purpose == Purpose::kSynthetic || !(data.bos_auto || data.eos_auto)) return "";
+  const nlohmann::json loader = recorded_loader(config.checkpoint);
+  if (!loader.contains("bos_id") || !loader.contains("eos_id")) {
+    find_document_tokens(data, token_files(config, purpose));
+    return "";
+  }
+  DataConfig named = data;
+  take_recorded(loader, data);
+  try {
+    find_document_tokens(named, token_files(config, purpose));
+  } catch (const InputError&) {  // what the files name does not matter to this run
+    return "";
+  }
+  if (named.bos_id == data.bos_id && named.eos_id == data.eos_id) return "";
+  return fmt::format(
+      "the run keeps {} around its documents, with which it was trained, although its token files name {}",
+      describe(data), describe(named));
+}
+
+}  // namespace octavo

@@ -1,0 +1,162 @@
+#include "app/inputs/model_path.h"
+
+#include <vector>
+
+#include "app/config/config_node.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/hf_format.h"
+#include "core/error.h"
+#include "core/files/input_file.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKinds = "a checkpoint, a directory of checkpoints, a run folder or a Hugging Face directory";
+
+ModelPathFacts look_at(const fs::path& path) {
+  ModelPathFacts facts{.is_there = path_exists(path)};
+  facts.is_directory = facts.is_there && is_directory_at(path);
+  if (!facts.is_directory) return facts;
+  facts.has_manifest = is_there(path / kManifestName);
+  facts.has_checkpoints = !facts.has_manifest && Checkpoint::newest(path).has_value();
+  facts.has_metrics = path_exists(path / "metrics.jsonl") || path_exists(path / "starts.jsonl");
+  facts.has_hf_config = path_exists(path / kHfConfigName);
+  return facts;
+}
+
+std::string text_at(const ConfigNode& tree, const char* key) {
+  const ConfigNode* found = tree.find_name(key);
+  return found != nullptr && found->kind == ConfigNode::Kind::kScalar ? found->text : "";
+}
+
+RecordedPlaces read_places(const fs::path& run) {
+  RecordedPlaces places;
+  if (path_exists(run / "config.yaml")) {
+    const ConfigNode tree = node_from_file(run / "config.yaml");
+    places.logging_dir = text_at(tree, "logging.dir");
+    places.checkpoint_dir = text_at(tree, "checkpoint.dir");
+  }
+  if (!path_exists(run / "starts.jsonl")) return places;
+  InputFile starts(run / "starts.jsonl");
+  for (std::string line; starts.read_line(line);) {
+    const nlohmann::json start = nlohmann::json::parse(line, nullptr, false);  // discarded if a crash cut it short
+    if (start.is_object() && start.contains("directory") && start["directory"].is_string())
+      places.directory = start["directory"];
+  }
+  return places;
+}
+
+// Returns an absolute path without a trailing slash for a path that the run recorded.
+fs::path recorded_place(const std::string& path, const RecordedPlaces& places) {
+  const fs::path place = (fs::path(places.directory) / path).lexically_normal();
+  return place.has_filename() ? place : place.parent_path();
+}
+
+// Returns the directory of checkpoints of a run whose project was moved or copied as a whole: `run` still ends with the
+// relative path that the run recorded, and the checkpoints lie where they did beside it. Empty if there are none.
+fs::path checkpoint_dir_in_moved_project(const fs::path& run, const RecordedPlaces& places) {
+  const fs::path folder = fs::path(places.logging_dir).lexically_normal();
+  if (folder.empty() || folder.is_absolute() || fs::path(places.checkpoint_dir).is_absolute()) return {};
+  fs::path project = fs::weakly_canonical(run);
+  for (fs::path rest = folder; !rest.empty(); rest = rest.parent_path()) {
+    if (!rest.has_filename()) continue;  // after a trailing slash
+    if (project.filename() != rest.filename()) return {};
+    project = project.parent_path();
+  }
+  const fs::path dir = project / places.checkpoint_dir;
+  return Checkpoint::newest(dir).has_value() ? dir : fs::path();
+}
+
+// Whether `path` may be a checkpoint of the run: runs of earlier versions shared a directory unless told otherwise. A
+// checkpoint inside the run's own folder is the run's.
+bool is_of_run(const fs::path& path, const fs::path& run, const RecordedPlaces& places) {
+  const fs::path inside = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(run));
+  if (!inside.empty() && *inside.begin() != "..") return true;
+  const std::optional<std::string> logging_dir = recorded_logging_dir(Checkpoint(path).meta());
+  if (places.logging_dir.empty() || !logging_dir) return true;
+  return recorded_place(*logging_dir, places) == recorded_place(places.logging_dir, places);
+}
+
+fs::path checkpoint_of_run(const fs::path& run) {
+  const RecordedPlaces places = read_places(run);
+  const fs::path moved = checkpoint_dir_in_moved_project(run, places);
+  const fs::path dir = moved.empty() ? run_checkpoint_dir(run, places) : moved;
+  const std::optional<fs::path> newest = Checkpoint::newest(dir);
+  CHECK_INPUT(newest.has_value(), "{}: is the folder of a run that has no complete checkpoint, expected one in {}",
+              run.string(), dir.string());
+  CHECK_INPUT(is_of_run(*newest, run, places),
+              "{}: the newest checkpoint of this run folder, {}, was saved by another run; expected "
+              "the path of a checkpoint",
+              run.string(), newest->string());
+  return *newest;
+}
+
+}  // namespace
+
+ModelKind model_kind(const std::string& path, const ModelPathFacts& facts) {
+  CHECK_INPUT(facts.is_there, "{}: there is no such checkpoint or Hugging Face directory, expected {}", path, kKinds);
+  CHECK_INPUT(facts.is_directory, "{}: is a file, expected {}", path, kKinds);
+  struct Candidate {
+    ModelKind kind;
+    bool fits;
+    const char* name;
+  };
+  const Candidate candidates[] = {
+      {ModelKind::kCheckpoint, facts.has_manifest, "a checkpoint"},
+      {ModelKind::kCheckpoints, !facts.has_manifest && facts.has_checkpoints, "a directory of checkpoints"},
+      {ModelKind::kRun, facts.has_metrics && !facts.has_manifest && !facts.has_checkpoints, "a run folder"},
+      {ModelKind::kHuggingFace, facts.has_hf_config, "a Hugging Face directory"}};
+  const Candidate* found = nullptr;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.fits) continue;
+    CHECK_INPUT(found == nullptr, "{}: is both {} and {}, expected one of them", path, found->name, candidate.name);
+    found = &candidate;
+  }
+  CHECK_INPUT(found != nullptr,
+              "{}: is neither a checkpoint (no {}), a directory of checkpoints (no complete step_N), a run folder (no "
+              "metrics.jsonl) nor a Hugging Face directory (no {})",
+              path, kManifestName, kHfConfigName);
+  return found->kind;
+}
+
+std::optional<std::string> recorded_logging_dir(const nlohmann::json& meta) {
+  const nlohmann::json::json_pointer key("/config/logging/dir");
+  return meta.contains(key) && meta.at(key).is_string() ? std::optional<std::string>(meta.at(key)) : std::nullopt;
+}
+
+fs::path run_checkpoint_dir(const fs::path& run, const RecordedPlaces& places) {
+  if (places.checkpoint_dir.empty()) return run / "checkpoints";
+  const fs::path start = places.directory;
+  const fs::path dir = (start / places.checkpoint_dir).lexically_normal();
+  if (places.logging_dir.empty()) return dir;
+  const fs::path inside = dir.lexically_relative((start / places.logging_dir).lexically_normal());
+  return inside.empty() || *inside.begin() == ".." ? dir : run / inside;
+}
+
+ModelPath resolve_model(const std::string& path) {
+  switch (model_kind(path, look_at(path))) {
+    case ModelKind::kCheckpoint:
+      return {path, true};
+    case ModelKind::kCheckpoints:
+      return {Checkpoint::resolve(path).string(), true};
+    case ModelKind::kRun:
+      return {checkpoint_of_run(path).string(), true};
+    case ModelKind::kHuggingFace:
+      return {path, false};
+  }
+  throw Error(fmt::format("{}: is a model of an unknown kind", path));
+}
+
+std::string resolve_checkpoint(const std::string& path) {
+  const ModelPath found = resolve_model(path);
+  CHECK_INPUT(found.is_checkpoint,
+              "{}: is a Hugging Face directory, expected a checkpoint, a directory of checkpoints or a run folder",
+              path);
+  return found.path;
+}
+
+}  // namespace octavo

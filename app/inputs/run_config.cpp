@@ -1,0 +1,182 @@
+#include "app/inputs/run_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <system_error>
+
+#include "app/config/config_node.h"
+#include "app/inputs/document_tokens.h"
+#include "app/inputs/former_checkpoints.h"
+#include "app/inputs/same_files.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace octavo {
+
+namespace {
+
+// What the command line says of the weights.
+struct GivenWeights {
+  std::string init_from;
+  std::string resume;  // empty too where it names no checkpoint
+  std::string checkpoint_dir;
+};
+
+GivenWeights given_weights(std::span<const std::string> overrides) {
+  ConfigNode tree;
+  tree.kind = ConfigNode::Kind::kMap;
+  for (const std::string& text : overrides) apply_override(tree, text);
+  const auto value = [&](const char* key) {
+    const ConfigNode* found = tree.find_name(key);
+    const bool names_one = found != nullptr && found->kind == ConfigNode::Kind::kScalar && found->text != "none";
+    return names_one ? found->text : "";
+  };
+  GivenWeights given{value("model.init_from"), value("checkpoint.resume"), value("checkpoint.dir")};
+  if (given.resume == "auto" || given.resume == "never") given.resume.clear();
+  return given;
+}
+
+// The config that a checkpoint was saved with; of an imported one there is no more than the shape of the model.
+nlohmann::json recorded_config(const Checkpoint& checkpoint) {
+  const nlohmann::json& meta = checkpoint.meta();
+  nlohmann::json json = meta.contains("config") ? meta.at("config") : nlohmann::json::object();
+  for (const char* of_then : {"parallel", "device"}) json.erase(of_then);
+  if (json.contains("precision")) json["precision"].erase("compute");
+  if (!json.contains("model")) json["model"] = model_config_to_json(checkpoint.model_config());
+  json["model"].erase("init_from");
+  json["checkpoint"]["resume"] = checkpoint.path().string();
+  return json;
+}
+
+// To evaluate the model at `path`.
+Config config_of_model(const std::string& path, std::span<const std::string> overrides, ProcessGroup& group) {
+  group.agree([&] {
+    const GivenWeights given = given_weights(overrides);
+    for (const std::string& other : {given.init_from, given.resume, given.checkpoint_dir})
+      CHECK_INPUT(other.empty(), "{} and {} are both given as the weights to evaluate, expected one of them", path,
+                  other);
+  });
+  const ModelPath model = resolve_same_model(path, group);
+  std::optional<Checkpoint> checkpoint;
+  if (model.is_checkpoint) checkpoint.emplace(open_same_checkpoint(model.path, group));
+  Config config;
+  group.agree([&] {
+    const nlohmann::json json =
+        checkpoint ? recorded_config(*checkpoint)
+                   : nlohmann::json{{"model", {{"init_from", model.path}}}, {"checkpoint", {{"resume", "never"}}}};
+    config = config_from_json(json, model.path, overrides);
+    config.checkpoint.resume = checkpoint ? model.path : "never";
+  });
+  return config;
+}
+
+// Takes the shape of the checkpoint that a run resumes, where the shape would come from model.init_from otherwise: a
+// run that began with these weights needs them no more. Returns false where no checkpoint can be opened; whoever
+// resumes it says what is wrong with it.
+bool adopt_resumed_model(Config& config, ProcessGroup& group) {
+  try {
+    const std::optional<Checkpoint> checkpoint = open_run_checkpoint(config.checkpoint, group);
+    if (!checkpoint) return false;
+    group.agree([&] { adopt_model(config, checkpoint->model_config(), checkpoint->path().string()); });
+    return true;
+  } catch (const InputError& error) {
+    if (!group.shares(error)) throw;
+    return false;
+  }
+}
+
+void check_is_directory(const std::string& dir) {
+  std::error_code error;
+  const bool is_directory = std::filesystem::is_directory(std::filesystem::status(dir, error));
+  CHECK_INPUT(error ? error != std::errc::not_a_directory : is_directory,
+              "checkpoint.dir {}: is not a directory, expected one or a path where there is nothing yet", dir);
+}
+
+// Ranks may see other directories than rank 0.
+void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
+  if (purpose == Purpose::kSynthetic) return;
+  std::string note;
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (!group.is_root()) return;
+    check_is_directory(config.checkpoint.dir);
+    note = find_former_checkpoints(config);
+  });
+  config.checkpoint.dir = group.broadcast(config.checkpoint.dir);
+  if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
+}
+
+// Rank 0 looks at the token files, and every rank takes what it finds.
+void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
+  if (purpose == Purpose::kSynthetic) return;
+  nlohmann::json data;
+  std::string note;
+  group.agree_on_files("looking for the bos and eos of the token files", [&] {
+    if (!group.is_root()) return;
+    note = resolve_document_tokens(config, purpose);
+    data = to_json(config).at("data");
+  });
+  if (!note.empty()) log_line(LogLevel::kWarning, note);
+  data = nlohmann::json::parse(group.broadcast(data.dump()));
+  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
+    is_auto = false;
+    id = data.at(key).is_null() ? std::nullopt : std::optional(data.at(key).get<int32_t>());
+  };
+  take("bos_id", config.data.bos_auto, config.data.bos_id);
+  take("eos_id", config.data.eos_auto, config.data.eos_id);
+}
+
+}  // namespace
+
+std::string adopt_initial_model(Config& config, const WeightSource& source) {
+  const std::vector<std::string>& stated = config.model_fields;
+  const bool states_tied = config.model.tie_word_embeddings &&
+                           std::find(stated.begin(), stated.end(), "tie_word_embeddings") != stated.end();
+  CHECK_INPUT(source.note().empty() || !states_tied,
+              "{}, but the config's model.tie_word_embeddings is true, expected false", source.note());
+  adopt_model(config, source.model_config(), config.init_from);
+  return source.note();
+}
+
+Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose, int64_t planned_ranks) {
+  const int64_t ranks = planned_ranks > 0 ? planned_ranks : group.size();
+  std::error_code error;
+  const bool is_model = purpose == Purpose::kEvaluate && std::filesystem::is_directory(arguments.path, error);
+  Config config;
+  if (group.all_reduce_max(is_model ? 1 : 0) != 0) {
+    config = config_of_model(arguments.path, arguments.overrides, group);
+  }
+  group.agree([&] {
+    if (config.source.empty()) {
+      config = load_config(arguments.path, arguments.overrides);
+      const GivenWeights given = given_weights(arguments.overrides);
+      if (!given.init_from.empty()) config.init_from_given = config.init_from;  // with ~ and ${NAME} replaced
+      CHECK_INPUT(given.init_from.empty() || given.resume.empty() || purpose != Purpose::kEvaluate,
+                  "model.init_from={} and checkpoint.resume={} are both given as the weights to evaluate, expected one "
+                  "of them",
+                  given.init_from, given.resume);
+    }
+    validate(config, ranks, purpose);
+  });
+  find_former_checkpoints_on_root(config, group, purpose);
+  const bool resumes_with_shape = purpose == Purpose::kTrain && !config.init_from.empty() &&
+                                  config.init_from_given.empty() && adopt_resumed_model(config, group);
+  const std::unique_ptr<WeightSource> weights =
+      resumes_with_shape ? nullptr : open_same_weights(config.init_from, group);
+  group.agree([&] {
+    if (resumes_with_shape) validate(config, ranks, purpose);
+    if (!weights) return;
+    config.init_from = weights->path().string();  // where that was a directory of checkpoints, the one that rank 0 took
+    if (purpose == Purpose::kEvaluate && !config.init_from_given.empty()) {
+      const bool is_checkpoint = dynamic_cast<const CheckpointWeights*>(weights.get()) != nullptr;
+      config.checkpoint.resume = is_checkpoint ? config.init_from : "never";
+    }
+    const std::string note = adopt_initial_model(config, *weights);
+    if (!note.empty() && group.is_root()) log_line(LogLevel::kWarning, note);
+    validate(config, ranks, purpose);
+  });
+  resolve_document_tokens(config, group, purpose);
+  return config;
+}
+
+}  // namespace octavo

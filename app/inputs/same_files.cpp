@@ -1,0 +1,268 @@
+#include "app/inputs/same_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "app/inputs/resumable.h"
+#include "checkpoint/checkpoint_files.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/tokens/token_file.h"
+#include "data/tokens/token_row.h"
+#include "parallel/ranks/start_checks.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr const char* kCheckpoint = "the checkpoint";  // in messages
+
+// What `look` finds, or what is in its way.
+std::string found_by(const std::function<std::string()>& look) {
+  try {
+    return look();
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+// Of all token files that `path` names.
+std::string identities(const std::string& path) {
+  std::string lines;
+  for (const std::string& file : find_token_files(path)) lines += token_file_identity(file) + "; ";
+  return lines;
+}
+
+// The manifest of the checkpoint that rank 0 chooses, of those that it sees, on every rank: so a shared file system is
+// asked for it once, whatever the ranks. The path is empty where it chooses none.
+ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, ProcessGroup& group) {
+  ManifestFile manifest;
+  group.agree_on_files("reading what rank 0 chose", [&] {
+    if (!group.is_root()) return;
+    if (const std::string path = choose(); !path.empty()) manifest = read_manifest(path);
+  });
+  manifest.checkpoint = group.broadcast(manifest.checkpoint.string());
+  if (!manifest.checkpoint.empty()) manifest.text = group.broadcast(std::move(manifest.text));
+  return manifest;
+}
+
+// That what the other ranks have under its path is it. Of their manifests they look at no more than tells.
+void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
+                         ProcessGroup& group) {
+  std::string found = checkpoint.identity();
+  group.agree_on_files("looking at what rank 0 chose", [&] {
+    if (group.is_root()) return;
+    found = found_by([&] {
+      if (manifest_mark(manifest.checkpoint) == manifest_mark(manifest)) return checkpoint.identity();
+      return fmt::format("{} of another manifest", manifest.checkpoint.string());
+    });
+  });
+  check_same_settings(group, fmt::format("{} {}\n", what, found));
+}
+
+std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<std::string()>& choose,
+                                          ProcessGroup& group) {
+  const ManifestFile manifest = read_manifest_of_root(choose, group);
+  if (manifest.checkpoint.empty()) return std::nullopt;
+  std::optional<Checkpoint> checkpoint;
+  group.agree_on_files("opening what rank 0 chose", [&] { checkpoint.emplace(manifest); });
+  check_same_manifest(what, manifest, *checkpoint, group);
+  return checkpoint;
+}
+
+// What `look` meets of damage on any rank, that of the lowest; empty where there is none.
+std::string damage_found(const std::function<void()>& look, ProcessGroup& group) {
+  std::string damage;
+  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    try {
+      look();
+    } catch (const DamagedCheckpoint& error) {
+      damage = error.what();
+    }
+  });
+  return group.broadcast_first(damage);
+}
+
+struct DamagedPath {
+  std::string path;
+  std::string damage;
+};
+
+// Not under a name that another checkpoint needs; never removed.
+void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instead, bool renames) {
+  for (const auto& [path, damage] : damaged) {
+    if (!renames) {
+      log_warning("{} is skipped for {}: {}", path, instead.path().string(), damage);
+      continue;
+    }
+    const std::filesystem::path aside = set_aside_directory(path, kDamagedPrefix);
+    log_warning("{} is passed over for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
+                damage);
+  }
+}
+
+void verify_needed(Checkpoint& checkpoint, std::span<const TensorPart> needed, const ProcessGroup& group) {
+  check_resumable(checkpoint);
+  checkpoint.verify(needed);
+  if (!group.is_root()) return;
+  for (const CarriedFileInfo& file : checkpoint.files()) checkpoint.read_file(file);
+}
+
+// The newest checkpoint that every rank sees undamaged; none where there are none at all.
+std::optional<Checkpoint> open_newest_undamaged(const std::string& dir, std::span<const TensorPart> needed,
+                                                ProcessGroup& group, bool renames) {
+  std::vector<FoundCheckpoint> left;  // on rank 0, of those that were not opened yet
+  group.agree_on_files("looking for checkpoints", [&] {
+    if (group.is_root()) left = find_checkpoints(dir);
+  });
+  std::vector<DamagedPath> damaged;
+  for (;;) {
+    const auto next = [&] { return left.empty() ? "" : left.back().path.string(); };
+    const ManifestFile manifest = read_manifest_of_root(next, group);
+    const std::string path = manifest.checkpoint.string();
+    if (path.empty()) break;
+    if (group.is_root()) left.pop_back();
+    std::optional<Checkpoint> found;
+    std::string damage = damage_found([&] { found.emplace(manifest); }, group);
+    if (damage.empty()) {
+      check_same_manifest(kCheckpoint, manifest, *found, group);
+      damage = damage_found([&] { verify_needed(*found, needed, group); }, group);
+    }
+    if (!damage.empty()) {
+      damaged.push_back({path, damage});
+      continue;
+    }
+    group.agree_on_files("setting damaged checkpoints aside", [&] {
+      if (group.is_root()) set_aside(damaged, *found, renames);
+    });
+    return found;
+  }
+  group.agree([&] {
+    CHECK_INPUT(damaged.empty(), "checkpoint.dir {}: all of its {} checkpoints are damaged, the newest so: {}", dir,
+                damaged.size(), damaged.front().damage);
+  });
+  return std::nullopt;
+}
+
+// A file of a name of its own, as long as the object lives.
+class ProbeFile {
+ public:
+  ProbeFile(const char* key, const std::string& dir)
+      : path_(std::filesystem::path(dir) / (std::string(kProbePrefix) + "XXXXXX")) {
+    const int file = ::mkstemp(path_.data());
+    CHECK_INPUT(file >= 0, "{} {}: no file can be made in it: {}", key, dir, std::strerror(errno));
+    ::close(file);
+  }
+  ~ProbeFile() { ::unlink(path_.c_str()); }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
+  const auto choose = [&]() -> std::string {
+    if (config.resume == "never") return "";
+    if (config.resume != "auto") return resolve_checkpoint(config.resume);
+    return Checkpoint::newest(config.dir).value_or("").string();
+  };
+  return open_checkpoint(kCheckpoint, choose, group);
+}
+
+std::optional<Checkpoint> open_checkpoint_to_resume(const CheckpointConfig& config, std::span<const TensorPart> needed,
+                                                    ProcessGroup& group, bool renames) {
+  if (config.resume == "auto") return open_newest_undamaged(config.dir, needed, group, renames);
+  std::optional<Checkpoint> found = open_run_checkpoint(config, group);
+  group.agree_on_files("comparing the checksums of a checkpoint", [&] {
+    if (found) verify_needed(*found, needed, group);
+  });
+  return found;
+}
+
+Checkpoint open_same_checkpoint(const std::string& path, ProcessGroup& group) {
+  return *open_checkpoint(
+      kCheckpoint, [&] { return Checkpoint::resolve(path).string(); }, group);
+}
+
+ModelPath resolve_same_model(const std::string& path, ProcessGroup& group) {
+  ModelPath model;
+  group.agree_on_files("looking for a model", [&] {
+    if (group.is_root()) model = resolve_model(path);
+  });
+  model.path = group.broadcast(model.path);
+  model.is_checkpoint = group.all_reduce_max(model.is_checkpoint ? 1 : 0) != 0;
+  return model;
+}
+
+std::unique_ptr<WeightSource> open_same_weights(const std::string& path, ProcessGroup& group) {
+  constexpr const char* kWhat = "model.init_from";
+  std::string chosen, found;
+  bool is_checkpoint = false;
+  std::unique_ptr<WeightSource> source;
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (!group.is_root() || path.empty()) return;
+    const ModelPath model = resolve_model(path);
+    is_checkpoint = model.is_checkpoint;
+    chosen = model.path;
+    if (is_checkpoint) return;
+    source = open_weights(model.path);
+    chosen = source->path().string();
+    found = source->identity();
+  });
+  if (group.all_reduce_max(is_checkpoint ? 1 : 0) != 0) {
+    std::optional<Checkpoint> checkpoint = open_checkpoint(
+        kWhat, [&] { return chosen; }, group);
+    group.agree([&] { source = std::make_unique<CheckpointWeights>(std::move(*checkpoint)); });
+    return source;
+  }
+  chosen = group.broadcast(chosen);
+  if (chosen.empty()) return nullptr;
+  group.agree_on_files("opening what rank 0 chose", [&] {
+    if (group.is_root()) return;
+    found = found_by([&] {
+      source = std::make_unique<HfWeights>(chosen);
+      return source->identity();
+    });
+  });
+  check_same_settings(group, fmt::format("{} {}\n", kWhat, found));
+  return source;
+}
+
+void check_shared_directory(const char* key, const std::string& dir, ProcessGroup& group) {
+  if (group.size() == 1) return;
+  std::optional<ProbeFile> probe;
+  group.agree_on_files("making a file in a directory", [&] {
+    if (group.is_root()) probe.emplace(key, dir);
+  });
+  const std::string path = group.broadcast(probe ? probe->path() : "");
+  group.agree_on_files("looking for a file in a directory", [&] {
+    CHECK_INPUT(is_there(path),
+                "{} {} of rank {} is not that of rank 0, whose file {} is not in it; expected a directory on a file "
+                "system that all ranks share",
+                key, dir, group.rank(), path);
+  });
+}
+
+void check_same_data(const char* key, const std::vector<DatasetSource>& sources, ProcessGroup& group) {
+  std::string lines;
+  group.agree_on_files("looking at the data", [&] {
+    for (const DatasetSource& source : sources) {
+      for (const std::string& path : source.paths)
+        lines += fmt::format("{} {}\n", key, found_by([&] { return identities(path); }));
+    }
+  });
+  check_same_settings(group, lines);
+}
+
+}  // namespace octavo

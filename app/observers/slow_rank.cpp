@@ -1,0 +1,44 @@
+#include "app/observers/slow_rank.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace octavo {
+
+namespace {
+
+constexpr double kLeastShare = 0.1;
+constexpr double kLeastMs = 2;
+constexpr int kSteps = 3;
+
+// Returns the upper median of two or more ranks: of two ranks that is the one that waits.
+double median(std::span<const RankTimes> ranks, double RankTimes::*time) {
+  std::vector<double> times;
+  for (const RankTimes& rank : ranks) times.push_back(rank.*time);
+  const auto middle = times.begin() + std::ssize(times) / 2;
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::optional<SlowRank> find_slow_rank(std::span<const RankTimes> ranks, double step_ms) {
+  if (ranks.size() < 2) return std::nullopt;
+  const auto slowest = std::ranges::min_element(ranks, {}, &RankTimes::collectives_ms);
+  const double held_ms = median(ranks, &RankTimes::collectives_ms) - slowest->collectives_ms;
+  if (held_ms < std::max(kLeastMs, kLeastShare * step_ms)) return std::nullopt;
+  double least_data_ms = slowest->data_ms;
+  for (const RankTimes& rank : ranks) least_data_ms = std::min(least_data_ms, rank.data_ms);
+  return SlowRank{.rank = static_cast<int>(slowest - ranks.begin()),
+                  .held_ms = held_ms,
+                  .in_data = slowest->data_ms - least_data_ms >= held_ms / 2};
+}
+
+std::optional<SlowRank> SlowRanks::judge(const std::optional<SlowRank>& found) {
+  const int rank = found ? found->rank : -1;
+  in_a_row_ = rank == rank_ ? in_a_row_ + 1 : 1;
+  rank_ = rank;
+  return in_a_row_ == kSteps ? found : std::nullopt;
+}
+
+}  // namespace octavo

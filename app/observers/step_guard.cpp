@@ -1,0 +1,85 @@
+#include "app/observers/step_guard.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace octavo {
+
+namespace {
+
+// Of their means, what counts as the least deviation (Spikes): losses hardly move from step to step, norms and times
+// do.
+constexpr double kLeastSpreadOfLosses = 0.005;
+constexpr double kLeastSpreadOfGradNorms = 0.05;
+constexpr double kLeastSpreadOfTimes = 0.1;
+
+// A slow step takes at least 1.6 times as long as the steps before it, and at least kLeastDelayMs longer. Other
+// processes and the system delay any process by tens of milliseconds now and then.
+constexpr int64_t kTimesWindow = 50;
+constexpr double kTimesZ = 6;
+constexpr double kLeastDelayMs = 100;
+
+Spikes times() { return {kTimesWindow, kTimesZ, kLeastSpreadOfTimes}; }
+
+}  // namespace
+
+StepGuard::StepGuard(const TrainingConfig& config, int64_t logging_every)
+    : config_(config),
+      logging_every_(logging_every),
+      losses_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfLosses),
+      grad_norms_(config.loss_spike_window, config.loss_spike_z, kLeastSpreadOfGradNorms),
+      times_(times()) {}
+
+float StepGuard::loss_limit(int64_t step) const {
+  if (config_.on_loss_spike != OnLossSpike::kSkip) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(losses_.limit(step));
+}
+
+Judgement StepGuard::judge(const Step& step) {
+  const int64_t number = step.number;
+  const double loss = step.loss();
+  const double grad_norm = step.grad_norm;
+  const auto sequences = static_cast<double>(config_.batch_schedule().batch_size(number));
+  const double sample_ms = step.step_ms / sequences;
+  const bool spike = losses_.is_spike(number, loss);
+  Judgement judgement{.skipped = step.skipped, .spike = spike && !step.skipped};
+  if (spike && std::isfinite(loss)) judgement.loss_z = losses_.z_score(number, loss);
+  const bool jumps = std::isfinite(grad_norm) && grad_norms_.is_spike(number, grad_norm);
+  if (jumps) judgement.grad_norm_z = grad_norms_.z_score(number, grad_norm);
+  const double usual_ms = times_.mean(number) * sequences;
+  if (times_.is_spike(number, sample_ms) && step.step_ms - usual_ms >= kLeastDelayMs) {
+    judgement.slowdown = step.step_ms / usual_ms;
+    const int64_t interval = (number - 1) / logging_every_;
+    judgement.warns_of_slowdown = std::exchange(interval_warned_of_, interval) != interval;
+  }
+  times_.add(number, sample_ms);
+  if (step.skipped) {
+    ++skipped_;
+    ++in_a_row_;
+    return judgement;
+  }
+  in_a_row_ = 0;
+  // A run that goes on with it gets used to it; one that goes back never had it.
+  if (!spike || config_.on_loss_spike == OnLossSpike::kWarn) {
+    losses_.add(number, loss);
+    // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
+    if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
+  }
+  return judgement;
+}
+
+nlohmann::json StepGuard::to_json() const {
+  return {{"losses", losses_.to_json()}, {"grad_norms", grad_norms_.to_json()}, {"skipped_steps", skipped_}};
+}
+
+void StepGuard::from_json(const nlohmann::json& json) {
+  *this = StepGuard(config_, logging_every_);
+  if (!json.is_object()) return;
+  losses_.from_json(json.value("losses", nlohmann::json()));
+  grad_norms_.from_json(json.value("grad_norms", nlohmann::json()));
+  const auto skipped = json.find("skipped_steps");
+  if (skipped != json.end() && skipped->is_number_integer()) skipped_ = skipped->get<int64_t>();
+}
+
+}  // namespace octavo

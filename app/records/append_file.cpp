@@ -1,0 +1,106 @@
+#include "app/records/append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t kBlockBytes = 4096;
+constexpr int64_t kMostKeptBytes = int64_t{16} << 20;
+
+std::string reason(int error_number) { return std::generic_category().message(error_number); }
+
+}  // namespace
+
+AppendFile::AppendFile(std::string path) : path_(std::move(path)) {
+  const std::filesystem::path directory = std::filesystem::path(path_).parent_path();
+  std::error_code error;
+  if (!directory.empty()) std::filesystem::create_directories(directory, error);
+  CHECK_INPUT(!error, "the directory {} cannot be created: {}", directory.string(), error.message());
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  CHECK_INPUT(descriptor_ >= 0, "{} cannot be opened for writing: {}", path_, reason(errno));
+}
+
+AppendFile::~AppendFile() {
+  try {
+    if (!kept_.empty()) write_kept();
+  } catch (const std::exception&) {  // no memory for the reason of a failure that nobody reads any more
+  }
+  ::close(descriptor_);
+}
+
+int64_t AppendFile::size_bytes() const {
+  struct stat status {};
+  CHECK(::fstat(descriptor_, &status) == 0, "{} cannot be examined: {}", path_, reason(errno));
+  return status.st_size;
+}
+
+std::string AppendFile::read_before(int64_t end, int64_t bytes) const {
+  std::string text(static_cast<size_t>(std::min(bytes, end)), '\0');
+  const ssize_t read = ::pread(descriptor_, text.data(), text.size(), end - std::ssize(text));
+  CHECK(read == std::ssize(text), "{} cannot be read: {}", path_, reason(read < 0 ? errno : EIO));
+  return text;
+}
+
+void AppendFile::drop_torn_line() {
+  const int64_t size = size_bytes();
+  int64_t end = size;
+  while (end > 0) {
+    const std::string text = read_before(end, kBlockBytes);
+    const size_t line_end = text.rfind('\n');
+    end -= std::ssize(text);
+    if (line_end == std::string::npos) continue;
+    end += static_cast<int64_t>(line_end) + 1;
+    break;
+  }
+  if (end == size) return;
+  CHECK_INPUT(::ftruncate(descriptor_, end) == 0, "{} cannot be shortened: {}", path_, reason(errno));
+}
+
+bool AppendFile::write(std::string_view record) {
+  kept_.emplace_back(record);
+  kept_bytes_ += std::ssize(record);
+  write_kept();
+  // What is partly in the file must be completed; of the others the oldest go.
+  while (kept_bytes_ > kMostKeptBytes && std::ssize(kept_) > 1) {
+    const auto oldest = kept_.begin() + (first_is_partial_ ? 1 : 0);
+    kept_bytes_ -= std::ssize(*oldest);
+    kept_.erase(oldest);
+    ++dropped_;
+  }
+  return kept_.empty();
+}
+
+bool AppendFile::write_kept() {
+  failure_.clear();
+  while (!kept_.empty()) {
+    std::string& record = kept_.front();
+    const ssize_t written = ::write(descriptor_, record.data(), record.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      failure_ = fmt::format("{} cannot be written: {}", path_, reason(errno));
+      return false;
+    }
+    kept_bytes_ -= written;
+    first_is_partial_ = written < std::ssize(record);
+    if (first_is_partial_) {
+      record.erase(0, static_cast<size_t>(written));
+    } else {
+      kept_.pop_front();
+    }
+  }
+  return true;
+}
+
+}  // namespace octavo

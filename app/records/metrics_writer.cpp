@@ -1,0 +1,159 @@
+#include "app/records/metrics_writer.h"
+
+#include <ctime>
+#include <sstream>
+#include <utility>
+
+#include "app/records/append_file.h"
+#include "app/records/metrics.h"
+#include "app/records/tensorboard.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace octavo {
+
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{1} << 20;
+
+std::string metrics_path(const std::string& dir) { return dir + "/metrics.jsonl"; }
+
+// One line per logged step, which reaches the system before write() returns. Nothing is rewritten. Of several
+// lines of a step the last one counts (app/records/metrics_course.h).
+class MetricsFile : public MetricSink {
+ public:
+  explicit MetricsFile(const std::string& dir) : file_(metrics_path(dir)) { file_.drop_torn_line(); }
+  void write(const MetricRow& row, bool repeated) override {
+    if (!repeated) file_.write(metrics_json(row) + "\n");
+  }
+  void write_kept() override { file_.write_kept(); }
+  std::string failure() const override { return file_.failure(); }
+  int64_t kept() const override { return file_.kept() + file_.dropped(); }
+
+ private:
+  AppendFile file_;
+};
+
+class TensorBoardSink : public MetricSink {
+ public:
+  explicit TensorBoardSink(const std::string& dir) : writer_(dir) {}
+  void write(const MetricRow& row, bool repeated) override {
+    if (!repeated) writer_.write(row.step, tensorboard_scalars(row));
+  }
+  void write_text(const std::string& tag, int64_t step, const std::string& markdown) override {
+    writer_.write_text(step, tag, markdown);
+  }
+  void write_kept() override { writer_.file().write_kept(); }
+  std::string failure() const override { return writer_.file().failure(); }
+  int64_t kept() const override { return writer_.file().kept() + writer_.file().dropped(); }
+
+ private:
+  TensorBoardWriter writer_;
+};
+
+// The last logged step alone, for the textfile collector of Prometheus' node exporter.
+class PrometheusSink : public MetricSink {
+ public:
+  PrometheusSink(std::string path, std::string run) : path_(std::move(path)), run_(std::move(run)) {
+    check_output(path_, kPrometheusFile);
+  }
+  // A repeated step too: the time of the last one shows that the run goes on.
+  void write(const MetricRow& row, bool /*repeated*/) override {
+    failure_.clear();
+    try {
+      write_output_file(path_, kPrometheusFile, prometheus_text(row, run_, std::time(nullptr)));
+    } catch (const std::exception& error) {
+      failure_ = error.what();
+    }
+  }
+  std::string failure() const override { return failure_; }
+
+ private:
+  std::string path_;
+  std::string run_;
+  std::string failure_;
+};
+
+// Returns the fields of a line that have equal values when a restart repeats a step.
+nlohmann::json distinction(const nlohmann::json& line) {
+  nlohmann::json values;
+  for (const char* key : {"loss", "grad_norm", "validation_loss", "tokens"}) {
+    if (const auto found = line.find(key); found != line.end()) values[key] = *found;
+  }
+  return values;
+}
+
+// Reads as much of the end of metrics.jsonl as reaches back to a step that is not repeated: of a long run that is
+// little.
+std::map<int64_t, nlohmann::json> find_repeated(const std::string& dir, int64_t resumes_after) {
+  const AppendFile file(metrics_path(dir));
+  std::map<int64_t, nlohmann::json> repeated;
+  const int64_t size = file.size_bytes();
+  bool reached = false;
+  for (int64_t bytes = kReadBytes; !reached; bytes *= 2) {
+    std::istringstream text(file.read_before(size, bytes));
+    reached = bytes >= size;
+    for (std::string line; std::getline(text, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);  // Discarded if it was cut short.
+      const auto step = json.is_object() ? json.find("step") : json.end();
+      if (step == json.end() || !step->is_number_integer()) continue;
+      if (step->get<int64_t>() > resumes_after) {
+        repeated.insert_or_assign(step->get<int64_t>(), distinction(json));
+      } else {
+        reached = true;
+      }
+    }
+  }
+  return repeated;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<MetricSink>> open_metric_sinks(const LoggingConfig& config) {
+  std::vector<std::unique_ptr<MetricSink>> sinks;
+  sinks.push_back(std::make_unique<MetricsFile>(config.dir));
+  if (config.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config.dir));
+  if (!config.prometheus.empty()) sinks.push_back(std::make_unique<PrometheusSink>(config.prometheus, config.dir));
+  return sinks;
+}
+
+MetricsWriter::MetricsWriter(const std::string& dir, std::vector<std::unique_ptr<MetricSink>> sinks,
+                             std::optional<int64_t> resumes_after) {
+  if (resumes_after) repeated_ = find_repeated(dir, *resumes_after);
+  for (std::unique_ptr<MetricSink>& sink : sinks) sinks_.push_back({std::move(sink)});
+}
+
+bool MetricsWriter::is_repeated(const MetricRow& row) {
+  const auto found = repeated_.find(row.step);
+  if (found == repeated_.end()) return false;
+  const bool same = found->second == distinction(nlohmann::json::parse(metrics_json(row)));
+  repeated_.erase(found);
+  return same;
+}
+
+void MetricsWriter::write(const MetricRow& row) {
+  const bool repeated = is_repeated(row);
+  for (auto& [sink, failing] : sinks_) {
+    sink->write(row, repeated);
+    const bool fails = !sink->failure().empty();
+    if (fails && !failing) {
+      log_warning("{}; {}", sink->failure(),
+                  sink->kept() > 0 ? "its lines are kept until it can be" : "the next logged step tries again");
+    }
+    if (!fails && failing) log_info("the metrics are written again, with all lines since then");
+    failing = fails;
+  }
+}
+
+void MetricsWriter::write_text(const std::string& tag, int64_t step, const std::string& markdown) {
+  for (const Sink& one : sinks_) one.sink->write_text(tag, step, markdown);
+}
+
+void MetricsWriter::end() {
+  for (const Sink& one : sinks_) {
+    one.sink->write_kept();
+    if (one.sink->kept() > 0) log_warning("{}; {} of its lines are lost", one.sink->failure(), one.sink->kept());
+  }
+}
+
+}  // namespace octavo

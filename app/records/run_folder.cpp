@@ -1,0 +1,249 @@
+#include "app/records/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <spdlog/sinks/base_sink.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "app/config/config_changes.h"
+#include "app/process/events.h"
+#include "app/records/append_file.h"
+#include "app/records/goodput.h"
+#include "app/run/metric_table.h"
+#include "build_config.h"
+#include "checkpoint/checkpoint_files.h"
+#include "core/commit.h"
+#include "core/error.h"
+#include "core/files/input_file.h"
+#include "core/files/json_input.h"
+#include "core/files/output_file.h"
+#include "core/log.h"
+#include "core/printable.h"
+#include "core/work_queue.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> command_line() {
+  const std::string text = read_system_file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\0', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+nlohmann::ordered_json describe_start(const Runtime& runtime, const std::set<std::string>& hosts) {
+  return {{"time", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+          {"command", command_line()},
+          {"directory", fs::current_path().string()},
+          {"version", kVersion},
+          {"commit", build_commit()},
+          {"hosts", hosts},
+          {"ranks", runtime.group().size()},
+          {"runs_on", runtime.describe()}};
+}
+
+// Whether `path` is the directory `dir` or lies in it.
+bool is_in(const fs::path& path, const fs::path& dir) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error);
+  if (error) return false;
+  fs::path outer = fs::weakly_canonical(dir, error);
+  if (error) return false;
+  if (!outer.has_filename()) outer = outer.parent_path();  // "runs/a/"
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// Training data whose files are gone may have moved to the paths of `now`, so it does not tell the two runs apart.
+void follow_moved_data(Config& earlier, const Config& now) {
+  const auto is_gone = [](const std::string& path) { return !path_exists(path) && !path_exists(path + ".bin"); };
+  std::vector<DatasetSource>& train = earlier.data.train;
+  for (size_t i = 0; i < std::min(train.size(), now.data.train.size()); ++i) {
+    if (std::ranges::all_of(train[i].paths, is_gone)) train[i].paths = now.data.train[i].paths;
+  }
+}
+
+bool has_checkpoints(const fs::path& dir) {
+  std::error_code error;
+  return fs::is_directory(dir, error) && !find_checkpoints(dir).empty();
+}
+
+}  // namespace
+
+FolderUse use_of_folder(const FolderFacts& facts) {
+  if (facts.begins_again) return FolderUse::kSetAside;
+  // A run that has checkpoints is continued from one of them. Without any it is begun again by the same config.
+  const bool may_continue = facts.resumes || !facts.has_checkpoints;
+  const bool is_this_run =
+      facts.knows_its_run ? (facts.computes_the_same && may_continue) || facts.resumes_its_checkpoint : facts.resumes;
+  if (is_this_run) return FolderUse::kContinue;
+  return facts.has_steps ? FolderUse::kRefuse : FolderUse::kSetAside;
+}
+
+FolderUse find_use_of_folder(const Config& config, const fs::path& resumed_from) {
+  const fs::path dir = config.logging.dir;
+  std::error_code error;
+  const auto metrics_bytes = fs::file_size(dir / "metrics.jsonl", error);
+  FolderFacts facts{.has_steps = !error && metrics_bytes > 0,
+                    .resumes = !resumed_from.empty(),
+                    .begins_again = config.checkpoint.resume == "never"};
+  std::string difference = "its config.yaml cannot be read";
+  try {
+    Config earlier = load_config((dir / "config.yaml").string());
+    follow_moved_data(earlier, config);
+    const std::vector<ConfigChange> changes = changes_of_run(earlier, config);
+    facts.knows_its_run = true;
+    facts.computes_the_same = changes.empty();
+    // A folder that was moved holds its checkpoints itself, wherever its config.yaml says that they are.
+    facts.resumes_its_checkpoint =
+        facts.resumes && (is_in(resumed_from, earlier.checkpoint.dir) || is_in(resumed_from, dir));
+    facts.has_checkpoints = has_checkpoints(earlier.checkpoint.dir) || has_checkpoints(dir / "checkpoints");
+    difference = changes.empty() ? "it has checkpoints, which this run does not resume" : describe(changes);
+  } catch (const InputError&) {  // there is none, or it is of another version
+  }
+  const FolderUse use = use_of_folder(facts);
+  CHECK_INPUT(
+      use != FolderUse::kRefuse,
+      "logging.dir {} belongs to another run ({}); expected a logging.dir of its own for this run, the values of "
+      "that run to continue it, or checkpoint.resume=never to move it aside",
+      dir.string(), difference);
+  return use;
+}
+
+// log.txt has every line, and events.jsonl those that tell of an event.
+class RunFolder::LogFiles : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  LogFiles() { set_pattern_("%Y-%m-%d %H:%M:%S.%e  %v"); }
+
+  void open(const fs::path& dir) {
+    const std::lock_guard lock(mutex_);
+    text_.file.emplace((dir / "log.txt").string());
+    events_.file.emplace((dir / kEventsName).string());
+    for (File* file : {&text_, &events_}) {
+      file->file->drop_torn_line();
+      write(*file, std::exchange(file->before, {}));
+    }
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string marked =
+        fmt::format("warning: {}", std::string_view(message.payload.data(), message.payload.size()));
+    spdlog::details::log_msg shown = message;
+    if (message.level == spdlog::level::warn) shown.payload = marked;
+    spdlog::memory_buf_t line;
+    formatter_->format(shown, line);
+    write(text_, std::string(line.data(), line.size()));
+    if (const std::optional<RunEvent> event = event_of(message)) write(events_, event_json(*event) + "\n");
+  }
+  void flush_() override {}
+
+ private:
+  struct File {
+    std::string before;              // Lines from before the file is opened.
+    std::optional<AppendFile> file;  // Used by the thread of the queue once it is open.
+  };
+  void write(File& file, const std::string& text) {
+    if (!file.file) {
+      file.before += text;
+    } else if (!text.empty()) {
+      queue_.post([&file, text] { file.file->write(text); });
+    }
+  }
+
+  File text_;
+  File events_;
+  WorkQueue queue_;  // Last, so that it ends first.
+};
+
+RunFolder::RunFolder(const Config& config, Runtime& runtime) : config_(config), runtime_(runtime) {
+  if (!runtime.group().is_root()) return;
+  log_ = std::make_shared<LogFiles>();
+  add_log_sink(log_);
+}
+
+void RunFolder::lock() {
+  if (!runtime_.group().is_root() || lock_) return;
+  const fs::path dir = config_.logging.dir;
+  std::error_code error;
+  fs::create_directories(dir, error);
+  CHECK_INPUT(!error, "logging.dir {}: cannot be created: {}", dir.string(), error.message());
+  lock_.emplace(dir, kLoggingDirectory);
+}
+
+void RunFolder::claim(const fs::path& resumed_from) {
+  if (!runtime_.group().is_root()) return;
+  if (find_use_of_folder(config_, resumed_from) == FolderUse::kSetAside) set_aside();
+}
+
+// What Octavo writes into a run's folder; whatever else lies there stays.
+void RunFolder::set_aside() const {
+  const fs::path dir = config_.logging.dir;
+  constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",         kEventsName,
+                                 "starts.jsonl",  "config.yaml",    Goodput::kFileName};
+  constexpr std::array kPrefixes = {"events.out.tfevents.", "trace_step_"};
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours =
+        std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](const char* prefix) { return name.starts_with(prefix); });
+    if (is_ours && entry.is_regular_file()) files.push_back(entry.path());
+  }
+  if (files.empty()) return;
+  const fs::path earlier = create_earlier(dir);
+  for (const fs::path& file : files) {
+    std::error_code error;
+    fs::rename(file, earlier / file.filename(), error);
+    CHECK(!error, "{} cannot be moved to {}: {}", file.string(), earlier.string(), error.message());
+  }
+  log_info("the log and metrics of the run that was here are in {}", earlier.string());
+}
+
+void RunFolder::open() {
+  ProcessGroup& group = runtime_.group();
+  const std::vector<std::string> names = group.gather(host_name());
+  group.agree_on_files("opening the log", [&] {
+    if (!group.is_root()) return;
+    const fs::path dir = config_.logging.dir;
+    log_->open(dir);
+    const std::set<std::string> hosts(names.begin(), names.end());
+    AppendFile starts((dir / "starts.jsonl").string());
+    starts.drop_torn_line();
+    if (!starts.write(printable_json(describe_start(runtime_, hosts)) + "\n")) {
+      log_warning("{}; this start is not in it", starts.failure());
+    }
+    write_output_file((dir / "config.yaml").string(), to_yaml(config_));
+    write_output_file((dir / kMetricTableName).string(), metric_table_json());
+  });
+}
+
+RunFolder::~RunFolder() {
+  if (log_) remove_log_sink(log_);
+}
+
+void RunFolder::note(const std::string& line) {
+  if (!log_) return;
+  std::string text = line;
+  std::replace(text.begin(), text.end(), kErrorSeparator, ';');
+  text = printable(text, 4 * text.size());
+  log_->log(spdlog::details::log_msg("octavo", spdlog::level::err, text));
+}
+
+}  // namespace octavo

@@ -1,0 +1,237 @@
+#include "app/run/disk_checkpoints.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "app/inputs/same_files.h"
+#include "app/process/events.h"
+#include "checkpoint/checkpoint_files.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+
+namespace octavo {
+
+namespace fs = std::filesystem;
+
+DiskCheckpoints::DiskCheckpoints(const Config& config, Runtime& runtime)
+    : config_(config),
+      runtime_(runtime),
+      writer_({.dir = config.checkpoint.dir,
+               .keep = config.checkpoint.keep,
+               .async = config.checkpoint.async,
+               .keep_every = config.checkpoint.keep_every},
+              runtime.group(), runtime.stream()) {}
+
+std::optional<fs::path> DiskCheckpoints::newest() {
+  std::optional<fs::path> found;
+  runtime_.group().agree_on_files("looking for checkpoints", [&] {
+    if (runtime_.group().is_root()) found = Checkpoint::newest(config_.checkpoint.dir);
+  });
+  const std::string path = runtime_.group().broadcast(found.value_or("").string());
+  return path.empty() ? std::nullopt : std::optional<fs::path>(path);
+}
+
+std::optional<Checkpoint> DiskCheckpoints::open(std::span<const TensorPart> needed) {
+  return resume(config_.checkpoint, needed);
+}
+
+std::optional<Checkpoint> DiskCheckpoints::open_last(std::span<const TensorPart> needed) {
+  complete_pending_save();
+  writer_.wait_for_removals();
+  CheckpointConfig last = config_.checkpoint;
+  last.resume = writer_.last_saved() ? "auto" : resumed_ ? resumed_->string() : "never";
+  return resume(last, needed);
+}
+
+std::optional<Checkpoint> DiskCheckpoints::resume(const CheckpointConfig& config, std::span<const TensorPart> needed) {
+  std::optional<Checkpoint> found = open_checkpoint_to_resume(config, needed, runtime_.group());
+  if (found) {
+    resumed_ = found->path();
+    saved_step_ = found->step();
+  }
+  return found;
+}
+
+void DiskCheckpoints::prepare(std::span<const CheckpointTensor> pieces, int64_t start_step, int64_t last_step) {
+  reserve_staging(pieces);
+  int64_t bytes = 0;
+  for (const CheckpointTensor& piece : pieces) bytes += piece.data.bytes();
+  bytes_ = std::llround(runtime_.group().all_reduce_sum(static_cast<double>(bytes)));
+  runtime_.group().agree_on_files("looking at the room for checkpoints", [&] {
+    if (runtime_.group().is_root() && start_step < last_step) check_room(start_step, last_step);
+  });
+}
+
+void DiskCheckpoints::leave_other_runs() {
+  runtime_.group().agree_on_files("clearing checkpoint.dir", [&] {
+    if (runtime_.group().is_root()) move_other_runs();
+  });
+}
+
+// So that auto never takes steps of a run that this one does not go on from: all of them, or where it goes on from one
+// that is there, those after it.
+void DiskCheckpoints::move_other_runs() const {
+  const fs::path dir = config_.checkpoint.dir;
+  std::vector<FoundCheckpoint> others = find_checkpoints(dir);
+  const auto mine = std::find_if(others.begin(), others.end(), [&](const FoundCheckpoint& found) {
+    return resumed_ && fs::equivalent(found.path, *resumed_);
+  });
+  if (mine != others.end()) others.erase(others.begin(), mine + 1);
+  if (others.empty()) return;
+  const fs::path earlier = move_to_earlier(dir, others);
+  log_info("checkpoint.resume is {}: {} checkpoint{} of another run, up to {}, moved to {}", config_.checkpoint.resume,
+           others.size(), others.size() == 1 ? "" : "s", step_directory_name(others.back().step), earlier.string());
+}
+
+// How many more there are at a time than the `there` ones of now, of those that this run saves and keeps.
+int64_t DiskCheckpoints::checkpoints_to_come(int64_t start_step, int64_t last_step, int64_t there) const {
+  const CheckpointConfig& c = config_.checkpoint;
+  const auto multiples = [&](int64_t n) { return n > 0 ? (last_step - 1) / n - start_step / n : 0; };
+  const int64_t saves = 1 + (c.every_minutes > 0 ? last_step - 1 - start_step : multiples(c.every));
+  if (c.keep <= 0) return saves;
+  const int64_t kept_for_ever = c.every > 0 && c.keep_every > 0 ? multiples(std::lcm(c.every, c.keep_every)) : 0;
+  return std::min(saves, c.keep + 1 - std::min(there, c.keep) + kept_for_ever);
+}
+
+void DiskCheckpoints::check_room(int64_t start_step, int64_t last_step) {
+  const std::string& dir = config_.checkpoint.dir;
+  std::optional<int64_t> free = free_bytes(dir);
+  if (!free) return;
+  const auto there = resumed_ ? static_cast<int64_t>(find_checkpoints(dir).size()) : 0;
+  const int64_t to_come = checkpoints_to_come(start_step, last_step, there);
+  const auto fit = [&] { return *free / std::max<int64_t>(1, bytes_); };
+  if (fit() < to_come) {
+    writer_.wait_for_removals();
+    free = free_bytes(dir).value_or(*free);
+  }
+  CHECK_INPUT(*free >= bytes_, "checkpoint.dir {}: {}, so that not even one fits", dir, room());
+  if (fit() >= to_come) return;
+  log_warning(
+      "checkpoint.dir {}: {}; there is room for {} of the {} to come at a time (checkpoint.keep is {}, {} there)", dir,
+      room(), fit(), to_come, config_.checkpoint.keep, there);
+}
+
+std::string DiskCheckpoints::room() const {
+  const std::optional<int64_t> free = free_bytes(config_.checkpoint.dir);
+  std::string text = fmt::format("a checkpoint takes {} bytes", with_thousands_separators(bytes_));
+  if (free) text += fmt::format(", {} are free", with_thousands_separators(*free));
+  if (free && *free < bytes_) text += fmt::format(", {} too few", with_thousands_separators(bytes_ - *free));
+  return text;
+}
+
+// Pages that the system cannot hand out would end the process when they are first written, long after the start.
+void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) {
+  if (!writer_.stages()) return;
+  const int64_t bytes = CheckpointWriter::staging_bytes(pieces);
+  runtime_.group().agree([&] {
+    const HostMemory host = runtime_.share_of_host_memory();
+    CHECK_INPUT(bytes <= host.available_bytes,
+                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available{}; {} takes "
+                "less",
+                gib(bytes), gib(host.available_bytes), host.describe_limit(),
+                runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");
+  });
+  runtime_.group().agree([&] { writer_.reserve(bytes); });
+}
+
+bool DiskCheckpoints::due(int64_t step) const {
+  return config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
+}
+
+bool DiskCheckpoints::has_time_passed() const {
+  const double minutes = config_.checkpoint.every_minutes;
+  const std::chrono::duration<double, std::ratio<60>> passed = std::chrono::steady_clock::now() - last_begun_;
+  return minutes > 0 && runtime_.group().is_root() && passed.count() >= minutes;
+}
+
+void DiskCheckpoints::save(int64_t step, const nlohmann::json& meta, std::span<const CheckpointTensor> pieces,
+                           bool is_final) {
+  if (is_final) {
+    complete_pending_save();  // whose failure ends nothing: this one is tried in any case
+  } else {
+    finish();
+  }
+  restart_clock();
+  saving_step_ = step;
+  is_final_ = is_final;
+  attempt([&] { writer_.save(step, config_.model, meta, pieces); });
+}
+
+void DiskCheckpoints::poll() {
+  if (writer_.pending()) attempt([&] { writer_.poll(); });
+}
+
+// All ranks poll as often as each other, whatever their clocks say.
+void DiskCheckpoints::wait_briefly() {
+  constexpr std::chrono::milliseconds kPause{10};
+  constexpr int kPolls = 200;
+  for (int i = 0; i < kPolls && pending(); ++i) {
+    std::this_thread::sleep_for(kPause);
+    poll();
+  }
+}
+
+void DiskCheckpoints::finish() {
+  if (writer_.pending()) attempt([&] { writer_.finish(); });
+}
+
+void DiskCheckpoints::attempt(const std::function<void()>& work) {
+  try {
+    work();
+    if (writer_.pending()) return;
+    failed_saves_ = 0;
+    report_saved();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    count_failure(error.what());
+  }
+}
+
+// The slowest rank's time.
+void DiskCheckpoints::report_saved() {
+  saved_step_ = saving_step_;
+  const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
+  const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;
+  if (!runtime_.group().is_root()) return;
+  log_event(EventKind::kCheckpoint, saved_step_, "saved {}: {:.3f} GB in {:.1f} s, {:.2f} GB/s",
+            writer_.last_saved()->string(), static_cast<double>(bytes_) / 1e9, seconds,
+            static_cast<double>(bytes_) / 1e9 / seconds);
+}
+
+// Of all ranks, which then throw rank 0's error.
+void DiskCheckpoints::count_failure(const std::string& reason) {
+  ++failed_saves_;
+  const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);
+  const std::string what = fmt::format("the checkpoint of step {} is not saved: {}; {}", saving_step_, reason, room());
+  runtime_.group().agree([&] {
+    CHECK(!is_final_, "{}; it is the final one, and the last good checkpoint is {}", what, last());
+    CHECK(failed_saves_ < most,
+          "{}; {} in a row failed (checkpoint.max_failed_saves), and the last good checkpoint is {}", what,
+          failed_saves_, last());
+  });
+  if (!runtime_.group().is_root()) return;
+  log_warning("{}; it is tried again when the next is due (failure {} of {})", what, failed_saves_, most);
+}
+
+void DiskCheckpoints::complete_pending_save() {
+  if (!writer_.pending()) return;
+  try {
+    writer_.finish();
+    report_saved();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) log_warning("the checkpoint on its way is lost: {}; {}", error.what(), room());
+  }
+}
+
+std::optional<std::filesystem::path> DiskCheckpoints::last_path() const {
+  return writer_.last_saved() ? writer_.last_saved() : resumed_;
+}
+
+std::string DiskCheckpoints::last() const { return last_path() ? last_path()->string() : "none"; }
+
+}  // namespace octavo

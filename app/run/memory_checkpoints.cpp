@@ -1,0 +1,178 @@
+#include "app/run/memory_checkpoints.h"
+
+#include <utility>
+
+#include "checkpoint/memory_directory.h"
+#include "core/error.h"
+#include "core/format.h"
+#include "core/log.h"
+#include "parallel/ranks/machines.h"
+
+namespace octavo {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Key of the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk at that time.
+constexpr const char* kOnDisk = "newest_on_disk";
+
+}  // namespace
+
+// A machine that was away may have checkpoints of other times, which the mark tells from the newest one.
+std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>& newest_on_disk,
+                                                  std::span<const TensorPart> needed) {
+  if (!config_.checkpoint.in_memory || config_.checkpoint.resume != "auto") return std::nullopt;
+  const fs::path left = left_directory();
+  if (left.empty()) return std::nullopt;
+  use(left);
+  const std::string mark = mark_of(newest_on_disk);
+  std::optional<Checkpoint> newest;
+  try {
+    newest = memory_->bring_together(
+        [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, nlohmann::json()) == mark; },
+        needed);
+  } catch (const InputError& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root()) log_warning("{}; the run goes on from disk", error.what());
+  }
+  if (!newest) {
+    writer_.reset();
+    memory_.reset();
+  }
+  return newest;
+}
+
+void MemoryCheckpoints::prepare(std::span<const CheckpointTensor> pieces, const std::vector<CarriedFile>& files) {
+  if (!config_.checkpoint.in_memory) return;
+  ProcessGroup& group = runtime_.group();
+  bytes_ = CheckpointWriter::staging_bytes(pieces);
+  files_ = files;
+  files_.resize(static_cast<size_t>(group.all_reduce_max(std::ssize(files_))));
+  for (CarriedFile& file : files_) {
+    file.name = group.broadcast(file.name);
+    file.content = group.broadcast(file.content);
+  }
+  if (writer_) {
+    reserve();
+  } else if (left_directory().empty()) {
+    check_memory();  // with nothing to free first, it is known before anything is written
+  }
+}
+
+// Draws a new name, so that a machine that is offline now cannot bring back an old checkpoint later.
+void MemoryCheckpoints::begin() {
+  if (writer_) return;
+  free_left();
+  if (!config_.checkpoint.in_memory) return;
+  fs::path directory;
+  runtime_.group().agree_on_files("naming a directory in memory", [&] {
+    if (runtime_.group().is_root()) directory = renew_memory_directory(config_.checkpoint.dir);
+  });
+  use(runtime_.group().broadcast(directory.string()));
+  reserve();
+}
+
+bool MemoryCheckpoints::due(int64_t step) const {
+  return writer_ && !writer_->pending() && step % config_.checkpoint.in_memory_every == 0;
+}
+
+void MemoryCheckpoints::save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
+                             const std::optional<fs::path>& newest_on_disk) {
+  if (newest_on_disk != marked_) {
+    mark_ = mark_of(newest_on_disk);
+    marked_ = newest_on_disk;
+  }
+  meta[kOnDisk] = mark_;
+  attempt([&] { writer_->save(step, config_.model, meta, pieces); });
+}
+
+void MemoryCheckpoints::poll() {
+  if (writer_ && writer_->pending()) attempt([&] { writer_->poll(); });
+}
+
+void MemoryCheckpoints::free() {
+  if (!writer_) return free_left();
+  attempt([&] { writer_->finish(); });
+  runtime_.group().agree_on_files("freeing memory", [&] {
+    writer_->wait_for_removals();
+    memory_->remove();
+    if (runtime_.group().is_root()) forget_memory_directory(config_.checkpoint.dir);
+  });
+  writer_.reset();
+  memory_.reset();
+}
+
+// Returns the directory in memory that an earlier start named, or an empty path.
+fs::path MemoryCheckpoints::left_directory() {
+  fs::path left;
+  runtime_.group().agree_on_files("looking for what is in memory", [&] {
+    if (runtime_.group().is_root()) left = memory_directory(config_.checkpoint.dir);
+  });
+  return runtime_.group().broadcast(left.string());
+}
+
+void MemoryCheckpoints::use(const fs::path& directory) {
+  memory_.emplace(directory, runtime_.group());
+  writer_.emplace(CheckpointOptions{.dir = directory.string(), .keep = 1, .async = true, .memory = &*memory_},
+                  runtime_.group(), runtime_.stream());
+}
+
+// Removes what an earlier start left in memory, and its name.
+void MemoryCheckpoints::free_left() {
+  ProcessGroup& group = runtime_.group();
+  try {
+    const fs::path directory = left_directory();
+    group.agree_on_files("freeing memory", [&] {
+      if (!directory.empty() && group.local_rank() == 0) remove_private_directory(directory);
+    });
+    group.agree_on_files("freeing memory", [&] {
+      if (group.is_root()) forget_memory_directory(config_.checkpoint.dir);
+    });
+  } catch (const InputError& error) {
+    if (config_.checkpoint.in_memory || !group.shares(error)) throw;
+    if (group.is_root()) log_warning("what an earlier start left in memory stays there: {}", error.what());
+  }
+}
+
+// Staging memory and files are needed: one complete checkpoint and one that is being written, and with several machines
+// their replicas for another machine.
+void MemoryCheckpoints::check_memory() {
+  const int machines = Machines(runtime_.group()).count();
+  runtime_.group().agree([&] {
+    const int64_t needed = (machines > 1 ? 5 : 3) * bytes_;
+    const HostMemory host = runtime_.share_of_host_memory();
+    CHECK_INPUT(needed <= host.available_bytes,
+                "checkpoint.in_memory takes {:.1f} GiB of host memory a rank, but {:.1f} GiB are available{}",
+                gib(needed), gib(host.available_bytes), host.describe_limit());
+  });
+}
+
+// Every machine carries the files, as each may be the one that is left.
+void MemoryCheckpoints::reserve() {
+  check_memory();
+  runtime_.group().agree([&] { writer_->reserve(bytes_); });
+  writer_->carry(files_);
+}
+
+// Returns what tells a checkpoint on disk from any other. Empty for none.
+std::string MemoryCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
+  std::string mark;
+  runtime_.group().agree_on_files("reading a manifest", [&] {
+    if (runtime_.group().is_root() && checkpoint) mark = manifest_mark(*checkpoint);
+  });
+  return runtime_.group().broadcast(mark);
+}
+
+void MemoryCheckpoints::attempt(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (!runtime_.group().shares(error)) throw;
+    if (runtime_.group().is_root() && !std::exchange(warned_, true)) {
+      log_warning("the state is not kept in memory: {}", error.what());
+    }
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,263 @@
+// The check for silent corruption among ranks: training that is sound passes it and is not changed by it, over drawn
+// models, meshes and recipes (tests/app/run/mesh_draw.h); one flipped bit in what ranks hold alike, or in weights while
+// a micro-batch is computed, is found and its rank named.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "app/observers/corruption_check.h"
+#include "app/run/weights.h"
+#include "data/sample_batch.h"
+#include "parallel/mesh.h"
+#include "tests/app/run/mesh_draw.h"
+#include "tests/parallel/ranks_fixture.h"
+
+namespace octavo::corruption_check_ranks {
+namespace {
+
+constexpr int64_t kSteps = 3;
+
+class CheckedTraining {
+ public:
+  CheckedTraining(const MeshDraw& draw, int64_t check_every, ProcessGroup& group, Stream& stream)
+      : draw_(with_check(draw, check_every)),
+        stream_(stream),
+        mesh_(draw_.config.parallel, group, stream),
+        rows_(draw_.config.training.global_batch_size / mesh_.shape().data()),
+        layout_(draw_.config.model, {.rank = mesh_.tensor().rank(), .size = mesh_.tensor().size()}),
+        arena_(stream.device(), plan_training(draw_.options(layout_, rows_), mesh_).used()),
+        state_(draw_.options(layout_, rows_), mesh_, arena_) {
+    stream.set_deterministic(true);
+    initialize_parameters(state_.parameters, 42, stream);
+    publish_weights(state_);
+    if (check_every > 0) {
+      check_.emplace(draw_.config, state_, group, fmt::format("host{}", group.rank()));
+    }
+  }
+
+  // `during`: what happens between the additional pass over the micro-batch and the step.
+  CorruptionVerdict step(
+      int64_t number, const std::function<void()>& during = [] {}) {
+    const Batch batch = make_batch(number);
+    state_.batch.upload(batch);
+    const TrainingStep step{.number = number, .lr = 1e-3, .targets = draw_.targets()};
+    if (check_) check_->begin_step(step);
+    during();
+    training_step(state_, step);
+    if (check_) check_->end_step();
+    return check_ ? check_->finish() : CorruptionVerdict{};
+  }
+
+  // The bits of the loss and the norm of the last step.
+  std::vector<float> results() const {
+    std::vector<float> values(2);
+    stream_.copy(values.data(), state_.loss.raw(), sizeof(float));
+    stream_.copy(values.data() + 1, state_.optimizer.grad_sum_of_squares().raw(), sizeof(float));
+    stream_.synchronize();
+    return values;
+  }
+
+  void flip(const Tensor& tensor, int64_t byte, int bit) const {
+    char* place = static_cast<char*>(tensor.raw()) + byte;
+    char value = 0;
+    stream_.copy(&value, place, 1);
+    stream_.synchronize();
+    value = static_cast<char>(value ^ (1 << bit));
+    stream_.copy(place, &value, 1);
+    stream_.synchronize();
+  }
+
+  // Brings the full weights of every unit, where they stay.
+  void gather() {
+    state_.model.forward(state_.batch.micro_batch(0));
+    stream_.synchronize();
+  }
+
+  TrainingState& state() { return state_; }
+  CorruptionCheck& check() { return *check_; }
+  // This rank's piece of a parameter; null where it has none.
+  const ParameterPiece* piece(std::string_view name) const {
+    for (const ParameterPiece& piece : state_.parameters.pieces()) {
+      if (piece.spec->name == name) return &piece;
+    }
+    return nullptr;
+  }
+
+ private:
+  static MeshDraw with_check(MeshDraw draw, int64_t check_every) {
+    draw.config.training.check_every = check_every;
+    return draw;
+  }
+
+  // This rank's rows of the global batch, and of each its share.
+  Batch make_batch(int64_t step) const {
+    Batch batch;
+    append_share(make_rows(step), mesh_.context_rank(), draw_.config.data.seq_len, batch);
+    return batch;
+  }
+  Batch make_rows(int64_t step) const {
+    Batch batch;
+    for (int64_t row = 0; row < rows_; ++row) {
+      mesh_draw::Dice dice(static_cast<uint64_t>(step * 100000 + mesh_.data_rank() * rows_ + row));
+      int64_t document = 0;
+      for (int64_t t = 0; t < draw_.config.data.seq_len; ++t) {
+        if (dice.number(0, 9) == 0) document = t;
+        batch.inputs.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
+        batch.targets.push_back(static_cast<int32_t>(dice.number(0, draw_.config.model.vocab_size - 1)));
+        batch.document_start.push_back(static_cast<int32_t>(document));
+      }
+    }
+    return batch;
+  }
+
+  MeshDraw draw_;
+  Stream& stream_;
+  Mesh mesh_;
+  int64_t rows_;
+  ParameterLayout layout_;
+  Arena arena_;
+  TrainingState state_;
+  std::optional<CorruptionCheck> check_;
+};
+
+class CorruptionCheckRanks : public DeviceRanksTest {
+ protected:
+  // A small model in which every head of k and v has a copy on each tensor-parallel rank.
+  MeshDraw draw(int64_t replicas, int64_t tensor_ranks) const {
+    MeshDraw draw;
+    draw.config.model = {.hidden_size = 48,
+                         .intermediate_size = 60 * tensor_ranks,
+                         .num_layers = 2,
+                         .num_heads = 2 * tensor_ranks,
+                         .num_kv_heads = 1,
+                         .head_dim = 32,
+                         .vocab_size = 97 * tensor_ranks,
+                         .rope_scaling = std::nullopt};
+    draw.config.precision.compute = DType::kBFloat16;
+    draw.config.data.seq_len = 8 * tensor_ranks;
+    draw.config.training.global_batch_size = 2 * size_ / tensor_ranks;
+    draw.config.parallel.data_parallel_replicate = replicas;
+    draw.config.parallel.tensor_parallel = tensor_ranks;
+    draw.checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};
+    return draw;
+  }
+
+  std::vector<int> everyone() const {
+    std::vector<int> all(static_cast<size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  // With a majority of copies the one, else both.
+  std::vector<int> named(int rank) const { return size_ > 2 ? std::vector<int>{rank} : everyone(); }
+
+  static void expect_sound(const CorruptionVerdict& verdict) { EXPECT_TRUE(verdict.ranks.empty()) << verdict.message; }
+  static void expect_found(const CorruptionVerdict& verdict, const std::vector<int>& ranks, const std::string& what) {
+    EXPECT_EQ(verdict.ranks, ranks) << verdict.message;
+    EXPECT_NE(verdict.message.find(what), std::string::npos) << verdict.message;
+  }
+
+  // Flips a bit of `tensor` on one rank, in the second half, and back.
+  void expect_flip_found(CheckedTraining& training, const Tensor& tensor, const std::string& what) {
+    const int victim = size_ - 1;
+    for (const int64_t byte : {int64_t{0}, tensor.bytes() / 2 + 1}) {
+      const int bit = static_cast<int>(byte % 8);
+      if (rank_ == victim) training.flip(tensor, byte, bit);
+      const CorruptionVerdict verdict = training.check().check_state();
+      expect_found(verdict, named(victim), what);
+      EXPECT_TRUE(verdict.copies_differ);
+      if (rank_ == victim) training.flip(tensor, byte, bit);
+      expect_sound(training.check().check_state());
+    }
+  }
+};
+INSTANTIATE_ON_DEVICES(CorruptionCheckRanks);
+
+TEST_P(CorruptionCheckRanks, SoundTrainingPassesAndIsNotChanged) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const MeshDraw draw = MeshDraw::of(seed, size_, GetParam());
+    SCOPED_TRACE(fmt::format("seed {} on {} ranks: {}", seed, size_, draw.describe()));
+    CheckedTraining plain(draw, 0, group_, stream_);
+    CheckedTraining checked(draw, 1, group_, stream_);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      plain.step(step);
+      expect_sound(checked.step(step));
+      EXPECT_EQ(checked.results(), plain.results()) << "step " << step;
+    }
+  }
+}
+
+TEST_P(CorruptionCheckRanks, AFlippedBitInAReplicaIsFound) {
+  if (size_ < 2) return;
+  CheckedTraining training(draw(size_, 1), 1, group_, stream_);
+  expect_sound(training.step(1));
+  TrainingState& state = training.state();
+  expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::block_unit(1)),
+                    "copies differ in weights of block 1 (shard 0)");
+  expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
+                    "weights of norms (shard 0)");
+  for (const OptimizerState& moment : state.optimizer.states()) {
+    expect_flip_found(training, state.parameters.unit_shard(moment.shards, ParameterLayout::kEmbedding),
+                      fmt::format("{} of embedding (shard 0)", moment.name));
+  }
+  expect_flip_found(training, state.parameters.fsdp().weight_shard(ParameterLayout::block_unit(0)),
+                    "cast weights of block 0 (shard 0)");
+}
+
+TEST_P(CorruptionCheckRanks, AFlippedBitInACopyOfATensorRankIsFound) {
+  if (size_ < 2) return;
+  CheckedTraining training(draw(1, size_), 1, group_, stream_);
+  expect_sound(training.step(1));
+  TrainingState& state = training.state();
+  expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
+                    "copies differ in weights of norms (shard 0)");
+  for (const char* name : {"model.layers.1.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight"}) {
+    const ParameterPiece& piece = *training.piece(name);
+    expect_flip_found(training, state.parameters.master(piece), fmt::format("weights of {} head 0", name));
+    const OptimizerState& moment = state.optimizer.states().back();
+    expect_flip_found(training, moment.shards.rows(piece.offset, piece.offset + piece.end - piece.begin),
+                      fmt::format("{} of {} head 0", moment.name, name));
+  }
+}
+
+// The copies of a head are cut among shards.
+TEST_P(CorruptionCheckRanks, AFlippedBitInAStretchOfACopyIsFound) {
+  if (size_ != 4 && size_ != 8) return;
+  CheckedTraining training(draw(1, size_ / 2), 1, group_, stream_);
+  expect_sound(training.step(1));
+  const ParameterPiece* piece = training.piece("model.layers.0.self_attn.k_proj.weight");
+  const std::vector<std::string> has = group_.all_gather(piece != nullptr ? "yes" : "no");
+  const int victim = static_cast<int>(std::find(has.begin(), has.end(), "yes") - has.begin());
+  if (rank_ == victim) training.flip(training.state().parameters.master(*piece), 5, 2);
+  const CorruptionVerdict verdict = training.check().check_state();
+  EXPECT_NE(std::find(verdict.ranks.begin(), verdict.ranks.end(), victim), verdict.ranks.end()) << verdict.message;
+}
+
+// Of two replicas that differ, the one that also computes wrong.
+TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
+  CheckedTraining training(draw(size_, 1), 1, group_, stream_);
+  expect_sound(training.step(1));
+  const int victim = size_ - 1;
+  const Tensor& weights = training.state().parameters.fsdp().weight_shard(ParameterLayout::block_unit(0));
+  const CorruptionVerdict verdict = training.step(2, [&] {
+    if (rank_ == victim) training.flip(weights, 1, 6);
+  });
+  expect_found(verdict, {victim}, fmt::format("rank {} on host{}: a micro-batch computed twice", victim, victim));
+}
+
+// One rank's gathered weights are wrong in the additional pass, and right in the step, which gathers them again.
+TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
+  if (size_ < 2) return;
+  CheckedTraining training(draw(1, 1), 1, group_, stream_);
+  expect_sound(training.step(1));
+  training.gather();
+  TrainingState& state = training.state();
+  const int victim = size_ - 1;
+  if (rank_ == victim) training.flip(state.parameters.fsdp().weight(ParameterLayout::block_unit(1)), 1, 6);
+  const CorruptionVerdict verdict = training.step(2);
+  expect_found(verdict, {victim}, "a micro-batch computed twice gives different");
+  EXPECT_FALSE(verdict.copies_differ);
+  expect_sound(training.step(3));
+}
+
+}  // namespace
+}  // namespace octavo::corruption_check_ranks

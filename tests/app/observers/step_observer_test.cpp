@@ -1,0 +1,107 @@
+// The record of a step, and what observers make of it, in steps of a real run on the CPU.
+#include "app/observers/step_observer.h"
+
+#include <filesystem>
+#include <limits>
+
+#include "app/train/training_run.h"
+#include "tests/app/train/run_fixture.h"
+
+namespace octavo {
+namespace {
+
+// Steps of a run in the order of the trainer.
+class ObservedRun : RunProcess {
+ public:
+  explicit ObservedRun(const Config& of_run)
+      : RunProcess(of_run), run(config, runtime, timer, checkpoints, memory_checkpoints, {}, [](Arena&) {}) {}
+
+  Step take_step() {
+    ++number_;
+    for (const auto& observer : run.observers()) observer->before_batch(number_);
+    run.queue_step(run.next_batch(number_), std::numeric_limits<float>::infinity());
+    Step step = run.pop_step();
+    for (const auto& observer : run.observers()) {
+      if (observer->wants_result(number_)) observer->while_idle(number_);
+    }
+    return step;
+  }
+
+  TrainingRun run;
+
+ private:
+  int64_t number_ = 0;
+};
+
+class StepObserverTest : public RunTest {
+ protected:
+  std::string trace_path(int64_t step) const {
+    return fmt::format("{}/log/trace_step_{:08}.json", dir_.string(), step);
+  }
+};
+
+TEST_F(StepObserverTest, OneRecordHasAllOfAStep) {
+  ObservedRun run(run_config({"training.z_loss=0.001"}));
+  for (int64_t number = 1; number <= 3; ++number) {
+    const Step step = run.take_step();
+    EXPECT_EQ(step.number, number);
+    EXPECT_EQ(step.samples, (SampleRange{4 * (number - 1), 4 * number}));
+    EXPECT_EQ(step.batch, nullptr) << "its memory is the next one's";
+    EXPECT_EQ(step.num_targets(), 4 * 32);
+    EXPECT_FALSE(step.skipped);
+    EXPECT_NEAR(step.loss(), 5.6, 1);
+    EXPECT_EQ(step.row.step, number);
+    EXPECT_EQ(step.row.total_steps, 24);
+    EXPECT_EQ(step.row.get("loss"), step.loss());
+    EXPECT_EQ(step.row.get("grad_norm"), step.grad_norm);
+    EXPECT_EQ(step.row.get("tokens"), 4 * 32 * number);
+    EXPECT_EQ(step.row.get("step_ms"), step.step_ms);
+    EXPECT_GT(step.row.at("lr"), 0);
+    EXPECT_GT(step.row.at("z_loss"), 0);
+    EXPECT_LT(step.row.at("z_loss"), 0.001 * 10 * 10) << "the square of the logarithm of the normalizer";
+    EXPECT_EQ(step.row.by_dataset("epochs").size(), 1u);
+    EXPECT_TRUE(step.row.by_dataset("loss_by_dataset").empty()) << "of a single dataset";
+    EXPECT_FALSE(step.row.get("stage"));
+  }
+}
+
+TEST_F(StepObserverTest, WithoutAScalarItsMetricIsLeftOut) {
+  ObservedRun run(run_config());
+  EXPECT_FALSE(run.take_step().row.get("z_loss"));
+}
+
+TEST_F(StepObserverTest, StatisticsOfFp8AreInTheRowsOfDueSteps) {
+  ObservedRun run(run_config(
+      {"precision.linear=fp8_tensorwise", "logging.fp8_stats_every=2", "precision.guard={every: 100, steps: 1}"}));
+  for (int64_t number = 1; number <= 4; ++number) {
+    EXPECT_EQ(run.take_step().row.fp8.size(), number % 2 == 0 ? 2 * 4 * 3 : 0) << "layers, linears, tensors";
+  }
+  run.run.switch_precision();
+  run.take_step();
+  EXPECT_TRUE(run.take_step().row.fp8.empty()) << "in bfloat16";
+  run.run.switch_precision();
+  run.take_step();
+  EXPECT_FALSE(run.take_step().row.fp8.empty()) << "in FP8 again";
+}
+
+TEST_F(StepObserverTest, OneStepIsTraced) {
+  std::filesystem::create_directories(dir_ / "log");
+  ObservedRun run(run_config({"logging.trace.step=2"}));
+  for (int64_t number = 1; number <= 3; ++number) {
+    run.take_step();
+    EXPECT_EQ(std::filesystem::exists(trace_path(2)), number >= 2) << number;
+  }
+  EXPECT_FALSE(std::filesystem::exists(trace_path(1)));
+  EXPECT_FALSE(std::filesystem::exists(trace_path(3)));
+}
+
+TEST_F(StepObserverTest, ASoundStateMayBeSaved) {
+  ObservedRun run(run_config({"training.check_every=2"}));
+  for (int64_t number = 1; number <= 3; ++number) {
+    run.take_step();
+    EXPECT_TRUE(run.run.allows_save(number));
+  }
+}
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,110 @@
+#include "app/records/goodput.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GoodputTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = fs::temp_directory_path() / fmt::format("octavo_goodput_{}_{}", ::getpid(), name);
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  // A process that was launched at `launch`, at the time of now_.
+  Goodput process(double launch, bool continues = true, double steps_s = 0) {
+    return {dir_.string(),
+            continues,
+            steps_s,
+            {.since_launch = [=, this] { return now_ - launch; }, .wall = [this] { return now_; }}};
+  }
+
+  fs::path dir_;
+  double now_ = 1000;
+};
+
+TEST_F(GoodputTest, SharesOfTheWallTime) {
+  Goodput goodput = process(1000);
+  now_ = 1100;
+  goodput.add(Goodput::kStart, 5);
+  goodput.add(Goodput::kSteps, 60);
+  goodput.add(Goodput::kSteps, 20);
+  goodput.add(Goodput::kSaving, 10);
+  EXPECT_DOUBLE_EQ(goodput.share(), 0.8);
+  EXPECT_EQ(goodput.report(), "goodput 80.0% of 1m: start 5.0%, saving 10.0%, other 5.0%");
+}
+
+// 80 s of steps, 30 of them behind the last checkpoint; 20 s until the next process is there.
+TEST_F(GoodputTest, AKilledProcessLosesWhatItDidSinceItsCheckpointAndTheTimeToTheNext) {
+  {
+    Goodput goodput = process(1000);
+    now_ = 1100;
+    goodput.add(Goodput::kSteps, 80);
+    goodput.writing(false)();
+  }
+  now_ = 1120;
+  Goodput goodput = process(1120, true, 50);
+  EXPECT_DOUBLE_EQ(goodput.wall_seconds(), 120);
+  EXPECT_DOUBLE_EQ(goodput.steps_seconds(), 50);
+  now_ = 1200;
+  goodput.add(Goodput::kSteps, 75);
+  EXPECT_EQ(goodput.report(), "goodput 62.5% of 3m: recovery 25.0%, other 12.5%; 1 restart");
+}
+
+TEST_F(GoodputTest, TheTimeAfterARunThatEndedIsNoLoss) {
+  {
+    Goodput goodput = process(1000);
+    now_ = 1100;
+    goodput.add(Goodput::kSteps, 80);
+    goodput.writing(true)();
+  }
+  now_ = 900'000;
+  const Goodput goodput = process(now_, true, 80);
+  EXPECT_DOUBLE_EQ(goodput.wall_seconds(), 100);
+  EXPECT_DOUBLE_EQ(goodput.share(), 0.8);
+}
+
+TEST_F(GoodputTest, ARunThatIsSetBackLosesSteps) {
+  Goodput goodput = process(1000);
+  now_ = 1010;
+  goodput.add(Goodput::kSteps, 10);
+  goodput.set_back(4);
+  EXPECT_DOUBLE_EQ(goodput.share(), 0.4);
+  EXPECT_EQ(goodput.report(), "goodput 40.0% of 10s: recovery 60.0%");
+}
+
+TEST_F(GoodputTest, OthersAndDamagedFilesAreNotTakenUp) {
+  {
+    Goodput goodput = process(1000);
+    now_ = 1100;
+    goodput.add(Goodput::kSteps, 80);
+    goodput.writing(true)();
+  }
+  EXPECT_DOUBLE_EQ(process(now_, false).wall_seconds(), 0);
+  for (const char* text : {"", "[]", "{\"steps_s\": \"x\", \"wall_s\": -3}", "{\"updated\": 1e300}"}) {
+    std::ofstream(dir_ / Goodput::kFileName) << text;
+    EXPECT_GE(process(now_).wall_seconds(), 0) << text;
+  }
+  // The time since 1970 would be that since the run stood still.
+  for (const char* text : {"{}", "{\"wall_s\": 5}", "{\"updated\": 5}"}) {
+    std::ofstream(dir_ / Goodput::kFileName) << text;
+    EXPECT_DOUBLE_EQ(process(now_).wall_seconds(), 0) << text;
+  }
+  std::ofstream(dir_ / Goodput::kFileName) << R"({"wall_s": 5, "updated": 5, "restarts": 1e300, "ended": true})";
+  EXPECT_GT(process(now_).to_json().at("restarts").get<int64_t>(), 0);
+}
+
+}  // namespace
+}  // namespace octavo

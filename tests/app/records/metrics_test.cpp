@@ -1,0 +1,485 @@
+// The console line, metrics.jsonl and TensorBoard event files; the last are decoded here by an independent reader.
+#include "app/records/metrics.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/records/append_file.h"
+#include "app/records/metrics_writer.h"
+#include "core/error.h"
+#include "core/format.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MetricsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = fs::temp_directory_path() / fmt::format("octavo_metrics_{}_{}", ::getpid(), name);
+    fs::create_directories(dir_);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  static std::string read(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  static MetricsWriter writer(const std::string& dir, std::optional<int64_t> resumes_after = {},
+                              bool tensorboard = false) {
+    return {dir, open_metric_sinks({.dir = dir, .tensorboard = tensorboard}), resumes_after};
+  }
+
+  fs::path dir_;
+};
+
+MetricRow example() {
+  MetricRow row(100, 2000);
+  row.set("loss", 3.21449);
+  row.set("grad_norm", 0.8121);
+  row.set("lr", 3e-4);
+  row.set("tokens", 104857600);
+  row.set("wps", 16431.6);
+  row.set("mfu", 0.9623);
+  row.set("tflops", 951.7);
+  row.set("step_ms", 997.2);
+  row.set("data_ms", 0.4);
+  row.set("memory_gib", 71.28);
+  row.set("goodput", 0.93);
+  return row;
+}
+
+TEST_F(MetricsTest, ConsoleLineIsTheDesigns) {
+  EXPECT_EQ(
+      console_line(example(), 31 * 60 + 20),
+      "step 100/2000  loss 3.2145  grad_norm 0.812  lr 3.00e-04  wps 16,432  mfu 96.2%  mem 71.3 GiB  step 997 ms  "
+      "eta 31m");
+  MetricRow row = example();
+  row.set("mfu", std::nullopt);
+  row.set("step_ms", 12345.6);
+  row.set("validation_loss", 2.5);
+  row.set("loss", std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(console_line(row, 0),
+            "step 100/2000  loss nan  grad_norm 0.812  lr 3.00e-04  wps 16,432  mem 71.3 GiB  step 12,346 ms  "
+            "eta 0s  validation_loss 2.5000");
+}
+
+TEST_F(MetricsTest, ConsoleLineHasNanWithoutASign) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  MetricRow row = example();
+  row.set("loss", std::copysign(kNan, -1.0));
+  row.set("grad_norm", std::copysign(kNan, -1.0));
+  row.set("validation_loss", std::copysign(kNan, -1.0));
+  const std::string line = console_line(row, 0);
+  EXPECT_NE(line.find("  loss nan  grad_norm nan  "), std::string::npos) << line;
+  EXPECT_NE(line.find("  validation_loss nan"), std::string::npos) << line;
+  row.set("loss", -kInfinity);
+  row.set("grad_norm", kInfinity);
+  EXPECT_NE(console_line(row, 0).find("  loss -inf  grad_norm inf  "), std::string::npos);
+}
+
+TEST_F(MetricsTest, NumbersAndDurations) {
+  EXPECT_EQ(with_thousands_separators(0), "0");
+  EXPECT_EQ(with_thousands_separators(999), "999");
+  EXPECT_EQ(with_thousands_separators(1000), "1,000");
+  EXPECT_EQ(with_thousands_separators(-123456), "-123,456");
+  EXPECT_EQ(with_thousands_separators(1234567890), "1,234,567,890");
+  EXPECT_EQ(format_duration(42.4), "42s");
+  EXPECT_EQ(format_duration(59.9), "1m");
+  EXPECT_EQ(format_duration(5 * 3600 + 12 * 60), "5h 12m");
+  EXPECT_EQ(format_duration(100 * 3600), "4d 4h");
+  EXPECT_EQ(format_duration(-1), "-");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "-");
+}
+
+TEST_F(MetricsTest, JsonHoldsEveryField) {
+  MetricRow row = example();
+  row.set("validation_loss", 3.5);
+  row.set("z_loss", 0.002);
+  const nlohmann::ordered_json json = nlohmann::ordered_json::parse(metrics_json(row));
+  const std::vector<std::string> expected = {"step",    "loss",       "z_loss",  "grad_norm",      "lr",
+                                             "tokens",  "wps",        "mfu",     "tflops",         "step_ms",
+                                             "data_ms", "memory_gib", "goodput", "validation_loss"};
+  std::vector<std::string> keys;
+  for (const auto& item : json.items()) keys.push_back(item.key());
+  EXPECT_EQ(keys, expected);
+  EXPECT_EQ(json["step"], 100);
+  EXPECT_EQ(json["tokens"], 104857600);
+  EXPECT_EQ(json["loss"].get<double>(), 3.21449);
+  EXPECT_EQ(json["validation_loss"].get<double>(), 3.5);
+  EXPECT_EQ(json["z_loss"].get<double>(), 0.002);
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("validation_loss"));
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(example())).contains("z_loss"));
+  row.set("mfu", std::nullopt);
+  EXPECT_FALSE(nlohmann::json::parse(metrics_json(row)).contains("mfu"));  // of a CPU
+}
+
+TEST_F(MetricsTest, NonfiniteValuesStayValidJson) {
+  MetricRow row = example();
+  row.set("loss", std::numeric_limits<double>::quiet_NaN());
+  row.set("grad_norm", std::numeric_limits<double>::infinity());
+  const nlohmann::json json = nlohmann::json::parse(metrics_json(row));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+  EXPECT_EQ(json["nonfinite"], (nlohmann::json{{"loss", "nan"}, {"grad_norm", "inf"}}));
+}
+
+TEST_F(MetricsTest, AppendsAcrossRunsAndDropsATornLine) {
+  const std::string dir = (dir_ / "runs" / "deep").string();
+  writer(dir).write(example());
+  std::ofstream(dir + "/metrics.jsonl", std::ios::app) << "{\"step\":10";
+  {
+    MetricsWriter metrics = writer(dir);
+    metrics.write(example());
+    metrics.write(example());
+  }
+  const std::string line = metrics_json(example()) + "\n";
+  EXPECT_EQ(read(dir + "/metrics.jsonl"), line + line + line);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), fs::directory_iterator()), 1);
+}
+
+TEST_F(MetricsTest, DropsNoMoreThanATornLine) {
+  const std::string path = (dir_ / "log").string();
+  const auto kept = [&](const std::string& before) {
+    std::ofstream(path, std::ios::trunc) << before;
+    AppendFile(path).drop_torn_line();
+    return read(path);
+  };
+  const std::string longer_than_a_block(5000, 'x');
+  EXPECT_EQ(kept(""), "");
+  EXPECT_EQ(kept("\n"), "\n");
+  EXPECT_EQ(kept("whole\n"), "whole\n");
+  EXPECT_EQ(kept("torn"), "");
+  EXPECT_EQ(kept("whole\n" + longer_than_a_block), "whole\n");
+  EXPECT_EQ(kept(longer_than_a_block + "\n" + longer_than_a_block), longer_than_a_block + "\n");
+}
+
+TEST_F(MetricsTest, FailuresNameTheFile) {
+  std::ofstream(dir_ / "file") << "x";
+  EXPECT_THROW(writer((dir_ / "file" / "sub").string()), InputError);
+  fs::create_directories(dir_ / "metrics.jsonl");
+  EXPECT_THROW(writer(dir_.string()), InputError);
+}
+
+TEST_F(MetricsTest, AFullDiskIsNamed) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  fs::create_symlink("/dev/full", dir_ / "metrics.jsonl");
+  const auto sinks = open_metric_sinks({.dir = dir_.string(), .tensorboard = false});
+  ASSERT_EQ(sinks.size(), 1u);
+  EXPECT_EQ(sinks[0]->failure(), "");
+  sinks[0]->write(example(), false);
+  sinks[0]->write(example(), false);
+  EXPECT_EQ(sinks[0]->failure(), (dir_ / "metrics.jsonl").string() + " cannot be written: No space left on device");
+  EXPECT_EQ(sinks[0]->kept(), 2);
+}
+
+// What a sink of a test was given.
+struct Taken {
+  std::vector<std::pair<int64_t, bool>> steps;
+  std::string failure;
+  int64_t times_kept_was_written = 0;
+};
+
+class FakeSink : public MetricSink {
+ public:
+  explicit FakeSink(Taken& taken) : taken_(taken) {}
+  void write(const MetricRow& row, bool repeated) override { taken_.steps.emplace_back(row.step, repeated); }
+  void write_kept() override { ++taken_.times_kept_was_written; }
+  std::string failure() const override { return taken_.failure; }
+
+ private:
+  Taken& taken_;
+};
+
+TEST_F(MetricsTest, EverySinkGetsEveryStep) {
+  writer(dir_.string()).write(example());
+  Taken first;
+  Taken second;
+  first.failure = "it fails, and the run goes on";
+  std::vector<std::unique_ptr<MetricSink>> sinks;
+  sinks.push_back(std::make_unique<FakeSink>(first));
+  sinks.push_back(std::make_unique<FakeSink>(second));
+  MetricsWriter metrics(dir_.string(), std::move(sinks), 99);
+  metrics.write(example());  // Step 100, which metrics.jsonl has.
+  metrics.write(example());
+  metrics.end();
+  const std::vector<std::pair<int64_t, bool>> expected = {{100, true}, {100, false}};
+  EXPECT_EQ(first.steps, expected);
+  EXPECT_EQ(second.steps, expected);
+  EXPECT_EQ(second.times_kept_was_written, 1);
+}
+
+TEST_F(MetricsTest, PrometheusHasTheLastStepAlone) {
+  const std::string path = (dir_ / "octavo.prom").string();
+  const auto sinks = open_metric_sinks({.dir = (dir_ / "run").string(), .tensorboard = false, .prometheus = path});
+  ASSERT_EQ(sinks.size(), 2u);
+  sinks[1]->write(example(), true);
+  EXPECT_NE(read(path).find("\noctavo_wps{run=\"" + (dir_ / "run").string() + "\"} 16431.6\n"), std::string::npos);
+  fs::remove(path);
+  fs::create_directories(path);
+  sinks[1]->write(example(), false);
+  EXPECT_NE(sinks[1]->failure().find("octavo.prom"), std::string::npos) << sinks[1]->failure();
+  fs::remove(path);
+  sinks[1]->write(example(), false);
+  EXPECT_EQ(sinks[1]->failure(), "");
+}
+
+// The limit on a file's size stands for a disk that has no room, and then has.
+TEST_F(MetricsTest, WhatCannotBeWrittenIsWrittenLater) {
+  const std::string path = (dir_ / "log").string();
+  AppendFile file(path);
+  EXPECT_TRUE(file.write("before\n"));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit all{};
+  getrlimit(RLIMIT_FSIZE, &all);
+  rlimit few = all;
+  few.rlim_cur = 10;
+  setrlimit(RLIMIT_FSIZE, &few);
+  EXPECT_FALSE(file.write("first\n")) << "half of it";
+  EXPECT_FALSE(file.write("second\n"));
+  const std::string half = read(path);
+  const int64_t kept = file.kept();
+  setrlimit(RLIMIT_FSIZE, &all);
+  EXPECT_EQ(half, "before\nfir");
+  EXPECT_EQ(kept, 2);
+  EXPECT_TRUE(file.write("third\n"));
+  EXPECT_EQ(read(path), "before\nfirst\nsecond\nthird\n");
+  EXPECT_EQ(file.failure(), "");
+}
+
+// The last record is tried once more when the file is closed.
+TEST_F(MetricsTest, WhatCouldNotBeWrittenIsWrittenAtTheEnd) {
+  const std::string path = (dir_ / "log").string();
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit all{};
+  getrlimit(RLIMIT_FSIZE, &all);
+  rlimit few = all;
+  few.rlim_cur = 3;
+  {
+    AppendFile file(path);
+    setrlimit(RLIMIT_FSIZE, &few);
+    EXPECT_FALSE(file.write("last\n"));
+    setrlimit(RLIMIT_FSIZE, &all);
+  }
+  EXPECT_EQ(read(path), "last\n");
+}
+
+MetricRow at_step(int64_t step, double loss) {
+  MetricRow row = example();
+  row.step = step;
+  row.set("loss", loss);
+  row.set("validation_loss", std::nullopt);
+  return row;
+}
+
+// A run that was killed after step 8 goes on from step 5: 6 to 8 are done again, and 8 otherwise than before.
+TEST_F(MetricsTest, RepeatedStepsHaveOneLine) {
+  const std::string path = (dir_ / "metrics.jsonl").string();
+  {
+    MetricsWriter metrics = writer(dir_.string(), 0);
+    for (int64_t step = 1; step <= 8; ++step) metrics.write(at_step(step, 10.0 / static_cast<double>(step)));
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\":9,\"lo";
+  MetricsWriter metrics = writer(dir_.string(), 5);
+  for (int64_t step = 6; step <= 9; ++step) {
+    MetricRow row = at_step(step, step == 8 ? 7 : 10.0 / static_cast<double>(step));
+    row.set("wps", 1);  // as fast as it happens to be
+    metrics.write(row);
+  }
+  std::vector<int64_t> steps;
+  std::istringstream lines(read(path));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object()) steps.push_back(json["step"]);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 8, 9}));
+}
+
+// More than is read of the file's end at once.
+TEST_F(MetricsTest, RepeatedStepsOfALongFile) {
+  constexpr int64_t kSteps = 6000;
+  {
+    MetricsWriter metrics = writer(dir_.string(), 0);
+    for (int64_t step = 1; step <= kSteps; ++step) metrics.write(at_step(step, static_cast<double>(step)));
+  }
+  const auto bytes = fs::file_size(dir_ / "metrics.jsonl");
+  ASSERT_GT(bytes, 1u << 20);
+  MetricsWriter metrics = writer(dir_.string(), 10);
+  for (int64_t step = 11; step <= kSteps; ++step) metrics.write(at_step(step, static_cast<double>(step)));
+  EXPECT_EQ(fs::file_size(dir_ / "metrics.jsonl"), bytes);
+}
+
+TEST_F(MetricsTest, Crc32cKnownValues) {
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
+  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
+}
+
+// A minimal reader of the event format, sharing nothing with the writer: CRC by polynomial division bit by bit.
+uint32_t slow_masked_crc(const std::string& bytes) {
+  uint32_t crc = 0xffffffffu;
+  for (const char c : bytes) {
+    crc ^= static_cast<uint8_t>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = crc % 2 == 1 ? crc / 2 ^ 0x82f63b78u : crc / 2;
+  }
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+template <typename T>
+T take(std::string& bytes) {
+  T value{};
+  if (bytes.size() < sizeof(T)) throw std::runtime_error("the record is cut short");
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.erase(0, sizeof(T));
+  return value;
+}
+
+std::string take_bytes(std::string& bytes, size_t count) {
+  if (bytes.size() < count) throw std::runtime_error("the record is cut short");
+  std::string taken = bytes.substr(0, count);
+  bytes.erase(0, count);
+  return taken;
+}
+
+uint64_t take_varint(std::string& bytes) {
+  uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = take<uint8_t>(bytes);
+    value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+// Field number -> payloads of one message; fixed and varint fields as their eight bytes.
+std::multimap<uint64_t, std::string> decode_message(std::string bytes) {
+  std::multimap<uint64_t, std::string> fields;
+  while (!bytes.empty()) {
+    const uint64_t key = take_varint(bytes);
+    std::string payload;
+    if (key % 8 == 0) {
+      const uint64_t value = take_varint(bytes);
+      payload.assign(reinterpret_cast<const char*>(&value), sizeof(value));
+    } else if (key % 8 == 1) {
+      payload = take_bytes(bytes, 8);
+    } else if (key % 8 == 2) {
+      payload = take_bytes(bytes, take_varint(bytes));
+    } else if (key % 8 == 5) {
+      payload = take_bytes(bytes, 4);
+    } else {
+      throw std::runtime_error("unknown wire type");
+    }
+    fields.emplace(key / 8, payload);
+  }
+  return fields;
+}
+
+std::vector<std::string> decode_records(std::string bytes) {
+  std::vector<std::string> records;
+  while (!bytes.empty()) {
+    const std::string length_bytes = bytes.substr(0, 8);
+    const auto length = take<uint64_t>(bytes);
+    EXPECT_EQ(take<uint32_t>(bytes), slow_masked_crc(length_bytes));
+    records.push_back(take_bytes(bytes, length));
+    EXPECT_EQ(take<uint32_t>(bytes), slow_masked_crc(records.back()));
+  }
+  return records;
+}
+
+std::map<std::string, float> decode_scalars(const std::string& summary) {
+  std::map<std::string, float> scalars;
+  for (const auto& [field, bytes] : decode_message(summary)) {
+    EXPECT_EQ(field, 1u);
+    const auto value = decode_message(bytes);
+    std::string number = value.find(2)->second;
+    scalars[value.find(1)->second] = take<float>(number);
+  }
+  return scalars;
+}
+
+TEST_F(MetricsTest, TensorBoardEventsDecode) {
+  MetricRow row = example();
+  row.step = 1'000'000;
+  {
+    MetricsWriter metrics = writer(dir_.string(), {}, true);
+    metrics.write(row);
+    row.set("validation_loss", 2.25);
+    row.fp8 = {{.layer = 3,
+                .linear = "qkv",
+                .tensor = "input",
+                .per_tensor = true,
+                .stats = {.elements = 10, .non_zero = 10, .amax = 7.5f, .smallest_scale = 64, .largest_scale = 64}},
+               {.layer = 3,
+                .linear = "o",
+                .tensor = "weight",
+                .per_tensor = false,
+                .stats = {.elements = 10, .non_zero = 10, .amax = 1.5f, .smallest_scale = 2, .largest_scale = 8}}};
+    metrics.write(row);
+  }
+  std::vector<fs::path> events;
+  for (const auto& entry : fs::directory_iterator(dir_)) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) events.push_back(entry.path());
+  }
+  ASSERT_EQ(events.size(), 1u);
+  const std::vector<std::string> records = decode_records(read(events.front()));
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(decode_message(records[0]).find(3)->second, "brain.Event:2");
+  const auto event = decode_message(records[2]);
+  std::string wall_time = event.find(1)->second;
+  std::string step = event.find(2)->second;
+  EXPECT_NEAR(take<double>(wall_time), static_cast<double>(std::time(nullptr)), 60);
+  EXPECT_EQ(take<int64_t>(step), 1'000'000);
+  const std::map<std::string, float> expected = {
+      {"train/loss", 3.21449f},           {"optimizer/grad_norm", 0.8121f},   {"optimizer/lr", 3e-4f},
+      {"train/tokens", 104857600.0f},     {"throughput/wps", 16431.6f},       {"throughput/mfu", 0.9623f},
+      {"throughput/tflops", 951.7f},      {"throughput/step_ms", 997.2f},     {"data/data_ms", 0.4f},
+      {"memory/memory_gib", 71.28f},      {"throughput/goodput", 0.93f},      {"validation/loss", 2.25f},
+      {"fp8/3/qkv/input/amax", 7.5f},     {"fp8/3/qkv/input/scale", 64.0f},   {"fp8/3/qkv/input/saturated", 0.0f},
+      {"fp8/3/qkv/input/flushed", 0.0f},  {"fp8/3/o/weight/amax", 1.5f},      {"fp8/3/o/weight/scale_min", 2.0f},
+      {"fp8/3/o/weight/scale_max", 8.0f}, {"fp8/3/o/weight/saturated", 0.0f}, {"fp8/3/o/weight/flushed", 0.0f}};
+  EXPECT_EQ(decode_scalars(event.find(5)->second), expected);
+  EXPECT_EQ(decode_scalars(decode_message(records[1]).find(5)->second).count("validation/loss"), 0u);
+}
+
+TEST_F(MetricsTest, TensorBoardHasDatasetsAndTexts) {
+  std::string path;
+  {
+    TensorBoardWriter writer(dir_.string());
+    path = writer.path();
+    writer.write_text(7, "config", "```yaml\nsteps: 9\n```\n");
+  }
+  const auto event = decode_message(decode_records(read(path)).at(1));
+  EXPECT_EQ(event.find(2)->second[0], 7);
+  const auto value = decode_message(decode_message(event.find(5)->second).find(1)->second);
+  EXPECT_EQ(value.find(1)->second, "config");
+  const auto tensor = decode_message(value.find(8)->second);
+  EXPECT_EQ(tensor.find(1)->second[0], 7);  // DT_STRING
+  EXPECT_EQ(tensor.find(8)->second, "```yaml\nsteps: 9\n```\n");
+  EXPECT_EQ(decode_message(decode_message(value.find(9)->second).find(1)->second).find(1)->second, "text");
+}
+
+TEST_F(MetricsTest, EventFilesOfOneProcessDoNotMix) {
+  const TensorBoardWriter first(dir_.string());
+  const TensorBoardWriter second(dir_.string());
+  EXPECT_NE(first.path(), second.path());
+}
+
+}  // namespace
+}  // namespace octavo

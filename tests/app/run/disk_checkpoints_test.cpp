@@ -1,0 +1,88 @@
+// Which checkpoint on disk is the last one, also after saves that fail.
+#include "app/run/disk_checkpoints.h"
+
+#include "tests/app/train/run_fixture.h"
+#include "tests/data/test_files.h"
+
+namespace octavo {
+namespace {
+
+constexpr rlim_t kFullDisk = 64;
+
+class DiskCheckpointsTest : public RunTest, public testing::WithParamInterface<bool> {
+ protected:
+  Config config(const std::vector<std::string>& overrides = {}) const {
+    std::vector<std::string> all = {fmt::format("checkpoint.async={}", GetParam()), "checkpoint.max_failed_saves=3"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return run_config(all);
+  }
+  static void save(SavingProcess& run, int64_t step, bool is_final = false) {
+    run.checkpoints.save(step, run.meta, run.pieces, is_final);
+    run.checkpoints.finish();
+  }
+};
+
+TEST_P(DiskCheckpointsTest, TheLastOneIsTheLastThatIsComplete) {
+  SavingProcess run(config());
+  DiskCheckpoints& checkpoints = run.checkpoints;
+  checkpoints.prepare(run.pieces, 0, 24);
+  EXPECT_EQ(checkpoints.saved_step(), 0);
+  EXPECT_EQ(checkpoints.last(), "none");
+  checkpoints.save(2, run.meta, run.pieces, false);
+  EXPECT_EQ(checkpoints.saved_step(), checkpoints.pending() ? 0 : 2);
+  checkpoints.finish();
+  EXPECT_EQ(checkpoints.saved_step(), 2);
+  {
+    const FileSizeLimit limit(kFullDisk);
+    save(run, 4);
+  }
+  EXPECT_EQ(checkpoints.saved_step(), 2) << "the save of step 4 failed";
+  EXPECT_EQ(checkpoints.last_path()->filename(), "step_00000002");
+  EXPECT_EQ(checkpoints.open_last(run.needed)->step(), 2);
+  save(run, 6);
+  EXPECT_EQ(checkpoints.saved_step(), 6);
+}
+
+TEST_P(DiskCheckpointsTest, ARunEndsAfterTooManyFailuresInARow) {
+  SavingProcess run(config());
+  DiskCheckpoints& checkpoints = run.checkpoints;
+  checkpoints.prepare(run.pieces, 0, 24);
+  const auto fail = [&](int64_t step, bool is_final = false) {
+    const FileSizeLimit limit(kFullDisk);
+    save(run, step, is_final);
+  };
+  fail(1);
+  fail(2);
+  save(run, 3);
+  fail(4);
+  fail(5);
+  expect_mentions(message_of<Error>([&] { fail(6); }), {"step 6 is not saved", "3 in a row failed", "step_00000003"});
+}
+
+TEST_P(DiskCheckpointsTest, AFinalSaveMustSucceed) {
+  SavingProcess run(config());
+  run.checkpoints.prepare(run.pieces, 0, 24);
+  const FileSizeLimit limit(kFullDisk);
+  expect_mentions(message_of<Error>([&] { save(run, 24, true); }), {"it is the final one", "is none"});
+}
+
+TEST_P(DiskCheckpointsTest, AResumedCheckpointIsTheLastOne) {
+  {
+    SavingProcess run(config());
+    run.checkpoints.prepare(run.pieces, 0, 24);
+    save(run, 2);
+    save(run, 4);
+  }
+  std::filesystem::remove(dir_ / "checkpoints/step_00000004/rank_00000.safetensors");
+  SavingProcess again(config());
+  EXPECT_EQ(again.checkpoints.newest()->filename(), "step_00000004");
+  EXPECT_EQ(again.checkpoints.open(again.needed)->step(), 2) << "step 4 is damaged";
+  EXPECT_EQ(again.checkpoints.saved_step(), 2);
+  EXPECT_EQ(again.checkpoints.last_path()->filename(), "step_00000002");
+}
+
+INSTANTIATE_TEST_SUITE_P(Saves, DiskCheckpointsTest, testing::Bool(),
+                         [](const auto& async) { return async.param ? "InTheBackground" : "AtOnce"; });
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,109 @@
+// The state in memory is resumed if the run saved it after its newest checkpoint on disk, and freed at the end.
+#include "app/run/memory_checkpoints.h"
+
+#include <fstream>
+
+#include "checkpoint/memory_directory.h"
+#include "tests/app/train/run_fixture.h"
+
+namespace octavo {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MemoryCheckpointsTest : public RunTest {
+ protected:
+  void TearDown() override {
+    if (const fs::path left = memory_directory(dir_ / "checkpoints"); !left.empty()) remove_private_directory(left);
+    RunTest::TearDown();
+  }
+  Config config(bool in_memory = true) const {
+    return run_config({fmt::format("checkpoint.in_memory={}", in_memory), "checkpoint.in_memory_every=2"});
+  }
+  static void save_on_disk(SavingProcess& run, int64_t step) {
+    run.checkpoints.save(step, run.meta, run.pieces, false);
+    run.checkpoints.finish();
+  }
+  static void save_in_memory(SavingProcess& run, int64_t step) {
+    ASSERT_TRUE(run.memory_checkpoints.due(step));
+    run.memory_checkpoints.save(step, run.meta, run.pieces, run.checkpoints.last_path());
+    while (!run.memory_checkpoints.due(step)) run.memory_checkpoints.poll();
+  }
+  static void start(SavingProcess& run) {
+    run.memory_checkpoints.prepare(run.pieces, {});
+    run.memory_checkpoints.begin();
+  }
+  // Leaves checkpoints of steps 2 on disk and 4 in memory, as a run that is killed does.
+  void leave_step_4() {
+    SavingProcess killed(config());
+    start(killed);
+    save_on_disk(killed, 2);
+    save_in_memory(killed, 4);
+  }
+};
+
+TEST_F(MemoryCheckpointsTest, IsResumedWithItsFiles) {
+  {
+    SavingProcess killed(config());
+    killed.memory_checkpoints.prepare(killed.pieces, {{"tokenizer.json", "{}"}});
+    killed.memory_checkpoints.begin();
+    EXPECT_FALSE(killed.memory_checkpoints.due(3));
+    save_in_memory(killed, 4);
+  }
+  fs::path resumed;
+  {
+    SavingProcess again(config());
+    std::optional<Checkpoint> found = again.memory_checkpoints.open(again.checkpoints.newest(), again.needed);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->step(), 4);
+    EXPECT_EQ(found->read_file(found->files().at(0)), "{}");
+    resumed = found->path();
+    start(again);
+    save_in_memory(again, 6);
+  }
+  EXPECT_FALSE(fs::exists(resumed)) << "the newer one replaces it";
+}
+
+TEST_F(MemoryCheckpointsTest, BelongsToTheNewestOnDisk) {
+  leave_step_4();
+  SavingProcess again(config());
+  EXPECT_FALSE(again.memory_checkpoints.open(std::nullopt, again.needed)) << "there is one on disk";
+  EXPECT_EQ(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)->step(), 4);
+  save_on_disk(again, 3);
+  EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)) << "another one is the newest";
+}
+
+TEST_F(MemoryCheckpointsTest, ADamagedOneIsLeft) {
+  leave_step_4();
+  const fs::path shard = memory_directory(dir_ / "checkpoints") / "step_00000004/rank_00000.safetensors";
+  std::fstream(shard, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put('x');
+  SavingProcess again(config());
+  EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed));
+  start(again);
+  EXPECT_FALSE(fs::exists(shard)) << "what is not resumed is freed";
+}
+
+TEST_F(MemoryCheckpointsTest, IsFreedAtTheEnd) {
+  SavingProcess run(config());
+  start(run);
+  save_in_memory(run, 4);
+  const fs::path directory = memory_directory(dir_ / "checkpoints");
+  EXPECT_TRUE(fs::exists(directory));
+  run.memory_checkpoints.free();
+  EXPECT_FALSE(fs::exists(directory));
+  EXPECT_EQ(memory_directory(dir_ / "checkpoints"), "");
+  EXPECT_FALSE(run.memory_checkpoints.due(4));
+}
+
+TEST_F(MemoryCheckpointsTest, IsFreedByARunThatDoesNotUseMemory) {
+  leave_step_4();
+  const fs::path directory = memory_directory(dir_ / "checkpoints");
+  SavingProcess run(config(false));
+  EXPECT_FALSE(run.memory_checkpoints.open(run.checkpoints.newest(), run.needed));
+  start(run);
+  EXPECT_FALSE(fs::exists(directory));
+  EXPECT_FALSE(run.memory_checkpoints.due(4));
+}
+
+}  // namespace
+}  // namespace octavo
