@@ -5,6 +5,7 @@
 #include "core/cuda_amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 #include "kernels/layers/rms_norm.h"
+#include "kernels/math/add_partials.cuh"
 
 namespace octavo::cuda {
 
@@ -323,24 +324,6 @@ __global__ void __launch_bounds__(kRowThreads) backward_any_kernel(const Backwar
   if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
 }
 
-// d_weight[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
-// column x, and a warp then adds those 32 sums.
-__global__ void __launch_bounds__(1024)
-    add_partials_kernel(float* d_weight, const float* partial, int rows, int64_t hidden) {
-  __shared__ float sums[32][33];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
-  float sum = 0;
-  if (column < hidden) {
-#pragma unroll 8
-    for (int row = static_cast<int>(threadIdx.y); row < rows; row += 32) sum += partial[row * hidden + column];
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  const float total = warp_reduce(sums[threadIdx.x][threadIdx.y], Add{});
-  const int64_t out_column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.y;
-  if (threadIdx.x == 0 && out_column < hidden) d_weight[out_column] += total;
-}
-
 // ---- Host
 
 unsigned threads_for(int64_t vectors, int k) { return grid_dim(round_up(ceil_div(vectors, k), 32)); }
@@ -445,8 +428,7 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
     blocks =
         args.amax.defined() ? backward_rows<T, true>(arguments, stream) : backward_rows<T, false>(arguments, stream);
   });
-  launch("rms_norm_backward", add_partials_kernel, {grid_dim(ceil_div(hidden, 32)), dim3(32, 32)}, stream,
-         pointer<float>(args.d_weight), partial, blocks, hidden);
+  add_partials("rms_norm_backward", args.d_weight, partial, blocks, stream);
 }
 
 }  // namespace octavo::cuda

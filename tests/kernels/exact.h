@@ -14,6 +14,10 @@
 //   |d_residual|
 //                        d_weight    4 u A                    |d_weight before| + sum |d_out h rstd|
 //   rope                 qkv         3 u A                    |a cos| + |b sin|; 0 for the values
+//   qk_norm_rope_forward out         (11 + sqrt(n)/8) u A     rope's of the normalized head; n = head_dim
+//   qk_norm_rope_backward
+//                        d_qkv       (16 + sqrt(n)/2) u A     rms_norm_backward's, of |d| = |d_out cos| + |other sin|
+//                        d_weight    (12 + sqrt(n)/8) u A     as rms_norm_backward's
 //   swiglu_forward       out         (8 + 2 |g|) u A          |out|; |g|: the argument of exp is rounded
 //   swiglu_backward      d_gate      (12 + 2 |g|) u A         |d u s| (1 + |g| (1 - s)), s = sigmoid(g)
 //                        d_up        (8 + 2 |g|) u A          |d_up|
@@ -40,6 +44,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/attention/qk_norm_rope.h"
 #include "kernels/fp8/fp8.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/optimizer/adamw.h"
@@ -250,6 +255,92 @@ inline Exact exact_rope(const Tensor& qkv, const Tensor& table, const RopeHeads&
     const double sin = element(table, entry + half) * (heads.inverse != high ? -1.0 : 1.0);
     const double other = -element(qkv, high ? i - half : i + half) * sin;
     exact.set(i, own + other, 3 * kFloat32Rounding * (std::abs(own) + std::abs(other)));
+  }
+  return exact;
+}
+
+// rstd of a head [n] that starts at element `at`.
+inline double exact_head_rstd(const Tensor& x, int64_t at, int64_t n, double eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; ++i) squares += element(x, at + i) * element(x, at + i);
+  return 1 / std::sqrt(squares / static_cast<double>(n) + eps);
+}
+
+// Of qk_norm_rope, forward: out in the order of qkv.
+inline Exact exact_qk_norm_rope(const QkNormRopeForward& a) {
+  const int64_t n = a.table.dim(1);
+  const int64_t half = n / 2;
+  const int64_t heads = a.num_heads + 2 * a.num_kv_heads;
+  const double slack = (11 + std::sqrt(static_cast<double>(n)) / 8) * kFloat32Rounding;
+  Exact exact(a.qkv.numel());
+  for (int64_t at = 0; at < a.qkv.numel(); at += n) {
+    const int64_t head = at / n % heads;
+    if (head >= a.num_heads + a.num_kv_heads) {
+      for (int64_t i = at; i < at + n; ++i) exact.set(i, element(a.qkv, i), 0);
+      continue;
+    }
+    const Tensor& weight = head < a.num_heads ? a.q_weight : a.k_weight;
+    const int64_t row = at / n / heads % a.table.dim(0) * n;
+    const double rstd = exact_head_rstd(a.qkv, at, n, static_cast<double>(a.eps));
+    const auto normed = [&](int64_t i) { return element(a.qkv, at + i) * rstd * element(weight, i); };
+    for (int64_t i = 0; i < n; ++i) {
+      const double own = normed(i) * element(a.table, row + i % half);
+      const double other = normed((i + half) % n) * element(a.table, row + half + i % half) * (i < half ? -1 : 1);
+      exact.set(at + i, own + other, slack * (std::abs(own) + std::abs(other)));
+    }
+  }
+  return exact;
+}
+
+struct ExactQkNormRopeBackward {
+  Exact d_qkv, d_q_weight, d_k_weight;
+};
+inline ExactQkNormRopeBackward exact_qk_norm_rope_backward(const QkNormRopeBackward& a) {
+  const int64_t n = a.table.dim(1);
+  const int64_t half = n / 2;
+  const int64_t heads = a.num_heads + 2 * a.num_kv_heads;
+  const double root = std::sqrt(static_cast<double>(n));
+  ExactQkNormRopeBackward exact{Exact(a.qkv.numel()), Exact(n), Exact(n)};
+  for (int64_t i = 0; i < n; ++i) {
+    exact.d_q_weight.set(i, element(a.d_q_weight, i), std::abs(element(a.d_q_weight, i)));
+    exact.d_k_weight.set(i, element(a.d_k_weight, i), std::abs(element(a.d_k_weight, i)));
+  }
+  std::vector<double> d(static_cast<size_t>(n)), magnitude(d);
+  for (int64_t at = 0; at < a.qkv.numel(); at += n) {
+    const int64_t head = at / n % heads;
+    if (head >= a.num_heads + a.num_kv_heads) {
+      for (int64_t i = at; i < at + n; ++i) exact.d_qkv.set(i, element(a.d_qkv, i), 0);
+      continue;
+    }
+    const Tensor& weight = head < a.num_heads ? a.q_weight : a.k_weight;
+    Exact& d_weight = head < a.num_heads ? exact.d_q_weight : exact.d_k_weight;
+    const int64_t row = at / n / heads % a.table.dim(0) * n;
+    const double rstd = exact_head_rstd(a.qkv, at, n, static_cast<double>(a.eps));
+    double dot = 0, dot_magnitude = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto k = static_cast<size_t>(i);
+      const double own = element(a.d_qkv, at + i) * element(a.table, row + i % half);
+      const double other =
+          element(a.d_qkv, at + (i + half) % n) * element(a.table, row + half + i % half) * (i < half ? 1 : -1);
+      const double x = element(a.qkv, at + i);
+      d[k] = own + other;
+      magnitude[k] = std::abs(own) + std::abs(other);
+      dot += d[k] * element(weight, i) * x;
+      dot_magnitude += magnitude[k] * std::abs(element(weight, i) * x);
+      d_weight.values[k] += d[k] * x * rstd;
+      d_weight.slack[k] += magnitude[k] * std::abs(x) * rstd;
+    }
+    const double factor = rstd * rstd / static_cast<double>(n);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto k = static_cast<size_t>(i);
+      const double x = element(a.qkv, at + i);
+      const double whole = rstd * (magnitude[k] * std::abs(element(weight, i)) + std::abs(x) * factor * dot_magnitude);
+      exact.d_qkv.set(at + i, rstd * (d[k] * element(weight, i) - x * factor * dot),
+                      (16 + root / 2) * kFloat32Rounding * whole);
+    }
+  }
+  for (Exact* sums : {&exact.d_q_weight, &exact.d_k_weight}) {
+    for (double& slack : sums->slack) slack *= (12 + root / 8) * kFloat32Rounding;
   }
   return exact;
 }

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/attention/qk_norm_rope.h"
 #include "kernels/attention/rope.h"
 #include "kernels/layers/cross_entropy.h"
 #include "kernels/layers/cross_entropy_parallel.h"
@@ -151,6 +152,44 @@ TEST_P(ExactTest, Rope) {
     rope({qkv, table, 3, 2, inverse}, stream_);
     check(qkv, exact, "qkv");
   }
+}
+
+TEST_P(ExactTest, QkNormRope) {
+  const int64_t width = (3 + 2 * 2) * 20;
+  const Array table(DType::kFloat32, {11, 20});
+  rope_table(table, 500000.0, RopeScaling{});
+  const Array qkv = random({33, width}, 2.0);
+  const Array q_weight = random({20}, 0.3, 1.0);
+  const Array k_weight = random({20}, 0.3, 1.0);
+  const Array out(dtype(), {33, width});
+  const QkNormRopeForward forward{.out = out,
+                                  .qkv = qkv,
+                                  .table = table,
+                                  .q_weight = q_weight,
+                                  .k_weight = k_weight,
+                                  .num_heads = 3,
+                                  .num_kv_heads = 2};
+  qk_norm_rope_forward(forward, stream_);
+  check(out, exact_qk_norm_rope(forward), "out");
+
+  reserve(qk_norm_rope_backward_workspace_bytes(20, stream_));
+  const Array d_qkv = random({33, width});
+  const Array d_q_weight = random(DType::kFloat32, {20});
+  const Array d_k_weight = random(DType::kFloat32, {20});
+  const QkNormRopeBackward backward{.d_qkv = d_qkv,
+                                    .d_q_weight = d_q_weight,
+                                    .d_k_weight = d_k_weight,
+                                    .qkv = qkv,
+                                    .table = table,
+                                    .q_weight = q_weight,
+                                    .k_weight = k_weight,
+                                    .num_heads = 3,
+                                    .num_kv_heads = 2};
+  const ExactQkNormRopeBackward exact = exact_qk_norm_rope_backward(backward);
+  qk_norm_rope_backward(backward, stream_);
+  check(d_qkv, exact.d_qkv, "d_qkv");
+  check(d_q_weight, exact.d_q_weight, "d_q_weight");
+  check(d_k_weight, exact.d_k_weight, "d_k_weight");
 }
 
 TEST_P(ExactTest, Swiglu) {

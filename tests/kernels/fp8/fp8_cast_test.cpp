@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "kernels/attention/qk_norm_rope.h"
 #include "kernels/attention/rope.h"
 #include "kernels/layers/rms_norm.h"
 #include "kernels/layers/swiglu.h"
@@ -196,6 +197,39 @@ TEST_P(Fp8CastTest, Rope) {
             .amax = amax,
             .cast = cast},
            stream_);
+      return in_place;
+    };
+    for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+      expect_bits_of_quantize(74, width, CastOf::kGradient, scaling, backward);
+    }
+    expect_bits_of_own_scale(74, width, CastOf::kGradient, backward);
+  }
+}
+
+TEST_P(Fp8CastTest, QkNormRope) {
+  for (const int64_t head_dim : {2, 20, 64}) {
+    const int64_t width = (4 + 2 * 2) * head_dim;
+    const Array d_out = varied(74, width);
+    const Array qkv = random({74, width});
+    const Array weight = random({head_dim}, 0.3, 1.0);
+    const Array d_weight = random(DType::kFloat32, {head_dim});
+    const Array table(DType::kFloat32, {37, head_dim});
+    rope_table(table, 500000.0, std::nullopt);
+    reserve(qk_norm_rope_backward_workspace_bytes(head_dim, stream_));
+    const auto backward = [&](const Fp8Cast& cast, const Tensor& amax) {
+      Array in_place = d_out;
+      qk_norm_rope_backward({.d_qkv = in_place,
+                             .d_q_weight = d_weight,
+                             .d_k_weight = d_weight,
+                             .qkv = qkv,
+                             .table = table,
+                             .q_weight = weight,
+                             .k_weight = weight,
+                             .num_heads = 4,
+                             .num_kv_heads = 2,
+                             .amax = amax,
+                             .cast = cast},
+                            stream_);
       return in_place;
     };
     for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "kernels/attention/qk_norm_rope.h"
 #include "kernels/attention/rope.h"
 #include "kernels/fp8/fp8_cast.h"
 #include "kernels/layers/rms_norm.h"
@@ -266,6 +267,48 @@ TEST_P(Fp8CastParity, Rope) {
         fill(input);  // finite, so that the amax is
         expect_bits_of_own_scale(qkv, CastOf::kGradient, op, offset);
       }
+    }
+  }
+}
+
+TEST_P(Fp8CastParity, QkNormRope) {
+  for (const int64_t head_dim : {2, 20, 32, 64, 128, 192}) {
+    for (const int64_t tokens : {1, 74, 192}) {
+      const int64_t width = (5 + 2 * 3) * head_dim;
+      const int64_t offset = head_dim == 32 ? 1 : 0;
+      reserve(0, qk_norm_rope_backward_workspace_bytes(head_dim, gpu()));
+      Twin d_out(dtype(), {tokens, width}, offset);
+      const Twin d_qkv(dtype(), {tokens, width}, offset);
+      Twin qkv(dtype(), {tokens, width}, offset);
+      Twin weight(dtype(), {head_dim});
+      const Twin d_weight(DType::kFloat32, {head_dim});
+      Twin table(DType::kFloat32, {tokens == 1 ? 1 : tokens / 2, head_dim});
+      rope_table(table.cpu(), 500000.0, RopeScaling{});
+      upload(table);
+      fill_varied(d_out);
+      fill(qkv);
+      fill(weight, 0.2f, 1.0f);
+      const auto op = [&](const Fp8Cast& cast, const Tensor& amax) {
+        gpu().copy(d_qkv.gpu(), d_out.gpu());
+        qk_norm_rope_backward({.d_qkv = d_qkv.gpu(),
+                               .d_q_weight = d_weight.gpu(),
+                               .d_k_weight = d_weight.gpu(),
+                               .qkv = qkv.gpu(),
+                               .table = table.gpu(),
+                               .q_weight = weight.gpu(),
+                               .k_weight = weight.gpu(),
+                               .num_heads = 5,
+                               .num_kv_heads = 3,
+                               .amax = amax,
+                               .cast = cast},
+                              gpu());
+      };
+      for (const Scaling scaling : {Scaling::kTensor, Scaling::kBlock1x128}) {
+        expect_bits_of_quantize(d_qkv, CastOf::kGradient, scaling, op, offset);
+      }
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
+      fill(d_out);  // finite, so that the amax is
+      expect_bits_of_own_scale(d_qkv, CastOf::kGradient, op, offset);
     }
   }
 }

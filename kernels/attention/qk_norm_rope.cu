@@ -1,0 +1,469 @@
+#include <algorithm>
+#include <bit>
+
+#include "core/cuda_amax.cuh"
+#include "kernels/attention/qk_norm_rope.h"
+#include "kernels/math/add_partials.cuh"
+
+namespace octavo::cuda {
+
+void quantize(const Quantize& args, Stream& stream);
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kThreadsPerToken = 64;
+constexpr int kTokensPerBlock = kThreads / kThreadsPerToken;
+constexpr int kWarp = 32;
+constexpr int kBlocksPerMultiprocessor = 2;     // of backward
+constexpr int kAnyBlocksPerMultiprocessor = 8;  // of forward, any head size
+constexpr int kKinds = 2;                       // query and key heads
+
+template <typename T>
+struct Arguments {
+  T* rows;  // forward: out; backward: d_qkv, in place
+  const T* qkv;
+  const float* table;
+  const T* weights[kKinds];
+  float* partial;  // backward: [kKinds, blocks, head_dim], the blocks' sums for the gradients of the weights
+  float* amax;     // used by the kernels with kAmax
+  int64_t tokens;
+  int64_t seq_len;
+  int64_t row_elements;
+  int heads[kKinds];
+  int head_dim;
+  float eps;
+
+  __host__ __device__ int rotated_heads() const { return heads[0] + heads[1]; }
+  __device__ const float* angles_of(int64_t token) const { return table + token % seq_len * head_dim; }
+};
+
+// An element turned with the other one of its pair, which the first of a pair takes with its sign turned.
+__device__ float rotated(float x, float other, float cosine, float sine) {
+  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
+}
+
+__device__ float rstd_of(float squares, int head_dim, float eps) {
+  return rsqrtf(squares / static_cast<float>(head_dim) + eps);
+}
+
+// ---- Heads of lanes: half a head is 1, 2, 4, ... or 32 vectors
+
+// The kThreadsPerToken threads of a token. `lanes` neighbours, a power of two, have a head: each a vector of its lower
+// half, from element i on, and the one of its upper half that forms pairs with it. The groups of lanes take every
+// `slots`-th head. All threads of a warp call sum().
+struct Lanes {
+  int half, lanes, slots, slot, i;
+
+  template <int N>
+  __device__ static Lanes of(int head_dim) {
+    const int half = head_dim / 2;
+    const int lanes = half / N;
+    const int thread = static_cast<int>(threadIdx.x);
+    return {half, lanes, kThreadsPerToken / lanes, thread / lanes, thread % lanes * N};
+  }
+
+  __device__ float sum(float x) const {
+    for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+  }
+};
+
+// A thread's part of a head.
+template <typename T>
+struct Pairs {
+  Vec<T> low, high;
+
+  __device__ static Pairs load(const T* p, int half) { return {Vec<T>::load(p), Vec<T>::load(p + half)}; }
+  __device__ static Pairs zero() { return {{make_uint4(0, 0, 0, 0)}, {make_uint4(0, 0, 0, 0)}}; }
+  __device__ void store(T* p, int half) const {
+    low.store(p);
+    high.store(p + half);
+  }
+  __device__ void widen(float (&a)[kVector<T>], float (&b)[kVector<T>]) const {
+    low.widen(a);
+    high.widen(b);
+  }
+  __device__ static Pairs narrow(const float (&a)[kVector<T>], const float (&b)[kVector<T>]) {
+    return {Vec<T>::narrow(a), Vec<T>::narrow(b)};
+  }
+};
+
+template <int N>
+__device__ void load_angles(const float* angles, int half, float (&cosine)[N], float (&sine)[N]) {
+#pragma unroll
+  for (int j = 0; j < N; j += kVector<float>) {
+    const float4 c = *reinterpret_cast<const float4*>(angles + j);
+    const float4 s = *reinterpret_cast<const float4*>(angles + half + j);
+    cosine[j] = c.x, cosine[j + 1] = c.y, cosine[j + 2] = c.z, cosine[j + 3] = c.w;
+    sine[j] = s.x, sine[j + 1] = s.y, sine[j + 2] = s.z, sine[j + 3] = s.w;
+  }
+}
+
+template <typename T>
+__device__ Pairs<T> normed_and_rotated(const Pairs<T>& x, const Pairs<T>& weight, const Lanes& lanes,
+                                       const float (&cosine)[kVector<T>], const float (&sine)[kVector<T>],
+                                       const Arguments<T>& args) {
+  constexpr int N = kVector<T>;
+  float a[N], b[N], w_low[N], w_high[N];
+  x.widen(a, b);
+  weight.widen(w_low, w_high);
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) squares += a[j] * a[j] + b[j] * b[j];
+  const float rstd = rstd_of(lanes.sum(squares), args.head_dim, args.eps);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float low = a[j] * rstd * w_low[j];
+    const float high = b[j] * rstd * w_high[j];
+    a[j] = rotated(low, -high, cosine[j], sine[j]);
+    b[j] = rotated(high, low, cosine[j], sine[j]);
+  }
+  return Pairs<T>::narrow(a, b);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 3) forward_kernel(const Arguments<T> args) {
+  constexpr int N = kVector<T>;
+  constexpr int kHeadsAtOnce = 2;  // loads in flight
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y;
+  if (token >= args.tokens) return;  // whole warps
+  const Lanes lanes = Lanes::of<N>(args.head_dim);
+  const T* row = args.qkv + token * args.row_elements;
+  T* out = args.rows + token * args.row_elements;
+  float cosine[N];
+  float sine[N];
+  load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
+
+  int64_t begin = lanes.i;  // of the kind's heads
+#pragma unroll
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const int heads = args.heads[kind];
+    const Pairs<T> weight = Pairs<T>::load(args.weights[kind] + lanes.i, lanes.half);
+    for (int first = 0; first < heads; first += lanes.slots * kHeadsAtOnce) {
+      Pairs<T> x[kHeadsAtOnce];
+#pragma unroll
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = first + u * lanes.slots + lanes.slot;
+        x[u] = head < heads ? Pairs<T>::load(row + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half)
+                            : Pairs<T>::zero();
+      }
+#pragma unroll
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = first + u * lanes.slots + lanes.slot;
+        const Pairs<T> result = normed_and_rotated(x[u], weight, lanes, cosine, sine, args);
+        if (head < heads) result.store(out + begin + static_cast<int64_t>(head) * args.head_dim, lanes.half);
+      }
+    }
+    begin += static_cast<int64_t>(heads) * args.head_dim;
+  }
+  if (args.rows == args.qkv) return;
+  for (int64_t i = static_cast<int64_t>(args.rotated_heads()) * args.head_dim + static_cast<int64_t>(threadIdx.x) * N;
+       i < args.row_elements; i += kThreadsPerToken * N) {
+    Vec<T>::load(row + i).store(out + i);
+  }
+}
+
+// d of a head: in, the gradient of its result; out, of x. d_low, d_high += the thread's share of the weight's gradient.
+template <typename T>
+__device__ Pairs<T> head_gradient(const Pairs<T>& d, const Pairs<T>& x, const Pairs<T>& weight, const Lanes& lanes,
+                                  const float (&cosine)[kVector<T>], const float (&sine)[kVector<T>],
+                                  const Arguments<T>& args, float (&d_low)[kVector<T>], float (&d_high)[kVector<T>]) {
+  constexpr int N = kVector<T>;
+  float a[N], b[N], x_low[N], x_high[N], w_low[N], w_high[N];
+  d.widen(a, b);
+  x.widen(x_low, x_high);
+  weight.widen(w_low, w_high);
+  float squares = 0;
+  float dot = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float turned = a[j];
+    a[j] = rotated(turned, b[j], cosine[j], sine[j]);
+    b[j] = rotated(b[j], -turned, cosine[j], sine[j]);
+    squares += x_low[j] * x_low[j] + x_high[j] * x_high[j];
+    dot += a[j] * w_low[j] * x_low[j] + b[j] * w_high[j] * x_high[j];
+  }
+  const float rstd = rstd_of(lanes.sum(squares), args.head_dim, args.eps);
+  const float projection = rstd * rstd * lanes.sum(dot) / static_cast<float>(args.head_dim);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    d_low[j] += a[j] * x_low[j] * rstd;
+    d_high[j] += b[j] * x_high[j] * rstd;
+    a[j] = rstd * (a[j] * w_low[j] - x_low[j] * projection);
+    b[j] = rstd * (b[j] * w_high[j] - x_high[j] * projection);
+  }
+  return Pairs<T>::narrow(a, b);
+}
+
+// The sum over the block's groups of lanes of what they have for each column of a head, in the order of the groups.
+template <int N>
+__device__ void store_sums(float* out, const float (&low)[N], const float (&high)[N], const Lanes& lanes,
+                           int head_dim) {
+  __shared__ alignas(16) float sums[kThreads * 2 * N];  // [groups, head_dim]
+  const int group = static_cast<int>(threadIdx.y) * lanes.slots + lanes.slot;
+  float* own = sums + group * head_dim + lanes.i;
+  __syncthreads();  // until all have read what the last kind left
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    own[j] = low[j];
+    own[lanes.half + j] = high[j];
+  }
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.y) * kThreadsPerToken + static_cast<int>(threadIdx.x);
+  for (int column = thread; column < head_dim; column += kThreads) {
+    float sum = 0;
+    for (int g = 0; g < kTokensPerBlock * lanes.slots; ++g) sum += sums[g * head_dim + column];
+    out[column] = sum;
+  }
+}
+
+template <typename T, bool kAmax>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) backward_kernel(const Arguments<T> args) {
+  constexpr int N = kVector<T>;
+  const Lanes lanes = Lanes::of<N>(args.head_dim);
+  float d_low[kKinds][N] = {};
+  float d_high[kKinds][N] = {};
+  Magnitude<T> largest;
+  for (int64_t token = static_cast<int64_t>(blockIdx.x) * kTokensPerBlock + threadIdx.y; token < args.tokens;
+       token += static_cast<int64_t>(gridDim.x) * kTokensPerBlock) {
+    const T* row = args.qkv + token * args.row_elements;
+    T* d_row = args.rows + token * args.row_elements;
+    float cosine[N];
+    float sine[N];
+    load_angles(args.angles_of(token) + lanes.i, lanes.half, cosine, sine);
+    int64_t begin = lanes.i;  // of the kind's heads
+#pragma unroll
+    for (int kind = 0; kind < kKinds; ++kind) {
+      const int heads = args.heads[kind];
+      const Pairs<T> weight = Pairs<T>::load(args.weights[kind] + lanes.i, lanes.half);
+      for (int first = 0; first < heads; first += lanes.slots) {
+        const int head = first + lanes.slot;
+        const bool inside = head < heads;
+        const int64_t at = begin + static_cast<int64_t>(head) * args.head_dim;
+        const Pairs<T> d = inside ? Pairs<T>::load(d_row + at, lanes.half) : Pairs<T>::zero();
+        const Pairs<T> x = inside ? Pairs<T>::load(row + at, lanes.half) : Pairs<T>::zero();
+        const Pairs<T> d_x = head_gradient(d, x, weight, lanes, cosine, sine, args, d_low[kind], d_high[kind]);
+        if (!inside) continue;
+        d_x.store(d_row + at, lanes.half);
+        largest.add(d_x.low);
+        largest.add(d_x.high);
+      }
+      begin += static_cast<int64_t>(heads) * args.head_dim;
+    }
+    if constexpr (kAmax) {
+      for (int64_t i =
+               static_cast<int64_t>(args.rotated_heads()) * args.head_dim + static_cast<int64_t>(threadIdx.x) * N;
+           i < args.row_elements; i += kThreadsPerToken * N) {
+        largest.add(Vec<T>::load(d_row + i));
+      }
+    }
+  }
+#pragma unroll
+  for (int kind = 0; kind < kKinds; ++kind) {
+    float* out = args.partial + (static_cast<int64_t>(kind) * gridDim.x + blockIdx.x) * args.head_dim;
+    store_sums(out, d_low[kind], d_high[kind], lanes, args.head_dim);
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// ---- Any head size and alignment: one block a head at a time, read twice
+
+// The head of number `i` among those of all tokens.
+template <typename T>
+struct HeadPlace {
+  int kind;             // kKinds: a value head
+  int64_t at;           // of its first element
+  const float* angles;  // cosines; the sines are half a head further
+
+  __device__ static HeadPlace of(const Arguments<T>& args, int64_t i) {
+    const int64_t heads = args.row_elements / args.head_dim;
+    const auto head = static_cast<int>(i % heads);
+    return {head < args.heads[0]          ? 0
+            : head < args.rotated_heads() ? 1
+                                          : kKinds,
+            i * args.head_dim, args.angles_of(i / heads)};
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) forward_any_kernel(const Arguments<T> args) {
+  __shared__ float scratch[2][kWarp];
+  const int half = args.head_dim / 2;
+  const int64_t all = args.tokens * (args.row_elements / args.head_dim);
+  int turn = 0;
+  for (int64_t head = blockIdx.x; head < all; head += gridDim.x) {
+    const auto place = HeadPlace<T>::of(args, head);
+    const T* x = args.qkv + place.at;
+    T* out = args.rows + place.at;
+    if (place.kind == kKinds) {
+      for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kThreads) out[i] = x[i];
+      continue;
+    }
+    float squares = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+      squares += to_float(x[i]) * to_float(x[i]) + to_float(x[half + i]) * to_float(x[half + i]);
+    }
+    const float rstd = rstd_of(block_reduce(squares, 0.0f, Add{}, scratch[turn]), args.head_dim, args.eps);
+    turn ^= 1;
+    const T* weight = place.kind == 0 ? args.weights[0] : args.weights[1];
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+      const float low = to_float(x[i]) * rstd * to_float(weight[i]);
+      const float high = to_float(x[half + i]) * rstd * to_float(weight[half + i]);
+      out[i] = from_float<T>(rotated(low, -high, place.angles[i], place.angles[half + i]));
+      out[half + i] = from_float<T>(rotated(high, low, place.angles[i], place.angles[half + i]));
+    }
+  }
+}
+
+// A block's sums for the weights' gradients lie in global memory, each pair of columns with its own thread.
+template <typename T, bool kAmax>
+__global__ void __launch_bounds__(kThreads) backward_any_kernel(const Arguments<T> args) {
+  __shared__ float scratch[2][kWarp];  // of the two sums, which take turns
+  const int half = args.head_dim / 2;
+  const auto sums_of = [&](int kind) {
+    return args.partial + (static_cast<int64_t>(kind) * gridDim.x + blockIdx.x) * args.head_dim;
+  };
+  for (int kind = 0; kind < kKinds; ++kind) {
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+      sums_of(kind)[i] = 0;
+      sums_of(kind)[half + i] = 0;
+    }
+  }
+  Magnitude<T> largest;
+  const int64_t all = args.tokens * (args.row_elements / args.head_dim);
+  for (int64_t head = blockIdx.x; head < all; head += gridDim.x) {
+    const auto place = HeadPlace<T>::of(args, head);
+    T* d = args.rows + place.at;
+    if (place.kind == kKinds) {
+      for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kThreads) {
+        largest.add(Vec<T, 1>::load(d + i));
+      }
+      continue;
+    }
+    const T* x = args.qkv + place.at;
+    const T* weight = place.kind == 0 ? args.weights[0] : args.weights[1];
+    const auto turned_low = [&](int i) {
+      return rotated(to_float(d[i]), to_float(d[half + i]), place.angles[i], place.angles[half + i]);
+    };
+    const auto turned_high = [&](int i) {
+      return rotated(to_float(d[half + i]), -to_float(d[i]), place.angles[i], place.angles[half + i]);
+    };
+    float squares = 0;
+    float dot = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+      const float x_low = to_float(x[i]);
+      const float x_high = to_float(x[half + i]);
+      squares += x_low * x_low + x_high * x_high;
+      dot += turned_low(i) * to_float(weight[i]) * x_low + turned_high(i) * to_float(weight[half + i]) * x_high;
+    }
+    const float rstd = rstd_of(block_reduce(squares, 0.0f, Add{}, scratch[0]), args.head_dim, args.eps);
+    dot = block_reduce(dot, 0.0f, Add{}, scratch[1]);
+    const float projection = rstd * rstd * dot / static_cast<float>(args.head_dim);
+    float* sums = sums_of(place.kind);
+    for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+      const float x_low = to_float(x[i]);
+      const float x_high = to_float(x[half + i]);
+      const float low = turned_low(i);
+      const float high = turned_high(i);
+      sums[i] += low * x_low * rstd;
+      sums[half + i] += high * x_high * rstd;
+      const Vec<T, 1> d_low{from_float<T>(rstd * (low * to_float(weight[i]) - x_low * projection))};
+      const Vec<T, 1> d_high{from_float<T>(rstd * (high * to_float(weight[half + i]) - x_high * projection))};
+      d_low.store(d + i);
+      d_high.store(d + half + i);
+      largest.add(d_low);
+      largest.add(d_high);
+    }
+  }
+  if constexpr (kAmax) update_amax(args.amax, largest.float_bits());
+}
+
+// ---- Host
+
+template <typename T, typename Args>
+Arguments<T> arguments_of(const Args& args, const Tensor& rows) {
+  return {.rows = pointer<T>(rows),
+          .qkv = pointer<const T>(args.qkv),
+          .table = pointer<const float>(args.table),
+          .weights = {pointer<const T>(args.q_weight), pointer<const T>(args.k_weight)},
+          .partial = nullptr,
+          .amax = nullptr,
+          .tokens = args.qkv.dim(0),
+          .seq_len = args.table.dim(0),
+          .row_elements = args.qkv.dim(1),
+          .heads = {static_cast<int>(args.num_heads), static_cast<int>(args.num_kv_heads)},
+          .head_dim = static_cast<int>(args.table.dim(1)),
+          .eps = args.eps};
+}
+
+// Whether half a head is as many vectors as a group of lanes can have threads, and starts at a multiple of 16 bytes.
+template <typename T>
+bool suits_lanes(const Arguments<T>& args) {
+  const auto lanes = static_cast<unsigned>(args.head_dim / 2 / kVector<T>);
+  return rows_are_aligned<T>(args.head_dim / 2, {args.rows, args.qkv, args.weights[0], args.weights[1]}) &&
+         rows_are_aligned<float>(args.head_dim / 2, {args.table}) && std::has_single_bit(lanes) && lanes <= kWarp;
+}
+
+constexpr dim3 kLanesBlock(kThreadsPerToken, kTokensPerBlock);
+
+int64_t most_backward_blocks(const Stream& stream) { return kBlocksPerMultiprocessor * stream.multiprocessors(); }
+
+// Returns the number of blocks, each of which leaves a row of sums a kind.
+template <typename T, bool kAmax>
+int launch_backward(const Arguments<T>& arguments, Stream& stream) {
+  const bool lanes = suits_lanes(arguments);
+  const int64_t work = lanes ? ceil_div(arguments.tokens, kTokensPerBlock)
+                             : arguments.tokens * (arguments.row_elements / arguments.head_dim);
+  const auto blocks = static_cast<int>(std::min(work, most_backward_blocks(stream)));
+  if (lanes) {
+    launch("qk_norm_rope_backward", backward_kernel<T, kAmax>, {grid_dim(blocks), kLanesBlock}, stream, arguments);
+  } else {
+    launch("qk_norm_rope_backward", backward_any_kernel<T, kAmax>, {grid_dim(blocks), kThreads}, stream, arguments);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
+  with_element(args.qkv.dtype(), [&]<typename T>() {
+    const Arguments<T> arguments = arguments_of<T>(args, args.out);
+    if (suits_lanes(arguments)) {
+      return launch("qk_norm_rope_forward", forward_kernel<T>,
+                    {grid_dim(ceil_div(arguments.tokens, kTokensPerBlock)), kLanesBlock}, stream, arguments);
+    }
+    const int64_t heads = arguments.tokens * (arguments.row_elements / arguments.head_dim);
+    const int64_t blocks = std::min(heads, kAnyBlocksPerMultiprocessor * int64_t{stream.multiprocessors()});
+    launch("qk_norm_rope_forward", forward_any_kernel<T>, {grid_dim(blocks), kThreads}, stream, arguments);
+  });
+}
+
+int64_t qk_norm_rope_backward_workspace_bytes(int64_t head_dim, const Stream& stream) {
+  return most_backward_blocks(stream) * kKinds * head_dim * static_cast<int64_t>(sizeof(float));
+}
+
+void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
+  const int64_t head_dim = args.table.dim(1);
+  auto* partial = static_cast<float*>(stream.workspace(cuda::qk_norm_rope_backward_workspace_bytes(head_dim, stream)));
+  int blocks = 0;
+  with_element(args.qkv.dtype(), [&]<typename T>() {
+    Arguments<T> arguments = arguments_of<T>(args, args.d_qkv);
+    arguments.partial = partial;
+    arguments.amax = pointer<float>(args.amax);
+    blocks = args.amax.defined() ? launch_backward<T, true>(arguments, stream)
+                                 : launch_backward<T, false>(arguments, stream);
+  });
+  add_partials("qk_norm_rope_backward", args.d_q_weight, partial, blocks, stream);
+  add_partials("qk_norm_rope_backward", args.d_k_weight, partial + blocks * head_dim, blocks, stream);
+  if (!args.cast.defined()) return;
+  cuda::quantize({.rows = args.cast.rows,
+                  .columns = args.cast.columns,
+                  .x = args.d_qkv,
+                  .amax = args.cast.amax,
+                  .amax_out = {},
+                  .bound = args.cast.bound},
+                 stream);
+}
+
+}  // namespace octavo::cuda

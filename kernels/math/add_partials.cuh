@@ -1,0 +1,38 @@
+// The end of kernels whose blocks each leave sums of their own: adds them in an order that depends on the number of
+// blocks alone.
+#pragma once
+
+#include "core/cuda_launch.cuh"
+
+#ifdef __CUDACC__
+
+namespace octavo::cuda {
+
+// out[c] += the sum over r of partial[r][c]. A block takes 32 columns; thread (x, y) adds rows y, y + 32, ... of
+// column x, and a warp then adds those 32 sums.
+static __global__ void __launch_bounds__(1024)
+    add_partials_kernel(float* out, const float* partial, int rows, int64_t columns) {
+  __shared__ float sums[32][33];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 8
+    for (int row = static_cast<int>(threadIdx.y); row < rows; row += 32) sum += partial[row * columns + column];
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  const float total = warp_reduce(sums[threadIdx.x][threadIdx.y], Add{});
+  const int64_t out_column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.y;
+  if (threadIdx.x == 0 && out_column < columns) out[out_column] += total;
+}
+
+// out [columns] float32 += the sum of the rows of partial [rows, columns].
+inline void add_partials(const char* name, const Tensor& out, const float* partial, int rows, Stream& stream) {
+  const int64_t columns = out.numel();
+  launch(name, add_partials_kernel, {grid_dim(ceil_div(columns, 32)), dim3(32, 32)}, stream, pointer<float>(out),
+         partial, rows, columns);
+}
+
+}  // namespace octavo::cuda
+
+#endif  // __CUDACC__
