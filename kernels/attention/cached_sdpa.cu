@@ -1,5 +1,5 @@
-#include "core/cuda_launch.cuh"
 #include "kernels/attention/cached_sdpa.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace octavo::cuda {
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/cuda_amax.cuh"
 #include "kernels/attention/qk_norm_rope.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/math/add_partials.cuh"
 
 namespace octavo::cuda {

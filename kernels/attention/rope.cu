@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "core/cuda_amax.cuh"
 #include "kernels/attention/rope.h"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 
 namespace octavo::cuda {

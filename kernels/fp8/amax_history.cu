@@ -1,4 +1,4 @@
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/fp8/amax_history.h"
 
 namespace octavo::cuda {

@@ -1,7 +1,7 @@
 // FP8 casts of what lies in memory: x is read once whatever is asked for, but for kRow.
 #include <algorithm>
 
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/fp8/fp8.h"
 #include "kernels/fp8/fp8_cast.cuh"
 

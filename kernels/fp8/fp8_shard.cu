@@ -1,4 +1,4 @@
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/fp8/fp8_shard.h"
 #include "kernels/fp8/fp8_tile.cuh"
 

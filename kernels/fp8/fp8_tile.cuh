@@ -5,7 +5,7 @@
 
 #include <cuda_fp8.h>
 
-#include "core/cuda_amax.cuh"
+#include "kernels/cuda/amax.cuh"
 
 #ifdef __CUDACC__
 

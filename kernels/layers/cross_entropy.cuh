@@ -1,7 +1,7 @@
 // What the cross entropy kernels share: the softmax of a row of logits, put together from its parts.
 #pragma once
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #ifdef __CUDACC__
 

@@ -1,4 +1,4 @@
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/layers/embedding.h"
 
 namespace octavo::cuda {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/cuda_amax.cuh"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 #include "kernels/layers/rms_norm.h"
 #include "kernels/math/add_partials.cuh"

@@ -1,4 +1,4 @@
-#include "core/cuda_amax.cuh"
+#include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 #include "kernels/layers/swiglu.h"
 

@@ -2,7 +2,7 @@
 // blocks alone.
 #pragma once
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #ifdef __CUDACC__
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/math/bit_hash.h"
 #include "kernels/math/bit_hash_key.h"
 

@@ -1,4 +1,4 @@
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/math/cast.h"
 
 namespace octavo::cuda {

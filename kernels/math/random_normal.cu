@@ -1,4 +1,4 @@
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/math/random_normal.h"
 #include "kernels/math/random_numbers.h"
 #include "kernels/math/rounded_math.cuh"

@@ -1,4 +1,4 @@
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/math/sum_terms.h"
 
 namespace octavo::cuda {

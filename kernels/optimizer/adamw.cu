@@ -1,5 +1,5 @@
-#include "core/cuda_amax.cuh"
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/amax.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/math/rounded_math.cuh"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_float8.h"

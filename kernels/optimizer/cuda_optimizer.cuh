@@ -1,7 +1,7 @@
 // What the GPU's optimizers have in common; kernels/optimizer/cpu_optimizer.h is the CPU's.
 #pragma once
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #ifdef __CUDACC__
 

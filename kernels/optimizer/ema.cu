@@ -1,4 +1,4 @@
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/optimizer/cuda_optimizer.cuh"
 #include "kernels/optimizer/ema.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "core/cuda_amax.cuh"
-#include "core/cuda_flat.cuh"
+#include "kernels/cuda/amax.cuh"
+#include "kernels/cuda/flat.cuh"
 #include "kernels/optimizer/cuda_optimizer.cuh"
 #include "kernels/optimizer/muon.h"
 #include "kernels/optimizer/newton_schulz.h"

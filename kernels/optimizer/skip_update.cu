@@ -1,4 +1,4 @@
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/optimizer/skip_update.h"
 
 namespace octavo::cuda {

@@ -3,7 +3,7 @@
 // one atomic; a maximum does not depend on the order, so the result is deterministic.
 #pragma once
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #ifdef __CUDACC__
 

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "core/cuda_launch.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #ifdef __CUDACC__
 
