@@ -68,7 +68,7 @@ TOP_FOLDERS = {layer.split("/")[0] for layer in STANDS_ON}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 
 # Vendor headers, and the files that may include them.
-CUDA_FILES = r"(\.cu|\.cuh|_(cuda|cublaslt|cudnn|flash|nccl)\.(cpp|h))$|^core/cuda_check\.h$"
+CUDA_FILES = r"(\.cu|\.cuh|_cuda\.cpp|_(cublaslt|cudnn|flash|nccl)\.(cpp|h))$|^core/cuda_check\.h$"
 MPI_FILES = re.compile(r"_mpi\.(cpp|h)$")
 VENDOR_HEADERS = [
     (re.compile(r"^(cuda|cublas|cudnn|cub/|cooperative_groups|nvml|nvtx3/|thrust/)"), re.compile(CUDA_FILES), "a CUDA header"),
@@ -80,7 +80,8 @@ VENDOR_HEADERS = [
 ]
 
 # Our own headers that include those, so that only the same kind of file may include them.
-CUDA_HEADERS = re.compile(r"\.cuh$|_(cuda|cublaslt|cudnn|flash|nccl)\.h$|^core/cuda_check\.h$")
+# A NAME_cuda.h only declares what CUDA files define, and is for all.
+CUDA_HEADERS = re.compile(r"\.cuh$|_(cublaslt|cudnn|flash|nccl)\.h$|^core/cuda_check\.h$")
 MPI_HEADERS = re.compile(r"_mpi\.h$")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -209,13 +210,14 @@ def self_test():
         "core/nowhere.cpp": ("int f() { return 0; }\n", 1),
         "kernels/matmul/matmul.h": (header + '#include "core/tensor.h"\n#include "build_config.h"\n', 0),
         "kernels/matmul/matmul.cpp": ("#include <cuda_runtime.h>\n", 1),
+        "kernels/matmul/matmul_cuda.h": (header + "#include <cuda_runtime.h>\n", 1),
         "kernels/matmul/matmul_cublaslt.cpp": ("#include <cublasLt.h>\n", 0),
         "kernels/matmul/sgemm.h": (header, 0),
         "kernels/matmul/sgemm.cpp": ("#include <cblas.h>\n#include <dnnl.h>\n", 2),
         "kernels/matmul/sgemm_onednn.cpp": ("#include <oneapi/dnnl/dnnl.h>\n", 0),
         "kernels/matmul/sgemm_openblas.cpp": ("#include <cblas.h>\n", 0),
         "kernels/matmul/plan_cublaslt.h": (header + "#include <cublasLt.h>\n", 0),
-        "kernels/matmul/plan.h": (header, 0),
+        "kernels/matmul/plan.h": (header + '#include "kernels/matmul/matmul_cuda.h"\n', 0),
         "kernels/attention/flash_kernels.h": (header, 0),
         "kernels/attention/flash_kernels_64_flash.cu": ('#include "flash_fwd_launch_template.h"\n', 0),
         "kernels/attention/flash_kernels.cpp": ("#include <flash.h>\n", 1),

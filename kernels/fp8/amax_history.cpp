@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <bit>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/fp8/fp8_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void amax_history(const AmaxHistory& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -45,9 +42,7 @@ void amax_history(const AmaxHistory& args, Stream& stream) {
   CHECK(args.row >= 0 && args.row < args.history.dim(0), "amax_history: row {} of {}", args.row, args.history.dim(0));
   const OpTimer timer(stream, "amax_history", 0, static_cast<double>(args.history.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::amax_history(args, stream);
-  }
+  if (ran_on_cuda<cuda::amax_history>(args, stream)) return;
   cpu::amax_history(args);
 }
 

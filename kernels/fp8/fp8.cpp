@@ -2,23 +2,17 @@
 
 #include <algorithm>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
 #include "kernels/fp8/fp8_cpu.h"
+#include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/cpu_math.h"
 #include "kernels/matmul/product_workspace.h"
 #include "kernels/matmul/sgemm.h"
 
 namespace octavo {
-
-namespace cuda {
-void amax(const Amax& args, Stream& stream);
-void quantize(const Quantize& args, Stream& stream);
-void row_amaxes(const RowAmaxes& args, Stream& stream);
-void fp8_matmul(const Fp8Matmul& args, Stream& stream);
-}  // namespace cuda
 
 namespace {
 
@@ -246,9 +240,7 @@ void amax(const Amax& args, Stream& stream) {
   expect_tensor(args.out, "amax out", DType::kFloat32, {1});
   const OpTimer timer(stream, "amax", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::amax(args, stream);
-  }
+  if (ran_on_cuda<cuda::amax>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.out, args.x); });
 }
 
@@ -264,9 +256,7 @@ void quantize(const Quantize& args, Stream& stream) {
   const int64_t passes = cast.scaling() == Scaling::kRow && !args.measured ? 2 : 1;  // the first finds the amaxes
   const OpTimer timer(stream, "quantize", 0, static_cast<double>(passes * args.x.bytes() + cast_bytes(cast)));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::quantize(args, stream);
-  }
+  if (ran_on_cuda<cuda::quantize>(args, stream)) return;
   const float amax = args.bound ? *args.bound : cpu::value_of(args.amax);
   cpu::quantize_any(args.rows, amax, args.x, false, args.measured);
   cpu::quantize_any(args.columns, amax, args.x, true, args.measured);
@@ -279,9 +269,7 @@ void row_amaxes(const RowAmaxes& args, Stream& stream) {
   check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
   const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::row_amaxes(args, stream);
-  }
+  if (ran_on_cuda<cuda::row_amaxes>(args, stream)) return;
   cpu::measure_any(args.rows, args.x, false);
   cpu::measure_any(args.columns, args.x, true);
 }
@@ -303,9 +291,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                                .precision = product_name(args.a.scaling),
                                .fast_accumulation = args.fast_accumulation});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_matmul(args, stream);
-  }
+  if (ran_on_cuda<cuda::fp8_matmul>(args, stream)) return;
   cpu::fp8_matmul(args, stream);
 }
 

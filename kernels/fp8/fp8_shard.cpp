@@ -2,19 +2,14 @@
 
 #include <algorithm>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cpu.h"
+#include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream);
-void fp8_transpose(const Fp8Transpose& args, Stream& stream);
-void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -59,9 +54,7 @@ void fp8_cast_piece(const Fp8CastPiece& args, Stream& stream) {
   expect_tensor(args.amax, "fp8_cast_piece amax", DType::kFloat32, {1});
   const OpTimer timer(stream, "fp8_cast_piece", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_cast_piece(args, stream);
-  }
+  if (ran_on_cuda<cuda::fp8_cast_piece>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
     cpu::with_float8_dtype(args.out.dtype(), [&]<typename Format>() { cpu::fp8_cast_piece<Format, T>(args); });
   });
@@ -73,9 +66,7 @@ void fp8_transpose(const Fp8Transpose& args, Stream& stream) {
   expect_tensor(args.out, "fp8_transpose out", args.x.dtype(), {args.x.dim(1), args.x.dim(0)});
   const OpTimer timer(stream, "fp8_transpose", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_transpose(args, stream);
-  }
+  if (ran_on_cuda<cuda::fp8_transpose>(args, stream)) return;
   cpu::fp8_transpose(args);
 }
 
@@ -90,9 +81,7 @@ void fp8_scale_inv(const Fp8ScaleInv& args, Stream& stream) {
   }
   const OpTimer timer(stream, "fp8_scale_inv", 0, static_cast<double>(args.amax.bytes() + args.scale_inv.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_scale_inv(args, stream);
-  }
+  if (ran_on_cuda<cuda::fp8_scale_inv>(args, stream)) return;
   cpu::with_float8_dtype(args.format, [&]<typename Format>() { cpu::fp8_scale_inv<Format>(args); });
 }
 

@@ -2,18 +2,14 @@
 
 #include <algorithm>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cpu.h"
+#include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void fp8_stats(const Fp8Stats& args, Stream& stream);
-int64_t fp8_stats_workspace_bytes();
-}  // namespace cuda
 
 namespace {
 
@@ -86,17 +82,12 @@ void fp8_stats(const Fp8Stats& args, Stream& stream) {
   check_fp8_stats(args);
   const OpTimer timer(stream, "fp8_stats", 0, static_cast<double>(args.x.bytes() + args.rows.data.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_stats(args, stream);
-  }
+  if (ran_on_cuda<cuda::fp8_stats>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::fp8_stats<T>(args); });
 }
 
 int64_t fp8_stats_workspace_bytes(const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::fp8_stats_workspace_bytes();
-  }
-  return 0;
+  return stream.is_cuda() ? kFp8Counts * static_cast<int64_t>(sizeof(uint64_t)) : 0;
 }
 
 }  // namespace octavo

@@ -7,7 +7,6 @@ namespace octavo::cuda {
 
 namespace {
 
-constexpr int kCounts = Fp8Sum::kCount - 1;  // all but the elements, which the host knows
 constexpr int kMaxima = Fp8Maximum::kCount;
 static_assert(Fp8Sum::kElements == 0);
 
@@ -19,7 +18,7 @@ struct StatsArguments {
   const float* amax;  // kTensor
   int64_t m;
   int64_t n;
-  unsigned long long* counts;  // [kCounts] += in the order of Fp8Sum
+  unsigned long long* counts;  // [kFp8Counts] += in the order of Fp8Sum
   float* maxima;               // [kMaxima] max=
 };
 
@@ -59,9 +58,9 @@ template <typename T, Format kFormat, Scaling kScaling, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArguments<T> args) {
   constexpr uint32_t kSaturated = fp8_saturated_bits(kFormat == __NV_E4M3 ? DType::kFloat8E4M3 : DType::kFloat8E5M2);
   constexpr uint32_t kInfinity = 0x7f800000u;
-  __shared__ uint32_t counts[kCounts];
+  __shared__ uint32_t counts[kFp8Counts];
   __shared__ uint32_t maxima[kMaxima];
-  if (threadIdx.x < kCounts) counts[threadIdx.x] = 0;
+  if (threadIdx.x < kFp8Counts) counts[threadIdx.x] = 0;
   if (threadIdx.x < kMaxima) maxima[threadIdx.x] = 0;
   __syncthreads();
 
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   float scale[kPatch];
   float scale_inv[kPatch];
   find_patch_scales<kScaling, kFormat>(args, at, scale, scale_inv);
-  uint32_t count[kCounts] = {};
+  uint32_t count[kFp8Counts] = {};
   uint32_t largest[kMaxima] = {patch.magnitude(), 0, 0};
 #pragma unroll
   for (int r = 0; r < kPatch; ++r) {
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
   }
 
 #pragma unroll
-  for (int i = 0; i < kCounts; ++i) {
+  for (int i = 0; i < kFp8Counts; ++i) {
     const uint32_t of_warp = __reduce_add_sync(0xffffffffu, count[i]);
     if (threadIdx.x % 32 == 0) atomicAdd(&counts[i], of_warp);
   }
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kTileThreads) fp8_stats_kernel(const StatsArgu
     if (threadIdx.x % 32 == 0) atomicMax(&maxima[i], of_warp);
   }
   __syncthreads();
-  if (threadIdx.x < kCounts && counts[threadIdx.x] != 0) {
+  if (threadIdx.x < kFp8Counts && counts[threadIdx.x] != 0) {
     atomicAdd(args.counts + threadIdx.x, static_cast<unsigned long long>(counts[threadIdx.x]));
   }
   if (threadIdx.x < kMaxima) {
@@ -140,11 +139,9 @@ void launch_stats_as(Scaling scaling, const StatsArguments<T>& args, Stream& str
 
 }  // namespace
 
-int64_t fp8_stats_workspace_bytes() { return kCounts * static_cast<int64_t>(sizeof(unsigned long long)); }
-
 void fp8_stats(const Fp8Stats& tensors, Stream& stream) {
-  void* workspace = stream.workspace(fp8_stats_workspace_bytes());
-  stream.zero(Tensor(workspace, DType::kUInt8, {fp8_stats_workspace_bytes()}));
+  void* workspace = stream.workspace(fp8_stats_workspace_bytes(stream));
+  stream.zero(Tensor(workspace, DType::kUInt8, {fp8_stats_workspace_bytes(stream)}));
   auto* counts = static_cast<unsigned long long*>(workspace);
   with_element(tensors.x.dtype(), [&]<typename T>() {
     const StatsArguments<T> args{.x = pointer<const T>(tensors.x),

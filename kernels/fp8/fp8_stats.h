@@ -28,6 +28,9 @@ struct Fp8Maximum {
   enum : int64_t { kAmax, kScaleInv, kScale, kCount };
 };
 
+// Sums that are counted: all but the elements.
+inline constexpr int kFp8Counts = Fp8Sum::kCount - 1;
+
 struct Fp8Stats {
   Tensor sums;      // += [Fp8Sum::kCount] float32
   Tensor maxima;    // = max(itself, new) [Fp8Maximum::kCount] float32; starts at zero bytes

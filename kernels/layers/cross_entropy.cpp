@@ -2,17 +2,14 @@
 
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
 #include "kernels/layers/cross_entropy_cpu.h"
+#include "kernels/layers/layers_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void cross_entropy(const CrossEntropy& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -59,9 +56,7 @@ void cross_entropy(const CrossEntropy& args, Stream& stream) {
                                .bytes = static_cast<double>(args.logits.bytes()) + written,
                                .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::cross_entropy(args, stream);
-  }
+  if (ran_on_cuda<cuda::cross_entropy>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_row<T>(args, t);

@@ -4,17 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/layers/cross_entropy_cpu.h"
+#include "kernels/layers/layers_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream);
-void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -86,9 +82,7 @@ void cross_entropy_stats(const CrossEntropyStats& args, Stream& stream) {
   expect_tensor(args.stats, "cross_entropy_stats stats", DType::kFloat32, {tokens, kCrossEntropyStats});
   const OpTimer timer(stream, "cross_entropy_stats", 0, static_cast<double>(args.logits.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::cross_entropy_stats(args, stream);
-  }
+  if (ran_on_cuda<cuda::cross_entropy_stats>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_stats_row<T>(args, t);
@@ -112,9 +106,7 @@ void cross_entropy_parallel(const CrossEntropyParallel& args, Stream& stream) {
   const double bytes = passes * static_cast<double>(args.logits.bytes()) + static_cast<double>(args.stats.bytes());
   const OpTimer timer(stream, "cross_entropy_parallel", 0, bytes);
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::cross_entropy_parallel(args, stream);
-  }
+  if (ran_on_cuda<cuda::cross_entropy_parallel>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
 #pragma omp parallel for
     for (int64_t t = 0; t < tokens; ++t) cpu::cross_entropy_parallel_row<T>(args, t);

@@ -1,16 +1,12 @@
 #include "kernels/layers/embedding.h"
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/layers/layers_cuda.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void embedding_forward(const EmbeddingForward& args, Stream& stream);
-void embedding_backward(const EmbeddingBackward& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -66,9 +62,7 @@ void embedding_forward(const EmbeddingForward& args, Stream& stream) {
   const OpTimer timer(stream, args.share < 1 ? "embedding_part_forward" : "embedding_forward", 0,
                       (1.0 + args.share) * static_cast<double>(args.out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::embedding_forward(args, stream);
-  }
+  if (ran_on_cuda<cuda::embedding_forward>(args, stream)) return;
   cpu::embedding_forward(args);
 }
 
@@ -82,9 +76,7 @@ void embedding_backward(const EmbeddingBackward& args, Stream& stream) {
   const OpTimer timer(stream, args.share < 1 ? "embedding_part_backward" : "embedding_backward", 0,
                       3.0 * args.share * static_cast<double>(args.d_out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::embedding_backward(args, stream);
-  }
+  if (ran_on_cuda<cuda::embedding_backward>(args, stream)) return;
   cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() { cpu::embedding_backward<T>(args); });
 }
 

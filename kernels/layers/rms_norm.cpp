@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
+#include "kernels/layers/layers_cuda.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void rms_norm_forward(const RmsNormForward& args, Stream& stream);
-void rms_norm_backward(const RmsNormBackward& args, Stream& stream);
-int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -119,9 +114,7 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   const double bytes = passes * static_cast<double>(args.x.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "rms_norm_forward", .bytes = bytes, .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::rms_norm_forward(args, stream);
-  }
+  if (ran_on_cuda<cuda::rms_norm_forward>(args, stream)) return;
   cpu::with_compute_dtype(compute, [&]<typename T>() {
     cpu::rms_norm_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
@@ -146,9 +139,7 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   const double passes = args.d_residual.defined() ? 4 : 3;
   const OpTimer timer(stream, "rms_norm_backward", 0, passes * static_cast<double>(args.h.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::rms_norm_backward(args, stream);
-  }
+  if (ran_on_cuda<cuda::rms_norm_backward>(args, stream)) return;
   auto* partial = static_cast<float*>(stream.workspace(rms_norm_backward_workspace_bytes(hidden, stream)));
   cpu::with_compute_dtype(compute, [&]<typename T>() {
     cpu::rms_norm_backward<T>(args, partial);
@@ -157,10 +148,9 @@ void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
 }
 
 int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::rms_norm_backward_workspace_bytes(hidden, stream);
-  }
-  return cpu::kSlices * hidden * dtype_bytes(DType::kFloat32);
+  const int64_t rows =
+      stream.is_cuda() ? stream.multiprocessors() * cuda::kRmsNormBlocksPerMultiprocessor : cpu::kSlices;
+  return rows * hidden * dtype_bytes(DType::kFloat32);
 }
 
 }  // namespace octavo

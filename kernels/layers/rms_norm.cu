@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
-#include "kernels/layers/rms_norm.h"
+#include "kernels/layers/layers_cuda.h"
 #include "kernels/math/add_partials.cuh"
 
 namespace octavo::cuda {
@@ -186,7 +186,6 @@ struct NormedSource {
 // it will use, so only the sum over the row needs the other threads.
 constexpr int kStreams = 3;  // d_out, h, d_residual
 constexpr int64_t kSharedBytesPerMultiprocessor = 200 * 1024;
-constexpr int kMaxBlocksPerMultiprocessor = 4;
 constexpr int backward_threads(int k) { return k == 1 ? 128 : 512; }
 
 template <typename T>
@@ -370,8 +369,8 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
   };
   const auto launch_staged = [&](auto* kernel, int k, int stages) {
     const int64_t shared_bytes = stages * stage_bytes<T>(arguments.hidden);
-    const int blocks =
-        blocks_at(std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kMaxBlocksPerMultiprocessor));
+    const int blocks = blocks_at(
+        std::clamp<int64_t>(kSharedBytesPerMultiprocessor / shared_bytes, 1, kRmsNormBlocksPerMultiprocessor));
     launch("rms_norm_backward", kernel,
            {grid_dim(blocks), threads_for(arguments.hidden / kVector<T>, k), static_cast<size_t>(shared_bytes)}, stream,
            arguments);
@@ -387,7 +386,7 @@ int backward_rows(const BackwardArguments<T>& arguments, Stream& stream) {
     if (3 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 3, kAmax>, 4, 3);
     if (2 * row_bytes <= kSharedBytesPerMultiprocessor) return launch_staged(backward_kernel<T, 4, 2, kAmax>, 4, 2);
   }
-  const int blocks = blocks_at(kMaxBlocksPerMultiprocessor);
+  const int blocks = blocks_at(kRmsNormBlocksPerMultiprocessor);
   launch("rms_norm_backward", backward_any_kernel<T, kAmax>, {grid_dim(blocks), kRowThreads}, stream, arguments);
   return blocks;
 }
@@ -406,13 +405,9 @@ void rms_norm_forward(const RmsNormForward& args, Stream& stream) {
   });
 }
 
-int64_t rms_norm_backward_workspace_bytes(int64_t hidden, const Stream& stream) {
-  return stream.multiprocessors() * kMaxBlocksPerMultiprocessor * hidden * static_cast<int64_t>(sizeof(float));
-}
-
 void rms_norm_backward(const RmsNormBackward& args, Stream& stream) {
   const int64_t hidden = args.h.dim(1);
-  auto* partial = static_cast<float*>(stream.workspace(cuda::rms_norm_backward_workspace_bytes(hidden, stream)));
+  auto* partial = static_cast<float*>(stream.workspace(rms_norm_backward_workspace_bytes(hidden, stream)));
   int blocks = 0;
   with_element(args.h.dtype(), [&]<typename T>() {
     const BackwardArguments<T> arguments{.d_h = pointer<T>(args.d_h),

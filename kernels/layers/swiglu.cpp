@@ -1,17 +1,13 @@
 #include "kernels/layers/swiglu.h"
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
+#include "kernels/layers/layers_cuda.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void swiglu_forward(const SwigluForward& args, Stream& stream);
-void swiglu_backward(const SwigluBackward& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -67,9 +63,7 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   const double bytes = static_cast<double>(args.gate_up.bytes()) + result_bytes(args.cast, args.out);
   const OpTimer timer(stream, {.name = "swiglu_forward", .bytes = bytes, .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::swiglu_forward(args, stream);
-  }
+  if (ran_on_cuda<cuda::swiglu_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.out.dtype(), [&]<typename T>() {
     cpu::swiglu_forward<T>(args);
     cpu::update_amax<T>(args.amax, args.out);
@@ -113,9 +107,7 @@ void swiglu_backward(const SwigluBackward& args, Stream& stream) {
                                .bytes = read_bytes + out_bytes + result_bytes(args.cast, args.d_gate_up),
                                .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::swiglu_backward(args, stream);
-  }
+  if (ran_on_cuda<cuda::swiglu_backward>(args, stream)) return;
   cpu::with_compute_dtype(args.d_out.dtype(), [&]<typename T>() {
     cpu::swiglu_backward<T>(args);
     cpu::update_amax<T>(args.amax, args.d_gate_up);

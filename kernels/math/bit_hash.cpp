@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/bit_hash_key.h"
+#include "kernels/math/math_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void bit_hash(const BitHash& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -66,9 +63,7 @@ void bit_hash(const BitHash& args, Stream& stream) {
   const OpTimer timer(stream, "bit_hash", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
   CHECK(reinterpret_cast<uintptr_t>(args.out.raw()) % sizeof(uint64_t) == 0, "bit_hash out is not aligned to 8 bytes");
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::bit_hash(args, stream);
-  }
+  if (ran_on_cuda<cuda::bit_hash>(args, stream)) return;
   cpu::bit_hash(args);
 }
 

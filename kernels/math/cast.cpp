@@ -1,15 +1,12 @@
 #include "kernels/math/cast.h"
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
+#include "kernels/math/math_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void cast(const Cast& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -29,9 +26,7 @@ void cast(const Cast& args, Stream& stream) {
   expect_tensor(args.x, "cast x", args.x.dtype(), {args.x.numel()});
   const OpTimer timer(stream, "cast", 0, static_cast<double>(args.x.bytes() + args.out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::cast(args, stream);
-  }
+  if (ran_on_cuda<cuda::cast>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename In>() {
     cpu::with_compute_dtype(args.out.dtype(), [&]<typename Out>() { cpu::cast<Out, In>(args); });
   });

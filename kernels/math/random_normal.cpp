@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/math/math_cuda.h"
 #include "kernels/math/random_numbers.h"
 #include "kernels/math/rounded_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void random_normal(const RandomNormal& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -45,9 +42,7 @@ void random_normal(const RandomNormal& args, Stream& stream) {
   expect_stretch(args.stretch, "random_normal");
   const OpTimer timer(stream, "random_normal", 0, static_cast<double>(args.out.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::random_normal(args, stream);
-  }
+  if (ran_on_cuda<cuda::random_normal>(args, stream)) return;
   cpu::random_normal(args);
 }
 

@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <array>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
+#include "kernels/math/math_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void sum_of_squares(const SumOfSquares& args, Stream& stream);
-void sum(const Sum& args, Stream& stream);
-int64_t reduce_workspace_bytes(const Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -48,9 +43,7 @@ void sum_of_squares(const SumOfSquares& args, Stream& stream) {
   expect_tensor(args.x, "sum_of_squares x", args.x.dtype(), {args.x.numel()});
   const OpTimer timer(stream, "sum_of_squares", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sum_of_squares(args, stream);
-  }
+  if (ran_on_cuda<cuda::sum_of_squares>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() {
     args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<T>(args.x, [](float v) { return v * v; }));
   });
@@ -61,17 +54,13 @@ void sum(const Sum& args, Stream& stream) {
   expect_tensor(args.x, "sum x", DType::kFloat32, {args.x.numel()});
   const OpTimer timer(stream, "sum", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sum(args, stream);
-  }
+  if (ran_on_cuda<cuda::sum>(args, stream)) return;
   args.out.data<float>()[0] += static_cast<float>(cpu::sliced_sum<float>(args.x, [](float v) { return v; }));
 }
 
 int64_t reduce_workspace_bytes(const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::reduce_workspace_bytes(stream);
-  }
-  return 0;
+  if (!stream.is_cuda()) return 0;
+  return stream.multiprocessors() * cuda::kReduceBlocksPerMultiprocessor * static_cast<int64_t>(sizeof(double));
 }
 
 }  // namespace octavo

@@ -1,12 +1,11 @@
 #include "kernels/cuda/launch.cuh"
-#include "kernels/math/reduce.h"
+#include "kernels/math/math_cuda.h"
 
 namespace octavo::cuda {
 
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kUnroll = 4;
 
 struct Identity {
@@ -55,15 +54,11 @@ __global__ void __launch_bounds__(kThreads) add_partial_sums_kernel(float* out, 
   if (threadIdx.x == 0) *out += static_cast<float>(total);
 }
 
-int block_count(const Stream& stream) { return stream.multiprocessors() * kBlocksPerMultiprocessor; }
-
-int64_t partial_bytes(const Stream& stream) { return block_count(stream) * static_cast<int64_t>(sizeof(double)); }
-
 template <typename T, typename Term>
 void add_sum(const Tensor& out, const Tensor& x, Term term, Stream& stream) {
   if (x.numel() == 0) return;
-  const int blocks = block_count(stream);
-  auto* partial = static_cast<double*>(stream.workspace(partial_bytes(stream)));
+  const int blocks = stream.multiprocessors() * kReduceBlocksPerMultiprocessor;
+  auto* partial = static_cast<double*>(stream.workspace(reduce_workspace_bytes(stream)));
   auto* kernel =
       rows_are_aligned<T>(0, {x.raw()}) ? partial_sums_kernel<kVector<T>, T, Term> : partial_sums_kernel<1, T, Term>;
   launch("reduce", kernel, {grid_dim(blocks), kThreads}, stream, partial, pointer<const T>(x), x.numel(), term);
@@ -71,8 +66,6 @@ void add_sum(const Tensor& out, const Tensor& x, Term term, Stream& stream) {
 }
 
 }  // namespace
-
-int64_t reduce_workspace_bytes(const Stream& stream) { return partial_bytes(stream); }
 
 void sum_of_squares(const SumOfSquares& args, Stream& stream) {
   with_element(args.x.dtype(), [&]<typename T>() { add_sum<T>(args.out, args.x, Square{}, stream); });

@@ -1,15 +1,12 @@
 #include "kernels/math/sum_terms.h"
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
+#include "kernels/math/math_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void sum_terms(const SumTerms& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -39,9 +36,7 @@ void sum_terms(const SumTerms& args, Stream& stream) {
   const int64_t bytes = args.terms.bytes() + (args.accumulate ? 2 : 1) * args.out.bytes();
   const OpTimer timer(stream, "sum_terms", 0, static_cast<double>(bytes));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sum_terms(args, stream);
-  }
+  if (ran_on_cuda<cuda::sum_terms>(args, stream)) return;
   cpu::with_compute_dtype(args.terms.dtype(), [&]<typename T>() {
     is_float ? cpu::sum_terms<T, float>(args) : cpu::sum_terms<T, T>(args);
   });

@@ -3,16 +3,13 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
+#include "kernels/matmul/matmul_cuda.h"
 #include "kernels/matmul/product_workspace.h"
 #include "kernels/matmul/sgemm.h"
 
 namespace octavo {
-
-namespace cuda {
-std::string cublaslt_version();
-void matmul(const Matmul& args, Stream& stream);
-}  // namespace cuda
 
 namespace {
 
@@ -93,9 +90,7 @@ void matmul(const Matmul& args, Stream& stream) {
                                .k = s.k,
                                .precision = dtype_name(args.a.dtype())});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::matmul(args, stream);
-  }
+  if (ran_on_cuda<cuda::matmul>(args, stream)) return;
   if (args.a.dtype() == DType::kBFloat16) return cpu::matmul_bfloat16(args, s, stream);
   cpu::matmul_float32(args, s, args.d.data<float>(), args.a.data<float>(), args.b.data<float>());
 }

@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/optimizer/adamw_float8.h"
 #include "kernels/optimizer/cpu_optimizer.h"
+#include "kernels/optimizer/optimizer_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void adamw(const Adamw& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -61,9 +58,7 @@ void adamw(const Adamw& args, Stream& stream) {
                        (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
   const OpTimer timer(stream, "adamw", 0, bytes);
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::adamw(args, stream);
-  }
+  if (ran_on_cuda<cuda::adamw>(args, stream)) return;
   if (codes) return cpu::adamw_float8(args);
   cpu::with_compute_dtype(args.exp_avg.dtype(), [&]<typename Moment>() { cpu::adamw<Moment>(args); });
 }

@@ -1,15 +1,12 @@
 #include "kernels/optimizer/ema.h"
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/optimizer/cpu_optimizer.h"
+#include "kernels/optimizer/optimizer_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void ema(const Ema& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -33,9 +30,7 @@ void ema(const Ema& args, Stream& stream) {
   CHECK(args.decay >= 0 && args.decay <= 1, "ema: the decay is {}, expected 0 to 1", args.decay);
   const OpTimer timer(stream, "ema", 0, 3.0 * static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::ema(args, stream);
-  }
+  if (ran_on_cuda<cuda::ema>(args, stream)) return;
   cpu::ema(args);
 }
 

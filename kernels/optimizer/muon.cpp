@@ -2,20 +2,14 @@
 
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/optimizer/cpu_optimizer.h"
 #include "kernels/optimizer/newton_schulz.h"
+#include "kernels/optimizer/optimizer_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void muon_momentum(const MuonMomentum& args, Stream& stream);
-void muon_rows(const MuonRows& args, Stream& stream);
-void muon_polynomial(const MuonPolynomial& args, Stream& stream);
-void muon_update(const MuonUpdate& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -96,9 +90,7 @@ void muon_momentum(const MuonMomentum& args, Stream& stream) {
   const double bytes = static_cast<double>(args.grad.bytes() + 2 * args.momentum.bytes() + args.update.bytes());
   const OpTimer timer(stream, "muon_momentum", 0, bytes);
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::muon_momentum(args, stream);
-  }
+  if (ran_on_cuda<cuda::muon_momentum>(args, stream)) return;
   cpu::with_compute_dtype(args.momentum.dtype(), [&]<typename Momentum>() {
     cpu::with_compute_dtype(args.update.dtype(),
                             [&]<typename Update>() { cpu::muon_momentum<Momentum, Update>(args); });
@@ -118,9 +110,7 @@ void muon_rows(const MuonRows& args, Stream& stream) {
   const double bytes = 2.0 * static_cast<double>(args.rows * args.columns * dtype_bytes(args.x.dtype()));
   const OpTimer timer(stream, "muon_rows", 0, bytes);
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::muon_rows(args, stream);
-  }
+  if (ran_on_cuda<cuda::muon_rows>(args, stream)) return;
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::muon_rows<T>(args); });
 }
 
@@ -130,9 +120,7 @@ void muon_polynomial(const MuonPolynomial& args, Stream& stream) {
   expect_tensor(args.square, "muon square", DType::kFloat32, {n, n});
   const OpTimer timer(stream, "muon_polynomial", 0, static_cast<double>(2 * args.gram.bytes() + args.square.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::muon_polynomial(args, stream);
-  }
+  if (ran_on_cuda<cuda::muon_polynomial>(args, stream)) return;
   cpu::with_compute_dtype(args.gram.dtype(), [&]<typename T>() { cpu::muon_polynomial<T>(args); });
 }
 
@@ -147,9 +135,7 @@ void muon_update(const MuonUpdate& args, Stream& stream) {
                        (args.weight.defined() ? static_cast<double>(args.weight.bytes()) : 0.0);
   const OpTimer timer(stream, "muon_update", 0, bytes);
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::muon_update(args, stream);
-  }
+  if (ran_on_cuda<cuda::muon_update>(args, stream)) return;
   cpu::with_compute_dtype(args.update.dtype(), [&]<typename Update>() { cpu::muon_update<Update>(args); });
 }
 

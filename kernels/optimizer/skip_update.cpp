@@ -2,15 +2,12 @@
 
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/optimizer/optimizer_cuda.h"
 
 namespace octavo {
-
-namespace cuda {
-void skip_update(const SkipUpdate& args, Stream& stream);
-}  // namespace cuda
 
 namespace cpu {
 
@@ -30,9 +27,7 @@ void skip_update(const SkipUpdate& args, Stream& stream) {
   expect_tensor(args.grad_sum_of_squares, "skip_update grad_sum_of_squares", DType::kFloat32, {1});
   const OpTimer timer(stream, "skip_update", 0, static_cast<double>(args.loss_sums.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::skip_update(args, stream);
-  }
+  if (ran_on_cuda<cuda::skip_update>(args, stream)) return;
   cpu::skip_update(args);
 }
 
