@@ -122,7 +122,7 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
          .weight_shard = dtype == DType::kFloat32 ? master_.rows(shard_begin_[u], shard_begin_[u + 1]) : Tensor(),
          .gradient_dtype = unit.layer >= 0 ? precision.reduce : DType::kFloat32,
          .padding = padding_of(layout, u, (shard_begin_[u + 1] - shard_begin_[u]) * groups.size()),
-         .table = u == ParameterLayout::kEmbedding ? table : std::nullopt,
+         .tokens = table && u == ParameterLayout::kEmbedding ? std::optional(token_unit(*table)) : std::nullopt,
          .pool = pool_of(unit)});
   }
   fsdp_ = std::make_unique<Fsdp>(std::move(options), arena, stream);

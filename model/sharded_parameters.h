@@ -12,6 +12,7 @@
 #include "model/fp8_stats_table.h"
 #include "model/parameters.h"
 #include "model/precision.h"
+#include "model/table_gradient.h"
 #include "parallel/fsdp.h"
 #include "parallel/mesh.h"
 

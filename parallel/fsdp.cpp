@@ -74,7 +74,7 @@ DType Fsdp::full_gradient_dtype(size_t unit) const {
 // In a slot.
 int64_t Fsdp::full_gradient_bytes(size_t unit) const {
   const FsdpUnit& u = options_.units[unit];
-  if (u.table) return u.table->memory_bytes();
+  if (u.tokens) return u.tokens->bytes;
   return u.shard_elements * options_.groups.size() * dtype_bytes(full_gradient_dtype(unit));
 }
 
@@ -159,27 +159,13 @@ void Fsdp::lay_out_gradients(Arena& arena) {
     gradient_shards_ = arena.allocate("gradients", DType::kFloat32, {total}, Lifetime::kStep);
   }
   int64_t offset = 0;
-  int64_t arrived_bytes = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
     const int64_t elements = options_.units[u].shard_elements;
-    const DType dtype = full_gradient_dtype(u);
-    State& s = states_[u];
-    s.gradient_shard = gradient_shards_.rows(offset, offset + elements);
-    const Tensor memory = gradient_slots_[s.gradient_slot].memory;
+    states_[u].gradient_shard = gradient_shards_.rows(offset, offset + elements);
+    states_[u].gradient = states_[u].gradient_shard;
     offset += elements;
-    if (!alone() && options_.units[u].table) {
-      s.table.emplace(*options_.units[u].table, memory);
-      s.gradient = s.table->cut_tokens();
-      continue;
-    }
-    s.gradient = alone() ? s.gradient_shard : as(memory, dtype, elements * options_.groups.size());
-    if (brings_terms(u)) {
-      arrived_bytes = std::max(arrived_bytes, terms_at_once(elements) * options_.groups.size() * dtype_bytes(dtype));
-    } else if (!s.keeps_gradient) {
-      arrived_bytes = std::max(arrived_bytes, elements * dtype_bytes(dtype));
-    }
   }
-  if (!alone()) arrived_ = arena.allocate("reduced gradient", DType::kUInt8, {arrived_bytes}, Lifetime::kBlock);
+  if (!alone()) make_reductions(arena);
   int64_t replica_elements = 0;
   for (size_t u = 0; u < states_.size(); ++u) {
     if (!rounds_over_replicas(u)) continue;
@@ -188,6 +174,38 @@ void Fsdp::lay_out_gradients(Arena& arena) {
   if (replica_elements == 0) return;
   for (Tensor* tensor : {&replica_terms_, &replica_sums_}) {
     *tensor = arena.allocate("gradients between replicas", DType::kBFloat16, {replica_elements}, Lifetime::kBlock);
+  }
+}
+
+// The full gradients in their slots, and for each the reduction into its shard.
+void Fsdp::make_reductions(Arena& arena) {
+  std::vector<ReducedUnit> units;
+  int64_t bytes = 0;
+  for (size_t u = 0; u < states_.size(); ++u) {
+    State& s = states_[u];
+    const FsdpUnit& unit = options_.units[u];
+    const DType dtype = full_gradient_dtype(u);
+    const Tensor& memory = gradient_slots_[s.gradient_slot].memory;
+    units.push_back({.gradient = as(memory, dtype, unit.shard_elements * options_.groups.size()),
+                     .shard = s.gradient_shard,
+                     .keeps = s.keeps_gradient,
+                     .as_terms = options_.groups.all_to_all_load == 1 && dtype == DType::kBFloat16,
+                     .ranks = options_.groups.shard,
+                     .name = name(u)});
+    if (unit.tokens) {
+      units.back().gradient = memory;
+      auto reduction = unit.tokens->make_reduction(units.back());
+      s.tokens = reduction.get();
+      s.reduction = std::move(reduction);
+      s.gradient = s.tokens->cut_tokens();
+    } else {
+      s.gradient = units.back().gradient;
+      bytes = std::max(bytes, arrived_bytes(units.back()));
+    }
+  }
+  const Tensor arrived = arena.allocate("reduced gradient", DType::kUInt8, {bytes}, Lifetime::kBlock);
+  for (size_t u = 0; u < states_.size(); ++u) {
+    if (!states_[u].reduction) states_[u].reduction = make_reduction(units[u], arrived);
   }
 }
 
@@ -223,22 +241,21 @@ void Fsdp::release(size_t unit) {
   weight_slots_[states_[unit].weight_slot].free.record(*compute_);
 }
 
-void Fsdp::begin_micro_batch(bool first, bool last) {
-  first_ = first;
-  last_ = last;
-}
+void Fsdp::begin_micro_batch(bool first, bool last) { micro_batch_ = {.first = first, .last = last}; }
 
 bool Fsdp::begin_gradient(size_t unit) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
-  if (!states_[unit].overwrites.empty() || behind_table(unit)) clear_padding(unit);
-  return states_[unit].keeps_gradient && !first_;
+  if (!states_[unit].overwrites.empty() || behind_tokens(unit)) clear_padding(unit);
+  return states_[unit].keeps_gradient && !micro_batch_.first;
 }
 
-// Whether the unit's gradient lies where the tokens of a table do.
-bool Fsdp::behind_table(size_t unit) const {
-  const auto shares_slot = [&](const State& s) { return s.table && s.gradient_slot == states_[unit].gradient_slot; };
-  return !states_[unit].table && std::any_of(states_.begin(), states_.end(), shares_slot);
+// Whether the unit's gradient lies where the tokens of another unit do.
+bool Fsdp::behind_tokens(size_t unit) const {
+  const auto shares_slot = [&](const State& s) {
+    return s.tokens != nullptr && s.gradient_slot == states_[unit].gradient_slot;
+  };
+  return states_[unit].tokens == nullptr && std::any_of(states_.begin(), states_.end(), shares_slot);
 }
 
 void Fsdp::clear_padding(size_t unit) {
@@ -249,16 +266,16 @@ void Fsdp::clear_padding(size_t unit) {
 
 void Fsdp::reduce(size_t unit) {
   if (observer_) observer_(unit);
-  State& s = states_[unit];
-  const DataParallelGroups& groups = options_.groups;
-  const bool scatters = !alone() && (last_ || !s.keeps_gradient);
-  const bool replicates = groups.replicated() && last_;
-  if (!scatters && !replicates && !s.table) return;
+  const State& s = states_[unit];
+  const bool reduces = s.reduction && s.reduction->is_due(micro_batch_);
+  const bool replicates = options_.groups.replicated() && micro_batch_.last;
+  if (!reduces && !replicates) return;
   written_.record(*compute_);
   written_.wait(transfers_);
-  if (s.table) s.table->add_tokens(first_ || !s.keeps_gradient, *groups.shard, transfers_, name(unit));
-  if (scatters) scatter(unit, !s.keeps_gradient && !first_);
-  if (!alone()) gradient_slots_[s.gradient_slot].filled.record(transfers_);
+  if (reduces) {
+    s.reduction->run(micro_batch_, transfers_);
+    gradient_slots_[s.gradient_slot].filled.record(transfers_);
+  }
   if (!replicates) return;
   scattered_.record(transfers_);
   scattered_.wait(replica_transfers_);
@@ -266,45 +283,8 @@ void Fsdp::reduce(size_t unit) {
 }
 
 void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens) {
-  states_[unit].table->cut(tokens, *compute_);
+  states_[unit].tokens->cut(tokens, *compute_);
   reduce(unit);
-}
-
-// Whether the unit's gradient is brought together from all ranks and summed by this one.
-bool Fsdp::brings_terms(size_t unit) const {
-  return options_.groups.all_to_all_load == 1 && full_gradient_dtype(unit) == DType::kBFloat16;
-}
-
-// The sum over ranks goes to the shard, or is added to it: by the group's algorithm, or of terms that are brought
-// together, in float32, as many at once as there is room for.
-void Fsdp::scatter(size_t unit, bool adds) {
-  const State& s = states_[unit];
-  Communicator& ranks = *options_.groups.shard;
-  const Tensor& shard = s.gradient_shard;
-  const int64_t elements = shard.numel();
-  if (s.table) return states_[unit].table->finish(shard, adds, ranks, transfers_, name(unit));
-  if (!brings_terms(unit)) {
-    const bool direct = !adds && s.gradient.dtype() == DType::kFloat32;
-    const Tensor arrived = direct ? shard : as(arrived_, s.gradient.dtype(), elements);
-    ranks.reduce_scatter_sum(arrived, s.gradient, transfers_, name(unit));
-    if (!direct) sum_terms({.out = shard, .terms = arrived, .accumulate = adds}, transfers_);
-    return;
-  }
-  const int64_t step = terms_at_once(elements);
-  for (int64_t begin = 0; begin < elements; begin += step) {
-    const int64_t end = std::min(begin + step, elements);
-    const Tensor terms = as(arrived_, s.gradient.dtype(), (end - begin) * ranks.size());
-    ranks.all_to_all(terms, s.gradient, begin, transfers_, name(unit));
-    sum_terms({.out = shard.rows(begin, end), .terms = terms, .accumulate = adds}, transfers_);
-  }
-}
-
-// Elements of a shard of which every rank's terms are there at a time.
-int64_t Fsdp::terms_at_once(int64_t shard_elements) const {
-  constexpr int64_t kTermsBytes = int64_t{1} << 28;
-  constexpr int64_t kMultiple = 1 << 10;  // so that all terms are aligned alike
-  const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / options_.groups.size();
-  return std::min(shard_elements, std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
 }
 
 bool Fsdp::rounds_over_replicas(size_t unit) const {

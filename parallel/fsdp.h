@@ -4,7 +4,7 @@
 //
 //   forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
 //   backward of unit u                 begin_gradient(u); the ops that write gradient(u); reduce(u)
-//     of a table that reads tokens     begin_gradient(u); reduce_tokens(u, the gradients of the tokens)
+//     of one that takes tokens         begin_gradient(u); reduce_tokens(u, the gradients of the tokens)
 //   before the optimizer               finish_reductions()
 //   after it                           weights_changed()
 //
@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,7 +36,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 #include "parallel/communicator.h"
-#include "parallel/table_gradient.h"
+#include "parallel/gradient_reduction.h"
 
 namespace octavo {
 
@@ -54,6 +55,12 @@ struct ElementRange {
   int64_t end = 0;
 };
 
+// A unit whose gradient is given as that of the tokens that read it.
+struct TokenUnit {
+  int64_t bytes = 0;  // of ReducedUnit::gradient
+  std::function<std::unique_ptr<TokenReduction>(const ReducedUnit&)> make_reduction;
+};
+
 struct FsdpUnit {
   std::string name;                       // for messages: "block 3"
   int64_t shard_elements = 0;             // of one rank; the full unit has size() times as many
@@ -62,8 +69,8 @@ struct FsdpUnit {
   DType gradient_dtype = DType::kFloat32;  // as the gradient travels, float32 or bfloat16; it is summed in float32
   // Of the full unit: what holds no parameter, so that no op writes its gradient. It is zero in gradient_shard().
   std::vector<ElementRange> padding;
-  // A table whose gradient is made and moved as that of the tokens that read it; shards are whole rows of it.
-  std::optional<TableSpec> table = {};
+  // A table whose gradient is that of the tokens that read it.
+  std::optional<TokenUnit> tokens = {};
   size_t pool = 0;
 };
 
@@ -108,9 +115,9 @@ class Fsdp {
   // micro-batch, in which case ops add to them).
   bool keeps_weight(size_t unit) const { return states_[unit].keeps_weight; }
   bool keeps_gradient(size_t unit) const { return states_[unit].keeps_gradient; }
-  // Whether reduce_tokens() is called in place of reduce(), and nothing is written to gradient(): of a table, among
+  // Whether reduce_tokens() is called in place of reduce(), and nothing is written to gradient(): of a TokenUnit, among
   // several ranks.
-  bool takes_tokens(size_t unit) const { return states_[unit].table.has_value(); }
+  bool takes_tokens(size_t unit) const { return states_[unit].tokens != nullptr; }
   const char* name(size_t unit) const { return options_.units[unit].name.c_str(); }
   // On which the collectives run.
   Stream& transfers() { return transfers_; }
@@ -147,7 +154,8 @@ class Fsdp {
  private:
   struct State {
     Tensor weight, weight_shard, gradient, gradient_shard;
-    std::optional<TableGradient> table;
+    std::unique_ptr<GradientReduction> reduction;  // null in a group of one
+    TokenReduction* tokens = nullptr;              // the same, where the unit takes tokens
     bool keeps_weight = true;
     bool keeps_gradient = true;
     size_t weight_slot = 0;          // of all pools
@@ -175,14 +183,12 @@ class Fsdp {
   void allocate_slots(Arena& arena);
   void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);
-  bool behind_table(size_t unit) const;
+  void make_reductions(Arena& arena);
+  bool behind_tokens(size_t unit) const;
   void clear_padding(size_t unit);
-  void scatter(size_t unit, bool adds);
   void sum_over_replicas(size_t unit);
   bool rounds_over_replicas(size_t unit) const;
   int64_t replica_terms_at_once(int64_t shard_elements) const;
-  bool brings_terms(size_t unit) const;
-  int64_t terms_at_once(int64_t shard_elements) const;
   bool alone() const { return options_.groups.size() == 1; }
 
   FsdpOptions options_;
@@ -193,13 +199,11 @@ class Fsdp {
   std::vector<Slot> weight_slots_;
   std::vector<Slot> gradient_slots_;
   Tensor gradient_shards_;
-  Tensor arrived_;                       // a reduced gradient, or the terms of one, on the way into the shard
   Tensor replica_terms_, replica_sums_;  // of a gradient in bfloat16, on the way to the replicas and back
   Event shards_ready_;
   Event written_;    // the gradient to reduce is complete
   Event scattered_;  // and so is the shard's sum over the shard group
-  bool first_ = true;
-  bool last_ = true;
+  MicroBatchPlace micro_batch_;
   std::function<void(size_t unit)> observer_;
 };
 

@@ -13,10 +13,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "core/stream.h"
-#include "parallel/communicator.h"
+#include "parallel/fsdp.h"
 
 namespace octavo {
 
@@ -33,40 +32,33 @@ struct TableSpec {
   int64_t padded_rows() const { return ranks * slice_rows; }
   // What a reduce-scatter moves.
   int64_t whole_bytes() const { return padded_rows() * columns * dtype_bytes(DType::kFloat32); }
-  int64_t memory_bytes() const;  // of what lies in `memory` below
+  int64_t memory_bytes() const;  // of what lies in ReducedUnit::gradient
   // Whether to exchange tokens: that loads the links less, takes no more memory than the whole gradient (with columns
   // for whole stretches), and few enough passes over the tokens. `all_to_all_load`: MeshShape::all_to_all_load().
   bool is_better(int64_t all_to_all_load) const;
 };
 
-struct TokenRows {
-  Tensor gradients;  // [tokens, columns]
-  Tensor ids;        // [tokens] int32; token t read row ids[t] - first_row, if the table has it
-  Tensor order;      // [tokens] int32, as of EmbeddingBackward
-  int64_t first_row = 0;
-};
-
-class TableGradient {
+class TableGradient : public TokenReduction {
  public:
-  // `memory` is borrowed: memory_bytes() or more of any dtype, undefined while planning.
-  TableGradient(const TableSpec& spec, const Tensor& memory);
+  // unit.gradient is borrowed: memory_bytes() or more of any dtype, undefined while planning. unit.shard is
+  // [slice_rows * columns]. Where unit.keeps, step 2 is done once for all micro-batches of a step.
+  TableGradient(const TableSpec& spec, const ReducedUnit& unit);
 
-  // What this rank adds: [ranks * tokens * width], its tokens' gradients after cut(), zero beyond the columns.
-  const Tensor& cut_tokens() const { return cut_; }
-
-  // Copies what is to be sent. Queued on `stream`, as all that follows.
-  void cut(const TokenRows& rows, Stream& stream);
-  // 1: sums over the ranks, = when `first`, else added to those of the micro-batches before. A collective.
-  void add_tokens(bool first, Communicator& ranks, Stream& stream, const char* what);
-  // 2: `slice` [slice_rows * columns] float32 = the sums of this rank's rows, or += them. The sums are gone
-  // afterwards. A collective.
-  void finish(const Tensor& slice, bool adds, Communicator& ranks, Stream& stream, const char* what);
+  void cut(const TokenRows& rows, Stream& stream) override;
+  // [ranks * tokens * width]: the tokens' gradients, zero beyond the columns.
+  const Tensor& cut_tokens() const override { return cut_; }
+  void run(const MicroBatchPlace& at, Stream& stream) override;
 
  private:
   int64_t columns_of(int rank) const;  // that its stretch really has
+  // 1: sums over the ranks, = when `first`, else added to those of the micro-batches before.
+  void add_tokens(bool first, Stream& stream);
+  // 2: the shard = the sums of this rank's rows, or += them. The sums are gone afterwards.
+  void finish(bool adds, Stream& stream);
   void join(const Tensor& slice, Stream& stream) const;
 
   TableSpec spec_;
+  ReducedUnit unit_;
   int64_t first_row_ = 0;
   Tensor cut_;            // [ranks * tokens * width] of spec.dtype
   Tensor positions_;      // [2 * tokens] int32: ids and order
@@ -75,5 +67,8 @@ class TableGradient {
   Tensor sums_;           // [padded_rows * width] float32
   Tensor parts_;  // [padded_rows * width] float32: a stretch of columns a rank, of this rank's rows; over the tokens
 };
+
+// The table as a unit of Fsdp.
+TokenUnit token_unit(const TableSpec& spec);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
 // When the gradients of tokens are exchanged in place of a table's, and what they move.
-#include "parallel/table_gradient.h"
+#include "model/table_gradient.h"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST(TableGradient, TakesNoMoreMemoryThanTheWhole) {
 TEST(TableGradient, RefusesMemoryThatIsTooSmall) {
   const TableSpec table = of_8b(8);
   char byte = 0;
-  EXPECT_THROW(TableGradient(table, Tensor(&byte, DType::kUInt8, {table.memory_bytes() - 1})), Error);
+  EXPECT_THROW(TableGradient(table, {.gradient = Tensor(&byte, DType::kUInt8, {table.memory_bytes() - 1})}), Error);
 }
 
 }  // namespace

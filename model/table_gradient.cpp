@@ -1,4 +1,4 @@
-#include "parallel/table_gradient.h"
+#include "model/table_gradient.h"
 
 #include <algorithm>
 
@@ -14,57 +14,73 @@ constexpr int64_t kColumnMultiple = 8;   // so that kernels read 16 bytes at a t
 constexpr int64_t kByteMultiple = 1024;  // between the tensors in the memory
 constexpr int kMostRanks = 64;           // each is a pass over the tokens' rows
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-// Where the tensors lie in the memory.
-struct Places {
-  explicit Places(const TableSpec& s) {
-    const int64_t token_bytes = round_up(s.ranks * s.tokens * s.width() * dtype_bytes(s.dtype), kByteMultiple);
-    const int64_t sum_bytes = round_up(s.padded_rows() * s.width() * dtype_bytes(DType::kFloat32), kByteMultiple);
-    const int64_t position_bytes = round_up(2 * s.tokens * dtype_bytes(DType::kInt32), kByteMultiple);
+// Offsets of the tensors in the memory, in bytes:
+//
+//   cut, tokens | sums | positions | all positions
+//
+// Once the tokens are added to the sums, the parts lie over cut and tokens.
+struct Offsets {
+  explicit Offsets(const TableSpec& s) {
+    const auto bytes = [](int64_t elements, DType dtype) {
+      return (elements * dtype_bytes(dtype) + kByteMultiple - 1) / kByteMultiple * kByteMultiple;
+    };
+    const int64_t token_bytes = bytes(s.ranks * s.tokens * s.width(), s.dtype);
+    const int64_t table_bytes = bytes(s.padded_rows() * s.width(), DType::kFloat32);
     tokens = token_bytes;
-    sums = std::max(2 * token_bytes, sum_bytes);
-    positions = sums + sum_bytes;
-    all_positions = positions + position_bytes;
-    end = all_positions + round_up(s.ranks * 2 * s.tokens * dtype_bytes(DType::kInt32), kByteMultiple);
+    sums = std::max(2 * token_bytes, table_bytes);
+    positions = sums + table_bytes;
+    all_positions = positions + bytes(2 * s.tokens, DType::kInt32);
+    end = all_positions + bytes(s.ranks * 2 * s.tokens, DType::kInt32);
   }
-  int64_t tokens, sums, positions, all_positions, end;  // the first place is that of what is cut, and of the parts
+  int64_t cut = 0;
+  int64_t parts = 0;
+  int64_t tokens, sums, positions, all_positions, end;
 };
 
-Tensor at(const Tensor& memory, int64_t place, DType dtype, int64_t elements) {
+Tensor at(const Tensor& memory, int64_t offset, DType dtype, int64_t elements) {
   char* const begin = static_cast<char*>(memory.raw());
-  return Tensor(begin == nullptr ? nullptr : begin + place, dtype, {elements});
+  return Tensor(begin == nullptr ? nullptr : begin + offset, dtype, {elements});
 }
 
 }  // namespace
 
-int64_t TableSpec::width() const { return round_up((columns + ranks - 1) / ranks, kColumnMultiple); }
+int64_t TableSpec::width() const {
+  const int64_t multiples = ranks * kColumnMultiple;
+  return (columns + multiples - 1) / multiples * kColumnMultiple;
+}
 
 int64_t TableSpec::moved_bytes() const {
   return ranks * tokens * (width() * dtype_bytes(dtype) + 2 * dtype_bytes(DType::kInt32)) +
          padded_rows() * width() * dtype_bytes(DType::kFloat32);
 }
 
-int64_t TableSpec::memory_bytes() const { return Places(*this).end; }
+int64_t TableSpec::memory_bytes() const { return Offsets(*this).end; }
 
 bool TableSpec::is_better(int64_t all_to_all_load) const {
   return ranks > 1 && ranks <= kMostRanks && moved_bytes() * all_to_all_load < whole_bytes() &&
-         Places(*this).positions <= padded_rows() * ranks * width() * dtype_bytes(DType::kFloat32);
+         Offsets(*this).positions <= padded_rows() * ranks * width() * dtype_bytes(DType::kFloat32);
 }
 
-TableGradient::TableGradient(const TableSpec& spec, const Tensor& memory) : spec_(spec) {
+TokenUnit token_unit(const TableSpec& spec) {
+  return {.bytes = spec.memory_bytes(),
+          .make_reduction = [spec](const ReducedUnit& unit) { return std::make_unique<TableGradient>(spec, unit); }};
+}
+
+TableGradient::TableGradient(const TableSpec& spec, const ReducedUnit& unit) : spec_(spec), unit_(unit) {
+  const Tensor& memory = unit.gradient;
   CHECK(spec.rows <= spec.padded_rows(), "a table of {} rows in {} slices of {}", spec.rows, spec.ranks,
         spec.slice_rows);
   CHECK(memory.bytes() >= spec.memory_bytes(), "{} bytes for the gradient of a table, expected {}", memory.bytes(),
         spec.memory_bytes());
-  const Places places(spec);
+  expect_tensor(unit.shard, "the slice of a table", DType::kFloat32, {spec.slice_rows * spec.columns});
+  const Offsets offsets(spec);
   const int64_t cut = spec.ranks * spec.tokens * spec.width();
-  cut_ = at(memory, 0, spec.dtype, cut);
-  tokens_ = at(memory, places.tokens, spec.dtype, cut);
-  parts_ = at(memory, 0, DType::kFloat32, spec.padded_rows() * spec.width());
-  sums_ = at(memory, places.sums, DType::kFloat32, spec.padded_rows() * spec.width());
-  positions_ = at(memory, places.positions, DType::kInt32, 2 * spec.tokens);
-  all_positions_ = at(memory, places.all_positions, DType::kInt32, spec.ranks * 2 * spec.tokens);
+  cut_ = at(memory, offsets.cut, spec.dtype, cut);
+  tokens_ = at(memory, offsets.tokens, spec.dtype, cut);
+  parts_ = at(memory, offsets.parts, DType::kFloat32, spec.padded_rows() * spec.width());
+  sums_ = at(memory, offsets.sums, DType::kFloat32, spec.padded_rows() * spec.width());
+  positions_ = at(memory, offsets.positions, DType::kInt32, 2 * spec.tokens);
+  all_positions_ = at(memory, offsets.all_positions, DType::kInt32, spec.ranks * 2 * spec.tokens);
 }
 
 int64_t TableGradient::columns_of(int rank) const {
@@ -91,9 +107,14 @@ void TableGradient::cut(const TokenRows& rows, Stream& stream) {
   stream.copy(positions_.rows(spec_.tokens, 2 * spec_.tokens), rows.order);
 }
 
-void TableGradient::add_tokens(bool first, Communicator& ranks, Stream& stream, const char* what) {
-  ranks.all_gather(all_positions_, positions_, stream, what);
-  ranks.all_to_all(tokens_, cut_, 0, stream, what);
+void TableGradient::run(const MicroBatchPlace& at, Stream& stream) {
+  add_tokens(at.first || !unit_.keeps, stream);
+  if (at.last || !unit_.keeps) finish(!unit_.keeps && !at.first, stream);
+}
+
+void TableGradient::add_tokens(bool first, Stream& stream) {
+  unit_.ranks->all_gather(all_positions_, positions_, stream, unit_.name);
+  unit_.ranks->all_to_all(tokens_, cut_, 0, stream, unit_.name);
   if (first) stream.zero(sums_);
   const int64_t stretch = spec_.tokens * spec_.width();
   const Tensor table = sums_.rows(0, spec_.rows * spec_.width()).view({spec_.rows, spec_.width()});
@@ -108,13 +129,12 @@ void TableGradient::add_tokens(bool first, Communicator& ranks, Stream& stream, 
   }
 }
 
-void TableGradient::finish(const Tensor& slice, bool adds, Communicator& ranks, Stream& stream, const char* what) {
-  expect_tensor(slice, "the slice of a table", DType::kFloat32, {spec_.slice_rows * spec_.columns});
-  ranks.all_to_all(parts_, sums_, 0, stream, what);
-  if (!adds) return join(slice, stream);
-  const Tensor joined = sums_.rows(0, slice.numel());
+void TableGradient::finish(bool adds, Stream& stream) {
+  unit_.ranks->all_to_all(parts_, sums_, 0, stream, unit_.name);
+  if (!adds) return join(unit_.shard, stream);
+  const Tensor joined = sums_.rows(0, unit_.shard.numel());
   join(joined, stream);
-  sum_terms({.out = slice, .terms = joined, .accumulate = true}, stream);
+  sum_terms({.out = unit_.shard, .terms = joined, .accumulate = true}, stream);
 }
 
 void TableGradient::join(const Tensor& slice, Stream& stream) const {

@@ -5,8 +5,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "parallel/fsdp.h"
-#include "parallel/table_gradient.h"
+#include "model/table_gradient.h"
 #include "tests/parallel/ranks_fixture.h"
 
 namespace octavo::table_gradient_ranks {
@@ -30,6 +29,14 @@ class TableGradients : public DeviceRanksTest {
             .tokens = sizes.tokens,
             .dtype = dtype,
             .ranks = size_};
+  }
+
+  ReducedUnit unit(const DeviceArray& memory, const DeviceArray& slice, bool keeps) const {
+    return {.gradient = memory.tensor(),
+            .shard = slice.tensor(),
+            .keeps = keeps,
+            .ranks = communicator_.get(),
+            .name = "a table"};
   }
 
   // Of `rank` and a micro-batch; few rows are read, and some beyond both ends of the table, where another rank has
@@ -132,20 +139,19 @@ TEST_P(TableGradients, SumTheTokensOfAllRanks) {
       DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
       memory.write(Bytes(static_cast<size_t>(table.memory_bytes()), '\xff'));  // NaN
       slice.write(Bytes(static_cast<size_t>(slice.tensor().bytes()), '\xff'));
-      TableGradient gradient(table, memory.tensor());
-      // The sums of two micro-batches, then those of a third beside them.
-      for (const int64_t micro_batch : {0, 1}) {
+      const auto run = [&](TableGradient& gradient, int64_t micro_batch, const MicroBatchPlace& at) {
         const DeviceTokens tokens(stream_, tokens_of(rank_, micro_batch, sizes, dtype), sizes, dtype);
         gradient.cut(tokens.rows, stream_);
-        gradient.add_tokens(micro_batch == 0, *communicator_, stream_, "a table");
+        gradient.run(at, stream_);
         stream_.synchronize();
-      }
-      gradient.finish(slice.tensor(), false, *communicator_, stream_, "a table");
+      };
+      // The sums of two micro-batches that stay, then those of a third, which are added to the slice.
+      TableGradient kept(table, unit(memory, slice, true));
+      run(kept, 0, {.first = true, .last = false});
+      run(kept, 1, {.first = false, .last = true});
       expect_slice(slice, expected(0, 2, sizes, dtype));
-      const DeviceTokens tokens(stream_, tokens_of(rank_, 2, sizes, dtype), sizes, dtype);
-      gradient.cut(tokens.rows, stream_);
-      gradient.add_tokens(true, *communicator_, stream_, "a table");
-      gradient.finish(slice.tensor(), true, *communicator_, stream_, "a table");
+      TableGradient rotating(table, unit(memory, slice, false));
+      run(rotating, 2, {.first = false, .last = true});
       expect_slice(slice, expected(0, 3, sizes, dtype));
     }
   }
@@ -158,11 +164,10 @@ TEST_P(TableGradients, SumInOneOrder) {
   for (int run = 0; run < 3; ++run) {
     const DeviceArray memory(stream_, DType::kUInt8, table.memory_bytes());
     const DeviceArray slice(stream_, DType::kFloat32, table.slice_rows * sizes.columns);
-    TableGradient gradient(table, memory.tensor());
+    TableGradient gradient(table, unit(memory, slice, false));
     const DeviceTokens tokens(stream_, tokens_of(rank_, 0, sizes, DType::kFloat32), sizes, DType::kFloat32);
     gradient.cut(tokens.rows, stream_);
-    gradient.add_tokens(true, *communicator_, stream_, "a table");
-    gradient.finish(slice.tensor(), false, *communicator_, stream_, "a table");
+    gradient.run({}, stream_);
     slices.push_back(slice.read());
   }
   EXPECT_EQ(slices[1], slices[0]);
@@ -183,7 +188,7 @@ TEST_P(TableGradients, AreUnitsOfFsdp) {
       options.units.resize(2);
       options.units[0].name = "table";
       options.units[0].shard_elements = slice_elements;
-      options.units[0].table = table;
+      options.units[0].tokens = token_unit(table);
       options.units[1].name = "whole";
       options.units[1].shard_elements = 5;
       Arena plan(stream_.device());

@@ -1,0 +1,82 @@
+#include "parallel/gradient_reduction.h"
+
+#include <algorithm>
+
+#include "kernels/math/sum_terms.h"
+
+namespace octavo {
+
+namespace {
+
+// Elements of a slice whose terms of all ranks lie in memory at a time.
+int64_t terms_at_once(const ReducedUnit& unit) {
+  constexpr int64_t kTermsBytes = int64_t{1} << 28;
+  constexpr int64_t kMultiple = 1 << 10;  // so that all terms are aligned alike
+  const int64_t fitting = kTermsBytes / dtype_bytes(DType::kBFloat16) / unit.ranks->size();
+  return std::min(unit.shard.numel(), std::max(fitting / kMultiple, int64_t{1}) * kMultiple);
+}
+
+class KeptGradient : public GradientReduction {
+ public:
+  explicit KeptGradient(const ReducedUnit& unit) : unit_(unit) {}
+
+  bool is_due(const MicroBatchPlace& at) const override { return at.last; }
+  void run(const MicroBatchPlace& /*at*/, Stream& stream) override {
+    unit_.ranks->reduce_scatter_sum(unit_.shard, unit_.gradient, stream, unit_.name);
+  }
+
+ private:
+  ReducedUnit unit_;
+};
+
+class RotatingGradient : public GradientReduction {
+ public:
+  RotatingGradient(const ReducedUnit& unit, const Tensor& arrived)
+      : unit_(unit), arrived_(arrived.raw(), unit.gradient.dtype(), {unit.shard.numel()}) {}
+
+  void run(const MicroBatchPlace& at, Stream& stream) override {
+    const bool direct = at.first && unit_.gradient.dtype() == DType::kFloat32;
+    unit_.ranks->reduce_scatter_sum(direct ? unit_.shard : arrived_, unit_.gradient, stream, unit_.name);
+    if (!direct) sum_terms({.out = unit_.shard, .terms = arrived_, .accumulate = !at.first}, stream);
+  }
+
+ private:
+  ReducedUnit unit_;
+  Tensor arrived_;
+};
+
+class GradientTerms : public GradientReduction {
+ public:
+  GradientTerms(const ReducedUnit& unit, const Tensor& arrived) : unit_(unit), arrived_(arrived) {}
+
+  void run(const MicroBatchPlace& at, Stream& stream) override {
+    const int64_t elements = unit_.shard.numel();
+    const int64_t step = terms_at_once(unit_);
+    for (int64_t begin = 0; begin < elements; begin += step) {
+      const int64_t end = std::min(begin + step, elements);
+      const Tensor terms(arrived_.raw(), unit_.gradient.dtype(), {(end - begin) * unit_.ranks->size()});
+      unit_.ranks->all_to_all(terms, unit_.gradient, begin, stream, unit_.name);
+      sum_terms({.out = unit_.shard.rows(begin, end), .terms = terms, .accumulate = !at.first}, stream);
+    }
+  }
+
+ private:
+  ReducedUnit unit_;
+  Tensor arrived_;
+};
+
+}  // namespace
+
+int64_t arrived_bytes(const ReducedUnit& unit) {
+  if (unit.keeps) return 0;
+  const int64_t elements = unit.as_terms ? terms_at_once(unit) * unit.ranks->size() : unit.shard.numel();
+  return elements * dtype_bytes(unit.gradient.dtype());
+}
+
+std::unique_ptr<GradientReduction> make_reduction(const ReducedUnit& unit, const Tensor& arrived) {
+  if (unit.keeps) return std::make_unique<KeptGradient>(unit);
+  if (unit.as_terms) return std::make_unique<GradientTerms>(unit, arrived);
+  return std::make_unique<RotatingGradient>(unit, arrived);
+}
+
+}  // namespace octavo
