@@ -38,7 +38,7 @@ std::string no_such(const std::string& what, const std::string& written, const s
 // Options of earlier versions, and what replaces them.
 constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--failures-per-gpu-day", "--gpu-mtbf-hours"},
-    {"--published", "the tables of docs/plan.md"},
+    {"--published", "the tables of docs/internals/prediction.md"},
     {"--sweep", "scripts/bench_sweep.py"},
 };
 

@@ -22,7 +22,7 @@
 // bandwidth nccl-tests, doc/PERFORMANCE.md; 46 to 48 GB/s of a card of 400 Gbit/s https://github.com/NVIDIA/nccl-tests/
 // issues/290; all_to_all by single cards https://github.com/NVIDIA/nccl-tests/issues/267; PAT https://arxiv.org/abs/
 // 2506.20252; 32 nodes a leaf: NVIDIA DGX SuperPOD H100 reference architecture. Reductions within switches (SHARP,
-// NVLink's multicast) are not in it. docs/plan.md compares it with published measurements.
+// NVLink's multicast) are not in it. docs/internals/prediction.md compares it with published measurements.
 #pragma once
 
 #include <cstdint>

@@ -38,13 +38,43 @@ import python_packages  # noqa: E402
 OCTAVO = Path(sys.argv.pop(1)).resolve()
 NEEDS = {"run", "gpu", "data", "cluster", "build"}
 QUOTES = (["text", "output"], ["text", "shape"])
+# Words that users search for, and the page that answers them. README must name each word beside a link to its page.
+SEARCHES = {
+    "NaN": "docs/troubleshooting.md",
+    "OOM": "docs/troubleshooting.md",
+    "out of memory": "docs/troubleshooting.md",
+    "hang": "docs/troubleshooting.md",
+    "slow": "docs/troubleshooting.md",
+    "mix datasets": "docs/data.md",
+    "tokenizer": "docs/data.md",
+    "change the learning rate": "docs/schedules.md",
+    "batch size": "docs/schedules.md",
+    "stages": "docs/schedules.md",
+    "number of GPUs": "docs/parallelism.md",
+    "FSDP": "docs/parallelism.md",
+    "cost": "docs/plan.md",
+    "recomputation": "docs/activation_checkpointing.md",
+    "FP8": "docs/fp8.md",
+    "faster": "docs/tuning.md",
+    "resume": "docs/checkpoints.md",
+    "Hugging Face": "docs/checkpoints.md",
+    "loss spike": "docs/reliability.md",
+    "lm-evaluation-harness": "docs/evaluation.md",
+    "W&B": "docs/pictures.md",
+    "TensorBoard": "docs/pictures.md",
+    "Prometheus": "docs/metrics.md",
+    "Slurm": "docs/cluster.md",
+    "config": "docs/config.md",
+    "tested": "docs/status.md",
+    "on your own text": "docs/guide.md",
+}
 FIGURE = re.compile(r"(?<![A-Za-z_.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 COMMIT = re.compile(r"commit [0-9a-f]{7,}(-dirty)?")
 TIMEOUT = 300
 
 
 def pages():
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/internals").glob("*.md"))]
 
 
 def blocks(page):
@@ -63,6 +93,12 @@ def blocks(page):
             lines.append(line)
     assert begin is None, f"{page}:{begin}: the block does not end"
     return found
+
+
+def anchors(page):
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def has_packages(names):
@@ -141,10 +177,24 @@ class DocsTest(unittest.TestCase):
     def test_links_lead_somewhere(self):
         dead = []
         for page in pages():
-            for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", page.read_text(encoding="utf-8")):
-                if not link.startswith(("http:", "https:", "mailto:")) and not (page.parent / link).exists():
+            for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+                if link.startswith(("http:", "https:", "mailto:")):
+                    continue
+                path, _, anchor = link.partition("#")
+                target = page.parent / path if path else page
+                if not target.exists() or (anchor and anchor not in anchors(target)):
                     dead.append(f"{page.name}: {link}")
         self.assertEqual(dead, [])
+
+    def test_readme_leads_to_what_users_search_for(self):
+        readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        lost = [word for word, page in SEARCHES.items() if not any(word.lower() in line.lower() and f"]({page}" in line for line in readme)]
+        self.assertEqual(lost, [], "README has no line with these words and a link to their page")
+        silent = [word for word, page in SEARCHES.items() if word.lower() not in " ".join((ROOT / page).read_text(encoding="utf-8").lower().split())]
+        self.assertEqual(silent, [], "the pages do not have these words")
+
+    def test_readme_is_short(self):
+        self.assertLessEqual(len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()), 150)
 
 
 def add_page(page):

@@ -24,7 +24,9 @@ def messages():
 
 
 def quoted():
-    for number, line in enumerate((ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").splitlines(), 1):
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    first = page[: page.index("\n## Messages\n")].count("\n") + 1
+    for number, line in list(enumerate(page.splitlines(), 1))[first:]:
         if line.startswith("| `"):
             for message in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
                 yield number, message

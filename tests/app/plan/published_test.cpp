@@ -1,4 +1,4 @@
-// Predictions compared with published throughput and bus bandwidths. Each test prints its table as docs/plan.md has it.
+// Predictions compared with published throughput and bus bandwidths. Each test prints its table as docs/internals/prediction.md has it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,10 +21,10 @@ std::string link(const Source& source) { return fmt::format("[{}]({})", source.n
 
 // Prints the rows, and expects the documentation to have each of them.
 void expect_documented(const std::vector<std::string>& rows) {
-  const std::string page = read_input_file(std::string(OCTAVO_SOURCE_DIR) + "/docs/plan.md");
+  const std::string page = read_input_file(std::string(OCTAVO_SOURCE_DIR) + "/docs/internals/prediction.md");
   for (const std::string& row : rows) {
     std::cout << row << "\n";
-    EXPECT_NE(page.find("\n" + row + "\n"), std::string::npos) << "docs/plan.md does not have the row above";
+    EXPECT_NE(page.find("\n" + row + "\n"), std::string::npos) << "docs/internals/prediction.md does not have the row above";
   }
 }
 
