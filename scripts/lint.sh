@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, layering, shell and clang-tidy checks.
+# Format, layering, English, shell and clang-tidy checks.
 #
 #   ./scripts/lint.sh [FILE...]     FILEs: only these .cpp files
 set -euo pipefail
@@ -11,6 +11,8 @@ say "Format"
 ./scripts/check_format.sh || [[ $? -eq 77 ]]
 say "Layers"
 python3 scripts/check_layers.py
+say "English"
+python3 scripts/check_english.py
 if command -v shellcheck >/dev/null 2>&1; then
   say "Shell"
   shellcheck -x -S warning scripts/*.sh .ci/run
