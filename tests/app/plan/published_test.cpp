@@ -1,4 +1,5 @@
-// Predictions compared with published throughput and bus bandwidths. Each test prints its table as docs/internals/prediction.md has it.
+// Predictions compared with published throughput and bus bandwidths. Each test prints its table as
+// docs/internals/prediction.md has it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +25,8 @@ void expect_documented(const std::vector<std::string>& rows) {
   const std::string page = read_input_file(std::string(OCTAVO_SOURCE_DIR) + "/docs/internals/prediction.md");
   for (const std::string& row : rows) {
     std::cout << row << "\n";
-    EXPECT_NE(page.find("\n" + row + "\n"), std::string::npos) << "docs/internals/prediction.md does not have the row above";
+    EXPECT_NE(page.find("\n" + row + "\n"), std::string::npos)
+        << "docs/internals/prediction.md does not have the row above";
   }
 }
 
