@@ -9,12 +9,14 @@
 
 namespace octavo {
 
-AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena)
+AmaxTable::AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight)
     : linears_(linears),
-      current_(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds})),
       weight_scaling_(arena.allocate("fp8 weight amaxes", DType::kFloat32, {linears})),
       weight_scale_inv_(arena.allocate("fp8 weight scales", DType::kFloat32, {linears, kScaleStride})),
       factor_(static_cast<float>(std::ldexp(1.0, static_cast<int>(config.amax_margin)))) {
+  for (int64_t i = 0; i < in_flight; ++i) {
+    current_.push_back(arena.allocate("fp8 amaxes", DType::kFloat32, {linears * kKinds}));
+  }
   if (!traits(config.linear).uses_history) return;
   scaling_ = arena.allocate("fp8 delayed amaxes", DType::kFloat32, {linears * kKinds});
   history_ = arena.allocate("fp8 amax history", DType::kFloat32, {config.amax_history, linears * kKinds});
@@ -28,27 +30,28 @@ Tensor AmaxTable::slot(const Tensor& table, int64_t linear, Kind kind) const {
 void AmaxTable::begin_weights(Stream& stream) { stream.zero(weights()); }
 
 void AmaxTable::settle_weights(Stream& stream) {
-  const Tensor& source = uses_history_ ? scaling_ : current_;
+  const Tensor& source = uses_history_ ? scaling_ : current_[0];
   stream.copy(weight_scaling_, source.rows(kWeight * linears_, kKinds * linears_));
   fp8_scale_inv({.scale_inv = weight_scale_inv_, .amax = weight_scaling_, .format = DType::kFloat8E4M3}, stream);
 }
 
-void AmaxTable::begin_micro_batch(bool first, Stream& stream) {
+void AmaxTable::begin_micro_batch(bool first, int64_t in_flight, Stream& stream) {
+  const Tensor& current = current_[static_cast<size_t>(in_flight)];
   if (!first && uses_history_) return;  // the step's amaxes keep growing
-  if (!first && delayed()) return collect(stream);
-  stream.zero(current_.rows(0, kWeight * linears_));
+  if (!first && delayed()) return collect(current, stream);
+  stream.zero(current.rows(0, kWeight * linears_));
 }
 
-void AmaxTable::collect(Stream& stream) {
-  amax_history({.scaling = scaling_, .history = history_, .current = current_, .row = row_, .factor = factor_}, stream);
+void AmaxTable::collect(const Tensor& current, Stream& stream) {
+  amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
 }
 
-// Of a run's first step, whose earlier micro-batches its row of the history holds: all of them to current_.
+// Of a run's first step, whose earlier micro-batches its row of the history holds: all of them to number 0.
 void AmaxTable::take_back_row(Stream& stream) {
   if (uses_history_) return;
   const Tensor row = history_.rows(row_, row_ + 1);
-  collect(stream);
-  stream.copy(current_, row);
+  for (const Tensor& current : current_) collect(current, stream);
+  stream.copy(current_[0], row);
   stream.zero(row);
 }
 
@@ -59,10 +62,10 @@ void AmaxTable::forget_micro_batches(Stream& stream) {
 void AmaxTable::end_step(const Tensor& skip, Communicator* ranks, Stream& stream) {
   if (!delayed()) return;
   take_back_row(stream);
-  if (ranks != nullptr) ranks->all_reduce_max(current_, stream);
+  if (ranks != nullptr) ranks->all_reduce_max(current_[0], stream);
   amax_history({.scaling = scaling_,
                 .history = history_,
-                .current = current_,
+                .current = current_[0],
                 .row = row_,
                 .factor = factor_,
                 .replaces = true,
@@ -93,8 +96,8 @@ void AmaxTable::set_steps_done(int64_t steps) {
 
 void AmaxTable::restore(Stream& stream) {
   if (!delayed()) return;
-  stream.zero(current_);
-  collect(stream);  // nothing new: makes the scales
+  stream.zero(current_[0]);
+  collect(current_[0], stream);  // nothing new: makes the scales
   find_history(stream);
 }
 

@@ -7,8 +7,11 @@
 //               (no step yet, or none that counted) is all zeros.
 //
 // All slots are neighbours in memory, [kKinds, linears], so that clearing, reducing over ranks and rolling the history
-// are one op each.
+// are one op each. Each micro-batch in flight has slots of its own; number 0 has those of the weights and, while scales
+// come from the history, those of all micro-batches.
 #pragma once
+
+#include <vector>
 
 #include "core/arena.h"
 #include "core/stream.h"
@@ -21,18 +24,21 @@ class AmaxTable {
  public:
   enum Kind : int64_t { kInput, kOutputGradient, kWeight, kKinds };
 
-  AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena);
+  // `in_flight`: the most micro-batches whose activations exist at a time.
+  AmaxTable(const PrecisionConfig& config, int64_t linears, Arena& arena, int64_t in_flight = 1);
 
-  // [1] float32: what this step's tensors reached so far. Producers do = max(itself, amax).
-  Tensor current(int64_t linear, Kind kind) const { return slot(current_, linear, kind); }
-  // [1] float32: what the scale is made of.
-  Tensor scaling(int64_t linear, Kind kind) const { return slot(uses_history_ ? scaling_ : current_, linear, kind); }
+  // [1] float32: what the tensors of micro-batch number `in_flight` reached so far. Producers do = max(itself, amax).
+  Tensor current(int64_t linear, Kind kind, int64_t in_flight = 0) const {
+    return slot(current_[static_cast<size_t>(in_flight)], linear, kind);
+  }
+  // [1] float32: what the scale is made of, while it comes from the history.
+  Tensor scaling(int64_t linear, Kind kind) const { return slot(scaling_, linear, kind); }
   bool delayed() const { return history_.defined(); }
 
   // Forgets the weights' amaxes, before they change.
   void begin_weights(Stream& stream);
   // The amaxes of all weights, [linears] float32, for their reduction over the ranks.
-  Tensor weights() const { return current_.rows(kWeight * linears_, kKinds * linears_); }
+  Tensor weights() const { return current_[0].rows(kWeight * linears_, kKinds * linears_); }
   // Once those are complete: settles weight_scaling() and weight_scale_inv() until the next call.
   void settle_weights(Stream& stream);
   // [1] float32: what a weight's scale is made of, and the inverse of that scale in e4m3.
@@ -41,9 +47,9 @@ class AmaxTable {
     return weight_scale_inv_.rows(linear, linear + 1).view({kScaleStride}).rows(0, 1);
   }
 
-  // Forgets those of inputs and output gradients, as far as scales are made of them; delayed scaling takes them into
-  // the history first unless this is a step's first micro-batch.
-  void begin_micro_batch(bool first, Stream& stream);
+  // Forgets those of inputs and output gradients of micro-batch number `in_flight`, as far as scales are made of them;
+  // delayed scaling takes them into the history first unless this is the step's `first` micro-batch of that number.
+  void begin_micro_batch(bool first, int64_t in_flight, Stream& stream);
   // After the last micro-batch: delayed scaling takes this step's amaxes, the largest of all ranks, into the history,
   // unless `skip` (optional, kernels/optimizer/skip_update.h) says that the step is skipped. Waits for the stream as
   // long as the history has no gradient.
@@ -66,13 +72,13 @@ class AmaxTable {
 
   Tensor slot(const Tensor& table, int64_t linear, Kind kind) const;
 
-  void collect(Stream& stream);
+  void collect(const Tensor& current, Stream& stream);
   void take_back_row(Stream& stream);
   // Sets uses_history_. Waits for the stream.
   void find_history(Stream& stream);
 
   int64_t linears_;
-  Tensor current_;  // [slots] float32
+  std::vector<Tensor> current_;  // [slots] float32, by micro-batch in flight
   Tensor scaling_;
   Tensor history_;
   Tensor weight_scaling_;    // [linears] float32

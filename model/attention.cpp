@@ -33,11 +33,13 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   norm.h = memory.get(Activation::kBlockInput, "h0", compute, {share, config.hidden_size});
   norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
   norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
+  norm.linear = memory.of_linear("qkv");
   qkv = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
   const int64_t pieces = shape.context.pieces();
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
                    {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
+  o = memory.of_linear("o");
 }
 
 SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
@@ -61,26 +63,24 @@ AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& 
       arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()}, Lifetime::kBlock);
 }
 
-Attention::Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch)
+Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
     : norm_(parts, kAttentionNorm),
-      qkv_(parts.next_linear()),
-      o_(parts.next_linear()),
+      qkv_(parts.linear("qkv")),
+      o_(parts.linear("o")),
       cache_(parts.cache),
-      activations_(activations),
       scratch_(scratch) {}
 
-void Attention::forward(const BlockContext& c, const Tensor& residual, const Tensor& delta, ForwardPass pass) {
-  const AttentionActivations& a = activations_;
+void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
+                        const Tensor& delta, ForwardPass pass) const {
   norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
-  qkv_.forward(a.qkv, a.norm.out, Made::kCast, c.stream, pass);
+  qkv_.forward(a.norm.linear, {.y = a.qkv, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
   rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
        c.stream);
-  attend(c);
-  o_.forward(delta, a.attention, Made::kPlain, c.stream, pass);
+  attend(c, a);
+  o_.forward(a.o, {.y = delta, .x = a.attention, .pass = pass}, c.stream);
 }
 
-void Attention::attend(const BlockContext& c) {
-  const AttentionActivations& a = activations_;
+void Attention::attend(const BlockContext& c, const AttentionActivations& a) const {
   if (cache_.keys.defined()) {
     sdpa_cache_append({.shape = c.attention, .cache = cache_, .qkv = a.qkv, .position = c.position}, c.stream);
   }
@@ -89,7 +89,7 @@ void Attention::attend(const BlockContext& c) {
         {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
   }
   if (!c.sequences.alone()) {
-    gather_keys(c);
+    gather_keys(c, a);
     return context_sdpa_forward({.shape = {c.attention, c.sequences.place()},
                                  .out = a.attention,
                                  .lse = a.lse,
@@ -103,14 +103,13 @@ void Attention::attend(const BlockContext& c) {
 }
 
 // The columns of k and v, behind those of q.
-void Attention::gather_keys(const BlockContext& c) const {
+void Attention::gather_keys(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
-  c.sequences.gather(shared.kv, {activations_.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch,
-                     "keys and values", c.stream);
+  c.sequences.gather(shared.kv, {a.qkv, c.attention.out_width()}, c.attention.batch, shared.scratch, "keys and values",
+                     c.stream);
 }
 
-void Attention::attend_backward(const BlockContext& c) const {
-  const AttentionActivations& a = activations_;
+void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
   if (c.sequences.alone()) {
     return sdpa_backward({.shape = c.attention,
@@ -122,7 +121,7 @@ void Attention::attend_backward(const BlockContext& c) const {
                           .documents = c.documents},
                          c.stream);
   }
-  gather_keys(c);
+  gather_keys(c, a);
   context_sdpa_backward({.shape = {c.attention, c.sequences.place()},
                          .d_qkv = scratch_.d_qkv,
                          .d_kv = shared.d_kv,
@@ -139,23 +138,27 @@ void Attention::attend_backward(const BlockContext& c) const {
 
 // An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
 // scratch.
-void Attention::backward(const BlockContext& c, const HalfBackward& args) {
-  const AttentionActivations& a = activations_;
+void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
   const Tensor& d_qkv = scratch_.d_qkv;
   const Tensor& d_attention = scratch_.d_attention;
-  o_.forward({}, a.attention, Made::kPlain, c.stream, ForwardPass::kInputAgain);
-  o_.backward(d_attention, args.d_h, Made::kMeasured, args.accumulate, c.stream);
+  o_.forward(a.o, {.y = {}, .x = a.attention, .pass = ForwardPass::kInputAgain}, c.stream);
+  o_.backward(
+      a.o,
+      {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .made = Made::kMeasured, .accumulate = args.accumulate},
+      c.stream);
   norm_.make_input_again(c, a.norm, qkv_);
-  attend_backward(c);
+  attend_backward(c, a);
   rope({.qkv = d_qkv,
         .table = c.rope_table,
         .num_heads = c.config.num_heads,
         .num_kv_heads = c.config.num_kv_heads,
         .inverse = true,
-        .amax = qkv_.gradient_amax(),
-        .cast = qkv_.gradient_cast()},
+        .amax = qkv_.gradient_amax(a.norm.linear),
+        .cast = qkv_.gradient_cast(a.norm.linear)},
        c.stream);
-  qkv_.backward(args.d_norm, d_qkv, Made::kCast, args.accumulate, c.stream);
+  qkv_.backward(a.norm.linear,
+                {.d_x = args.d_norm, .d_y = d_qkv, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
+                c.stream);
   norm_.backward(c, a.norm, args);
 }
 

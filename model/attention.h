@@ -11,14 +11,15 @@ namespace octavo {
 // What an attention half consists of, in the model of `config` or in a rank's local_config of it.
 HalfSpec attention_spec(const ModelConfig& config, const BatchShape& shape);
 
-// What forward saves for backward, besides what the linears keep of their inputs.
+// What forward saves for backward.
 struct AttentionActivations {
   AttentionActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
 
-  NormActivations norm;  // norm.h is h0
+  NormActivations norm;  // norm.h is h0, norm.linear is of qkv
   Tensor qkv;            // [tokens, qkv_width] rotated
   Tensor attention;      // [tokens, heads * head_dim] input of o
   Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
+  LinearActivations o;
 };
 
 // Keys and values of whole sequences, where ranks share them (kernels/attention/context_sdpa.h). They are gathered in
@@ -44,27 +45,26 @@ struct AttentionScratch {
 // With a cache (HalfParts) a forward continues the sequences that it holds, and adds its own tokens to them.
 class Attention {
  public:
-  Attention(const HalfParts& parts, const AttentionActivations& activations, const AttentionScratch& scratch);
+  Attention(const HalfParts& parts, const AttentionScratch& scratch);
 
-  // `residual` undefined (the first block, and again): activations.norm.h holds the input. `delta` [share, hidden]: in,
-  // what to add to the residual; out, the o product.
-  void forward(const BlockContext& context, const Tensor& residual, const Tensor& delta, ForwardPass pass);
-  void backward(const BlockContext& context, const HalfBackward& args);
+  // `residual` undefined (the first block, and again): a.norm.h holds the input. `delta` [share, hidden]: in, what to
+  // add to the residual; out, the o product.
+  void forward(const BlockContext& context, const AttentionActivations& a, const Tensor& residual, const Tensor& delta,
+               ForwardPass pass) const;
+  void backward(const BlockContext& context, const AttentionActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
-  Tensor output_gradient_amax() const { return o_.gradient_amax(); }
+  Tensor output_gradient_amax(const AttentionActivations& a) const { return o_.gradient_amax(a.o); }
   const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // of the weight
-  const AttentionActivations& activations() const { return activations_; }
 
  private:
-  void attend(const BlockContext& context);
-  void attend_backward(const BlockContext& context) const;
-  void gather_keys(const BlockContext& context) const;
+  void attend(const BlockContext& context, const AttentionActivations& a) const;
+  void attend_backward(const BlockContext& context, const AttentionActivations& a) const;
+  void gather_keys(const BlockContext& context, const AttentionActivations& a) const;
 
   HalfNorm norm_;
   LinearLayer qkv_, o_;
   SdpaCache cache_;
-  AttentionActivations activations_;
   AttentionScratch scratch_;
 };
 

@@ -27,35 +27,35 @@ BlockScratch::BlockScratch(const ModelConfig& config, const BatchShape& shape, D
   attention.emplace(config, shape, compute, gradients, arena);
 }
 
-Block::Block(const HalfParts& parts, const BlockActivations& activations, const BlockScratch& scratch)
-    : attention_(parts, activations.attention, *scratch.attention),
-      mlp_(parts, activations.mlp, scratch.mlp),
-      d_norm_(scratch.d_norm) {}
+Block::Block(const HalfParts& parts, const BlockScratch& scratch)
+    : attention_(parts, *scratch.attention), mlp_(parts, scratch.mlp), d_norm_(scratch.d_norm) {}
 
-void Block::forward(const BlockContext& c, const Tensor& residual, const Tensor& delta) {
+void Block::forward(const BlockContext& c, const BlockActivations& a, const Tensor& residual,
+                    const Tensor& delta) const {
   {
     const ProfilerRange range(c.stream, "attention");
-    attention_.forward(c, residual, delta, ForwardPass::kFirst);
+    attention_.forward(c, a.attention, residual, delta, ForwardPass::kFirst);
   }
   const ProfilerRange range(c.stream, "mlp");
-  mlp_.forward(c, h0(), delta, ForwardPass::kFirst);
+  mlp_.forward(c, a.mlp, a.h0(), delta, ForwardPass::kFirst);
 }
 
 // The first half's result goes to a gradient that is not there yet.
-void Block::forward_again(const BlockContext& c) {
+void Block::forward_again(const BlockContext& c, const BlockActivations& a) const {
   const ProfilerRange range(c.stream, "recompute");
-  attention_.forward(c, {}, d_norm_, ForwardPass::kAgain);
-  mlp_.forward(c, h0(), d_norm_, ForwardPass::kAgain);
+  attention_.forward(c, a.attention, {}, d_norm_, ForwardPass::kAgain);
+  mlp_.forward(c, a.mlp, a.h0(), d_norm_, ForwardPass::kAgain);
 }
 
-void Block::backward(const BlockContext& c, const Tensor& d_h, const Tensor& d_h_amax, bool accumulate) {
+void Block::backward(const BlockContext& c, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
+                     bool accumulate) const {
   {
     const ProfilerRange range(c.stream, "mlp");
-    mlp_.backward(
-        c, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = attention_.output_gradient_amax(), .accumulate = accumulate});
+    const Tensor d_h1_amax = attention_.output_gradient_amax(a.attention);
+    mlp_.backward(c, a.mlp, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h1_amax, .accumulate = accumulate});
   }
   const ProfilerRange range(c.stream, "attention");
-  attention_.backward(c, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h_amax, .accumulate = accumulate});
+  attention_.backward(c, a.attention, {.d_h = d_h, .d_norm = d_norm_, .d_h_amax = d_h_amax, .accumulate = accumulate});
 }
 
 int64_t block_workspace_bytes(const ModelConfig& config, const BatchShape& shape, const PrecisionConfig& precision,

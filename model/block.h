@@ -5,7 +5,8 @@
 //   out = h1 + down(swiglu(gate_up(norm2(h1))))
 //
 // The last addition is left to the next norm, which fuses it: a block hands on h1 as `residual` and the down product as
-// `delta`. Queued on the stream of the context.
+// `delta`. Queued on the stream of the context. A block holds its weights and its recipe; the activations of a
+// micro-batch are passed to forward and backward.
 //
 // Under tensor parallelism a rank has its heads and its part of the intermediate width (`config` is then its
 // local_config), and between the linears its share of the tokens, [share]; alone the share is all tokens.
@@ -27,6 +28,9 @@ struct BlockActivations {
   BlockActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory)
       : attention(config, shape, memory), mlp(config, shape, memory) {}
 
+  const Tensor& h0() const { return attention.norm.h; }
+  const Tensor& h1() const { return mlp.norm.h; }
+
   AttentionActivations attention;
   MlpActivations mlp;
 };
@@ -43,22 +47,22 @@ struct BlockScratch {
 
 class Block {
  public:
-  Block(const HalfParts& parts, const BlockActivations& activations, const BlockScratch& scratch);
+  Block(const HalfParts& parts, const BlockScratch& scratch);
 
-  // `residual` [share, hidden]; undefined in the first block: h0() holds the input. `delta` [share, hidden]: in, what
+  // `residual` [share, hidden]; undefined in the first block: a.h0() holds the input. `delta` [share, hidden]: in, what
   // to add to the residual; out, the down product.
-  void forward(const BlockContext& context, const Tensor& residual, const Tensor& delta);
-  // Makes the activations up to gate_up of h0(), in the backward of a block that is recomputed.
-  void forward_again(const BlockContext& context);
+  void forward(const BlockContext& context, const BlockActivations& a, const Tensor& residual,
+               const Tensor& delta) const;
+  // Makes the activations up to gate_up of a.h0(), in the backward of a block that is recomputed.
+  void forward_again(const BlockContext& context, const BlockActivations& a) const;
   // `d_h` [share, hidden]: in, the gradient of the block's output; out, of its input, whose amax goes to `d_h_amax`
   // (optional [1]) for the block before. Products write the weight gradients with =, or += when accumulating; norm
   // gradients are always +=. It makes the inputs of linears that ask for it again on the way; forward_again, before,
   // what else is not there.
-  void backward(const BlockContext& context, const Tensor& d_h, const Tensor& d_h_amax, bool accumulate);
+  void backward(const BlockContext& context, const BlockActivations& a, const Tensor& d_h, const Tensor& d_h_amax,
+                bool accumulate) const;
 
-  const Tensor& h0() const { return attention_.activations().norm.h; }
-  const Tensor& h1() const { return mlp_.activations().norm.h; }
-  Tensor output_gradient_amax() const { return mlp_.output_gradient_amax(); }
+  Tensor output_gradient_amax(const BlockActivations& a) const { return mlp_.output_gradient_amax(a.mlp); }
   const Tensor& qkv_gradient() const { return attention_.qkv_gradient(); }  // of the weight
 
  private:

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "kernels/attention/cached_sdpa.h"
 #include "model/activation_checkpointing.h"
@@ -44,29 +45,34 @@ struct BlockContext {
 struct HalfParts {
   // A norm's weight, or its gradient, by the name in HalfSpec; the latter is undefined in inference.
   std::function<Tensor(const char*name)> weight, gradient;
-  // The block's linears one after the other: each half takes those of its list, in that order.
-  std::function<LinearLayer()> next_linear;
+  // A linear of the block, by its name (LinearNames::forward).
+  std::function<LinearLayer(const char* name)> linear;
   SdpaCache cache = {};  // of the layer's keys and values, where text is generated
 };
 
 // Where a block's activations lie: what it keeps in memory of its own, the rest in memory that all blocks share.
 struct ActivationMemory {
   DType compute;
-  Recompute recompute;
-  bool reads_norms;  // backward reads the norms themselves, and not what the linears made of them
+  std::optional<Recompute> recompute;  // none in inference, which keeps nothing
+  bool reads_norms;                    // backward reads the norms themselves, and not what the linears made of them
+  std::function<LinearActivations(const char* name)> of_linear;  // what a linear of the block has, by its name
   SharedActivations& shared;
   Arena& arena;
 
   Tensor get(Activation kind, const char* name, DType dtype, std::initializer_list<int64_t> shape) const;
   // The result of a norm, input of `linear`. `name` is its own where norms do not lie in one place.
   Tensor norm(const char* name, const char* linear, std::initializer_list<int64_t> shape) const;
+
+ private:
+  bool keeps(Activation kind) const { return recompute && octavo::keeps(*recompute, kind); }
 };
 
 // What the forward of a half's norm saves for backward.
 struct NormActivations {
-  Tensor h;     // [share, hidden] the residual stream entering the half
-  Tensor rstd;  // [share] float32
-  Tensor out;   // [share, hidden] the input of a linear
+  Tensor h;                  // [share, hidden] the residual stream entering the half
+  Tensor rstd;               // [share] float32
+  Tensor out;                // [share, hidden] the input of a linear
+  LinearActivations linear;  // what that linear has
 };
 
 // The gradient of the residual stream on its way through a half.
@@ -86,7 +92,7 @@ class HalfNorm {
   void forward(const BlockContext& context, const NormActivations& a, const Tensor& x, const Tensor& residual,
                const LinearLayer& linear, ForwardPass pass) const;
   // Where the backward of `linear` wants it: the norm of a.h, and what is made of it.
-  void make_input_again(const BlockContext& context, const NormActivations& a, LinearLayer& linear) const;
+  void make_input_again(const BlockContext& context, const NormActivations& a, const LinearLayer& linear) const;
   // Adds to args.d_h what reaches it through the norm, of args.d_norm; the weight's gradient is +=.
   void backward(const BlockContext& context, const NormActivations& a, const HalfBackward& args) const;
 

@@ -78,23 +78,30 @@ LinearScratch::LinearScratch(std::span<const LinearSpec> linears, const Precisio
   }
 }
 
-LinearLayer::LinearLayer(const LinearOptions& options, Arena& arena) : options_(options) {
-  const bool training = options.gradient.defined();
-  if (!training) {
-    if (!is_fp8(options.recipe) && divides(Divided::kOutputs)) kept_.gathered = exchange();
-  } else if (options.shared_input == nullptr) {
-    kept_ = allocate_input(arena);
-  } else {
-    if (*options.shared_input == nullptr) *options.shared_input = std::make_unique<LinearInput>(allocate_input(arena));
-    kept_ = **options.shared_input;
+LinearActivations LinearLayer::make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared,
+                                                Arena& arena) const {
+  const LinearOptions& o = options_;
+  LinearActivations a;
+  if (needs_amax(o.recipe)) {
+    a.input_amax = o.amaxes->current(o.index, AmaxTable::kInput, in_flight);
+    a.gradient_amax = o.amaxes->current(o.index, AmaxTable::kOutputGradient, in_flight);
   }
+  const bool training = o.gradient.defined();
+  if (!training) {
+    if (!is_fp8(o.recipe) && divides(Divided::kOutputs)) a.input.gathered = exchange();
+  } else if (shared == nullptr) {
+    a.input = allocate_input(false, arena);
+  } else {
+    if (*shared == nullptr) *shared = std::make_unique<LinearInput>(allocate_input(true, arena));
+    a.input = **shared;
+  }
+  return a;
 }
 
-LinearInput LinearLayer::allocate_input(Arena& arena) const {
+LinearInput LinearLayer::allocate_input(bool shared, Arena& arena) const {
   const LinearOptions& o = options_;
-  const std::string name =
-      fmt::format("{}activations {} input", o.shared_input != nullptr ? "shared " : "", o.names.forward);
-  const Lifetime lifetime = o.shared_input != nullptr ? Lifetime::kBlock : Lifetime::kStep;
+  const std::string name = fmt::format("{}activations {} input", shared ? "shared " : "", o.names.forward);
+  const Lifetime lifetime = shared ? Lifetime::kBlock : Lifetime::kStep;
   LinearInput input;
   if (is_fp8(o.recipe)) {
     input.columns = allocate_operand(name, DType::kFloat8E4M3, traits(o.recipe).activations, o.shape.in, o.shape.tokens,
@@ -112,13 +119,23 @@ Tensor LinearLayer::exchange() const {
   return memory.rows(0, s.tokens * s.whole_width()).view({s.tokens, s.whole_width()});
 }
 
-Tensor LinearLayer::amax_slot(AmaxTable::Kind kind) const {
-  return needs_amax(options_.recipe) ? options_.amaxes->current(options_.index, kind) : Tensor();
+// What scales are not made of grows over the whole step, and so it is in one place for all micro-batches.
+Tensor LinearLayer::amax_slot(const LinearActivations& a, Kind kind) const {
+  if (!needs_amax(options_.recipe)) return {};
+  if (options_.amaxes->uses_history()) return options_.amaxes->current(options_.index, kind);
+  return kind == AmaxTable::kInput ? a.input_amax : a.gradient_amax;
 }
 
-Tensor LinearLayer::scale_amax(AmaxTable::Kind kind) const {
-  return needs_amax(options_.recipe) ? options_.amaxes->scaling(options_.index, kind) : Tensor();
+Tensor LinearLayer::scale_amax(const LinearActivations& a, Kind kind) const {
+  if (!needs_amax(options_.recipe)) return {};
+  return options_.amaxes->uses_history() ? options_.amaxes->scaling(options_.index, kind) : amax_slot(a, kind);
 }
+
+Tensor LinearLayer::input_amax(const LinearActivations& a, ForwardPass pass) const {
+  return pass == ForwardPass::kFirst ? amax_slot(a, AmaxTable::kInput) : Tensor();
+}
+
+Tensor LinearLayer::gradient_amax(const LinearActivations& a) const { return amax_slot(a, AmaxTable::kOutputGradient); }
 
 // Whether a rank has only its share of the tokens of a tensor.
 bool LinearLayer::is_share(Kind kind) const {
@@ -147,13 +164,13 @@ Fp8Cast LinearLayer::early_cast(const Fp8Cast& operands, Kind kind, ForwardPass 
   return {.rows = share_rows(operands.rows), .columns = {}, .amax = operands.amax};
 }
 
-Fp8Cast LinearLayer::input_cast(ForwardPass pass) const {
-  return is_fp8(options_.recipe) ? early_cast(input_operands(pass), AmaxTable::kInput, pass) : Fp8Cast{};
+Fp8Cast LinearLayer::input_cast(const LinearActivations& a, ForwardPass pass) const {
+  return is_fp8(options_.recipe) ? early_cast(input_operands(a, pass), AmaxTable::kInput, pass) : Fp8Cast{};
 }
 
-Fp8Cast LinearLayer::gradient_cast() const {
+Fp8Cast LinearLayer::gradient_cast(const LinearActivations& a) const {
   if (!is_fp8(options_.recipe)) return {};
-  return early_cast(gradient_operands(), AmaxTable::kOutputGradient, ForwardPass::kFirst);
+  return early_cast(gradient_operands(a), AmaxTable::kOutputGradient, ForwardPass::kFirst);
 }
 
 // The cast of this rank's share of the tokens that `rows` is gathered from.
@@ -164,18 +181,18 @@ Fp8Operand LinearLayer::share_rows(const Fp8Operand& rows) const {
           .scaling = rows.scaling};
 }
 
-Fp8Cast LinearLayer::input_operands(ForwardPass pass) const {
+Fp8Cast LinearLayer::input_operands(const LinearActivations& a, ForwardPass pass) const {
   const LinearOptions& o = options_;
   // Rows are for the product, and what columns are made of where bytes are gathered.
   const bool wants_rows = pass != ForwardPass::kInputAgain || (is_share(AmaxTable::kInput) && needs_amax(o.recipe));
   const Fp8Operand rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, DType::kFloat8E4M3,
                                        traits(o.recipe).activations, o.shape.tokens, o.shape.in);
   return {.rows = wants_rows ? rows : Fp8Operand{},
-          .columns = pass == o.input_pass ? kept_.columns : Fp8Operand{},
-          .amax = scale_amax(AmaxTable::kInput)};
+          .columns = pass == o.input_pass ? a.input.columns : Fp8Operand{},
+          .amax = scale_amax(a, AmaxTable::kInput)};
 }
 
-Fp8Cast LinearLayer::gradient_operands() const {
+Fp8Cast LinearLayer::gradient_operands(const LinearActivations& a) const {
   const LinearOptions& o = options_;
   const Scaling scaling = traits(o.recipe).activations;
   const DType format = o.precision.gradient_format;
@@ -183,7 +200,7 @@ Fp8Cast LinearLayer::gradient_operands() const {
   return {
       .rows = view_operand(o.scratch->row_bytes, o.scratch->row_scales, format, scaling, o.shape.tokens, o.shape.out),
       .columns = view_operand(columns.bytes, columns.scales, format, scaling, o.shape.out, o.shape.tokens),
-      .amax = scale_amax(AmaxTable::kOutputGradient)};
+      .amax = scale_amax(a, AmaxTable::kOutputGradient)};
 }
 
 bool LinearLayer::fast(bool forward) const {
@@ -196,9 +213,9 @@ const char* LinearLayer::name_of(Kind kind) const {
 
 // A per-tensor scale needs the amax first, unless it comes from the history; then the cast measures on the way, into
 // what this returns.
-Tensor LinearLayer::measure(const Source& source, Stream& stream) {
+Tensor LinearLayer::measure(const Source& source, Stream& stream) const {
   if (!needs_amax(options_.recipe) || source.pass != ForwardPass::kFirst) return {};
-  const Tensor current = amax_slot(source.kind);
+  const Tensor current = amax_slot(source.a, source.kind);
   const bool measured = source.made != Made::kPlain;
   if (options_.amaxes->uses_history()) return measured ? Tensor() : current;
   if (!measured) amax({.out = current, .x = source.x.view({source.x.numel()})}, stream);
@@ -210,56 +227,66 @@ Tensor LinearLayer::measure(const Source& source, Stream& stream) {
   return {};
 }
 
-void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) {
-  const auto& [x, kind, made, pass] = source;
+void LinearLayer::cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const {
   const Tensor amax_out = measure(source, stream);
   // What is not a share is some columns of the whole tensor.
-  TensorGroup* group = alone() || is_share(kind) ? nullptr : options_.tensor;
-  quantize_part({.rows = rows, .columns = columns, .x = x, .amax = scale_amax(kind), .amax_out = amax_out},
+  TensorGroup* group = alone() || is_share(source.kind) ? nullptr : options_.tensor;
+  quantize_part({.rows = rows,
+                 .columns = columns,
+                 .x = source.x,
+                 .amax = scale_amax(source.a, source.kind),
+                 .amax_out = amax_out},
                 {.divided = Divided::kInputs, .group = group, .context = options_.context}, stream);
-  if (pass == ForwardPass::kFirst) add_stats(rows, x, kind, stream);
+  if (source.pass == ForwardPass::kFirst) add_stats(rows, source, stream);
 }
 
 // While the amax that the cast scaled by is still there.
-void LinearLayer::add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream) {
+void LinearLayer::add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const {
   if (options_.stats == nullptr) return;
-  options_.stats->add({.linear = options_.index, .kind = kind, .rows = rows, .x = x, .amax = scale_amax(kind)}, stream);
+  options_.stats->add({.linear = options_.index,
+                       .kind = source.kind,
+                       .rows = rows,
+                       .x = source.x,
+                       .amax = scale_amax(source.a, source.kind)},
+                      stream);
 }
 
 // Makes the operands and queues `work`, where given, which needs their rows, for stretches of the tokens.
 void LinearLayer::make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                                const TensorGroup::Work& work) {
-  const auto& [x, kind, made, pass] = source;
-  if (is_share(kind)) return gather_operands(operands, source, stream, work);
-  if (made != Made::kCast || !casts_early(kind, pass)) cast(operands.rows, operands.columns, source, stream);
+                                const TensorGroup::Work& work) const {
+  if (is_share(source.kind)) return gather_operands(operands, source, stream, work);
+  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
+  if (!is_cast) cast(operands.rows, operands.columns, source, stream);
   if (work) work(0, options_.shape.tokens);
 }
 
 void LinearLayer::gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
-                                  const TensorGroup::Work& work) {
-  const auto& [x, kind, made, pass] = source;
+                                  const TensorGroup::Work& work) const {
   TensorGroup& group = *options_.tensor;
+  const char* name = name_of(source.kind);
   if (!needs_amax(options_.recipe)) {
-    group.gather(exchange(), x, name_of(kind));
-    cast(operands.rows, operands.columns, {.x = exchange(), .kind = kind, .made = made, .pass = pass}, stream);
+    Source gathered = source;
+    gathered.x = exchange();
+    group.gather(gathered.x, source.x, name);
+    cast(operands.rows, operands.columns, gathered, stream);
     if (work) work(0, options_.shape.tokens);
     return;
   }
   const Fp8Operand share = share_rows(operands.rows);
-  const bool is_cast = made == Made::kCast && casts_early(kind, pass);
+  const bool is_cast = source.made == Made::kCast && casts_early(source.kind, source.pass);
   if (!is_cast) cast(share, {}, source, stream);
-  group.gather(operands.rows.data, share.data, name_of(kind), work);
+  group.gather(operands.rows.data, share.data, name, work);
   if (!operands.columns.defined()) return;
   fp8_transpose({.out = operands.columns.data, .x = operands.rows.data}, stream);
   fp8_scale_inv({.scale_inv = operands.columns.scale_inv, .amax = operands.amax, .format = share.data.dtype()}, stream);
 }
 
-void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& stream, ForwardPass pass) {
+void LinearLayer::forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return forward_plain(y, x, pass, stream);
-  const Fp8Cast operands = input_operands(pass);
-  const Source source{.x = x, .kind = AmaxTable::kInput, .made = made, .pass = pass};
-  if (pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
+  if (!is_fp8(o.recipe)) return forward_plain(a, args, stream);
+  const Fp8Cast operands = input_operands(a, args.pass);
+  const Source source{.a = a, .x = args.x, .kind = AmaxTable::kInput, .made = args.made, .pass = args.pass};
+  if (args.pass == ForwardPass::kInputAgain) return make_operands(operands, source, stream, {});
   const auto product = [&](const Tensor& out, int64_t begin, int64_t end) {
     fp8_matmul({.d = out.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
@@ -269,14 +296,14 @@ void LinearLayer::forward(const Tensor& y, const Tensor& x, Made made, Stream& s
                stream);
   };
   if (!divides(Divided::kInputs)) {
-    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { product(y, begin, end); });
+    return make_operands(operands, source, stream, [&](int64_t begin, int64_t end) { product(args.y, begin, end); });
   }
   make_operands(operands, source, stream, [&](int64_t, int64_t) {
-    reduce_scatter(y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
+    reduce_scatter(args.y, [&](int64_t begin, int64_t end) { product(exchange(), begin, end); });
   });
 }
 
-void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) {
+void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const {
   TensorGroup& group = *options_.tensor;
   const char* name = options_.names.forward;
   if (splits_tokens(traits(options_.recipe).activations)) return group.reduce_scatter(y, exchange(), name, work);
@@ -284,14 +311,13 @@ void LinearLayer::reduce_scatter(const Tensor& y, const TensorGroup::Work& work)
   group.reduce_scatter(y, exchange(), name);
 }
 
-void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream,
-                           const std::function<void()>& between) {
+void LinearLayer::backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
   const LinearOptions& o = options_;
-  if (!is_fp8(o.recipe)) return backward_plain(d_x, d_y, accumulate, stream, between);
-  const Fp8Cast operands = gradient_operands();
+  if (!is_fp8(o.recipe)) return backward_plain(a, args, stream);
+  const Fp8Cast operands = gradient_operands(a);
   const bool sums = divides(Divided::kOutputs);
-  const Tensor d_input = sums ? exchange() : d_x;
-  const Source source{.x = d_y, .kind = AmaxTable::kOutputGradient, .made = made};
+  const Tensor d_input = sums ? exchange() : args.d_x;
+  const Source source{.a = a, .x = args.d_y, .kind = AmaxTable::kOutputGradient, .made = args.made};
   make_operands(operands, source, stream, [&](int64_t begin, int64_t end) {
     fp8_matmul({.d = d_input.rows(begin, end),
                 .a = token_rows(operands.rows, begin, end),
@@ -300,12 +326,12 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
                 .name = o.names.d_x},
                stream);
   });
-  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
-  if (between) between();
-  make_weight_gradient([this, columns = operands.columns, accumulate, &stream] {
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (args.between) args.between();
+  make_weight_gradient([this, d_y = operands.columns, x = a.input.columns, accumulate = args.accumulate, &stream] {
     fp8_matmul({.d = options_.gradient,
-                .a = columns,
-                .b = kept_.columns,
+                .a = d_y,
+                .b = x,
                 .accumulate = accumulate,
                 .fast_accumulation = fast(false),
                 .name = options_.names.d_w},
@@ -315,12 +341,12 @@ void LinearLayer::backward(const Tensor& d_x, const Tensor& d_y, Made made, bool
 }
 
 // No one needs it before the end of the block's backward, so it is something to do while tokens travel.
-void LinearLayer::make_weight_gradient(std::function<void()> product) {
+void LinearLayer::make_weight_gradient(std::function<void()> product) const {
   if (alone()) return product();
   options_.tensor->defer(std::move(product));
 }
 
-void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream) {
+void LinearLayer::forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const {
   const LinearOptions& o = options_;
   const auto product = [&](const Tensor& out, const Tensor& in, int64_t begin, int64_t end) {
     matmul({.d = out.rows(begin, end),
@@ -330,15 +356,16 @@ void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pa
             .name = o.names.forward},
            stream);
   };
+  const Tensor& x = args.x;
+  const Tensor& y = args.y;
   const bool gathers = divides(Divided::kOutputs);
-  input_ = gathers ? kept_.gathered : x;
-  if (pass == ForwardPass::kInputAgain) {
-    if (gathers) o.tensor->gather(input_, x, o.names.forward);
+  if (args.pass == ForwardPass::kInputAgain) {
+    if (gathers) o.tensor->gather(a.input.gathered, x, o.names.forward);
     return;
   }
   if (gathers) {
-    return o.tensor->gather(input_, x, o.names.forward,
-                            [&](int64_t begin, int64_t end) { product(y, input_, begin, end); });
+    const Tensor& all = a.input.gathered;
+    return o.tensor->gather(all, x, o.names.forward, [&](int64_t begin, int64_t end) { product(y, all, begin, end); });
   }
   if (divides(Divided::kInputs)) {
     return o.tensor->reduce_scatter(y, exchange(), o.names.forward,
@@ -347,33 +374,33 @@ void LinearLayer::forward_plain(const Tensor& y, const Tensor& x, ForwardPass pa
   product(y, x, 0, x.dim(0));
 }
 
-void LinearLayer::backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream,
-                                 const std::function<void()>& between) {
+void LinearLayer::backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const {
   const LinearOptions& o = options_;
   const bool sums = divides(Divided::kOutputs);
   const bool gathers = divides(Divided::kInputs);
-  const Tensor d_input = sums ? exchange() : d_x;
-  const Tensor d_output = gathers ? exchange() : d_y;
+  const Tensor d_input = sums ? exchange() : args.d_x;
+  const Tensor d_output = gathers ? exchange() : args.d_y;
   const auto product = [&](int64_t begin, int64_t end) {
     matmul({.d = d_input.rows(begin, end), .a = d_output.rows(begin, end), .b = o.weight.value, .name = o.names.d_x},
            stream);
   };
   if (gathers) {
-    o.tensor->gather(d_output, d_y, o.names.d_x, product);
+    o.tensor->gather(d_output, args.d_y, o.names.d_x, product);
   } else {
     product(0, d_output.dim(0));
   }
-  const auto weight_gradient = [this, d_output, accumulate, &stream] {
+  const Tensor input = sums ? a.input.gathered : args.x;
+  const auto weight_gradient = [this, d_output, input, accumulate = args.accumulate, &stream] {
     matmul({.d = options_.gradient,
             .a = d_output,
-            .b = input_,
+            .b = input,
             .transpose_a = true,
             .accumulate = accumulate,
             .name = options_.names.d_w},
            stream);
   };
-  if (sums) o.tensor->start_reduce_scatter(d_x, d_input, o.names.d_x);
-  if (between) between();
+  if (sums) o.tensor->start_reduce_scatter(args.d_x, d_input, o.names.d_x);
+  if (args.between) args.between();
   if (!sums) return weight_gradient();  // what was exchanged will be overwritten
   make_weight_gradient(weight_gradient);
   o.tensor->wait();

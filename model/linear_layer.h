@@ -11,6 +11,9 @@
 // needs of x is kept as its FP8 columns; x itself may be overwritten after forward. All work is queued on the stream;
 // memory comes from the arena at construction.
 //
+// A layer holds its weight and its recipe. What belongs to a micro-batch in flight is a value, LinearActivations, which
+// every call takes.
+//
 // What backward needs of x may also be made later than in the first forward (LinearOptions::input_pass), in memory that
 // the same linear of all blocks shares. That is overwritten only when backward of the last block to use it is queued:
 // under tensor parallelism at most one weight gradient is deferred, that of the linear before, and the first gather of
@@ -78,10 +81,18 @@ struct LinearWeight {
 Fp8Operand allocate_operand(const std::string& name, DType format, Scaling scaling, int64_t rows, int64_t k,
                             Arena& arena, Lifetime lifetime = Lifetime::kRun);
 
-// What backward needs of x, where that is not x itself.
+// Memory for what backward needs of x, where that is not x itself.
 struct LinearInput {
   Fp8Operand columns;  // [in, tokens] in FP8
   Tensor gathered;     // [tokens, in] compute dtype without FP8, where shares are gathered
+};
+
+// What a linear has of one micro-batch in flight.
+struct LinearActivations {
+  LinearInput input;
+  // Slots in the table of amaxes, where the recipe needs them: [1] float32.
+  Tensor input_amax;     // of x
+  Tensor gradient_amax;  // of d_y
 };
 
 // Which run of a micro-batch's forward this is. After the first, scales are known, so that nothing is measured; the
@@ -111,8 +122,6 @@ struct LinearOptions {
   InputSource input = InputSource::kNorm;
   // The pass that makes what backward needs of x; the others do not.
   ForwardPass input_pass = ForwardPass::kFirst;
-  // Memory for it that linears of several blocks share, made by the first of them; null: memory of its own.
-  std::unique_ptr<LinearInput>* shared_input = nullptr;
 };
 
 // What the kernel that made an operand was given of the layer.
@@ -122,37 +131,54 @@ enum class Made {
   kCast,      // that and its cast, which may be undefined
 };
 
+struct LinearForward {
+  Tensor y;                  // [tokens, out] = x W^T; not used with kInputAgain
+  Tensor x;                  // [tokens, in]; without FP8 it is to be the same in backward, kept or made again
+  Made made = Made::kPlain;  // x
+  ForwardPass pass = ForwardPass::kFirst;
+};
+
+struct LinearBackward {
+  Tensor d_x;                // [tokens, in] =
+  Tensor d_y;                // [tokens, out]
+  Tensor x;                  // that of forward; read without FP8 only
+  Made made = Made::kPlain;  // d_y
+  bool accumulate = false;   // adds to the weight gradient, in float32 only; else it is written with =
+  // Queued after the product that makes d_x and before the weight gradient, where given: it may make x again, and read
+  // d_x unless ranks have yet to sum it (outputs divided).
+  std::function<void()> between = {};
+};
+
 class LinearLayer {
  public:
-  LinearLayer(const LinearOptions& options, Arena& arena);
+  explicit LinearLayer(const LinearOptions& options) : options_(options) {}
+
+  // What this linear has of a micro-batch, which may be one of several in flight: number `in_flight`. `shared` is
+  // memory that linears of several blocks share for what backward needs of x, made by the first of them; null: memory
+  // of its own.
+  LinearActivations make_activations(int64_t in_flight, std::unique_ptr<LinearInput>* shared, Arena& arena) const;
 
   // Where the kernel that makes x, or d_y, leaves its amax; undefined where the recipe has no use for it.
-  Tensor input_amax(ForwardPass pass = ForwardPass::kFirst) const {
-    return pass == ForwardPass::kFirst ? amax_slot(AmaxTable::kInput) : Tensor();
-  }
-  // The weight's; undefined in inference.
-  const Tensor& gradient() const { return options_.gradient; }
-  Tensor gradient_amax() const { return amax_slot(AmaxTable::kOutputGradient); }
+  Tensor input_amax(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
+  Tensor gradient_amax(const LinearActivations& a) const;
   // What that kernel writes in place of x, or d_y, where the recipe knows the scales by then, or the kernel finds them.
   // The memory is shared by all linears: between that kernel and the call that uses its operands there must be no other
   // linear.
-  Fp8Cast input_cast(ForwardPass pass = ForwardPass::kFirst) const;
-  Fp8Cast gradient_cast() const;
+  Fp8Cast input_cast(const LinearActivations& a, ForwardPass pass = ForwardPass::kFirst) const;
+  Fp8Cast gradient_cast(const LinearActivations& a) const;
 
-  // y [tokens, out] = x W^T; y is not used with kInputAgain. Without FP8, x must stay as it is until backward, or be
-  // made again.
-  void forward(const Tensor& y, const Tensor& x, Made made, Stream& stream, ForwardPass pass = ForwardPass::kFirst);
+  void forward(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
   // Whether backward must be preceded by a forward with kInputAgain, or by a kernel that makes input_cast(kInputAgain).
   bool makes_input_again() const { return options_.input_pass == ForwardPass::kInputAgain; }
   // Whether such a kernel is enough: all but rowwise scales, which come from all tokens, are known to it.
-  bool input_needs_no_pass() const {
-    return !is_fp8(options_.recipe) || input_cast(ForwardPass::kInputAgain).defined();
+  bool input_needs_no_pass(const LinearActivations& a) const {
+    return !is_fp8(options_.recipe) || input_cast(a, ForwardPass::kInputAgain).defined();
   }
-  // d_x [tokens, in] =, the weight gradient = or (accumulate, float32 only) +=; with several ranks of a group the
-  // latter may be deferred (TensorGroup::defer). `between`, where given, is queued after the product that makes d_x and
-  // before the weight gradient: it may make x again, and read d_x unless ranks have yet to sum it (outputs divided).
-  void backward(const Tensor& d_x, const Tensor& d_y, Made made, bool accumulate, Stream& stream,
-                const std::function<void()>& between = {});
+  // With several ranks of a group the weight gradient may be deferred (TensorGroup::defer).
+  void backward(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
+
+  // The weight's; undefined in inference.
+  const Tensor& gradient() const { return options_.gradient; }
 
   static int64_t workspace_bytes(LinearPrecision recipe, const LinearShape& shape, DType compute, const Stream& stream);
 
@@ -160,32 +186,34 @@ class LinearLayer {
   using Kind = AmaxTable::Kind;
   // What operands are made of.
   struct Source {
+    const LinearActivations& a;
     Tensor x;
     Kind kind;
     Made made;
     ForwardPass pass = ForwardPass::kFirst;
   };
 
-  LinearInput allocate_input(Arena& arena) const;
-  Tensor amax_slot(Kind kind) const;
-  Tensor scale_amax(Kind kind) const;
-  Fp8Cast input_operands(ForwardPass pass) const;
-  Fp8Cast gradient_operands() const;
+  LinearInput allocate_input(bool shared, Arena& arena) const;
+  Tensor amax_slot(const LinearActivations& a, Kind kind) const;
+  Tensor scale_amax(const LinearActivations& a, Kind kind) const;
+  Fp8Cast input_operands(const LinearActivations& a, ForwardPass pass) const;
+  Fp8Cast gradient_operands(const LinearActivations& a) const;
   bool is_share(Kind kind) const;
   bool is_measured_first(Kind kind) const;
   bool casts_early(Kind kind, ForwardPass pass) const;
   Fp8Cast early_cast(const Fp8Cast& operands, Kind kind, ForwardPass pass) const;
   Fp8Operand share_rows(const Fp8Operand& rows) const;
-  void forward_plain(const Tensor& y, const Tensor& x, ForwardPass pass, Stream& stream);
-  void backward_plain(const Tensor& d_x, const Tensor& d_y, bool accumulate, Stream& stream,
-                      const std::function<void()>& between);
-  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
-  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream, const TensorGroup::Work& work);
-  Tensor measure(const Source& source, Stream& stream);
-  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream);
-  void make_weight_gradient(std::function<void()> product);
-  void add_stats(const Fp8Operand& rows, const Tensor& x, Kind kind, Stream& stream);
-  void reduce_scatter(const Tensor& y, const TensorGroup::Work& work);
+  void forward_plain(const LinearActivations& a, const LinearForward& args, Stream& stream) const;
+  void backward_plain(const LinearActivations& a, const LinearBackward& args, Stream& stream) const;
+  void make_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                     const TensorGroup::Work& work) const;
+  void gather_operands(const Fp8Cast& operands, const Source& source, Stream& stream,
+                       const TensorGroup::Work& work) const;
+  Tensor measure(const Source& source, Stream& stream) const;
+  void cast(const Fp8Operand& rows, const Fp8Operand& columns, const Source& source, Stream& stream) const;
+  void make_weight_gradient(std::function<void()> product) const;
+  void add_stats(const Fp8Operand& rows, const Source& source, Stream& stream) const;
+  void reduce_scatter(const Tensor& y, const TensorGroup::Work& work) const;
   Tensor exchange() const;
   bool alone() const { return options_.tensor == nullptr || options_.tensor->alone(); }
   bool shares_sequences() const { return options_.context != nullptr && !options_.context->alone(); }
@@ -194,8 +222,6 @@ class LinearLayer {
   const char* name_of(Kind kind) const;
 
   LinearOptions options_;
-  Tensor input_;      // of the last forward, without FP8
-  LinearInput kept_;  // of the last forward
 };
 
 }  // namespace octavo

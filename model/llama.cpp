@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 #include "core/error.h"
@@ -59,7 +60,7 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (training() && options.z_loss > 0)
     z_losses_ = arena.allocate("z-losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
-  delta_ = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
+  activations_.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) make_gradients(arena);
@@ -129,25 +130,26 @@ void Llama::make_block(int64_t layer, Arena& arena) {
   const Arena::Tag tag(arena, Contents::kActivations, layer);
   weights_.push_back(make_weights(layer, arena));
   std::vector<LinearLayer> linears;
-  for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i, arena));
-  const BlockActivations activations = make_activations(layer, arena);
+  for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i));
+  activations_.blocks.push_back(make_activations(layer, linears, arena));
   const auto parameter = [&](const char* name) -> const ParameterSpec& {
     return parameters_->layout().find(layer_parameter(layer, name));
   };
-  auto linear = linears.begin();
   const HalfParts parts{
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
-      .next_linear =
-          [&] {
-            CHECK(linear != linears.end(), "the halves of a block take more than the {} linears they list",
-                  linears.size());
-            return *linear++;
-          },
+      .linear = [&](const char* name) { return linears[linear_of(name)]; },
       .cache = options_.cache != nullptr ? options_.cache->layer(layer) : SdpaCache{}};
-  blocks_.emplace_back(parts, activations, *block_scratch_);
-  CHECK(linear == linears.end(), "the halves of a block list {} linears and take {}", linears.size(),
-        linear - linears.begin());
+  blocks_.emplace_back(parts, *block_scratch_);
+}
+
+// The place in the list of a block's linears.
+size_t Llama::linear_of(const char* name) const {
+  const auto linear = std::find_if(linears_.begin(), linears_.end(), [&](const LinearSpec& spec) {
+    return std::string_view(spec.names.forward) == name;
+  });
+  CHECK(linear != linears_.end(), "a block takes a linear '{}' that its halves do not list", name);
+  return static_cast<size_t>(linear - linears_.begin());
 }
 
 BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
@@ -163,44 +165,45 @@ BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
           arena};
 }
 
-LinearLayer Llama::make_linear(int64_t layer, size_t i, Arena& arena) {
+LinearLayer Llama::make_linear(int64_t layer, size_t i) {
   const LinearSpec& linear = linears_[i];
   const auto block = static_cast<size_t>(layer);
-  const LinearPrecision recipe = recipe_of(block);
-  const bool keeps_input = !training() || keeps(recompute_[block], linear_input_kind(linear.input, recipe));
-  std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
-  return {{.recipe = recipe,
-           .precision = options_.precision,
-           .shape = linear.shape,
-           .names = linear.names,
-           .gradient_slot = linear.gradient_slot,
-           .weight = weights_[block].linear(i),
-           .gradient =
-               training() ? linear_matrix(gradients_of(*parameters_), parameters_->layout(), linear, layer) : Tensor(),
-           .amaxes = amaxes_.get(),
-           .stats = fp8_stats_.get(),
-           .index = layer * static_cast<int64_t>(linears_.size()) + static_cast<int64_t>(i),
-           .scratch = linear_scratch_.get(),
-           .tensor = &tensor_,
-           .context = &sequences_,
-           .input = linear.input,
-           .input_pass = input_pass(block, linear.input),
-           .shared_input = keeps_input ? nullptr : &shared},
-          arena};
+  return LinearLayer({.recipe = recipe_of(block),
+                      .precision = options_.precision,
+                      .shape = linear.shape,
+                      .names = linear.names,
+                      .gradient_slot = linear.gradient_slot,
+                      .weight = weights_[block].linear(i),
+                      .gradient = training()
+                                      ? linear_matrix(gradients_of(*parameters_), parameters_->layout(), linear, layer)
+                                      : Tensor(),
+                      .amaxes = amaxes_.get(),
+                      .stats = fp8_stats_.get(),
+                      .index = layer * static_cast<int64_t>(linears_.size()) + static_cast<int64_t>(i),
+                      .scratch = linear_scratch_.get(),
+                      .tensor = &tensor_,
+                      .context = &sequences_,
+                      .input = linear.input,
+                      .input_pass = input_pass(block, linear.input)});
 }
 
-BlockActivations Llama::make_activations(int64_t layer, Arena& arena) {
-  if (inference_activations_) return *inference_activations_;
+BlockActivations Llama::make_activations(int64_t layer, const std::vector<LinearLayer>& linears, Arena& arena) {
   const auto block = static_cast<size_t>(layer);
-  const bool reads_norms = training() && !is_fp8(recipe_of(block)) && tensor_.alone();
-  const BlockActivations activations(local_, options_.shape,
-                                     {.compute = options_.precision.compute,
-                                      .recompute = training() ? recompute_[block] : Recompute::kNothing,
-                                      .reads_norms = reads_norms,
-                                      .shared = shared_activations_,
-                                      .arena = arena});
-  if (!training()) inference_activations_ = std::make_unique<BlockActivations>(activations);
-  return activations;
+  const LinearPrecision recipe = recipe_of(block);
+  const auto of_linear = [&](const char* name) {
+    const size_t i = linear_of(name);
+    const bool keeps_input = !training() || keeps(recompute_[block], linear_input_kind(linears_[i].input, recipe));
+    std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
+    return linears[i].make_activations(0, keeps_input ? nullptr : &shared, arena);
+  };
+  return {local_,
+          options_.shape,
+          {.compute = options_.precision.compute,
+           .recompute = training() ? std::optional(recompute_[block]) : std::nullopt,
+           .reads_norms = training() && !is_fp8(recipe) && tensor_.alone(),
+           .of_linear = of_linear,
+           .shared = shared_activations_,
+           .arena = arena}};
 }
 
 void Llama::upload_rope_table() {
@@ -225,9 +228,8 @@ BlockContext Llama::context(const Documents& documents) {
 }
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
-void Llama::forward_embedding(const MicroBatch& batch) {
+void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
   const ProfilerRange range(*stream_, "embedding");
-  const Tensor& h0 = blocks_.front().h0();
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
   embedding_forward({.out = rows,
                      .ids = batch.inputs,
@@ -238,14 +240,15 @@ void Llama::forward_embedding(const MicroBatch& batch) {
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
 }
 
-Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers) {
+Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
+                             const Layers& layers) {
   const ProfilerRange forward(*stream_, "forward");
   fsdp_->gather(ParameterLayout::kNorms);
   fsdp_->gather(ParameterLayout::kEmbedding);
   fsdp_->gather(unit_of(layers.front()));
   fsdp_->use(ParameterLayout::kNorms);
   fsdp_->use(ParameterLayout::kEmbedding);
-  forward_embedding(batch);
+  forward_embedding(batch, a.blocks.front().h0());
   fsdp_->release(ParameterLayout::kEmbedding);
   Tensor residual;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -254,20 +257,20 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const BlockContext& c, con
     const ProfilerRange range(*stream_, fsdp_->name(unit));
     fsdp_->gather(i + 1 < layers.size() ? unit_of(layers[i + 1]) : parameters_->layout().head_unit());
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
-    blocks_[layer].forward(c, residual, delta_);
+    blocks_[layer].forward(c, a.blocks[layer], residual, a.delta);
     fsdp_->release(unit);
-    residual = blocks_[layer].h1();
+    residual = a.blocks[layer].h1();
   }
   return residual;
 }
 
 void Llama::forward(const MicroBatch& batch) {
-  if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
+  if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const BlockContext c = context(batch.documents);
-  const Tensor residual = forward_blocks(batch, c, layers_);
+  const Tensor residual = forward_blocks(batch, activations_, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
+  head_norm_forward(c, head_weights_, residual, activations_.delta, *head_activations_);
   head_loss(c, head_weights_, batch.targets, *head_activations_);
   fsdp_->release(head);
 }
@@ -300,25 +303,27 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, b
   const BlockContext c = context(batch.documents);
   fsdp_->begin_micro_batch(first, last);
   if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
-  if (amaxes_) amaxes_->begin_micro_batch(first, *stream_);
-  run_head(c, batch, forward_blocks(batch, c, layers), scale);
-  backward_blocks(batch, last, layers);
-  backward_embedding(batch);
+  if (amaxes_) amaxes_->begin_micro_batch(first, 0, *stream_);
+  const LlamaActivations& a = activations_;
+  run_head(c, batch, a, forward_blocks(batch, a, c, layers), scale);
+  backward_blocks(a, c, last, layers);
+  backward_embedding(batch, a.delta);
   fsdp_->reduce(ParameterLayout::kNorms);
 }
 
 // Forward and backward, chunk by chunk; `residual` is the last block's h1.
-void Llama::run_head(const BlockContext& c, const MicroBatch& batch, const Tensor& residual, float scale) {
+void Llama::run_head(const BlockContext& c, const MicroBatch& batch, const LlamaActivations& a, const Tensor& residual,
+                     float scale) {
   const ProfilerRange range(*stream_, "head");
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
+  head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
                          .activations = *head_activations_,
                          .targets = batch.targets,
-                         .d_h = delta_,
-                         .d_h_amax = blocks_.back().output_gradient_amax(),
+                         .d_h = a.delta,
+                         .d_h_amax = blocks_.back().output_gradient_amax(a.blocks.back()),
                          .scale = scale,
                          .accumulate = fsdp_->begin_gradient(head),
                          .z_loss = options_.z_loss,
@@ -342,9 +347,8 @@ ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 
-void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& layers) {
+void Llama::backward_blocks(const LlamaActivations& a, const BlockContext& c, bool last, const Layers& layers) {
   const ProfilerRange backward(*stream_, "backward");
-  const BlockContext c = context(batch.documents);
   for (size_t i = layers.size(); i-- > 0;) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
@@ -352,9 +356,9 @@ void Llama::backward_blocks(const MicroBatch& batch, bool last, const Layers& la
     if (i > 0) fsdp_->gather(unit_of(layers[i - 1]));
     fsdp_->use(unit);
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
-    if (runs_again(layer)) blocks_[layer].forward_again(c);
-    const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax() : Tensor();
-    blocks_[layer].backward(c, delta_, d_h_amax, fsdp_->begin_gradient(unit));
+    if (runs_again(layer)) blocks_[layer].forward_again(c, a.blocks[layer]);
+    const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax(a.blocks[layer - 1]) : Tensor();
+    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, fsdp_->begin_gradient(unit));
     fsdp_->release(unit);
     finish_block(layer, last);
   }
@@ -373,7 +377,7 @@ void Llama::finish_block(size_t layer, bool last) {
   tensor_.defer(finish, false);
 }
 
-void Llama::backward_embedding(const MicroBatch& batch) {
+void Llama::backward_embedding(const MicroBatch& batch, const Tensor& d_h0) {
   const ProfilerRange range(*stream_, "embedding");
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   const bool takes_tokens = fsdp_->takes_tokens(kUnit);
@@ -381,8 +385,8 @@ void Llama::backward_embedding(const MicroBatch& batch) {
   if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit) && !takes_tokens) {
     stream_->zero(d_embedding_);
   }
-  const Tensor d_out = tensor_.alone() ? delta_ : all_tokens();
-  if (!tensor_.alone()) tensor_.gather(d_out, delta_, "embedding");
+  const Tensor d_out = tensor_.alone() ? d_h0 : all_tokens();
+  if (!tensor_.alone()) tensor_.gather(d_out, d_h0, "embedding");
   if (takes_tokens) {
     return fsdp_->reduce_tokens(
         kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()});
@@ -403,11 +407,13 @@ Tensor Llama::last_logits(const Tensor& inputs) {
         shape.seq_len, shape.micro_batch_size);
   stream_->set_workspace(workspace_);  // another model of the stream's may have set its own
   const BlockContext c = context({});
-  if (amaxes_) amaxes_->begin_micro_batch(true, *stream_);
-  const Tensor residual = forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, c, layers_);
+  if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
+  const LlamaActivations& a = activations_;
+  const Tensor residual =
+      forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, a, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, delta_, *head_activations_);
+  head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   const Tensor logits =
       head_logits(c, head_weights_, *head_activations_, shape.tokens() - shape.micro_batch_size, shape.tokens());
   fsdp_->release(head);

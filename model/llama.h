@@ -26,6 +26,14 @@ struct MicroBatch {
   Documents documents;  // where the shape has a document mask
 };
 
+// What one micro-batch in flight has of the model: all that its forward leaves for its backward.
+struct LlamaActivations {
+  std::vector<BlockActivations> blocks;  // by layer
+  // [share, hidden]; in forward, what the last block left to be added to the residual stream; in backward, the gradient
+  // of that stream.
+  Tensor delta;
+};
+
 // In inference mode one block's activations serve all blocks, and forward_backward() is not available.
 struct LlamaOptions {
   ModelConfig config;
@@ -91,8 +99,9 @@ class Llama {
   void make_scratch(Arena& arena);
   void make_block(int64_t layer, Arena& arena);
   BlockWeights make_weights(int64_t layer, Arena& arena);
-  LinearLayer make_linear(int64_t layer, size_t i, Arena& arena);
-  BlockActivations make_activations(int64_t layer, Arena& arena);
+  LinearLayer make_linear(int64_t layer, size_t i);
+  BlockActivations make_activations(int64_t layer, const std::vector<LinearLayer>& linears, Arena& arena);
+  size_t linear_of(const char* name) const;
   LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
@@ -101,15 +110,17 @@ class Llama {
   using Layers = std::vector<size_t>;
   Layers layers_of_each_kind() const;
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers);
-  // Embedding and blocks; returns the last block's h1, to which delta_ is still to be added.
-  Tensor forward_blocks(const MicroBatch& batch, const BlockContext& c, const Layers& layers);
-  void backward_blocks(const MicroBatch& batch, bool last, const Layers& layers);
+  // Embedding and blocks; returns the last block's h1, to which a.delta is still to be added.
+  Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
+                        const Layers& layers);
+  void backward_blocks(const LlamaActivations& a, const BlockContext& c, bool last, const Layers& layers);
   bool runs_again(size_t layer) const;
   ForwardPass input_pass(size_t layer, InputSource source) const;
   void finish_block(size_t layer, bool last);
-  void run_head(const BlockContext& c, const MicroBatch& batch, const Tensor& residual, float scale);
-  void forward_embedding(const MicroBatch& batch);
-  void backward_embedding(const MicroBatch& batch);
+  void run_head(const BlockContext& c, const MicroBatch& batch, const LlamaActivations& a, const Tensor& residual,
+                float scale);
+  void forward_embedding(const MicroBatch& batch, const Tensor& h0);
+  void backward_embedding(const MicroBatch& batch, const Tensor& d_h0);
   Tensor all_tokens() const;
   int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
 
@@ -133,7 +144,6 @@ class Llama {
   std::unique_ptr<HeadActivations> head_activations_;
   Tensor losses_;      // [tokens] float32
   Tensor z_losses_;    // the same, where there is a z_loss
-  Tensor delta_;       // [share, hidden]; in backward, the gradient of the residual stream
   Tensor rope_table_;  // [seq_len or the cache's capacity, head_dim] float32, of the positions of this rank's tokens
   Tensor workspace_;   // of the stream's ops
 
@@ -146,9 +156,10 @@ class Llama {
   std::vector<Block> blocks_;
   std::vector<Recompute> recompute_;  // in training
 
+  LlamaActivations activations_;
+
   // Shared by the blocks, where there is use for them.
   SharedActivations shared_activations_;
-  std::unique_ptr<BlockActivations> inference_activations_;  // of one block, for all
   // By linear, of blocks that do not keep them.
   std::vector<std::unique_ptr<LinearInput>> shared_inputs_, shared_fp8_inputs_;
   std::unique_ptr<BlockWeightMemory> weight_memory_;  // in FP8

@@ -10,12 +10,13 @@ namespace octavo {
 // What an MLP half consists of, in the model of `config` or in a rank's local_config of it.
 HalfSpec mlp_spec(const ModelConfig& config, const BatchShape& shape);
 
-// What forward saves for backward, besides what the linears keep of their inputs.
+// What forward saves for backward.
 struct MlpActivations {
   MlpActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
 
-  NormActivations norm;  // norm.h is h1
+  NormActivations norm;  // norm.h is h1, norm.linear is of gate_up
   Tensor gate_up;        // [tokens, 2 * intermediate]; backward overwrites it with its gradient
+  LinearActivations down;
 };
 
 // What lives within one forward, or backward; all blocks share it.
@@ -27,23 +28,22 @@ struct MlpScratch {
 
 class Mlp {
  public:
-  Mlp(const HalfParts& parts, const MlpActivations& activations, const MlpScratch& scratch);
+  Mlp(const HalfParts& parts, const MlpScratch& scratch);
 
   // `delta` [share, hidden]: in, what to add to the residual; out, the down product. Again, it ends with gate_up: of
   // what comes behind, backward needs no more than its own kernel makes.
-  void forward(const BlockContext& context, const Tensor& residual, const Tensor& delta, ForwardPass pass);
-  void backward(const BlockContext& context, const HalfBackward& args);
+  void forward(const BlockContext& context, const MlpActivations& a, const Tensor& residual, const Tensor& delta,
+               ForwardPass pass) const;
+  void backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
 
   // Where the amax of the gradient of the half's output goes; see LinearLayer.
-  Tensor output_gradient_amax() const { return down_.gradient_amax(); }
-  const MlpActivations& activations() const { return activations_; }
+  Tensor output_gradient_amax(const MlpActivations& a) const { return down_.gradient_amax(a.down); }
 
  private:
-  void down_backward(const BlockContext& context, const HalfBackward& args);
+  void down_backward(const BlockContext& context, const MlpActivations& a, const HalfBackward& args) const;
 
   HalfNorm norm_;
   LinearLayer gate_up_, down_;
-  MlpActivations activations_;
   MlpScratch scratch_;
 };
 

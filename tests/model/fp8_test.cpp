@@ -139,8 +139,8 @@ class OneLinear {
                 .stats = nullptr,
                 .index = 0,
                 .scratch = &scratch_,
-                .tensor = nullptr},
-               arena_) {
+                .tensor = nullptr}),
+        activations_(layer_.make_activations(0, nullptr, arena_)) {
     reserve();
     Array weight(DType::kFloat32, {kLinear.out, kLinear.in});
     for (int64_t i = 0; i < weight.size(); ++i) weight.set(i, std::sin(static_cast<double>(i)));
@@ -157,10 +157,11 @@ class OneLinear {
   void run(bool cast_before) {
     Array x = values(kLinear.in, 0.3);
     Array d_y = values(kLinear.out, 0.7);
-    quantize_away(cast_before, layer_.input_cast(), x);
-    layer_.forward(y, x, cast_before ? Made::kCast : Made::kPlain, stream);
-    quantize_away(cast_before, layer_.gradient_cast(), d_y);
-    layer_.backward(d_x, d_y, cast_before ? Made::kCast : Made::kMeasured, false, stream);
+    const LinearActivations& a = activations_;
+    quantize_away(cast_before, layer_.input_cast(a), x);
+    layer_.forward(a, {.y = y, .x = x, .made = cast_before ? Made::kCast : Made::kPlain}, stream);
+    quantize_away(cast_before, layer_.gradient_cast(a), d_y);
+    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .made = cast_before ? Made::kCast : Made::kMeasured}, stream);
   }
 
   static constexpr LinearShape kLinear{.tokens = 128, .in = 256, .out = 384};
@@ -194,6 +195,7 @@ class OneLinear {
   TensorGroup alone_{{}, kLinear.tokens, stream};
   LinearScratch scratch_;
   LinearLayer layer_;
+  LinearActivations activations_;
   std::vector<char> workspace_;
 };
 
@@ -218,7 +220,7 @@ TEST(AmaxTable, ScalesByTheHistoryOnceItHoldsGradients) {
   AmaxTable table(precision, kLinears, arena);
   Stream stream = Stream::cpu();
   const auto take_step = [&](float input, float gradient, float skip) {
-    table.begin_micro_batch(true, stream);
+    table.begin_micro_batch(true, 0, stream);
     table.current(1, AmaxTable::kInput).data<float>()[0] = input;
     table.current(1, AmaxTable::kOutputGradient).data<float>()[0] = gradient;
     table.end_step(Tensor(&skip, DType::kFloat32, {1}), nullptr, stream);

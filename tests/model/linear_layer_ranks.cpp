@@ -136,8 +136,8 @@ class TestedLayer {
                 .stats = nullptr,
                 .index = 0,
                 .scratch = &scratch_,
-                .tensor = &group_},
-               arena_) {
+                .tensor = &group_}),
+        activations_(layer_.make_activations(0, nullptr, arena_)) {
     const int64_t bytes = LinearLayer::workspace_bytes(recipe.precision, shape_, DType::kFloat32, stream_);
     workspace_.resize(static_cast<size_t>(bytes));
     stream_.set_workspace(Tensor(workspace_.data(), DType::kUInt8, {bytes}));
@@ -151,17 +151,18 @@ class TestedLayer {
     if (accumulate) gradient.fill(1);
     Array x = data_.x;
     Array d_y = data_.d_y;
-    if (made == Made::kCast) make(x, layer_.input_amax(), layer_.input_cast());
-    layer_.forward(y, x, made, stream_);
-    if (made == Made::kCast) make(d_y, layer_.gradient_amax(), layer_.gradient_cast());
-    layer_.backward(d_x, d_y, made, accumulate, stream_);
+    const LinearActivations& a = activations_;
+    if (made == Made::kCast) make(x, layer_.input_amax(a), layer_.input_cast(a));
+    layer_.forward(a, {.y = y, .x = x, .made = made}, stream_);
+    if (made == Made::kCast) make(d_y, layer_.gradient_amax(a), layer_.gradient_cast(a));
+    layer_.backward(a, {.d_x = d_x, .d_y = d_y, .x = x, .made = made, .accumulate = accumulate}, stream_);
     group_.run_deferred();
   }
 
   // The amaxes of x and d_y that all ranks together found; none where the recipe has no use for them.
   Values amaxes() {
     Values found;
-    for (const Tensor& amax : {layer_.input_amax(), layer_.gradient_amax()}) {
+    for (const Tensor& amax : {layer_.input_amax(activations_), layer_.gradient_amax(activations_)}) {
       if (!amax.defined()) continue;
       if (!group_.alone()) group_.all_reduce_max(amax, "amaxes");
       found.push_back(amax.data<float>()[0]);
@@ -213,6 +214,7 @@ class TestedLayer {
   AmaxTable amaxes_;
   LinearScratch scratch_;
   LinearLayer layer_;
+  LinearActivations activations_;
   std::vector<char> workspace_;
 };
 
