@@ -16,10 +16,6 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kBlock = 128;
-
-int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
-
 void check_operand(const Fp8Operand& operand, const std::string& name, int64_t rows, int64_t k) {
   CHECK(cpu::is_float8(operand.data.dtype()), "{} is {}, expected a float8 tensor", name, operand.data.describe());
   expect_tensor(operand.data, name.c_str(), operand.data.dtype(), {rows, k});
@@ -40,7 +36,7 @@ void check_operands(const Fp8Cast& cast, const std::string& op, int64_t m, int64
 }
 
 void check_amax(const Fp8Cast& cast, const std::string& op) {
-  if (cast.scaling() == Scaling::kTensor && !cast.bound)
+  if (traits(cast.scaling()).takes_amax && !cast.bound)
     expect_tensor(cast.amax, (op + " amax").c_str(), DType::kFloat32, {1});
 }
 
@@ -57,16 +53,9 @@ void check_fp8_matmul(const Fp8Matmul& args) {
         "fp8_matmul: both operands are float8_e5m2, one must be float8_e4m3");
   const Scaling a = args.a.scaling;
   const Scaling b = args.b.scaling;
-  const bool blockwise = a == Scaling::kBlock1x128 && (b == Scaling::kBlock1x128 || b == Scaling::kBlock128x128);
-  CHECK(blockwise || (a == b && a != Scaling::kBlock128x128), "fp8_matmul: no product of scalings {} and {}",
-        static_cast<int>(a), static_cast<int>(b));
+  CHECK(traits(a).scales_first && (a == b || (traits(a).blockwise && traits(b).blockwise)),
+        "fp8_matmul: no product of scalings {} and {}", traits(a).name, traits(b).name);
   CHECK(k % 16 == 0 && n % 16 == 0, "fp8_matmul: n {} and k {} must be multiples of 16", n, k);
-}
-
-// What machine files call products by the scaling of activations.
-const char* product_name(Scaling scaling) {
-  if (scaling == Scaling::kTensor) return "fp8_tensorwise";
-  return scaling == Scaling::kRow ? "fp8_rowwise" : "fp8_blockwise";
 }
 
 int64_t cast_bytes(const Fp8Cast& cast) {
@@ -83,43 +72,15 @@ void check_cast(const Fp8Cast& cast, CastOf what, const char* op, const Tensor& 
         dtype_name(result.dtype()));
   check_operands(cast, fmt::format("{} cast", op), result.dim(0), result.dim(1));
   check_amax(cast, fmt::format("{} cast", op));
-  CHECK(cast.scaling() == Scaling::kTensor || cast.scaling() == Scaling::kBlock1x128,
-        "{} cast: scaling {} is known only after the result", op, static_cast<int>(cast.scaling()));
+  CHECK(traits(cast.scaling()).casts_results, "{} cast: a scale of scaling {} is known only after the result", op,
+        traits(cast.scaling()).name);
 }
 
 double result_bytes(const Fp8Cast& cast, const Tensor& result) {
   return static_cast<double>(cast.defined() ? cast_bytes(cast) : result.bytes());
 }
 
-int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k) {
-  switch (scaling) {
-    case Scaling::kTensor:
-      return 1;
-    case Scaling::kRow:
-      return rows;
-    case Scaling::kBlock1x128:
-      return blocks(k) * rows;
-    case Scaling::kBlock128x128:
-      return blocks(rows) * ((blocks(k) + 3) / 4 * 4);
-  }
-  return 0;
-}
-
 namespace cpu {
-
-int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i) {
-  switch (scaling) {
-    case Scaling::kTensor:
-      return 0;
-    case Scaling::kRow:
-      return row;
-    case Scaling::kBlock1x128:
-      return i / kBlock * rows + row;
-    case Scaling::kBlock128x128:
-      return row / kBlock * ((blocks(k) + 3) / 4 * 4) + i / kBlock;
-  }
-  return 0;
-}
 
 // The elements of an operand before they are cast. `transposed`: its row r is column r of x.
 template <typename T>
@@ -143,8 +104,8 @@ void measure_operand(const Fp8Operand& operand, const OperandSource<T>& source) 
   float* amaxes = operand.scale_inv.data<float>();
   std::fill_n(amaxes, operand.scale_inv.numel(), 0.0f);
 #pragma omp parallel for
-  for (int64_t first = 0; first < rows; first += kBlock) {
-    for (int64_t row = first; row < std::min(first + kBlock, rows); ++row) {
+  for (int64_t first = 0; first < rows; first += kScaleBlock) {
+    for (int64_t row = first; row < std::min(first + kScaleBlock, rows); ++row) {
       for (int64_t i = 0; i < k; ++i) {
         update_amax(amaxes[scale_index(operand.scaling, rows, k, row, i)], source.at(row, i));
       }
@@ -179,7 +140,7 @@ void measure_any(const Fp8Operand& operand, const Tensor& x, bool transposed) {
 // amax: of kTensor. measured: scale_inv holds the amaxes.
 void quantize_any(const Fp8Operand& operand, float amax, const Tensor& x, bool transposed, bool measured) {
   if (!operand.defined()) return;
-  if (operand.scaling == Scaling::kTensor) {
+  if (traits(operand.scaling).takes_amax) {
     operand.scale_inv.data<float>()[0] = amax;
   } else if (!measured) {
     measure_any(operand, x, transposed);
@@ -247,13 +208,14 @@ void amax(const Amax& args, Stream& stream) {
 void quantize(const Quantize& args, Stream& stream) {
   const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
   check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
-  CHECK(!args.bound || (cast.scaling() == Scaling::kTensor && !args.amax.defined()),
-        "quantize: a bound beside an amax, or with scaling {}", static_cast<int>(cast.scaling()));
+  const ScalingTraits& scaling = traits(cast.scaling());
+  CHECK(!args.bound || (scaling.takes_amax && !args.amax.defined()),
+        "quantize: a bound beside an amax, or with scaling {}", scaling.name);
   if (!args.bound) check_amax(cast, "quantize");
-  CHECK(!args.measured || cast.scaling() == Scaling::kRow, "quantize: measured with scaling {}, which is not by row",
-        static_cast<int>(cast.scaling()));
+  CHECK(!args.measured || scaling.measures_apart, "quantize: measured with scaling {}, which is not by row",
+        scaling.name);
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
-  const int64_t passes = cast.scaling() == Scaling::kRow && !args.measured ? 2 : 1;  // the first finds the amaxes
+  const int64_t passes = scaling.measures_apart && !args.measured ? 2 : 1;
   const OpTimer timer(stream, "quantize", 0, static_cast<double>(passes * args.x.bytes() + cast_bytes(cast)));
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::quantize>(args, stream)) return;
@@ -265,7 +227,7 @@ void quantize(const Quantize& args, Stream& stream) {
 
 void row_amaxes(const RowAmaxes& args, Stream& stream) {
   const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = {}};
-  CHECK(cast.defined() && cast.scaling() == Scaling::kRow, "row_amaxes: no operand that is scaled by row");
+  CHECK(cast.defined() && traits(cast.scaling()).measures_apart, "row_amaxes: no operand that is scaled by row");
   check_operands(cast, "row_amaxes", args.x.dim(0), args.x.dim(1));
   const OpTimer timer(stream, "row_amaxes", 0, static_cast<double>(args.x.bytes()));
   if (timer.planned()) return;
@@ -288,7 +250,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                                .m = m,
                                .n = n,
                                .k = k,
-                               .precision = product_name(args.a.scaling),
+                               .precision = traits(args.a.scaling).product,
                                .fast_accumulation = args.fast_accumulation});
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::fp8_matmul>(args, stream)) return;

@@ -1,13 +1,11 @@
-// FP8 casts of what lies in memory: x is read once whatever is asked for, but for kRow.
+// FP8 casts of what lies in memory. x is read once whatever is asked for, unless the scaling measures apart.
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
-#include "kernels/fp8/fp8.h"
 #include "kernels/fp8/fp8_cast.cuh"
+#include "kernels/fp8/fp8_cuda.h"
 
 namespace octavo::cuda {
-
-void row_amaxes(const RowAmaxes& args, Stream& stream);
 
 namespace {
 
@@ -91,34 +89,22 @@ __global__ void __launch_bounds__(kAmaxThreads, kAmaxBlocksPerMultiprocessor)
 
 // ---- Host
 
-// kRow takes two passes over x, as a row's amax is not known before its end. scale_inv holds the amaxes, then what its
-// name says.
-template <Format kFormat, typename T>
-void quantize_by_row(const StoredSource<T>& source, bool source_aligned, const CastArguments& args,
-                     const Quantize& tensors, Stream& stream) {
-  if (!tensors.measured) cuda::row_amaxes({.rows = tensors.rows, .columns = tensors.columns, .x = tensors.x}, stream);
-  launch_cast<Scaling::kRow, kFormat>("quantize", source, source_aligned, args, stream);
-  launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
-         {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,
-         args.m, args.columns_scale_inv, args.n);
-}
-
-template <typename T, Format kFormat>
+// measures_apart: two passes over x, as a row's amax is not known before its end. scale_inv holds the amaxes, then what
+// its name says.
+template <typename T, Scaling kScaling, Format kFormat>
 void quantize_as(const Quantize& tensors, const Fp8Cast& cast, Stream& stream) {
+  constexpr bool kMeasuresApart = traits(kScaling).measures_apart;
   const StoredSource<T> source{pointer<const T>(tensors.x)};
   const int64_t n = tensors.x.dim(1);
-  CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
-  args.bound = tensors.bound.value_or(0.0f);
-  const bool aligned = rows_are_aligned<T>(n, {source.x});
-  switch (cast.scaling()) {
-    case Scaling::kTensor:
-      return launch_cast<Scaling::kTensor, kFormat>("quantize", source, aligned, args, stream);
-    case Scaling::kRow:
-      return quantize_by_row<kFormat>(source, aligned, args, tensors, stream);
-    case Scaling::kBlock1x128:
-      return launch_cast<Scaling::kBlock1x128, kFormat>("quantize", source, aligned, args, stream);
-    case Scaling::kBlock128x128:
-      return launch_cast<Scaling::kBlock128x128, kFormat>("quantize", source, aligned, args, stream);
+  const CastArguments args = cast_arguments(cast, tensors.x.dim(0), n, tensors.amax_out);
+  if (kMeasuresApart && !tensors.measured) {
+    cuda::row_amaxes({.rows = tensors.rows, .columns = tensors.columns, .x = tensors.x}, stream);
+  }
+  launch_cast<kScaling, kFormat>("quantize", source, rows_are_aligned<T>(n, {source.x}), args, stream);
+  if constexpr (kMeasuresApart) {
+    launch("quantize scales", amax_to_scale_inv_kernel<kFormat>,
+           {grid_dim(ceil_div(std::max(args.m, args.n), kTileThreads)), kTileThreads}, stream, args.rows_scale_inv,
+           args.m, args.columns_scale_inv, args.n);
   }
 }
 
@@ -139,9 +125,11 @@ void row_amaxes(const RowAmaxes& args, Stream& stream) {
 }
 
 void quantize(const Quantize& args, Stream& stream) {
-  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax, .bound = args.bound};
   with_element(args.x.dtype(), [&]<typename T>() {
-    with_format(cast.format(), [&]<Format kFormat>() { quantize_as<T, kFormat>(args, cast, stream); });
+    with_format(cast.format(), [&]<Format kFormat>() {
+      with_scaling(cast.scaling(), [&]<Scaling kScaling>() { quantize_as<T, kScaling, kFormat>(args, cast, stream); });
+    });
   });
 }
 

@@ -13,16 +13,9 @@
 #include <optional>
 
 #include "core/stream.h"
+#include "kernels/fp8/scaling.h"
 
 namespace octavo {
-
-// What shares one scale, seen along a quantized operand [rows, k], k innermost.
-enum class Scaling : uint8_t {
-  kTensor,        // the whole tensor: scale_inv [1]
-  kRow,           // a row: scale_inv [rows]
-  kBlock1x128,    // 128 neighbours in a row: scale_inv [ceil(k/128), rows]
-  kBlock128x128,  // a square of 128: scale_inv [ceil(rows/128), round_up(ceil(k/128), 4)], the padding unused
-};
 
 struct Fp8Operand {
   Tensor data;       // [rows, k] float8_e4m3 or float8_e5m2
@@ -30,9 +23,6 @@ struct Fp8Operand {
   Scaling scaling = Scaling::kTensor;
   bool defined() const { return data.defined(); }
 };
-
-// Elements of scale_inv of an operand [rows, k].
-int64_t fp8_scale_count(Scaling scaling, int64_t rows, int64_t k);
 
 // out[0] = max(out[0], max |x|). `out` starts at 0 (zero bytes). x [n] float32 or bfloat16. Queued; deterministic.
 struct Amax {
@@ -78,7 +68,7 @@ struct Fp8Cast {
   bool defined() const { return rows.defined() || columns.defined(); }
   // Whether the scale is that of the result itself, whose amax the op leaves in `measured`.
   bool is_of(const Tensor& measured) const {
-    return defined() && scaling() == Scaling::kTensor && measured.defined() && !bound && amax.raw() == measured.raw();
+    return defined() && traits(scaling()).takes_amax && measured.defined() && !bound && amax.raw() == measured.raw();
   }
   Scaling scaling() const { return rows.defined() ? rows.scaling : columns.scaling; }
   DType format() const { return rows.defined() ? rows.data.dtype() : columns.data.dtype(); }

@@ -23,7 +23,7 @@ struct CastArguments {
   float* rows_scale_inv;     // null when not wanted
   uint8_t* columns;          // null when not wanted
   float* columns_scale_inv;  // null when not wanted
-  const float* amax;         // kTensor; null: `bound` is what the scale is made of
+  const float* amax;         // takes_amax; null: `bound` is what the scale is made of
   float* amax_out;           // may be null
   float bound = 0;
 };
@@ -88,13 +88,15 @@ __device__ float tile_amax(const Patch<T>& patch, uint32_t (&shared)[kTileWarps]
   return __uint_as_float(largest);
 }
 
-// Writes the scale of an operand's tile and, beside the last tile of a row of tiles, the padding: scales of nothing.
-template <Format kFormat>
-__device__ void store_square_scale(float* scale_inv, float scale, int64_t row, int64_t column, int64_t k) {
-  scale_inv[square_index(row, column, k)] = inverse_of(scale);
+// Writes the scale of the tile (row, column) of an operand [rows, k] and, for the last tile of a row of tiles, the
+// padding: scales of nothing.
+template <Scaling kScaling, Format kFormat>
+__device__ void store_tile_scale(float* scale_inv, float scale, int64_t rows, int64_t k, int64_t row, int64_t column) {
+  const auto index = [&](int64_t i) { return scale_index(kScaling, rows, k, row, i); };
+  scale_inv[index(column)] = inverse_of(scale);
   if (column + kTile < k) return;
-  const int64_t end = square_index(row, 0, k) + round_up(ceil_div(k, kTile), 4);
-  for (int64_t i = square_index(row, column, k) + 1; i < end; ++i) scale_inv[i] = inverse_of(scale_of<kFormat>(0.0f));
+  const int64_t end = index(0) + square_stride(k);
+  for (int64_t i = index(column) + 1; i < end; ++i) scale_inv[i] = inverse_of(scale_of<kFormat>(0.0f));
 }
 
 // What a tile's elements are multiplied by: one number, or one a row for `rows` and one a column for `columns`.
@@ -103,11 +105,7 @@ struct TileScales {
   float columns[kTile];
 };
 
-constexpr bool has_one_scale(Scaling scaling) {
-  return scaling == Scaling::kTensor || scaling == Scaling::kBlock128x128;
-}
-
-// kTensor: known before the tile is.
+// takes_amax: known before the tile is.
 template <Format kFormat>
 __device__ float find_tensor_scale(const CastArguments& args) {
   const float scale = scale_of<kFormat>(args.amax != nullptr ? *args.amax : args.bound);
@@ -120,44 +118,47 @@ __device__ float find_tensor_scale(const CastArguments& args) {
 
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ float find_one_scale(const CastArguments& args, const Patch<T>& patch, const PartPlace& at) {
-  if constexpr (kScaling == Scaling::kTensor) {
+  if constexpr (traits(kScaling).takes_amax) {
     return find_tensor_scale<kFormat>(args);
   } else {
     __shared__ uint32_t warp_amaxes[kTileWarps];
     const float scale = scale_of<kFormat>(tile_amax(patch, warp_amaxes));
     if (threadIdx.x == 0) {
       if (args.rows_scale_inv != nullptr) {
-        store_square_scale<kFormat>(args.rows_scale_inv, scale, at.row, at.column, at.width);
+        store_tile_scale<kScaling, kFormat>(args.rows_scale_inv, scale, args.m, at.width, at.row, at.column);
       }
       if (args.columns_scale_inv != nullptr) {
-        store_square_scale<kFormat>(args.columns_scale_inv, scale, at.column, at.row, args.m);
+        store_tile_scale<kScaling, kFormat>(args.columns_scale_inv, scale, at.width, args.m, at.column, at.row);
       }
     }
     return scale;
   }
 }
 
-// kRow: scale_inv holds the amaxes, which a kernel after this one replaces.
+// measures_apart: scale_inv holds the amaxes, which a kernel after this one replaces.
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ void find_scales(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, TileScales& scales) {
+  constexpr bool kMeasuresApart = traits(kScaling).measures_apart;
   const bool of_row = threadIdx.x < kTile;
   const int i = static_cast<int>(threadIdx.x) % kTile;
   const int64_t line = (of_row ? at.row : at.column) + i;  // row or column of x
   float* scale_inv = of_row ? args.rows_scale_inv : args.columns_scale_inv;
   const bool wanted = scale_inv != nullptr && line < (of_row ? args.m : at.end);
+  const auto index = [&] {
+    const int64_t rows = of_row ? args.m : at.width;
+    const int64_t k = of_row ? at.width : args.m;
+    return scale_index(kScaling, rows, k, line, of_row ? at.column : at.row);
+  };
   float amax = 0;
-  if constexpr (kScaling == Scaling::kRow) {
-    if (wanted) amax = scale_inv[line];
+  if constexpr (kMeasuresApart) {
+    if (wanted) amax = scale_inv[index()];
   } else {
     __shared__ TileAmaxes amaxes;
     amax = row_or_column_amax(patch, at, amaxes);
   }
   const float scale = scale_of<kFormat>(amax);
   (of_row ? scales.rows : scales.columns)[i] = scale;
-  if (kScaling == Scaling::kBlock1x128 && wanted) {
-    const int64_t block = (of_row ? at.column : at.row) / kTile;
-    scale_inv[block * (of_row ? args.m : at.width) + line] = inverse_of(scale);
-  }
+  if (!kMeasuresApart && wanted) scale_inv[index()] = inverse_of(scale);
   __syncthreads();
 }
 
@@ -167,7 +168,7 @@ template <bool kAligned, Scaling kScaling, Format kFormat, typename T>
 __device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, const PartPlace& at, bool wants_rows,
                           bool wants_columns) {
   __shared__ TransposedTile tile;
-  if constexpr (has_one_scale(kScaling)) {
+  if constexpr (traits(kScaling).one_per_tile) {
     const float scale = find_one_scale<kScaling, kFormat>(args, patch, at);
     const BytePatch bytes = cast_patch<kFormat>(patch, [&](int, int) { return scale; });
     if (wants_rows) store_rows<kAligned>(args.rows, bytes, at, args.m, at.end, at.width);
@@ -190,15 +191,16 @@ __device__ void cast_tile(const CastArguments& args, const Patch<T>& patch, cons
   }
 }
 
-// Wanted outputs where they are known at compile time; kAny looks at the pointers.
-enum class Outputs { kRows, kColumns, kBoth, kAny };
+// The outputs that are wanted: those of aligned shapes are known at compile time, the one kernel for other shapes looks
+// at the pointers.
+enum class Outputs { kRows, kColumns, kBoth, kByPointer };
 
-template <Scaling kScaling, Format kFormat, Outputs kOutputs, typename Source>
+template <Scaling kScaling, Format kFormat, bool kAligned, Outputs kOutputs, typename Source>
 __global__ void __launch_bounds__(kTileThreads, Source::kMinBlocks)
     cast_kernel(const Source source, const CastArguments args) {
-  constexpr bool kAligned = kOutputs != Outputs::kAny;
-  const bool wants_rows = kAligned ? kOutputs != Outputs::kColumns : args.rows != nullptr;
-  const bool wants_columns = kAligned ? kOutputs != Outputs::kRows : args.columns != nullptr;
+  constexpr bool kKnown = kOutputs != Outputs::kByPointer;
+  const bool wants_rows = kKnown ? kOutputs != Outputs::kColumns : args.rows != nullptr;
+  const bool wants_columns = kKnown ? kOutputs != Outputs::kRows : args.columns != nullptr;
   const Place at = place_of_thread(args.n);
   Patch<typename Source::Element> parts[Source::kParts];
   source.template make<kAligned>(parts, args.m, args.n, at);
@@ -237,11 +239,11 @@ void launch_cast(const char* name, const Source& source, bool source_aligned, co
                  Stream& stream) {
   const bool aligned = source_aligned && (args.rows == nullptr || rows_are_aligned<uint8_t>(args.n, {args.rows})) &&
                        (args.columns == nullptr || rows_are_aligned<uint8_t>(args.m, {args.columns}));
-  auto* kernel = cast_kernel<kScaling, kFormat, Outputs::kAny, Source>;
+  auto* kernel = cast_kernel<kScaling, kFormat, false, Outputs::kByPointer, Source>;
   if (aligned) {
-    kernel = args.columns == nullptr ? cast_kernel<kScaling, kFormat, Outputs::kRows, Source>
-             : args.rows == nullptr  ? cast_kernel<kScaling, kFormat, Outputs::kColumns, Source>
-                                     : cast_kernel<kScaling, kFormat, Outputs::kBoth, Source>;
+    kernel = args.columns == nullptr ? cast_kernel<kScaling, kFormat, true, Outputs::kRows, Source>
+             : args.rows == nullptr  ? cast_kernel<kScaling, kFormat, true, Outputs::kColumns, Source>
+                                     : cast_kernel<kScaling, kFormat, true, Outputs::kBoth, Source>;
   }
   launch(name, kernel, tiles(args.m, args.n), stream, source, args);
 }
@@ -252,11 +254,9 @@ void make_and_cast(const char* name, const Source& source, bool source_aligned, 
                    int64_t n, const Tensor& amax_out, Stream& stream) {
   const CastArguments args = cast_arguments(cast, m, n, amax_out);
   const auto cast_to = [&]<Format kFormat>() {
-    if (cast.scaling() == Scaling::kTensor) {
-      launch_cast<Scaling::kTensor, kFormat>(name, source, source_aligned, args, stream);
-    } else {
-      launch_cast<Scaling::kBlock1x128, kFormat>(name, source, source_aligned, args, stream);
-    }
+    with_scaling<&ScalingTraits::casts_results>(cast.scaling(), [&]<Scaling kScaling>() {
+      launch_cast<kScaling, kFormat>(name, source, source_aligned, args, stream);
+    });
   };
   if constexpr (kWhat == CastOf::kActivation) {
     cast_to.template operator()<__NV_E4M3>();

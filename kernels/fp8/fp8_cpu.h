@@ -11,9 +11,6 @@ inline bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype
 // fp8_max / max(amax, 1e-12); NaN passes through.
 inline float scale_of(float amax, float fp8_max) { return fp8_max / (amax < 1e-12f ? 1e-12f : amax); }
 
-// Index in scale_inv of the scale of element (row, i) of an operand [rows, k]; defined in kernels/fp8/fp8.cpp.
-int64_t scale_index(Scaling scaling, int64_t rows, int64_t k, int64_t row, int64_t i);
-
 // Calls f.operator()<Format>() with Format = Float8E4M3 or Float8E5M2.
 template <typename F>
 void with_float8_dtype(DType dtype, F&& f) {

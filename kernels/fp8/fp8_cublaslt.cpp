@@ -26,33 +26,16 @@ struct Fp8Problem {
   auto operator<=>(const Fp8Problem&) const = default;
 };
 
-const char* scaling_name(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::kTensor:
-      return "tensor";
-    case Scaling::kRow:
-      return "row";
-    case Scaling::kBlock1x128:
-      return "1x128";
-    case Scaling::kBlock128x128:
-      return "128x128";
-  }
-  return "?";
-}
+// In the order of kScalings.
+constexpr cublasLtMatmulMatrixScale_t kScaleModes[] = {
+    CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+    CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F,
+    CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+    CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+};
+static_assert(std::size(kScaleModes) == std::size(kScalings));
 
-cublasLtMatmulMatrixScale_t scale_mode(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::kTensor:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-    case Scaling::kRow:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    case Scaling::kBlock1x128:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Scaling::kBlock128x128:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-  }
-  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-}
+int32_t scale_mode(Scaling scaling) { return static_cast<int32_t>(kScaleModes[static_cast<size_t>(scaling)]); }
 
 // b is cuBLASLt's first operand, a its second.
 void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
@@ -62,14 +45,14 @@ void set_scales(ProductPlan& plan, const Fp8Matmul& args) {
 
 std::unique_ptr<ProductPlan> make_plan(const Fp8Problem& p, const Fp8Matmul& args, Stream& stream) {
   auto plan = std::make_unique<ProductPlan>(p.shape);
-  plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(scale_mode(p.b_scaling)));
-  plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(scale_mode(p.a_scaling)));
+  plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_scaling));
+  plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_scaling));
   plan->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast_accumulation ? 1 : 0));
   set_scales(*plan, args);  // the timing runs read the real scales
   const std::string description =
       fmt::format("a {} x {} x {} product of {} (scaling {}) with {} (scaling {}) into {}{}", p.shape.m, p.shape.n,
-                  p.shape.k, dtype_name(p.shape.a_dtype), scaling_name(p.a_scaling), dtype_name(p.shape.b_dtype),
-                  scaling_name(p.b_scaling), dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
+                  p.shape.k, dtype_name(p.shape.a_dtype), traits(p.a_scaling).name, dtype_name(p.shape.b_dtype),
+                  traits(p.b_scaling).name, dtype_name(p.shape.d_dtype), p.fast_accumulation ? ", fast" : "");
   choose_algorithm(*plan, {p.alignment, p.workspace_bytes, p.deterministic, p.multiprocessors}, description, stream);
   return plan;
 }
@@ -83,7 +66,6 @@ struct Fp8MatmulPlans {
 
 void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
   const ProductPointers pointers{args.d.raw(), args.a.data.raw(), args.b.data.raw()};
-  const bool blockwise = args.a.scaling == Scaling::kBlock1x128;
   const Fp8Problem problem{.shape = {.m = args.d.dim(0),
                                      .n = args.d.dim(1),
                                      .k = args.a.data.dim(1),
@@ -94,7 +76,7 @@ void fp8_matmul(const Fp8Matmul& args, Stream& stream) {
                                      .d_dtype = args.d.dtype()},
                            .a_scaling = args.a.scaling,
                            .b_scaling = args.b.scaling,
-                           .fast_accumulation = args.fast_accumulation && !blockwise,
+                           .fast_accumulation = args.fast_accumulation && !traits(args.a.scaling).blockwise,
                            .alignment = common_alignment(pointers),
                            .workspace_bytes = std::min(kProductWorkspaceBytes, stream.workspace_bytes()),
                            .deterministic = stream.deterministic(),

@@ -23,7 +23,7 @@ void check_fp8_stats(const Fp8Stats& args) {
   expect_tensor(args.maxima, "fp8_stats maxima", DType::kFloat32, {Fp8Maximum::kCount});
   expect_tensor(args.rows.data, "fp8_stats rows", format, {m, n});
   expect_tensor(args.rows.scale_inv, "fp8_stats scales", DType::kFloat32, {fp8_scale_count(args.rows.scaling, m, n)});
-  if (args.rows.scaling == Scaling::kTensor) expect_tensor(args.amax, "fp8_stats amax", DType::kFloat32, {1});
+  if (traits(args.rows.scaling).takes_amax) expect_tensor(args.amax, "fp8_stats amax", DType::kFloat32, {1});
 }
 
 }  // namespace
@@ -42,7 +42,8 @@ void fp8_stats(const Fp8Stats& args) {
   const float fp8_max = format == DType::kFloat8E4M3 ? Float8E4M3::max() : Float8E5M2::max();
   // The cast's own scale; the inverse of scale_inv may be one rounding away from it, far from where anything saturates
   // that is scaled by its own amax.
-  const float tensor_scale = scaling == Scaling::kTensor ? scale_of(args.amax.data<float>()[0], fp8_max) : 0.0f;
+  const bool has_amax = traits(scaling).takes_amax;
+  const float tensor_scale = has_amax ? scale_of(args.amax.data<float>()[0], fp8_max) : 0.0f;
   int64_t non_zero = 0;
   int64_t saturated = 0;
   int64_t flushed = 0;
@@ -54,7 +55,7 @@ void fp8_stats(const Fp8Stats& args) {
     for (int64_t i = 0; i < n; ++i) {
       const auto value = static_cast<float>(x[row * n + i]);
       const float inverse = args.rows.scale_inv.data<float>()[scale_index(scaling, m, n, row, i)];
-      const float factor = scaling == Scaling::kTensor ? tensor_scale : 1.0f / inverse;
+      const float factor = has_amax ? tensor_scale : 1.0f / inverse;
       const uint32_t scaled = magnitude(value * factor);
       const bool counts = magnitude(value) != 0;
       non_zero += counts ? 1 : 0;

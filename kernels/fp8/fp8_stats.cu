@@ -15,7 +15,7 @@ struct StatsArguments {
   const T* x;        // [m, n]
   const uint8_t* q;  // [m, n]
   const float* scale_inv;
-  const float* amax;  // kTensor
+  const float* amax;  // takes_amax
   int64_t m;
   int64_t n;
   unsigned long long* counts;  // [kFp8Counts] += in the order of Fp8Sum
@@ -26,16 +26,14 @@ struct StatsArguments {
 template <Scaling kScaling, Format kFormat, typename T>
 __device__ void find_patch_scales(const StatsArguments<T>& args, const Place& at, float (&scale)[kPatch],
                                   float (&scale_inv)[kPatch]) {
+  constexpr bool kTakesAmax = traits(kScaling).takes_amax;
 #pragma unroll
   for (int r = 0; r < kPatch; ++r) {
     const int64_t row = at.row + at.patch_row * kPatch + r;
-    int64_t index = 0;
-    if (kScaling == Scaling::kRow) index = row;
-    if (kScaling == Scaling::kBlock1x128) index = at.column / kTile * args.m + row;
-    if (kScaling == Scaling::kBlock128x128) index = square_index(at.row, at.column, args.n);
+    const int64_t index = scale_index(kScaling, args.m, args.n, row, at.column);
     scale_inv[r] = row < args.m ? args.scale_inv[index] : 0.0f;
     scale[r] = row < args.m ? inverse_of(scale_inv[r]) : 0.0f;
-    if (kScaling == Scaling::kTensor && row < args.m) scale[r] = scale_of<kFormat>(*args.amax);
+    if (kTakesAmax && row < args.m) scale[r] = scale_of<kFormat>(*args.amax);
   }
 }
 
@@ -123,20 +121,6 @@ void launch_stats(const StatsArguments<T>& args, Stream& stream) {
          {grid_dim(ceil_div(args.m, kTile) * ceil_div(args.n, kTile)), kTileThreads}, stream, args);
 }
 
-template <typename T, Format kFormat>
-void launch_stats_as(Scaling scaling, const StatsArguments<T>& args, Stream& stream) {
-  switch (scaling) {
-    case Scaling::kTensor:
-      return launch_stats<T, kFormat, Scaling::kTensor>(args, stream);
-    case Scaling::kRow:
-      return launch_stats<T, kFormat, Scaling::kRow>(args, stream);
-    case Scaling::kBlock1x128:
-      return launch_stats<T, kFormat, Scaling::kBlock1x128>(args, stream);
-    case Scaling::kBlock128x128:
-      return launch_stats<T, kFormat, Scaling::kBlock128x128>(args, stream);
-  }
-}
-
 }  // namespace
 
 void fp8_stats(const Fp8Stats& tensors, Stream& stream) {
@@ -152,10 +136,9 @@ void fp8_stats(const Fp8Stats& tensors, Stream& stream) {
                                  .n = tensors.x.dim(1),
                                  .counts = counts,
                                  .maxima = pointer<float>(tensors.maxima)};
-    if (tensors.rows.data.dtype() == DType::kFloat8E4M3) {
-      return launch_stats_as<T, __NV_E4M3>(tensors.rows.scaling, args, stream);
-    }
-    launch_stats_as<T, __NV_E5M2>(tensors.rows.scaling, args, stream);
+    with_format(tensors.rows.data.dtype(), [&]<Format kFormat>() {
+      with_scaling(tensors.rows.scaling, [&]<Scaling kScaling>() { launch_stats<T, kFormat, kScaling>(args, stream); });
+    });
   });
   launch("fp8_stats", add_counts_kernel, {1, 32}, stream, pointer<float>(tensors.sums), counts,
          static_cast<unsigned long long>(tensors.x.numel()));

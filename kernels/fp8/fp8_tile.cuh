@@ -5,7 +5,10 @@
 
 #include <cuda_fp8.h>
 
+#include <iterator>
+
 #include "kernels/cuda/amax.cuh"
+#include "kernels/fp8/scaling.h"
 
 #ifdef __CUDACC__
 
@@ -39,11 +42,6 @@ __device__ uint32_t cast_pair(float a, float a_scale, float b, float b_scale) {
   scaled.x = __fmaf_rn(scaled.x, 0.0f, scaled.x);
   scaled.y = __fmaf_rn(scaled.y, 0.0f, scaled.y);
   return __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, kFormat);
-}
-
-// Where kBlock128x128 keeps the scale of the tile (row, column) of an operand that has `k` columns, all in elements.
-__device__ inline int64_t square_index(int64_t row, int64_t column, int64_t k) {
-  return row / kTile * round_up(ceil_div(k, kTile), 4) + column / kTile;
 }
 
 // ---- A thread's part of the tile
@@ -371,6 +369,21 @@ template <typename F>
 void with_format(DType dtype, F&& f) {
   if (dtype == DType::kFloat8E4M3) return f.template operator()<__NV_E4M3>();
   f.template operator()<__NV_E5M2>();
+}
+
+// Calls f.operator()<kScaling>() with the scaling as a constant. With kOnly, f is compiled for the scalings that have
+// this trait alone.
+template <bool ScalingTraits::*kOnly = nullptr, size_t kFirst = 0, typename F>
+void with_scaling(Scaling scaling, F&& f) {
+  if constexpr (kFirst == std::size(kScalings)) {
+    check(cudaErrorInvalidValue, "choosing a kernel for a scaling that has none");
+  } else {
+    constexpr ScalingTraits kTraits = kScalings[kFirst];
+    if constexpr (kOnly == nullptr || kTraits.*kOnly) {
+      if (scaling == kTraits.scaling) return f.template operator()<kTraits.scaling>();
+    }
+    with_scaling<kOnly, kFirst + 1>(scaling, f);
+  }
 }
 
 }  // namespace octavo::cuda

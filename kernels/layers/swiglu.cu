@@ -263,6 +263,79 @@ LaunchShape row_tiles(int64_t tokens, int64_t columns) {
   return {dim3(grid_dim(ceil_div(tokens, kRows)), grid_dim(ceil_div(columns, kThreads))), kThreads};
 }
 
+template <typename T, int N>
+void launch_forward_rows(const SwigluForward& args, Stream& stream) {
+  const int64_t tokens = args.out.dim(0);
+  const int64_t intermediate = args.out.dim(1);
+  auto* kernel = args.amax.defined() ? swiglu_forward_kernel<T, N, true> : swiglu_forward_kernel<T, N, false>;
+  launch("swiglu_forward", kernel, row_tiles(tokens, intermediate / N), stream, pointer<T>(args.out),
+         pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+}
+
+template <typename T, int N, bool kStore>
+void launch_backward_rows(const SwigluBackward& args, Stream& stream) {
+  const int64_t tokens = args.d_out.dim(0);
+  const int64_t intermediate = args.d_out.dim(1);
+  auto* kernel = swiglu_backward_kernel<T, N, true, kStore>;
+  if constexpr (kStore) {
+    if (!args.amax.defined()) kernel = swiglu_backward_kernel<T, N, false, kStore>;
+  }
+  launch("swiglu_backward", kernel, row_tiles(tokens, intermediate / N), stream,
+         kStore ? pointer<T>(args.d_gate_up) : nullptr, kStore ? pointer<T>(args.out) : nullptr,
+         pointer<const T>(args.d_out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+}
+
+// kStore: else the gradient is only measured.
+template <typename T, bool kStore>
+void backward_by_rows(const SwigluBackward& args, Stream& stream) {
+  const int64_t intermediate = args.d_out.dim(1);
+  const bool aligned = rows_are_aligned<T>(intermediate, {args.d_out.raw(), args.gate_up.raw()}) &&
+                       (!kStore || rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.out.raw()}));
+  if (aligned) return launch_backward_rows<T, kVector<T>, kStore>(args, stream);
+  launch_backward_rows<T, 1, kStore>(args, stream);
+}
+
+template <GradientTo kTo, bool kOut>
+void launch_backward_tiles(const BackwardTile& tile, bool aligned, Stream& stream) {
+  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, kTo, kOut> : swiglu_backward_tile_kernel<false, kTo, kOut>;
+  launch("swiglu_backward", kernel, tiles(tile.gradient.m, tile.gradient.n), stream, tile);
+}
+
+void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  const BackwardTile tile{.d_out = pointer<const T>(args.d_out),
+                          .gate_up = pointer<const T>(args.gate_up),
+                          .d_gate_up = pointer<T>(args.d_gate_up),
+                          .amax = pointer<float>(args.cast.is_of(args.amax) ? Tensor() : args.amax),
+                          .gradient = cast_arguments(args.cast, m, n, {}),
+                          .out = cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
+                       (!args.cast.defined() || rows_are_aligned<uint8_t>(n, {tile.gradient.rows})) &&
+                       rows_are_aligned<uint8_t>(m, {tile.gradient.columns, tile.out.columns});
+  if (!args.cast.defined()) return launch_backward_tiles<GradientTo::kMemory, true>(tile, aligned, stream);
+  with_format(args.cast.format(), [&]<Format kFormat>() {
+    constexpr GradientTo kTo = kFormat == __NV_E5M2 ? GradientTo::kE5M2 : GradientTo::kE4M3;
+    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, aligned, stream);
+    launch_backward_tiles<kTo, false>(tile, aligned, stream);
+  });
+}
+
+void backward_by_blocks(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
+  const int64_t m = args.d_out.dim(0);
+  const int64_t n = args.d_out.dim(1);
+  const BackwardSource source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
+                              cast_arguments(args.out_cast, m, n, {})};
+  const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
+                       (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
+  with_format(args.cast.format(), [&]<Format kFormat>() {
+    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, aligned,
+                                               cast_arguments(args.cast, m, n, args.amax), stream);
+  });
+}
+
 }  // namespace
 
 void swiglu_forward(const SwigluForward& args, Stream& stream) {
@@ -276,103 +349,32 @@ void swiglu_forward(const SwigluForward& args, Stream& stream) {
   }
   with_element(args.out.dtype(), [&]<typename T>() {
     const bool aligned = rows_are_aligned<T>(intermediate, {args.out.raw(), args.gate_up.raw()});
-    auto* plain = aligned ? swiglu_forward_kernel<T, kVector<T>, false> : swiglu_forward_kernel<T, 1, false>;
-    auto* with_amax = aligned ? swiglu_forward_kernel<T, kVector<T>, true> : swiglu_forward_kernel<T, 1, true>;
-    auto* kernel = args.amax.defined() ? with_amax : plain;
-    launch("swiglu_forward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
-           pointer<T>(args.out), pointer<const T>(args.gate_up), pointer<float>(args.amax), tokens, intermediate);
+    if (aligned) return launch_forward_rows<T, kVector<T>>(args, stream);
+    launch_forward_rows<T, 1>(args, stream);
   });
 }
 
-namespace {
-
-// Whether the gradient's scale is to be its own.
-bool measures_first(const SwigluBackward& args) { return args.cast.is_of(args.amax); }
-
-// The gradient's amax, of which nothing is stored.
-void measure_backward(const SwigluBackward& args, Stream& stream) {
-  using T = __nv_bfloat16;
-  const int64_t n = args.d_out.dim(1);
-  const bool aligned = rows_are_aligned<T>(n, {args.d_out.raw(), args.gate_up.raw()});
-  auto* kernel =
-      aligned ? swiglu_backward_kernel<T, kVector<T>, true, false> : swiglu_backward_kernel<T, 1, true, false>;
-  launch("swiglu_backward", kernel, row_tiles(args.d_out.dim(0), aligned ? n / kVector<T> : n), stream,
-         static_cast<T*>(nullptr), static_cast<T*>(nullptr), pointer<const T>(args.d_out),
-         pointer<const T>(args.gate_up), pointer<float>(args.amax), args.d_out.dim(0), n);
-}
-
-template <typename T>
-void backward_by_rows(const SwigluBackward& args, Stream& stream) {
-  const int64_t tokens = args.d_out.dim(0);
-  const int64_t intermediate = args.d_out.dim(1);
-  const bool aligned =
-      rows_are_aligned<T>(intermediate, {args.d_gate_up.raw(), args.out.raw(), args.d_out.raw(), args.gate_up.raw()});
-  auto* plain = aligned ? swiglu_backward_kernel<T, kVector<T>, false> : swiglu_backward_kernel<T, 1, false>;
-  auto* with_amax = aligned ? swiglu_backward_kernel<T, kVector<T>, true> : swiglu_backward_kernel<T, 1, true>;
-  auto* kernel = args.amax.defined() ? with_amax : plain;
-  launch("swiglu_backward", kernel, row_tiles(tokens, aligned ? intermediate / kVector<T> : intermediate), stream,
-         pointer<T>(args.d_gate_up), pointer<T>(args.out), pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-         pointer<float>(args.amax), tokens, intermediate);
-}
-
-template <GradientTo kTo, bool kOut>
-void launch_backward_tiles(const BackwardTile& tile, bool aligned, Stream& stream) {
-  auto* kernel = aligned ? swiglu_backward_tile_kernel<true, kTo, kOut> : swiglu_backward_tile_kernel<false, kTo, kOut>;
-  launch("swiglu_backward", kernel, tiles(tile.gradient.m, tile.gradient.n), stream, tile);
-}
-
-// With scales of whole tensors: the gradient is cast, or out is, or both are.
-void backward_by_tiles(const SwigluBackward& args, Stream& stream) {
-  using T = __nv_bfloat16;
-  const int64_t m = args.d_out.dim(0);
-  const int64_t n = args.d_out.dim(1);
-  const BackwardTile tile{.d_out = pointer<const T>(args.d_out),
-                          .gate_up = pointer<const T>(args.gate_up),
-                          .d_gate_up = pointer<T>(args.d_gate_up),
-                          .amax = pointer<float>(measures_first(args) ? Tensor() : args.amax),
-                          .gradient = cast_arguments(args.cast, m, n, {}),
-                          .out = cast_arguments(args.out_cast, m, n, {})};
-  const bool aligned = rows_are_aligned<T>(n, {tile.d_out, tile.gate_up, tile.d_gate_up}) &&
-                       (!args.cast.defined() || rows_are_aligned<uint8_t>(n, {tile.gradient.rows})) &&
-                       rows_are_aligned<uint8_t>(m, {tile.gradient.columns, tile.out.columns});
-  const auto launch_to = [&]<GradientTo kTo>() {
-    if (args.out_cast.defined()) return launch_backward_tiles<kTo, true>(tile, aligned, stream);
-    if constexpr (kTo != GradientTo::kMemory) launch_backward_tiles<kTo, false>(tile, aligned, stream);
-  };
-  if (!args.cast.defined()) return launch_to.template operator()<GradientTo::kMemory>();
-  if (args.cast.format() == DType::kFloat8E4M3) return launch_to.template operator()<GradientTo::kE4M3>();
-  launch_to.template operator()<GradientTo::kE5M2>();
-}
-
-// With scales of blocks, the gradient's and, where it is wanted, out's.
-void backward_by_blocks(const SwigluBackward& args, Stream& stream) {
-  using T = __nv_bfloat16;
-  const int64_t m = args.d_out.dim(0);
-  const int64_t n = args.d_out.dim(1);
-  if (!args.cast.defined()) {
-    backward_by_rows<T>(args, stream);
-    return quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
-  }
-  const BackwardSource source{pointer<const T>(args.d_out), pointer<const T>(args.gate_up),
-                              cast_arguments(args.out_cast, m, n, {})};
-  const bool aligned = rows_are_aligned<T>(n, {source.d_out, source.gate_up}) &&
-                       (source.out.columns == nullptr || rows_are_aligned<uint8_t>(m, {source.out.columns}));
-  with_format(args.cast.format(), [&]<Format kFormat>() {
-    launch_cast<Scaling::kBlock1x128, kFormat>("swiglu_backward", source, aligned,
-                                               cast_arguments(args.cast, m, n, args.amax), stream);
-  });
-}
-
-}  // namespace
-
+// The kernels of a backward pass, by what is cast and how. The casts of the gradient and of out have one scaling.
+//
+//   gradient   out      scale             kernels
+//   stored     stored                     rows
+//   any        any      known before      tiles
+//   cast       any      its own amax      rows, which measure the gradient; tiles
+//   cast       any      of blocks         blocks, in one pass
+//   stored     cast     of blocks         rows; quantize of out
 void swiglu_backward(const SwigluBackward& args, Stream& stream) {
+  using T = __nv_bfloat16;
   if (!args.cast.defined() && !args.out_cast.defined()) {
-    return with_element(args.d_out.dtype(), [&]<typename T>() { backward_by_rows<T>(args, stream); });
+    return with_element(args.d_out.dtype(), [&]<typename Element>() { backward_by_rows<Element, true>(args, stream); });
   }
   const Fp8Cast& either = args.cast.defined() ? args.cast : args.out_cast;
-  if (either.scaling() != Scaling::kTensor) return backward_by_blocks(args, stream);
-  if (measures_first(args)) measure_backward(args, stream);
-  backward_by_tiles(args, stream);
+  if (traits(either.scaling()).takes_amax) {
+    if (args.cast.is_of(args.amax)) backward_by_rows<T, false>(args, stream);
+    return backward_by_tiles(args, stream);
+  }
+  if (args.cast.defined()) return backward_by_blocks(args, stream);
+  backward_by_rows<T, true>(args, stream);
+  quantize({.rows = {}, .columns = args.out_cast.columns, .x = args.out, .amax = {}, .amax_out = {}}, stream);
 }
 
 }  // namespace octavo::cuda

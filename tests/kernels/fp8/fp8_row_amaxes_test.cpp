@@ -142,7 +142,7 @@ TEST_P(Fp8RowAmaxesTest, WrongArgumentsThrow) {
       [&] {
         quantize({.rows = tensor, .columns = {}, .x = x, .amax = amax, .amax_out = {}, .measured = true}, stream_);
       },
-      "measured with scaling 0");
+      "measured with scaling tensor");
 }
 
 }  // namespace
