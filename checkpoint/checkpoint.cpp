@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 bool has_manifest(const fs::path& dir) { return is_there(dir / kManifestName); }
 
-// By all threads of the rank: one copies slower than good disks read.
+// Copies with all threads of the rank, because one thread copies more slowly than good disks read.
 void copy_bytes(char* out, const std::byte* source, int64_t bytes) {
   constexpr int64_t kBytesATime = int64_t{1} << 20;
 #pragma omp parallel for if (bytes > 4 * kBytesATime)
@@ -30,7 +30,7 @@ void copy_bytes(char* out, const std::byte* source, int64_t bytes) {
   }
 }
 
-// `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
+// Converts `count` elements of `dtype` at `source` (unaligned) to elements of `out`, of the same or another dtype.
 void copy_elements(DType dtype, const std::byte* source, int64_t count, const Tensor& out, int64_t out_begin,
                    const std::string& where) {
   if (out.dtype() == dtype) {
@@ -49,7 +49,7 @@ void copy_elements(DType dtype, const std::byte* source, int64_t count, const Te
   }
 }
 
-// A file of the length that its manifest says, so that what is wrong with its header is damage.
+// Opens a file after checking its length against the manifest, so that errors in its header are damage.
 SafetensorsFile open_shard(const std::string& path) {
   try {
     return SafetensorsFile(path);
@@ -140,7 +140,7 @@ void Checkpoint::read_piece(const CheckpointTensorInfo& tensor, const Checkpoint
                             const Tensor& out) {
   const std::string where = fmt::format("{}: tensor {}", path_.string(), tensor.name);
   const TensorSlice stored = checked_slice(where, tensor.shape, piece.columns, piece.begin, piece.end);
-  const std::byte* source = nullptr;  // set where there is something to read, as the shard is opened then
+  const std::byte* source = nullptr;  // Set when there is something to read, because that opens the shard.
   for_each_stretch(stored, wanted, [&](int64_t from, int64_t to, int64_t count) {
     if (source == nullptr) {
       verify_piece(tensor, piece);

@@ -24,13 +24,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMarkBytes = 64;  // of a manifest's end, which is its checksum in 16 digits
+constexpr int64_t kMarkBytes = 64;  // Bytes at the end of a manifest, which include its checksum of 16 digits.
 
 std::string mark_of(int64_t bytes, std::string_view end) {
   return fmt::format("{} {}", bytes, checksum_hex(end.data(), std::ssize(end)));
 }
 
-// The step of a directory called `prefix`step_N; nothing for other names.
+// Returns the step of a directory called `prefix`step_N, or nothing for other names.
 std::optional<int64_t> step_of(std::string_view name, std::string_view prefix) {
   const std::string start = std::string(prefix) + "step_";
   if (!name.starts_with(start)) return std::nullopt;
@@ -58,7 +58,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
         std::strerror(errno));
 }
 
-// `path`, or that with a number, the first that is free.
+// Returns `path`, or the first free name with a number.
 fs::path free_name(const fs::path& path) {
   fs::path name = path;
   for (int number = 2; fs::exists(fs::symlink_status(name)); ++number) {
@@ -116,7 +116,7 @@ void remove_checkpoint(const FoundCheckpoint& checkpoint) {
 void sync_directory(const fs::path& dir) {
   const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   CHECK(fd >= 0, "{}: cannot be opened: {}", dir.string(), std::strerror(errno));
-  // Some network file systems cannot sync a directory and say EINVAL; their renames are synchronous.
+  // Some network file systems cannot sync a directory and return EINVAL; their renames are synchronous.
   const bool synced = ::fsync(fd) == 0 || errno == EINVAL;
   const int error = errno;
   ::close(fd);
@@ -124,7 +124,7 @@ void sync_directory(const fs::path& dir) {
 }
 
 void install_directory(const fs::path& fresh, const fs::path& final) {
-  std::error_code ignored;  // what is replaced stays where it cannot be removed
+  std::error_code ignored;  // The replaced directory stays if it cannot be removed.
   const fs::path parent = final.parent_path().empty() ? fs::path(".") : final.parent_path();
   if (!is_there(final)) {
     rename_path(fresh, final);
@@ -191,7 +191,7 @@ fs::path create_earlier(const fs::path& dir) {
 
 fs::path move_to_earlier(const fs::path& dir, const std::vector<FoundCheckpoint>& checkpoints) {
   const fs::path earlier = create_earlier(dir);
-  // The newest first: at any moment what is left is what an older run would have left.
+  // Moves the newest first, so that at any moment the rest is what an older run would have left.
   for (size_t i = checkpoints.size(); i > 0; --i) {
     rename_path(checkpoints[i - 1].path, earlier / step_directory_name(checkpoints[i - 1].step));
   }

@@ -99,7 +99,7 @@ CheckpointPiece piece_from_json(const Json& json) {
   return piece;
 }
 
-// Sizes whose product, in bytes, fits 64 bits.
+// Returns a shape whose size in bytes fits 64 bits.
 std::vector<int64_t> shape_from_json(const Json& json, const std::string& tensor) {
   CHECK(json.is_array(), "the shape of tensor {} is {}, expected a list", tensor, json.dump());
   std::vector<int64_t> shape;
@@ -121,7 +121,7 @@ CheckpointTensorInfo tensor_from_json(const Json& json) {
   return tensor;
 }
 
-// By columns, then elements.
+// Sorts by columns, then by elements.
 void sort_pieces(CheckpointTensorInfo& tensor) {
   for (CheckpointPiece& piece : tensor.pieces) {
     check_columns("tensor " + tensor.name, tensor.shape, piece.columns);
@@ -132,7 +132,7 @@ void sort_pieces(CheckpointTensorInfo& tensor) {
   });
 }
 
-// `pieces`: those of `columns`, in order.
+// Checks the pieces of one range of columns, in order.
 void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std::span<const CheckpointPiece> pieces) {
   int64_t next = 0;
   for (const CheckpointPiece& piece : pieces) {
@@ -146,7 +146,7 @@ void check_elements(const CheckpointTensorInfo& tensor, ColumnRange columns, std
         describe_slice(tensor.shape, columns), next, numel);
 }
 
-// `pieces` in order: those of each range of columns are next to each other, and the ranges go through all columns once.
+// Checks that pieces of each range of columns are adjacent, and that the ranges cover all columns once.
 void check_tensor(const CheckpointTensorInfo& tensor) {
   const std::vector<CheckpointPiece>& pieces = tensor.pieces;
   if (pieces.empty() || pieces.back().columns.none()) return check_elements(tensor, {}, pieces);
@@ -173,15 +173,15 @@ Json meta_from_json(const Json& json) {
   return json;
 }
 
-// Readers lay out all parameters of the model, so it must not claim more of them than there are.
+// Readers lay out all parameters of the model, so a manifest must not claim more layers than it has tensors for.
 void check_layers(const CheckpointManifest& manifest) {
   const auto tensors = static_cast<int64_t>(manifest.tensors.size());
   CHECK(manifest.model.num_layers <= tensors, "its model has {} layers, but it lists {} tensors",
         manifest.model.num_layers, tensors);
 }
 
-// The members of a shape or a rope scaling. One with a default may be missing: a checkpoint may be older than the
-// field.
+// Reads the members of a shape or a rope scaling. A member with a default may be missing, because a checkpoint may be
+// older than the member.
 template <typename Struct>
 void read_fields(const Json& json, const char* where, Struct& fields) {
   for_each_field(fields, [&](const auto& field, auto& value) {
@@ -199,10 +199,10 @@ void read_fields(const Json& json, const char* where, Struct& fields) {
   });
 }
 
-// The JSON of a manifest, member by member in the order of their keys, and the checksum of it without white space.
+// The JSON of a manifest, member by member in the order of the keys, and the checksum of it without white space.
 class ManifestText {
  public:
-  // `keeps`: whether the text is wanted, and not its checksum alone.
+  // `keeps` says whether the text is wanted in addition to its checksum.
   explicit ManifestText(bool keeps) : keeps_(keeps) {}
 
   void add_members(const Json& members) {
@@ -217,12 +217,12 @@ class ManifestText {
   }
   void end_tensors() { add("]"); }
 
-  // The checksum of what was added, as a whole.
+  // Returns the checksum of everything that was added.
   std::string checksum() {
     add_to_checksum("}");
     return checksum_.hex();
   }
-  // The text with its checksum.
+  // Returns the text with its checksum.
   std::string finish() {
     const std::string sum = checksum();
     add_space('\n');
@@ -270,7 +270,7 @@ bool begins_tensors(int depth, Json::parse_event_t event, const Json& parsed) {
   return depth == 1 && event == Json::parse_event_t::key && parsed == kTensorsKey;
 }
 
-// All but the tensors, of which there is an empty list where there are some.
+// Parses everything except the tensors. Their list is empty in the result.
 Json parse_without_tensors(std::string_view text, const std::string& path) {
   bool has_tensors = false;
   const auto leave_out = [&](int depth, Json::parse_event_t event, const Json& parsed) {
@@ -288,11 +288,11 @@ Json parse_without_tensors(std::string_view text, const std::string& path) {
 }
 
 struct TensorsRead {
-  std::string checksum;      // of the manifest
-  std::exception_ptr error;  // what is wrong with them, should the checksum be right
+  std::string checksum;      // Checksum of the manifest.
+  std::exception_ptr error;  // Error in the tensors, to be thrown if the checksum is right.
 };
 
-// The tensors into `manifest`, one at a time; `rest`: all but them.
+// Parses the tensors into `manifest`, one at a time. `rest` is the manifest without them.
 TensorsRead read_tensors(std::string_view text, const std::string& path, const Json& rest,
                          CheckpointManifest& manifest) {
   Json before = Json::object(), behind = Json::object();

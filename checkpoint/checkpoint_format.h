@@ -1,19 +1,19 @@
-// What a checkpoint looks like on disk, for the code that writes and reads it.
+// The format of a checkpoint on disk, for the code that writes and reads it.
 //
 //   DIR/step_00000500/manifest.json            written last: a directory with a manifest is complete
-//                     rank_00000.safetensors   the pieces that rank 0 wrote; one file a rank that wrote any
-//                     tokenizer.json           where there is one: files that the checkpoint carries (CarriedFile)
-//   DIR/.tmp_step_00000500                     being written, or left behind by a crash
+//                     rank_00000.safetensors   the pieces that rank 0 wrote; one file per rank that wrote any
+//                     tokenizer.json           a file that the checkpoint carries (CarriedFile), if there is one
+//   DIR/.tmp_step_00000500                     being written, or left by a crash
 //   DIR/.old_step_00000500                     being replaced by a new checkpoint of the same step
-//   DIR/damaged_step_00000500                  passed over by a resumption; ..._2 and so on where that name is taken
-//   DIR/earlier/step_00000500                  of a run that a new one does not go on from; earlier_2 and so on
+//   DIR/damaged_step_00000500                  skipped by a resume; ..._2 and so on if that name is taken
+//   DIR/earlier/step_00000500                  of a run that a new one does not continue; earlier_2 and so on
 //   DIR/lock                                   held by the run that writes here (checkpoint/directory_lock.h)
 //
-// A tensor is known by its name and global shape and consists of pieces: element ranges of the flattened tensor, or of
-// some columns of a 2-dimensional one, flattened row by row (checkpoint/tensor_slice.h), each stored under a key of a
-// shard. The pieces of one range of columns hold each of its elements once, the ranges of columns each column once. So
-// a reader needs nothing of the mesh that wrote it. Names: a parameter's Hugging Face name for its float32 master
-// weights, and OptimizerState::name + "." + name for what the optimizer keeps of each.
+// A tensor has a name, a global shape and pieces. A piece is a range of elements of the flattened tensor, or of some
+// columns of a 2-dimensional tensor, flattened row by row (checkpoint/tensor_slice.h). It is stored under a key of a
+// shard. The pieces of one range of columns contain each of its elements once, and the ranges of columns contain each
+// column once. So a reader needs to know nothing about the mesh that wrote the checkpoint. Names: a parameter's Hugging
+// Face name for its float32 master weights, and OptimizerState::name + "." + name for the optimizer's states.
 #pragma once
 
 #include <cstdint>
@@ -31,42 +31,44 @@
 
 namespace octavo {
 
-inline constexpr const char* kAmaxHistory = "fp8.amax_history";  // of delayed scaling, [amax_history, slots]
+// Amax history of delayed scaling, [amax_history, slots].
+inline constexpr const char* kAmaxHistory = "fp8.amax_history";
 
-// What was read is not what a completed save writes: a flipped bit, a file that is cut short or missing, a manifest
-// with a hole. What cannot be read is another InputError: the next attempt may find it sound.
+// Error for contents that no completed save writes: a flipped bit, a missing or truncated file, an incomplete manifest.
+// A file that cannot be read is another InputError, because the next attempt may succeed.
 class DamagedCheckpoint : public InputError {
  public:
   using InputError::InputError;
 };
 
 struct CheckpointPiece {
-  std::string file;   // shard within the checkpoint directory
-  std::string key;    // tensor within the shard
-  int64_t begin = 0;  // elements of the flattened tensor, or of its flattened columns where there are some
+  std::string file;   // Shard file in the checkpoint directory.
+  std::string key;    // Name of the tensor in the shard.
+  int64_t begin = 0;  // First element of the flattened tensor, or of its flattened columns if there are any.
   int64_t end = 0;
-  std::string checksum;      // XXH3 64 of the piece's bytes, 16 hex digits
-  ColumnRange columns = {};  // none: all of them; "columns": [begin, end] in the manifest, only where there are some
+  std::string checksum;      // XXH3 64 of the piece's bytes, 16 hex digits.
+  ColumnRange columns = {};  // Empty means all columns. "columns": [begin, end] in the manifest if not empty.
 };
 
 struct CheckpointTensorInfo {
   std::string name;
   std::vector<int64_t> shape;
   DType dtype = DType::kFloat32;
-  std::vector<CheckpointPiece> pieces;  // by columns and element, covering the tensor exactly once
+  std::vector<CheckpointPiece> pieces;  // Sorted by columns and element. Together they cover the tensor exactly once.
 
   int64_t numel() const;
 };
 
 struct CheckpointShard {
   std::string file;
-  int64_t bytes = 0;            // of the file
-  std::string header_checksum;  // of the safetensors header
+  int64_t bytes = 0;            // Size of the file.
+  std::string header_checksum;  // Checksum of the safetensors header.
 };
 
-// A file that a checkpoint carries beside its tensors, so that it is whole wherever it is taken: a tokenizer's.
+// A file that a checkpoint carries in addition to its tensors, such as a tokenizer, so that the checkpoint is complete
+// wherever it is moved.
 struct CarriedFile {
-  std::string name;  // within the checkpoint directory
+  std::string name;  // Name in the checkpoint directory.
   std::string content;
 };
 
@@ -79,59 +81,61 @@ struct CarriedFileInfo {
 struct CheckpointManifest {
   int64_t step = 0;
   ModelConfig model;
-  int ranks = 1;        // that wrote it
-  nlohmann::json meta;  // the trainer's: config, loader and random state, tokens seen
+  int ranks = 1;        // Number of ranks that wrote the checkpoint.
+  nlohmann::json meta;  // Data of the trainer: config, loader and random state, tokens seen.
   std::vector<CheckpointShard> shards;
   std::vector<CheckpointTensorInfo> tensors;
-  std::vector<CarriedFileInfo> files = {};  // "files" in the JSON, only where there are some
-  std::string checksum = {};                // of the manifest that was read
+  std::vector<CarriedFileInfo> files = {};  // "files" in the JSON if not empty.
+  std::string checksum = {};                // Checksum of the manifest that was read.
 };
 
-// The manifest carries a checksum of itself, so that a damaged one is never believed: of its JSON without white space,
-// keys in their order, and without the checksum. Thousands of ranks make it hundreds of megabytes, of which a tree
-// would take ten times as many: it is written and read tensor by tensor.
+// Converts a manifest to JSON text. It contains a checksum of itself, so that a damaged manifest is never used: of its
+// JSON without white space, keys in order, and without the checksum. With thousands of ranks it has hundreds of
+// megabytes, and a JSON tree would need ten times as much memory, so it is written and read tensor by tensor.
 std::string manifest_to_text(const CheckpointManifest& manifest);
-// Whether the JSON says that it is one, damaged or not.
+// Returns whether the JSON claims to be a manifest, damaged or not.
 bool is_checkpoint_manifest(const nlohmann::json& json);
-// DamagedCheckpoint naming `path` and what is wrong when the text is no manifest, its checksum is not that of its
-// contents, it is not complete, or its model cannot exist or has more layers than there are tensors. InputError when it
-// is not of a version that this build reads.
+// Parses a manifest. Throws DamagedCheckpoint with `path` and the reason if the text is no manifest, its checksum is
+// wrong, it is not complete, or its model cannot exist or has more layers than there are tensors. Throws an InputError
+// if this build does not read its version.
 CheckpointManifest manifest_from_text(std::string_view text, const std::string& path);
 
-// One rank's part, as it travels to the rank that writes the manifest: that rank's shard and pieces.
+// Returns one rank's part of the manifest, its shard and pieces, to be sent to the rank that writes the manifest.
 nlohmann::json manifest_part_to_json(const CheckpointManifest& part);
-// Puts ranks' parts together.
+// Combines the parts of the ranks.
 class ManifestParts {
  public:
   // `manifest` must outlive the object.
   explicit ManifestParts(CheckpointManifest& manifest);
-  // Adds a rank's shards and pieces. Throws when a tensor's shape or dtype differs between ranks.
+  // Adds a rank's shards and pieces. Throws if a tensor's shape or dtype differs between ranks.
   void add(const nlohmann::json& part);
   void add_tensor(const nlohmann::json& tensor);
 
  private:
   CheckpointManifest* manifest_;
-  std::unordered_map<std::string, size_t> index_;  // of its tensors by name
+  std::unordered_map<std::string, size_t> index_;  // Index of its tensors by name.
 };
-// Sorts the pieces and throws Error unless they are of columns that there are and cover each tensor exactly once, and
-// each has a checksum and lies in a shard that is listed with its own. Columns that are all of a tensor's become none.
-// No manifest is written, and none is read, that is not complete.
+// Sorts the pieces. Throws an Error unless they cover each tensor exactly once with columns that exist, and each has a
+// checksum and lies in a listed shard with a checksum. Ranges that contain all columns of a tensor become empty. Every
+// manifest is checked before it is written and after it is read.
 void check_complete(CheckpointManifest& manifest);
 
-// Model shape under Octavo's config keys (hidden_size, num_heads, ...).
+// Returns the model's shape under Octavo's config keys (hidden_size, num_heads, ...).
 nlohmann::json model_config_to_json(const ModelConfig& config);
-// InputError when a field without a default is missing, or what ModelConfig::validate refuses.
+// Throws an InputError if a field without a default is missing, and for models that ModelConfig::validate refuses.
 ModelConfig model_config_from_json(const nlohmann::json& json);
 
-// InputError naming the first field in which a checkpoint's model differs from the run's, with both values.
+// Throws an InputError that names the first field in which the models of the checkpoint and the run differ, with both
+// values.
 void check_same_model(const ModelConfig& checkpoint, const ModelConfig& run, const std::string& checkpoint_path);
 
-std::string step_directory_name(int64_t step);  // "step_00000500"
-std::string shard_name(int rank);               // "rank_00000.safetensors"
+std::string step_directory_name(int64_t step);  // Returns "step_00000500".
+std::string shard_name(int rank);               // Returns "rank_00000.safetensors".
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kTemporaryPrefix = ".tmp_";
 inline constexpr const char* kReplacedPrefix = ".old_";
-inline constexpr const char* kProbePrefix = ".seen_by_all_ranks_";  // files by which ranks tell that they share it
+// Prefix of the files by which ranks test whether they share the directory.
+inline constexpr const char* kProbePrefix = ".seen_by_all_ranks_";
 inline constexpr const char* kDamagedPrefix = "damaged_";
 inline constexpr const char* kEarlierName = "earlier";
 

@@ -38,11 +38,11 @@ bool is_whole(const CheckpointTensor& piece) {
 
 using Clock = std::chrono::steady_clock;
 
-// Network file systems show what another machine wrote after a while: NFS looks again after a minute at most.
+// Network file systems show what another machine wrote with a delay: NFS looks again after at most a minute.
 constexpr std::chrono::seconds kLongestLag{60};
 
-// The size of a file that another rank wrote, once it is as expected; or what it is by then. Not waited for where its
-// directory, which this rank made, is gone.
+// Returns the size of a file that another rank wrote, after waiting until it is as expected or time is up. Does not
+// wait if its directory, which this rank made, is gone.
 int64_t size_when_seen(const fs::path& path, int64_t expected, Clock::time_point by, std::error_code& error) {
   constexpr std::chrono::milliseconds kPause{100};
   for (;;) {
@@ -62,7 +62,7 @@ std::string piece_key(const CheckpointTensor& piece) {
   return fmt::format("{}{}[{}:{}]", piece.name, slice, piece.begin, piece.end);
 }
 
-// The piece, with columns that are all of the tensor's as none.
+// Returns the piece with empty columns if they are all columns of the tensor.
 CheckpointTensor checked_piece(CheckpointTensor piece) {
   const std::string where = "checkpoint piece of " + piece.name;
   checked_slice(where, piece.shape, piece.columns, piece.begin, piece.end);
@@ -72,7 +72,7 @@ CheckpointTensor checked_piece(CheckpointTensor piece) {
   return piece;
 }
 
-// The pieces as this rank's part of the manifest, without checksums yet.
+// Returns the pieces as this rank's part of the manifest, without checksums.
 std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTensor> pieces, const std::string& file) {
   std::vector<CheckpointTensorInfo> tensors;
   std::map<std::string, size_t> index;
@@ -85,7 +85,7 @@ std::vector<CheckpointTensorInfo> describe_pieces(std::span<const CheckpointTens
   return tensors;
 }
 
-// Of crashed runs; what cannot be removed is in nobody's way yet.
+// Removes the remains of crashed runs. Failures are ignored, because the remains do not disturb the run.
 void remove_left_behind(const std::vector<fs::path>& left) {
   for (const fs::path& path : left) {
     try {
@@ -102,16 +102,16 @@ std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> t
   CHECK(0 <= index && index < count, "part {} of {}", index, count);
   int64_t total_bytes = 0;
   for (const CheckpointTensor& tensor : tensors) total_bytes += tensor.data.bytes();
-  // Splitting the division keeps the product small for petabytes too.
+  // Dividing first keeps the numbers small even for petabytes.
   const auto boundary = [&](int64_t i) { return total_bytes / count * i + total_bytes % count * i / count; };
   const int64_t first = boundary(index), last = boundary(index + 1);
 
   std::vector<CheckpointTensor> part;
-  int64_t offset = 0;  // of the current tensor, in bytes
+  int64_t offset = 0;  // Offset of the current tensor in bytes.
   for (const CheckpointTensor& tensor : tensors) {
     const int64_t size = dtype_bytes(tensor.data.dtype());
     const int64_t elements = tensor.data.numel();
-    // The first element that starts at or after a byte: the same for the end of one part and the beginning of the next.
+    // Returns the first element that starts at or after a byte. The end of one part is the beginning of the next.
     const auto element_at = [&](int64_t byte) {
       return byte <= offset ? 0 : std::min((byte - offset + size - 1) / size, elements);
     };
@@ -142,15 +142,16 @@ CheckpointWriter::CheckpointWriter(CheckpointOptions options, ProcessGroup& grou
     if (!keeps_house()) return;
     lock_.emplace(options_.dir, kCheckpointDirectory);
     std::vector<fs::path> left = put_interrupted_back(options_.dir);
-    find_checkpoints(options_.dir);  // one that cannot be looked at would end the run at its first save
+    find_checkpoints(options_.dir);  // An inaccessible checkpoint would end the run at its first save.
     keep_house([left = std::move(left)] { remove_left_behind(left); });
   });
 }
 
-// Removing a large checkpoint takes seconds. Where no thread can be started, wait_for_removals() does the work.
+// Runs in the background, because removing a large checkpoint takes seconds. If no thread can be started,
+// wait_for_removals() does the work.
 void CheckpointWriter::keep_house(const std::function<void()>& work) {
   wait_for_removals();
-  // Copied, as a thread that does not start would take what is moved to it along.
+  // `work` is copied, because a thread that fails to start would destroy what was moved to it.
   housekeeping_ = std::async(std::launch::async | std::launch::deferred, work);
 }
 
@@ -161,7 +162,7 @@ void CheckpointWriter::wait_for_removals() {
 CheckpointWriter::~CheckpointWriter() {
   wait_for_removals();
   if (thread_.joinable()) thread_.join();
-  // With several ranks others may still be writing into it; the next writer clears it away.
+  // With several ranks others may still be writing into the directory; the next writer removes it.
   if (pending_ && group_.size() == 1) discard();
 }
 
@@ -191,7 +192,7 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
       lock_->renew();
       remove_directory(temporary_);
       std::error_code error;
-      // Not its parents: a checkpoint.dir that is gone is a file system that is not there.
+      // Does not create parents, because a checkpoint.dir that is gone may be a file system that is not mounted.
       fs::create_directory(temporary_, error);
       CHECK(!error, "{}: cannot be created: {}", temporary_.string(), error.message());
     });
@@ -208,7 +209,8 @@ void CheckpointWriter::save(int64_t step, const ModelConfig& model, const nlohma
   if (!options_.async) commit();
 }
 
-// Fills host_pieces_: copies in staging memory, or the pieces themselves where they are written before save() returns.
+// Fills host_pieces_ with copies in staging memory, or with the pieces themselves if they are written before save()
+// returns.
 void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   host_pieces_.assign(pieces.begin(), pieces.end());
   std::erase_if(host_pieces_, [](const CheckpointTensor& piece) { return piece.begin == piece.end; });
@@ -233,9 +235,9 @@ void CheckpointWriter::stage(std::span<const CheckpointTensor> pieces) {
   staged_.record(copies_);
 }
 
-// The writing thread: touches only what save() prepared, and of MPI only what is for threads.
+// The writing thread. It uses only what save() prepared, and only those parts of MPI that threads may use.
 void CheckpointWriter::run_write() noexcept {
-  // Whatever its cause, it shows only while running.
+  // Turns any exception into an Error, because the failure shows only while running.
   const auto attempt = [this](const auto& work) {
     try {
       work();
@@ -259,7 +261,7 @@ void CheckpointWriter::run_write() noexcept {
   done_.store(true, std::memory_order_release);
 }
 
-// This rank's shard, as it lies in memory; nothing where it has no pieces.
+// Returns this rank's shard in memory, or nothing if the rank has no pieces.
 std::vector<std::span<const std::byte>> CheckpointWriter::shard_parts() const {
   std::vector<std::span<const std::byte>> parts;
   if (host_pieces_.empty()) return parts;
@@ -281,7 +283,7 @@ void CheckpointWriter::write_shard() {
   const std::string file = shard_name(group_.rank());
   shard_beginning_ = begin_safetensors(entries);
   const std::vector<std::span<const std::byte>> parts = shard_parts();
-  // Alongside the writing, which takes longer, or after it where no thread can be started.
+  // Runs while the file is written, which takes longer, or afterwards if no thread can be started.
   constexpr auto kAlongside = std::launch::async | std::launch::deferred;
   std::future<std::map<std::string, std::string>> checksums = std::async(kAlongside, [this] {
     std::map<std::string, std::string> by_key;
@@ -316,7 +318,7 @@ void CheckpointWriter::finish() {
 void CheckpointWriter::commit() {
   if (thread_.joinable()) thread_.join();
   try {
-    // Agreeing also waits for the other ranks' threads.
+    // Agreeing also waits for the threads of the other ranks.
     group_.agree_on_files("writing a checkpoint", [&] {
       if (error_) std::rethrow_exception(error_);
     });
@@ -336,7 +338,7 @@ void CheckpointWriter::commit() {
   if (!options_.async) wait_for_removals();
 }
 
-// Makes part_ the whole manifest, on the ranks that keep house.
+// Makes part_ the whole manifest on the ranks that write it.
 void CheckpointWriter::gather_parts() {
   std::vector<std::string> parts = group_.gather(manifest_part_to_json(part_).dump());
   CheckpointManifest manifest{part_.step, part_.model, part_.ranks, part_.meta, {}, {}};
@@ -355,7 +357,7 @@ void CheckpointWriter::gather_parts() {
   part_ = std::move(manifest);
 }
 
-// With the whole manifest in part_: makes the temporary directory the checkpoint.
+// Turns the temporary directory into the checkpoint. part_ must be the whole manifest.
 void CheckpointWriter::install() {
   std::set<std::string> elsewhere;
   for (int rank = 0; options_.memory != nullptr && rank < group_.size(); ++rank) {
@@ -378,8 +380,8 @@ void CheckpointWriter::install() {
   install_directory(temporary_, final_);
 }
 
-// Leaves the newest `keep` checkpoints up to this step, and those of `keep_every`; those of later steps belong to a run
-// that was set back, and stay. What cannot be removed is said once, and tried again after the next save.
+// Keeps the newest `keep` checkpoints up to this step, and those of `keep_every`. Checkpoints of later steps belong to
+// a run that was rolled back, and stay. If one cannot be removed, warns once and tries again after the next save.
 void CheckpointWriter::prune(int64_t newest_step) const {
   std::string failure;
   const auto attempt = [&](const auto& work) {

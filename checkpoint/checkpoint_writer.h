@@ -1,13 +1,13 @@
-// Writes checkpoints (checkpoint/checkpoint_format.h), without holding up training: save() copies this rank's pieces
-// into staging memory, a thread writes them, poll() completes the checkpoint once every rank's thread is done.
+// Writes checkpoints (checkpoint/checkpoint_format.h) while training continues. save() copies this rank's pieces into
+// staging memory, a thread writes them, and poll() completes the checkpoint when the threads of all ranks are done.
 //
 //   CheckpointWriter writer({.dir = "checkpoints", .keep = 3, .async = true}, group, stream);
 //   every step:  if (writer.pending()) writer.poll();
 //   when due:    writer.save(step, model, meta, my_pieces);
 //   at the end:  writer.finish();
 //
-// A crash at any moment leaves every complete checkpoint usable: pieces go to a temporary directory, which gets its
-// name only after everything in it is on the disk. `dir` must be on a file system that all ranks share.
+// A crash at any moment leaves every complete checkpoint usable: pieces go to a temporary directory, which is renamed
+// after everything in it is on disk. `dir` must be on a file system that all ranks share.
 #pragma once
 
 #include <atomic>
@@ -36,77 +36,78 @@ namespace octavo {
 
 struct CheckpointOptions {
   std::string dir = "checkpoints";
-  int64_t keep = 3;        // complete checkpoints left after a save, the newest ones; 0 or less: all
-  bool async = true;       // write in the background
-  int64_t keep_every = 0;  // those of steps that are multiples of it are left too; 0: none
-  // Of which `dir` is the directory: each machine has one, with the shards that it keeps. Borrowed; none: all ranks
-  // share the directory.
+  int64_t keep = 3;        // Number of newest complete checkpoints that stay after a save. 0 or less keeps all.
+  bool async = true;       // Whether a thread writes in the background.
+  int64_t keep_every = 0;  // Checkpoints whose steps are multiples of this number also stay. 0 disables it.
+  // Memory of the machines if `dir` is in it. Each machine then has its own `dir` with the shards that it keeps.
+  // Borrowed. Null means that all ranks share the directory.
   MachineMemory* memory = nullptr;
 };
 
 // A part of a tensor.
 struct CheckpointTensor {
   std::string name;
-  std::vector<int64_t> shape;  // of the whole tensor
-  int64_t begin = 0;           // range of the flattened tensor, or of its flattened columns where there are some
+  std::vector<int64_t> shape;  // Shape of the whole tensor.
+  int64_t begin = 0;           // Range of the flattened tensor, or of its flattened columns if there are any.
   int64_t end = 0;
-  Tensor data;               // those end - begin elements, on the stream's device; borrowed
-  ColumnRange columns = {};  // of a 2-dimensional tensor; none: all of them
-  bool stable = false;       // is changed only by work that is queued after CheckpointWriter::staged()
+  Tensor data;               // These end - begin elements, on the stream's device. Borrowed.
+  ColumnRange columns = {};  // Columns of a 2-dimensional tensor. Empty means all.
+  bool stable = false;       // Whether only work that is queued after CheckpointWriter::staged() changes the data.
 };
 
-// Part `index` of `count` of the same list of tensors, cut by bytes into contiguous parts of equal size, also within a
-// tensor. Together the parts are the list; each rank that holds the same tensors writes one of them.
+// Returns part `index` of `count` of a list of tensors. The parts are contiguous, have equal numbers of bytes and may
+// divide a tensor. Together they are the list. Each rank that holds the same tensors writes one part.
 std::vector<CheckpointTensor> divide_tensors(std::span<const CheckpointTensor> tensors, int index, int count);
 
-// Not movable. Every method but the accessors is a collective of `group`, called from the thread that owns it. When
-// writing fails on any rank (a full disk), the same Error is thrown on every rank, out of whichever method finds it;
-// the temporary directory is gone by then, earlier checkpoints are whole, and the writer may be used on. An old
-// checkpoint that cannot be removed is no failure: rank 0 warns. Where no thread can be started, save() itself writes.
+// Not movable. Every method except the accessors is a collective of `group`, called from the thread that owns it. If
+// writing fails on any rank (a full disk), the method that detects the failure throws the same Error on every rank. The
+// temporary directory is removed by then, earlier checkpoints are unharmed, and the writer may be used again. If an old
+// checkpoint cannot be removed, rank 0 only warns. If no thread can be started, save() itself writes.
 class CheckpointWriter {
  public:
-  // Creates options.dir, locks it (checkpoint/directory_lock.h) and clears away what crashed runs left there.
-  // InputError when that is not possible, or another run holds the lock. `group` and `stream` must outlive the writer.
-  // To resume, look for a checkpoint after this, which puts interrupted ones right.
+  // Creates options.dir, locks it (checkpoint/directory_lock.h) and removes what crashed runs left there. Throws an
+  // InputError if that is not possible, or if another run holds the lock. `group` and `stream` must outlive the writer.
+  // Look for a checkpoint to resume after this call, because it repairs interrupted replacements.
   CheckpointWriter(CheckpointOptions options, ProcessGroup& group, Stream& stream);
-  // Waits for the work in the background; a checkpoint not completed by poll() or finish() is lost.
+  // Waits for background work. A checkpoint that poll() or finish() has not completed is lost.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The files that every checkpoint carries beside its tensors; rank 0's are written. Not a collective.
+  // Sets the files that every checkpoint carries in addition to its tensors. Rank 0's files are written. Not a
+  // collective.
   void carry(std::vector<CarriedFile> files) { carried_ = std::move(files); }
 
-  // Begins to make staging memory for pieces of `bytes` in all, in the background. Without it, the first save() does,
-  // and waits. Nothing where save() needs none. Not a collective.
+  // Starts to allocate staging memory for pieces of `bytes` in total, in the background. Without this call the first
+  // save() allocates it and waits. Does nothing if save() needs none. Not a collective.
   void reserve(int64_t bytes);
   static int64_t staging_bytes(std::span<const CheckpointTensor> pieces);
 
   // Starts (async) or completes (not async) the checkpoint of `step`, replacing an older one of that step. All ranks
-  // pass the same step, model and meta, and each the pieces that it is to write, which together cover every tensor
-  // once. Reads the pieces in stream order: work queued on the stream afterwards may change them, but for those that
-  // are stable, which a GPU copies beside that work. On a GPU the host does not wait. An earlier save that is still
-  // pending is completed first.
+  // pass the same step, model and meta, and each rank the pieces that it writes. Together the pieces cover every tensor
+  // once. Pieces are read in stream order, so work queued afterwards may change them. Stable pieces are the exception:
+  // a GPU copies them concurrently with that work. On a GPU the host does not wait. An earlier pending save is
+  // completed first.
   void save(int64_t step, const ModelConfig& model, const nlohmann::json& meta,
             std::span<const CheckpointTensor> pieces);
-  // Reached when the last save has read its pieces: before it no stable piece may be changed.
+  // Returns the event after which stable pieces may be changed: the last save has read its pieces.
   const Event& staged() const { return staged_; }
-  // Completes the pending checkpoint if all ranks have written their pieces. True when none is pending any more. Costs
-  // one small reduction over the ranks.
+  // Completes the pending checkpoint if all ranks have written their pieces. Returns true if none is pending any more.
+  // Costs one small reduction over the ranks.
   bool poll();
   // Waits for the pending checkpoint, if any, and completes it.
   void finish();
 
-  // What is old, or was left behind by crashed runs, is removed in the background: waits until that is done. Not a
+  // Waits until old checkpoints and the remains of crashed runs are removed, which happens in the background. Not a
   // collective.
   void wait_for_removals();
 
-  // Whether save() copies the pieces into staging memory.
+  // Returns whether save() copies the pieces into staging memory.
   bool stages() const { return options_.async || stream_.is_cuda(); }
   bool pending() const { return pending_; }
-  // What the writing of the last save took on this rank, from the copies in staging memory to the disk.
+  // Returns the seconds that this rank took to write the last save, from the copies in staging memory to the disk.
   double write_seconds() const { return write_seconds_; }
-  // The newest checkpoint completed by this writer.
+  // Returns the newest checkpoint that this writer completed.
   const std::optional<std::filesystem::path>& last_saved() const { return last_saved_; }
 
  private:
@@ -126,19 +127,21 @@ class CheckpointWriter {
   ProcessGroup& group_;
   Stream& stream_;
   StagingMemory staging_;
-  // On the rank that keeps house: rank 0, or one of each machine.
+  // Lock, held by rank 0, or by one rank of each machine.
   std::optional<DirectoryLock> lock_;
-  std::future<void> housekeeping_;  // not beside a save; the last one is waited for
+  // Removal of old checkpoints. It does not run during a save, and the last one is waited for.
+  std::future<void> housekeeping_;
   std::vector<CarriedFile> carried_;
-  Stream copies_;  // beside stream_
-  Event begun_;    // when what is copied on copies_ is as it is to be saved
-  Event staged_;   // reached when the pieces are in staging memory
+  Stream copies_;  // Stream for concurrent copies.
+  Event begun_;    // Event after which data that is copied on copies_ has the values to be saved.
+  Event staged_;   // Event after which the pieces are in staging memory.
 
-  // The save in progress. The thread writes part_.shards, checksums, error_ and done_; others wait for done_ or join.
+  // The save in progress. The thread writes part_.shards, checksums, error_ and done_. Other threads wait for done_ or
+  // join.
   bool pending_ = false;
-  CheckpointManifest part_;                    // step, model, meta and this rank's pieces
-  std::vector<CheckpointTensor> host_pieces_;  // data in host memory, ordered as written
-  std::string shard_beginning_;                // what comes before them in the file
+  CheckpointManifest part_;                    // Step, model, meta and this rank's pieces.
+  std::vector<CheckpointTensor> host_pieces_;  // Data in host memory, in the order of the file.
+  std::string shard_beginning_;                // Beginning of the shard file, before the data.
   std::filesystem::path temporary_;
   std::filesystem::path final_;
   double write_seconds_ = 0;

@@ -44,13 +44,14 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& dir, DirectoryUse use,
 void DirectoryLock::check_free(const std::filesystem::path& dir, DirectoryUse use) {
   const std::filesystem::path path = dir / use.file;
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) return;  // nobody has locked the directory
+  if (file < 0) return;  // Nobody has locked the directory.
   const bool is_held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(file);
   CHECK_INPUT(!is_held, kInUse, use.key, dir.string(), holder(path));
 }
 
-// A holder's end may remove the file between opening and locking it, so what was locked must be what is there.
+// The end of a holder may remove the file between opening and locking it, so the locked file must still be the one in
+// the directory.
 DirectoryLock::Attempt DirectoryLock::try_lock() {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   const int open_error = errno;
@@ -62,7 +63,7 @@ DirectoryLock::Attempt DirectoryLock::try_lock() {
     }
     const std::string text = this_process() + "\n";
     const bool written = ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, text.data(), text.size(), 0) >= 0;
-    static_cast<void>(written);  // for messages only
+    static_cast<void>(written);  // The text is for messages only, so errors are ignored.
     return Attempt::kTaken;
   }
   const int error = errno;

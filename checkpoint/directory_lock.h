@@ -1,11 +1,11 @@
-// A lock on a directory that a run writes into, so that no second one does at the same time: of checkpoints, where they
-// would clear each other's files away, or of what the run logs.
+// A lock on a directory that a run writes into, so that no second run writes there: a directory of checkpoints, or the
+// run's folder.
 //
-// It is flock() on a file there, held by rank 0: it ends with the process, however that ends, and so leaves nothing
-// that a restart would have to clear away. fcntl() locks would do on more old file systems, but end when any descriptor
-// of the file is closed; on NFS the kernel makes flock() one of them on the server, so that it holds between machines,
-// as Lustre does when mounted with -o flock (with localflock only on one machine). After a machine is lost its lock
-// lasts as long as the server's lease.
+// The lock is flock() on a file in the directory, held by rank 0. It ends with the process, whatever ends the process,
+// so a restart has nothing to clean up. fcntl() locks would work on more old file systems, but end when any descriptor
+// of the file is closed. On NFS the kernel turns flock() into an fcntl() lock on the server, so that it holds between
+// machines. Lustre does so when mounted with -o flock; with localflock the lock holds on one machine only. After the
+// loss of a machine its lock lasts until the server's lease ends.
 #pragma once
 
 #include <chrono>
@@ -14,30 +14,30 @@
 
 namespace octavo {
 
-// What a run does with a directory; one directory may have a lock for each.
+// A use of a directory. One directory may have a lock for each use.
 struct DirectoryUse {
-  const char* key;   // of the config, for messages
-  const char* file;  // that is locked
+  const char* key;   // Config key, for messages.
+  const char* file;  // File that is locked.
 };
 inline constexpr DirectoryUse kCheckpointDirectory{"checkpoint.dir", "lock"};
 inline constexpr DirectoryUse kLoggingDirectory{"logging.dir", "log.lock"};
 
 class DirectoryLock {
  public:
-  // Waits up to `patience` for a holder that is ending: the processes of a run that is started again may take seconds
-  // to die. Then InputError naming the holder's host and process. Where the file system has no locks, a warning, and
-  // nothing is locked.
+  // Waits up to `patience` for a holder that is ending, because the processes of a restarted run may take seconds to
+  // die. Then throws an InputError that names the holder's host and process. If the file system has no locks, warns and
+  // locks nothing.
   DirectoryLock(const std::filesystem::path& dir, DirectoryUse use,
                 std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
-  // Throws InputError where a run on this machine, or on one that shares its locks, holds the lock. Creates nothing.
+  // Throws an InputError if a run on this machine, or on one that shares its locks, holds the lock. Creates nothing.
   static void check_free(const std::filesystem::path& dir, DirectoryUse use);
 
-  // Takes the lock again where its file is no longer that of the directory: it was removed, or the directory is another
-  // one. Error when there is no such directory, or another run has it now.
+  // Locks the directory again if its lock file was removed or replaced, for example with the directory. Throws an Error
+  // if there is no such directory, or if another run has the lock.
   void renew();
 
  private:
@@ -49,7 +49,7 @@ class DirectoryLock {
   std::filesystem::path dir_;
   DirectoryUse use_;
   std::filesystem::path path_;
-  int descriptor_ = -1;  // of the locked file; -1: nothing is locked
+  int descriptor_ = -1;  // Descriptor of the locked file. -1 means that nothing is locked.
   bool has_locks_ = true;
 };
 

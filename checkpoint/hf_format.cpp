@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Absent and null mean the same in a config.json.
+// Returns whether a key has a value. Absent and null mean the same in a config.json.
 bool given(const Json& json, const char* key) { return json.contains(key) && !json.at(key).is_null(); }
 
 int64_t get_integer(const Json& json, const char* key, const std::string& path) {
@@ -32,8 +32,8 @@ bool get_flag(const Json& json, const char* key, const std::string& path) {
   return json.at(key).get<bool>();
 }
 
-// The members that `json` has under their Hugging Face names; the others stay as they are, but one that nothing stands
-// for must be there.
+// Reads the members that `json` has under their Hugging Face names. Others keep their values, but a member without a
+// default must exist.
 template <typename Struct>
 void read_hf_fields(const Json& json, const std::string& path, Struct& fields) {
   for_each_field(fields, [&](const auto& field, auto& value) {
@@ -76,7 +76,7 @@ void check_partial_rotary_factor(const Json& json, const std::string& where) {
   CHECK_INPUT(!given(json, kKey) || json.at(kKey) == 1, "{}: {} is {}, expected 1", where, kKey, json.at(kKey).dump());
 }
 
-// Of rope_parameters or rope_scaling; none where the rope is plain.
+// Parses rope_parameters or rope_scaling. Returns nothing for a plain rope.
 std::optional<RopeScaling> parse_rope_scaling(const Json& rope, const std::string& path, const std::string& key) {
   const std::string where = fmt::format("{}: {}", path, key);
   CHECK_INPUT(rope.is_object(), "{} is {}, expected an object", where, rope.dump());
@@ -105,12 +105,12 @@ void expect_same_scaling(const std::string& path, const std::optional<RopeScalin
     expect_same(path, fmt::format("{}.{}", key, name), value, fmt::format("{}.{}", other_key, name), others.at(name));
 }
 
-// Version 5 puts everything into rope_parameters; version 4 has rope_theta beside an optional rope_scaling. Of a file
-// with both, versions and other programs take one or the other, so they must say the same.
+// Version 5 has everything in rope_parameters. Version 4 has rope_theta and an optional rope_scaling. Programs read one
+// or the other, so a file with both must agree.
 void parse_rope(const Json& json, const std::string& path, ModelConfig& config) {
   constexpr const char* kTheta = "rope_theta";
-  config.rope_theta = 10000.0;  // the default of transformers
-  std::string theta_name;       // that it was found under
+  config.rope_theta = 10000.0;  // Default of transformers.
+  std::string theta_name;       // Name of the key where theta was found.
   const auto read_theta = [&](const Json& place, const std::string& name) {
     if (!given(place, kTheta)) return;
     const double theta = get_number(place, kTheta, path);
@@ -131,7 +131,7 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
   }
 }
 
-// `positions` stands where the list has what is of the rope.
+// Writes the members. `positions` goes to the place of rope's members in the list.
 template <typename Struct>
 void write_hf_fields(const Struct& fields, nlohmann::ordered_json& json, const nlohmann::ordered_json& positions = {}) {
   for_each_field(fields, [&](const auto& field, const auto& value) {
@@ -157,7 +157,7 @@ int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
 ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   check_supported_architecture(json, path);
   ModelConfig config;
-  config.rms_norm_eps = 1e-6;  // the default of transformers
+  config.rms_norm_eps = 1e-6;  // Default of transformers.
   read_hf_fields(json, path, config);
   CHECK_INPUT(config.num_heads > 0, "{}: num_attention_heads is {}, expected a positive number", path,
               config.num_heads);
@@ -181,7 +181,7 @@ HfMetadata parse_hf_metadata(const Json& json) {
 }
 
 nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype) {
-  nlohmann::ordered_json scaling;  // null without scaling
+  nlohmann::ordered_json scaling;  // Null without scaling.
   nlohmann::ordered_json rope = {{"rope_theta", config.rope_theta}, {"rope_type", "default"}};
   if (config.rope_scaling) {
     scaling["rope_type"] = "llama3";

@@ -1,6 +1,6 @@
 // The config.json of Hugging Face's Llama models, as transformers 4 and 5 write and read it. They differ in rope:
-// version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 rope_parameters {rope_theta,
-// rope_type, factor, ...}. A file may have both if they say the same.
+// version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 has rope_parameters
+// {rope_theta, rope_type, factor, ...}. A file may have both if they agree.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace octavo {
 
-// What a Hugging Face directory says beyond the model's shape, kept so that an export gives it back.
+// Contents of a Hugging Face directory beyond the model's shape, which an export writes again.
 struct HfMetadata {
-  nlohmann::json bos_token_id;          // a number or null
-  nlohmann::json eos_token_id;          // a number, a list of numbers or null
-  int64_t max_position_embeddings = 0;  // 0: not known
-  int64_t seq_len = 0;                  // that the model was trained with; 0: not known
+  nlohmann::json bos_token_id;          // A number or null.
+  nlohmann::json eos_token_id;          // A number, a list of numbers or null.
+  int64_t max_position_embeddings = 0;  // 0 means unknown.
+  int64_t seq_len = 0;                  // Sequence length of training. 0 means unknown.
 };
 
 inline constexpr const char* kHfConfigName = "config.json";
 
-// The shape that a config.json describes; `path` names it in messages. InputError for what is not a Llama as Octavo
-// computes it (another model_type, biases, another activation, rope types other than default and llama3, quantization),
-// or a shape that ModelConfig::validate refuses.
+// Returns the shape that a config.json describes. `path` names it in messages. Throws an InputError for a model that
+// Octavo does not compute (another model_type, biases, another activation, rope types other than default and llama3,
+// quantization), and for a shape that ModelConfig::validate refuses.
 ModelConfig parse_hf_config(const nlohmann::json& json, const std::string& path);
 HfMetadata parse_hf_metadata(const nlohmann::json& json);
 
-// A config.json that both versions read. max_position_embeddings is the metadata's, or else what the rope scaling was
-// made for, or else the training length; at least that in any case.
+// Returns a config.json that both versions read. max_position_embeddings is that of the metadata, or else that of the
+// rope scaling, or else the training length, but at least the training length.
 nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadata& metadata, DType dtype);
 
 }  // namespace octavo

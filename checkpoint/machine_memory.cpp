@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Writes what `from` sends to a file.
+// Writes what rank `from` sends to a file.
 void receive_file(RankTransfers& transfers, int from, const fs::path& path) {
   std::optional<OutputFile> file;
   transfers.receive(from, [&](std::span<const std::byte> block) {
@@ -70,7 +70,7 @@ bool MachineMemory::has_shard_of(int rank) const {
 
 void MachineMemory::keep_copies(const fs::path& directory, const std::span<const std::span<const std::byte>>* parts) {
   if (!transfers_) return;
-  // Alongside the receiving: the rank that this one sends to may be sending to it, too.
+  // Runs while receiving, because the rank that this one sends to may be sending to this one.
   const int keeper = machines_.keeper(group_.rank());
   std::exception_ptr failure;
   std::future<void> sent;
@@ -140,7 +140,7 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
     for (const FoundCheckpoint& found : find_checkpoints(dir_)) steps.push_back(found.step);
     return steps;
   });
-  std::map<int64_t, int, std::greater<>> owners;  // By step, the newest first: a rank whose machine has its manifest.
+  std::map<int64_t, int, std::greater<>> owners;  // A rank whose machine has the manifest, by step, the newest first.
   for (int machine = 0; machine < machines_.count(); ++machine) {
     for (const int64_t step : lists[static_cast<size_t>(machine)]) owners.emplace(step, machines_.first_rank(machine));
   }
@@ -170,14 +170,14 @@ std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool
   return std::nullopt;
 }
 
-// Every rank goes through the same files in the same order, so that no two wait for each other.
+// Every rank iterates over the same files in the same order, so that no two ranks wait for each other.
 void MachineMemory::fetch(const std::vector<Files>& held, const Checkpoint& checkpoint, const Files& needed) {
   if (!transfers_) return;
   Files lacking;
   std::ranges::set_difference(needed, held[static_cast<size_t>(machines_.of(group_.rank()))],
                               std::inserter(lacking, lacking.end()));
   const std::vector<std::string> lists = group_.all_gather(nlohmann::json(lacking).dump());
-  std::set<std::pair<int, std::string>> fetched;  // Machine and file.
+  std::set<std::pair<int, std::string>> fetched;  // Pairs of machine and file.
   group_.agree_on_files("fetching files from other machines", [&] {
     std::exception_ptr failure;
     const auto transfer = [&](const std::string& name, int from, int to) {

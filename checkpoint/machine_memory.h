@@ -1,6 +1,6 @@
-// The newest checkpoint of a run in the memory of its machines: files without a disk, which outlive the processes. A
-// machine has the shards of its ranks, a replica of the shards of another machine, and the manifest, so that neither
-// the end of the processes nor the loss of one machine takes a shard away.
+// The newest checkpoint of a run in the memory of its machines: files in shared memory, which outlive the processes. A
+// machine has the shards of its ranks, a replica of the shards of another machine, and the manifest. So neither the end
+// of the processes nor the loss of one machine loses a shard.
 //
 //   MachineMemory memory("/dev/shm/run", group);
 //   CheckpointWriter writer({.memory = &memory}, group, stream);
@@ -26,38 +26,38 @@ namespace octavo {
 
 class MachineMemory {
  public:
-  // Makes the directory `dir` on every machine (make_private_directory()). A collective. InputError where that is not
-  // possible, or where there are several machines and MPI does not support several threads. `group` must outlive the
-  // object.
+  // Makes the directory `dir` on every machine (make_private_directory()). A collective. Throws an InputError if that
+  // is not possible, or if there are several machines and MPI does not support several threads. `group` must outlive
+  // the object.
   MachineMemory(std::filesystem::path dir, ProcessGroup& group);
   // Removes the directory if it is empty.
   ~MachineMemory();
   MachineMemory(const MachineMemory&) = delete;
   MachineMemory& operator=(const MachineMemory&) = delete;
 
-  // Whether this rank makes directories, writes manifests and removes files for its machine.
+  // Returns whether this rank makes directories, writes manifests and removes files for its machine.
   bool keeps_house() const { return machines_.first_rank(machines_.of(group_.rank())) == group_.rank(); }
-  // Whether this machine keeps the shard that `rank` writes.
+  // Returns whether this machine keeps the shard that `rank` writes.
   bool has_shard_of(int rank) const;
 
   // Sends what this rank wrote into `directory` to the machine that keeps a replica, and writes what this machine keeps
-  // for others into the same directory here. All ranks do this at once, from one thread each. `parts` is null if the
-  // writing failed. Error if something failed here or on a rank whose shard is kept here.
+  // for others into the same directory here. All ranks call this at the same time, from one thread each. `parts` is
+  // null if the writing failed. Throws an Error if something failed here or on a rank whose shard is kept here.
   void keep_copies(const std::filesystem::path& directory, const std::span<const std::span<const std::byte>>* parts);
 
-  // Returns the newest checkpoint that the machines have between them and that is `wanted`, which depends on the
-  // manifest alone and is equal on all ranks. Fetches the shards with the parts `needed` by this rank, and for rank 0
-  // the files, from other machines if this one lacks them, and compares the checksums of these parts. A collective;
-  // AgreedInputError where the checkpoint is damaged.
+  // Returns the newest checkpoint that the machines have between them and that is `wanted`, a condition on the manifest
+  // that is equal on all ranks. Fetches the shards with the parts `needed` by this rank, and for rank 0 the files, from
+  // other machines if this one lacks them, and compares the checksums of these parts. A collective. Throws an
+  // AgreedInputError if the checkpoint is damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                            std::span<const TensorPart> needed);
-  // Removes the directory and its contents. Called by every rank.
+  // Removes the directory and its contents. Every rank calls it.
   void remove() const;
 
  private:
   using Files = std::set<std::string>;
 
-  // Returns what one rank of each machine finds.
+  // Calls `look` on one rank of each machine and returns the results.
   std::vector<nlohmann::json> by_machine(const std::function<nlohmann::json()>& look);
   // Returns the manifest that `rank` has of a step.
   ManifestFile manifest_of(int rank, int64_t step);
@@ -68,7 +68,7 @@ class MachineMemory {
   std::filesystem::path dir_;
   ProcessGroup& group_;
   Machines machines_;
-  std::optional<RankTransfers> transfers_;  // where there are several machines
+  std::optional<RankTransfers> transfers_;  // Set if there are several machines.
 };
 
 }  // namespace octavo

@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kIdDigits = 32;
 
-// Returns the status of `path` itself and follows no link. Empty if nothing is there.
+// Returns the status of `path` itself without following links, or nothing if it does not exist.
 std::optional<struct stat> status_of(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) return status;
@@ -61,7 +61,7 @@ void check_private(const fs::path& path, const struct stat& status) {
 fs::path memory_directory(const fs::path& checkpoint_dir) {
   const fs::path file = checkpoint_dir / kMemoryIdFile;
   if (!is_there(file)) return {};
-  // A hard-linked copy of a run shares the file, and must not share what the run keeps in memory.
+  // A hard-linked copy of a run shares the file, but must not share the memory of the run.
   if (const std::optional<struct stat> status = status_of(file); status && status->st_nlink > 1) return {};
   const std::string id = read_input_file(file.string(), 2 * kIdDigits);
   const auto is_digit = [](char c) { return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f'); };

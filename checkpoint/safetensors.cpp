@@ -16,14 +16,14 @@
 namespace octavo {
 namespace {
 
-// In the metadata of what Octavo writes.
+// Key in the metadata of files that Octavo writes.
 constexpr const char* kProducerKey = "producer";
 constexpr const char* kProducer = "octavo";
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr int64_t kLengthBytes = kSafetensorsLengthBytes;
-constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr int64_t kMaxHeaderBytes = 100'000'000;  // Limit of the format.
 
 struct DTypeBytes {
   std::string_view name;
@@ -44,14 +44,14 @@ constexpr std::array<DTypeBytes, 14> kDTypes{{{"F64", 8},
                                               {"U8", 1},
                                               {"BOOL", 1}}};
 
-// 0 for a dtype the format does not have.
+// Returns 0 for a dtype that the format does not have.
 int64_t element_bytes(std::string_view dtype) {
   const auto* found =
       std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeBytes& d) { return d.name == dtype; });
   return found == kDTypes.end() ? 0 : found->bytes;
 }
 
-// IEEE half precision: 1 sign, 5 exponent (bias 15) and 10 mantissa bits.
+// IEEE half precision has 1 sign, 5 exponent (bias 15) and 10 mantissa bits.
 float half_to_float(uint16_t bits) {
   const int exponent = (bits >> 10) & 31;
   const int mantissa = bits & 1023;
@@ -80,7 +80,7 @@ void cast_elements(const std::byte* source, int64_t count, float* out) {
   convert_elements<T>(source, count, out, [](T value) { return static_cast<float>(value); });
 }
 
-// The product of the dimensions; -1 when one is negative or the product does not fit.
+// Returns the product of the dimensions, or -1 if one is negative or the product does not fit.
 int64_t checked_numel(const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t size : shape) {
@@ -117,9 +117,9 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   return entry;
 }
 
-// Assigns the byte ranges and makes the header, padded to a multiple of 8 bytes.
+// Sets the byte ranges and returns the header, padded to a multiple of 8 bytes.
 std::string make_header(std::vector<SafetensorsEntry>& entries, int64_t& data_bytes) {
-  // Ordered by offset as other writers do, which a sorted JSON object would not keep.
+  // Ordered by offset like other writers, which a sorted JSON object would not be.
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}, {kProducerKey, kProducer}};
   data_bytes = 0;

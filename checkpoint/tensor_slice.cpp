@@ -11,19 +11,19 @@ namespace {
 
 int64_t width(const TensorSlice& slice) { return slice.columns.end - slice.columns.begin; }
 
-// Number of an element among those of the slice.
+// Returns the index of an element in the slice.
 int64_t element(const TensorSlice& slice, int64_t row, int64_t column) {
   return row * width(slice) + column - slice.columns.begin - slice.begin;
 }
 
-// The columns of a row that are in the slice; begin >= end when none are.
+// Returns the columns of a row that are in the slice; begin >= end if there are none.
 ColumnRange columns_of_row(const TensorSlice& slice, int64_t row) {
   const int64_t row_begin = row * width(slice);
   return {slice.columns.begin + std::max<int64_t>(slice.begin - row_begin, 0),
           slice.columns.begin + std::min(slice.end - row_begin, width(slice))};
 }
 
-// The rows that two slices of different columns may have in common; first > last when there are none.
+// The rows that two slices of different columns may have in common; first > last if there are none.
 struct RowRange {
   int64_t first = 0;
   int64_t last = -1;
@@ -34,7 +34,7 @@ RowRange common_rows(const TensorSlice& a, const TensorSlice& b) {
   return {std::max(a.begin / width(a), b.begin / width(b)), std::min((a.end - 1) / width(a), (b.end - 1) / width(b))};
 }
 
-// "[3, 17]": where element `index` of the columns stands in the tensor.
+// Returns the place in the tensor of element `index` of the columns, such as "[3, 17]".
 std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, int64_t index) {
   if (!columns.none()) {
     const int64_t width = columns.end - columns.begin;
@@ -45,10 +45,11 @@ std::string describe_place(std::span<const int64_t> shape, ColumnRange columns, 
   return describe_shape(place);
 }
 
-// The first of `count` numbers whose exponent is all ones, which only NaN and infinities have; `count` when none is.
+// Returns the index of the first of `count` numbers whose exponent bits are all ones, as only in NaN and infinities, or
+// `count`.
 template <typename Bits>
 int64_t first_not_finite(const void* values, int64_t count, Bits exponent) {
-  constexpr int64_t kStretch = 4096;  // looked at without a branch
+  constexpr int64_t kStretch = 4096;  // Elements that are checked without a branch.
   const auto* bits = static_cast<const Bits*>(values);
   for (int64_t begin = 0; begin < count; begin += kStretch) {
     const int64_t end = std::min(begin + kStretch, count);
@@ -100,7 +101,7 @@ TensorSlice checked_slice(const std::string& where, std::span<const int64_t> sha
 bool overlap(const TensorSlice& a, const TensorSlice& b) {
   if (a.columns == b.columns) return std::max(a.begin, b.begin) < std::min(a.end, b.end);
   const RowRange rows = common_rows(a, b);
-  for (int64_t row = rows.first; row <= rows.last; ++row) {  // every row but the first and the last is whole
+  for (int64_t row = rows.first; row <= rows.last; ++row) {  // Every row except the first and the last is complete.
     const ColumnRange of_a = columns_of_row(a, row), of_b = columns_of_row(b, row);
     if (std::max(of_a.begin, of_b.begin) < std::min(of_a.end, of_b.end)) return true;
   }

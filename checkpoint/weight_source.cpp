@@ -47,7 +47,7 @@ void HfWeights::read(const std::string& name, ColumnRange columns, int64_t begin
   check_finite(where, entry.shape, columns, begin, Tensor(out, DType::kFloat32, {end - begin}));
 }
 
-// config.json and samples of each file, which begin with the header.
+// Identifies the weights by config.json and samples of each file, including its header.
 std::string HfWeights::identity() const {
   std::string files;
   for (const SafetensorsFile& file : files_) files += sampled_file_identity(file.path()) + "\n";
@@ -83,7 +83,7 @@ void HfWeights::open_sharded() {
   }
 }
 
-// A tied config with a head of its own: where that holds other values than the embedding, they are the head.
+// Handles a tied config with a separate head. If the head has other values than the embedding, the model is not tied.
 void HfWeights::untie_other_head() {
   if (!config_.tie_word_embeddings || !tensors_.contains(kHeadName)) return;
   for (const char* name : {kEmbeddingName, kHeadName}) check_shape(name, {config_.vocab_size, config_.hidden_size});

@@ -1,4 +1,4 @@
-// Where the weights of a model come from: a Hugging Face directory or an Octavo checkpoint.
+// Sources of a model's weights: a Hugging Face directory or an Octavo checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,33 @@
 
 namespace octavo {
 
-// The parameters of a model, all there and of the right shapes (checked on opening). Used by one thread.
+// The parameters of a model. Opening it checks that all exist and have the right shapes. Used by one thread.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
   virtual const ModelConfig& model_config() const = 0;
-  virtual std::filesystem::path path() const = 0;  // that opens the same again
-  // What a message tells these weights from others of the same path by.
+  virtual std::filesystem::path path() const = 0;  // Returns the path that opens the same weights again.
+  // Returns a text that distinguishes these weights from others at the same path.
   virtual std::string identity() const = 0;
-  // What is unusual about the weights and a user should be told: a line naming the directory, or nothing.
+  // Returns a line about unusual weights that a user should see, with the directory, or an empty text.
   virtual std::string note() const { return {}; }
-  // Compares the checksums of what is about to be read, where there are any (Checkpoint::verify).
+  // Compares the checksums of the parts that will be read, if there are checksums (Checkpoint::verify).
   virtual void verify(std::span<const TensorPart> /*parts*/) {}
-  // Elements [begin, end) of the flattened parameter, as float32. A name of ParameterLayout. InputError naming the
-  // element where one is NaN or infinite, or the piece where it is damaged.
+  // Reads elements [begin, end) of the flattened parameter as float32. The name is one of ParameterLayout. Throws an
+  // InputError that names the element if one is NaN or infinite, or the piece if it is damaged.
   void read(const std::string& parameter_name, int64_t begin, int64_t end, float* out) {
     read(parameter_name, {}, begin, end, out);
   }
-  // The same of some columns of a 2-dimensional parameter, flattened row by row: elements [begin, end) of `columns`.
+  // Reads elements [begin, end) of some columns of a 2-dimensional parameter, flattened row by row.
   virtual void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) = 0;
 };
 
 // A Hugging Face directory: config.json with model.safetensors, or with model.safetensors.index.json and its shards.
-// InputError naming the file and tensor when one is missing, misshapen, no float or not of this model, or elsewhere
-// than in this directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's copy of its embedding are
-// ignored; where that is no copy but other values, the model is not tied, as transformers has it, and note() says so.
+// Throws an InputError that names the file and tensor if a tensor is missing, has another shape, is no float, does not
+// belong to this model, or is in another directory. Buffers of old exports (rotary_emb.inv_freq) and a tied model's
+// replica of its embedding are ignored. If the replica has other values, the model is read as untied, as in
+// transformers, and note() says so.
 class HfWeights : public WeightSource {
  public:
   explicit HfWeights(const std::filesystem::path& dir);
@@ -55,7 +56,7 @@ class HfWeights : public WeightSource {
   using WeightSource::read;
   void read(const std::string& parameter_name, ColumnRange columns, int64_t begin, int64_t end, float* out) override;
   std::string note() const override { return note_; }
-  const nlohmann::json& json() const { return json_; }  // config.json
+  const nlohmann::json& json() const { return json_; }  // config.json.
 
  private:
   void open_files();
@@ -68,7 +69,7 @@ class HfWeights : public WeightSource {
   std::string note_;
   nlohmann::json json_;
   ModelConfig config_;
-  std::list<SafetensorsFile> files_;  // at addresses that stay
+  std::list<SafetensorsFile> files_;  // A list, because the addresses of files must not change.
   std::map<std::string, const SafetensorsFile*> tensors_;
 };
 
@@ -89,7 +90,7 @@ class CheckpointWeights : public WeightSource {
   Checkpoint checkpoint_;
 };
 
-// Opens whichever of the two is at `path`; InputError when it is neither.
+// Opens the Hugging Face directory or checkpoint at `path`. Throws an InputError if it is neither.
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
 }  // namespace octavo

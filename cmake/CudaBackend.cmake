@@ -1,6 +1,6 @@
-# Finds what the CUDA backend needs: the toolkit (with cuBLASLt), cuDNN 9, its header-only C++ frontend, and NCCL.
-# Anything missing is named with what to install, and the CPU program is built. FlashAttention-3's sources may be missing: cuDNN
-# attends then.
+# Finds the dependencies of the CUDA backend: the toolkit (with cuBLASLt), cuDNN 9, its header-only C++ frontend, and NCCL. If one
+# is missing, names it with what to install, and the CPU program is built. FlashAttention-3's sources are optional; cuDNN computes
+# attention without them.
 set(OCTAVO_HAS_CUDA OFF)
 set(OCTAVO_HAS_FLASH_ATTENTION OFF)
 set(octavo_cuda_missing "")
@@ -9,7 +9,7 @@ if(OCTAVO_CUDA)
   find_program(OCTAVO_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
   if(OCTAVO_NVCC)
     set(CMAKE_CUDA_COMPILER ${OCTAVO_NVCC})
-    # The -gencode flag below says what to build for: sm_90a has instructions that plain sm_90 has not.
+    # The -gencode flag below sets the architecture: sm_90a has instructions that sm_90 lacks.
     if(CMAKE_CUDA_ARCHITECTURES)
       message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}, which Octavo does not read: set OCTAVO_CUDA_GENCODE, "
                           "now ${OCTAVO_CUDA_GENCODE}, instead")
@@ -50,7 +50,7 @@ if(OCTAVO_CUDA)
     endforeach()
     if(NOT octavo_cuda_missing)
       enable_language(CUDA)
-      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and newer take it
+      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and newer accept the option.
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
         set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
       endif()
@@ -64,7 +64,8 @@ if(OCTAVO_CUDA)
 endif()
 
 if(OCTAVO_HAS_CUDA)
-  # octavo_cuda: the runtime API alone; octavo_cuda_libraries: cuDNN and the headers of cuBLASLt, for the few files that call them.
+  # octavo_cuda is the runtime API only. octavo_cuda_libraries adds cuDNN and the headers of cuBLASLt, for the few files that call
+  # them.
   add_library(octavo_cuda INTERFACE)
   target_include_directories(octavo_cuda SYSTEM INTERFACE ${CUDART_INCLUDE_DIR})
   target_link_libraries(octavo_cuda INTERFACE ${CUDART_LIBRARY})
@@ -81,7 +82,7 @@ if(OCTAVO_HAS_CUDA)
   if(EXISTS "${FLASH_ATTENTION_DIR}/hopper/flash_bwd_launch_template.h" AND OCTAVO_CUDA_GENCODE MATCHES 90a
      AND EXISTS "${FLASH_ATTENTION_DIR}/csrc/cutlass/include/cute/tensor.hpp")
     set(OCTAVO_HAS_FLASH_ATTENTION ON)
-    # octavo_flash_attention: the headers that its kernels are compiled from, as their authors compile them.
+    # octavo_flash_attention has the headers of its kernels, compiled as their authors compile them.
     add_library(octavo_flash_attention INTERFACE)
     target_include_directories(octavo_flash_attention SYSTEM INTERFACE
                                ${FLASH_ATTENTION_DIR}/hopper ${FLASH_ATTENTION_DIR}/csrc/cutlass/include)
@@ -96,7 +97,7 @@ else()
   message(STATUS "CUDA backend: off, building the CPU program")
 endif()
 
-# The one generated header that says what this build has; `if constexpr (kHasCuda)` is the only switch in the code.
+# Generates the one header that says what this build contains. `if constexpr (kHasCuda)` is the only switch in the code.
 foreach(part cuda flash_attention)
   string(TOUPPER OCTAVO_HAS_${part} has)
   if(${has})

@@ -1,4 +1,4 @@
-# Libraries every build needs. Debian 12 and Ubuntu 24.04 package names are in scripts/setup.sh.
+# Libraries that every build needs. scripts/setup.sh has the package names of Debian 12 and Ubuntu 24.04.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
@@ -12,7 +12,7 @@ else()
   target_link_libraries(octavo_yaml INTERFACE yaml-cpp)
 endif()
 if(OCTAVO_FUZZ)
-  # What reads files has no parallel loops, and clang's OpenMP is a package of its own.
+  # Code that reads files has no parallel loops, and clang's OpenMP is a separate package.
   add_library(OpenMP::OpenMP_CXX INTERFACE IMPORTED)
   return()
 endif()
@@ -20,10 +20,10 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(CLI11 REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 
-# Products on the CPU (kernels/matmul/sgemm.h). oneDNN generates its kernels for what the processor can do; OpenBLAS picks them
-# by its model, and on one that is newer than the library may take those of twenty years before. Away from x86-64 oneDNN
-# has plain loops alone. The OpenMP builds of both share their threads with our loops; others would fight them for the
-# cores.
+# Library for matrix multiplication on the CPU (kernels/matmul/sgemm.h). oneDNN generates its kernels for the instructions of the
+# processor. OpenBLAS selects them by the model of the processor, and for a newer model may select those for one of twenty years
+# ago. On other processors than x86-64 oneDNN has only plain loops. The OpenMP builds of both share their threads with our loops;
+# other builds would compete for the cores.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(octavo_processor x86)
   set(octavo_default_products onednn)

@@ -1,4 +1,4 @@
-# Run by octavo_embed() with cmake -P: writes to OUTPUT a source file with the text of each of FILES.
+# octavo_embed() runs this script with cmake -P. It writes a source file OUTPUT with the text of each of FILES.
 set(entries "")
 foreach(path ${FILES})
   get_filename_component(name ${path} NAME_WE)

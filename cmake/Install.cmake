@@ -1,15 +1,16 @@
-# What `cmake --install` and the packages of CPack contain: the program, its configs, the scripts that those who train use, the
-# documentation, and the manual page and bash completion that the program itself writes (app/commands/manual.cpp).
+# Contents of `cmake --install` and of CPack's packages: the program, its configs, the scripts for training, the documentation,
+# and the manual page and bash completion that the program itself writes (app/commands/manual.cpp).
 include(GNUInstallDirs)
 set(octavo_share ${CMAKE_INSTALL_DATADIR}/octavo)
 
-# Libraries that are not where the system looks for them (a CUDA toolkit, packages of pip) are found where they were linked.
+# Libraries outside the system's directories (a CUDA toolkit, packages of pip) are found where they were linked.
 set_target_properties(octavo PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS octavo)
 install(DIRECTORY configs DESTINATION ${octavo_share})
 
 file(GLOB octavo_scripts CONFIGURE_DEPENDS scripts/*.py)
-list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fetch_flash_attention|fp8_loss_parity|make_golden)\\.py$")  # of developers
+# These scripts are for developers only.
+list(FILTER octavo_scripts EXCLUDE REGEX "/(check_layers|count_tests|fetch_flash_attention|fp8_loss_parity|make_golden)\\.py$")
 install(PROGRAMS ${octavo_scripts} scripts/launch_mpirun.sh scripts/launch_slurm.sh DESTINATION ${octavo_share}/scripts)
 install(FILES scripts/common.sh scripts/launching.sh scripts/requirements.txt DESTINATION ${octavo_share}/scripts)
 install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}/scripts PATTERN __pycache__ EXCLUDE)
@@ -17,7 +18,7 @@ install(DIRECTORY scripts/tokenizing scripts/lm_eval DESTINATION ${octavo_share}
 install(FILES README.md CHANGELOG.md LICENSE THIRD_PARTY_NOTICES.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# octavo_manual(OPTION DIRECTORY NAME): what octavo manual --OPTION prints, as that file.
+# octavo_manual(OPTION DIRECTORY NAME) installs the output of octavo manual --OPTION as that file.
 function(octavo_manual option directory name)
   set(made ${CMAKE_BINARY_DIR}/manual/${name})
   install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/manual\")
@@ -36,8 +37,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS python3)
-# The packages of the libraries. CUDA's have no information for dpkg-shlibdeps: their packages are asked of dpkg, and libraries that belong to
-# no package are named in the description.
+# Dependencies of the package. CUDA's libraries have no information for dpkg-shlibdeps, so dpkg is asked for their packages.
+# Libraries that belong to no package are named in the description.
 find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
 if(DPKG_SHLIBDEPS)
   set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)

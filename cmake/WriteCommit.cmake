@@ -1,4 +1,4 @@
-# Writes the header OUTPUT with the commit of the checkout SOURCE_DIR; leaves it untouched where that is as before.
+# Writes the header OUTPUT with the commit of the checkout SOURCE_DIR. Does not touch the file if the commit is unchanged.
 execute_process(COMMAND git -C ${SOURCE_DIR} describe --always --dirty --abbrev=9 --exclude=*
                 OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed OR NOT commit)

@@ -49,7 +49,7 @@ Arena::Arena(Device device, int64_t capacity) : device_(device), buffer_(Buffer:
 bool Arena::has_room(int64_t bytes) const { return planning() || used_ + bytes <= buffer_.bytes(); }
 
 void* Arena::reserve(int64_t bytes) {
-  // A planning arena hands out a fake base, so that views of its tensors stay valid arithmetic.
+  // A planning arena returns a fake base address, so that pointer arithmetic on its tensors stays valid.
   char* base = planning() ? reinterpret_cast<char*>(kAlignment) : static_cast<char*>(buffer_.data());
   char* data = base + origin_ + used_;
   used_ += round_up(bytes);

@@ -15,7 +15,7 @@ void check(cudaError_t status, const char* what) {
 int device_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // "no driver" is an answer here, not an error to carry along
+    cudaGetLastError();  // Clears the error: "no driver" is a valid answer here.
     return 0;
   }
   return count;
@@ -44,7 +44,7 @@ GpuInfo device_info(int device_index) {
 CudaVersions versions() {
   CudaVersions found;
   if (cudaDriverGetVersion(&found.driver) != cudaSuccess) {
-    cudaGetLastError();  // no driver is an answer here
+    cudaGetLastError();  // Clears the error: no driver is a valid answer here.
     found.driver = 0;
   }
   check(cudaRuntimeGetVersion(&found.runtime), "cudaRuntimeGetVersion");
@@ -92,7 +92,7 @@ void copy_async(void* dst, const void* src, int64_t bytes, void* stream) {
         "cudaMemcpyAsync");
 }
 
-// The pitch of a copy is limited (cudaDevAttrMaxPitch, 2 GiB less one byte); rows that lie further apart are copied one
+// Limit of the pitch of a copy (cudaDevAttrMaxPitch, 2 GiB minus one byte). Rows that are further apart are copied one
 // by one.
 void copy_rows_async(const Stream::Rows& rows, void* stream) {
   constexpr int64_t kMaxPitch = (int64_t{1} << 31) - 1;
@@ -136,7 +136,7 @@ void synchronize_event(void* event) {
 
 bool event_is_reached(void* event) noexcept {
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
-  if (status == cudaErrorNotReady) cudaGetLastError();  // an answer, which the next check must not take for an error
+  if (status == cudaErrorNotReady) cudaGetLastError();  // Clears the error, so that the next check does not report it.
   return status == cudaSuccess;
 }
 
@@ -165,8 +165,8 @@ void* allocate_device(int64_t bytes) {
   const cudaError_t status = cudaMalloc(&pointer, static_cast<size_t>(bytes));
   check(status, "cudaMalloc");
   check(cudaMemset(pointer, 0, static_cast<size_t>(bytes)), "cudaMemset");
-  // The host does not wait for the zeroing, and our streams do not wait for the default stream it runs on: without
-  // this, what is copied in next could be zeroed after it arrived.
+  // cudaMemset is asynchronous to the host and runs on the default stream, which our streams do not wait for. Without
+  // this wait, later copies could be overwritten with zeros.
   check(cudaDeviceSynchronize(), "cudaMemset");
   return pointer;
 }
@@ -183,12 +183,12 @@ void free_pinned(void* pointer) noexcept { cudaFreeHost(pointer); }
 
 bool lock_pages(void* pointer, int64_t bytes) noexcept {
   const cudaError_t status = cudaHostRegister(pointer, static_cast<size_t>(bytes), cudaHostRegisterDefault);
-  if (status != cudaSuccess) cudaGetLastError();  // an answer, which the next check must not take for an error
+  if (status != cudaSuccess) cudaGetLastError();  // Clears the error, so that the next check does not report it.
   return status == cudaSuccess;
 }
 
 void unlock_pages(void* pointer) noexcept {
-  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // they were not locked
+  if (cudaHostUnregister(pointer) != cudaSuccess) cudaGetLastError();  // Ignores pages that were not locked.
 }
 
 void push_range(const char* name) noexcept { nvtxRangePushA(name); }

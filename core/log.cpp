@@ -9,7 +9,7 @@ namespace octavo {
 
 namespace {
 
-// A logger's own list of sinks may not change while threads log; that of a dist_sink may.
+// Returns the common sink. A logger's list of sinks must not change while threads log, but that of a dist_sink may.
 const std::shared_ptr<spdlog::sinks::dist_sink_mt>& all_sinks() {
   static const auto sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
   return sinks;
@@ -29,7 +29,7 @@ void remove_log_sink(LogSink sink) { all_sinks()->remove_sink(std::move(sink)); 
 
 void log_line(LogLevel level, const std::string& text) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn};
-  // Nothing is cut: escaping makes a line four times as long at most.
+  // The limit keeps the whole text, because escaping makes a line at most four times as long.
   spdlog::log(kLevels[static_cast<size_t>(level)], printable(text, 4 * text.size()));
 }
 

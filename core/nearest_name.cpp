@@ -8,7 +8,8 @@ namespace octavo {
 
 namespace {
 
-// Levenshtein's distance: insertions, deletions and substitutions that turn one word into the other.
+// Returns Levenshtein's distance: the number of insertions, deletions and substitutions that turn one word into the
+// other.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

@@ -14,17 +14,18 @@ constexpr std::string_view kGap = " ... ";
 bool continues(char byte) { return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80u; }
 
 struct Character {
-  size_t bytes = 0;  // none: it is not UTF-8 (Unicode 15, table 3-7)
+  size_t bytes = 0;  // Length in bytes. 0 if the bytes are invalid UTF-8 (Unicode 15, table 3-7).
   uint32_t code = 0;
 
-  // Control characters, and characters that are not seen but change the direction or the lines of those around them.
+  // Returns whether it is a control character or an invisible character that changes the direction or the lines of
+  // text.
   bool is_control() const {
     return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x61C || code == 0x200E || code == 0x200F ||
            (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
   }
 };
 
-// That `text` begins with.
+// Returns the character that `text` begins with.
 Character first_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return {1, first};
@@ -86,7 +87,7 @@ size_t incomplete_character_bytes(std::string_view text) {
 }
 
 std::string printable(std::string_view text, size_t max_bytes) {
-  // Escaping only lengthens, so what lies beyond max_bytes from both ends cannot be seen.
+  // Escaping only lengthens text, so parts further than max_bytes from both ends are never shown.
   const bool is_huge = text.size() > 2 * max_bytes;
   std::string head = escaped(is_huge ? text.substr(0, max_bytes) : text);
   std::string tail = is_huge ? escaped(text.substr(text.size() - max_bytes)) : head;

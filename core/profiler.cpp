@@ -20,7 +20,7 @@ void pop_range() {
   if constexpr (kHasCuda) cuda::pop_range();
 }
 
-double least_shared_work = 0;  // set_least_shared_work()
+double least_shared_work = 0;  // Value of set_least_shared_work().
 
 }  // namespace
 
@@ -69,7 +69,7 @@ size_t Profiler::begin(const Stream& stream, Kind kind, const Op& op, const char
   return index;
 }
 
-// Called by destructors, which throw nothing.
+// Called by destructors, so it must not throw.
 void Profiler::end(const Stream& stream, size_t index) noexcept {
   try {
     Record& record = records_[index];

@@ -25,7 +25,8 @@ void unlock_and_free_pages(void* data) {
   std::free(data);
 }
 
-// Large pages are handed out, and locked, many times faster. A system without them gives small ones.
+// Allocates large pages, which the system hands out and locks many times faster. A system without large pages returns
+// small ones.
 Buffer allocate_pages(Device device, int64_t bytes) {
   const int64_t rounded = (bytes + kLargePage - 1) / kLargePage * kLargePage;
   void* data = std::aligned_alloc(kLargePage, static_cast<size_t>(rounded));
@@ -50,7 +51,7 @@ void StagingMemory::reserve(int64_t bytes) {
   memory_ = Buffer();
   memory_ = allocate_pages(device_, bytes);
   ready_ = false;
-  // Without it, the pages are handed out when they are first written.
+  // If no thread starts, the pages are allocated when they are first written.
   thread_ = start_thread_if_possible([this] {
     auto* data = static_cast<volatile char*>(memory_.data());
     for (int64_t i = 0; i < memory_.bytes() && !stopping_.load(std::memory_order_relaxed); i += kSmallPage) data[i] = 0;

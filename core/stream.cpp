@@ -54,7 +54,7 @@ Stream Stream::beside(const Stream& other) {
   return cpu();
 }
 
-// Library handles go before the stream they were made on.
+// Destroys library handles before the stream that they were made on.
 Stream::~Stream() { states_.clear(); }
 
 void Stream::bind_thread() const {

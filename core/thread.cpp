@@ -20,7 +20,7 @@ std::thread start_thread(const char* purpose, std::function<void()> work) {
 std::thread start_thread_if_possible(std::function<void()> work) {
   try {
     return std::thread(std::move(work));
-  } catch (const std::exception&) {  // no thread, or no memory for one
+  } catch (const std::exception&) {  // There is no thread, or no memory for one.
     return {};
   }
 }

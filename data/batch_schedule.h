@@ -1,5 +1,5 @@
-// How many samples each step of a run takes: a function of the step alone, so that samples, tokens and schedules are
-// the same on any mesh and however often a run is resumed.
+// The number of samples of each step. It depends on the step only, so samples, tokens and learning rates are the same
+// on any mesh and after any number of resumes.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// Samples a step, for so many steps.
+// Number of samples per step, for a number of steps.
 struct BatchPhase {
   int64_t batch_size = 1;
   int64_t steps = 1;
@@ -16,12 +16,12 @@ struct BatchPhase {
 
 class BatchSchedule {
  public:
-  // The phases of `warmup` one after the other from step 1 on, then `batch_size` for ever.
+  // The phases of `warmup` follow each other from step 1 on. All later steps take `batch_size`.
   explicit BatchSchedule(int64_t batch_size, std::vector<BatchPhase> warmup = {});
 
-  // Of step `step`, from 1.
+  // Returns the number of samples of step `step`, from 1.
   int64_t batch_size(int64_t step) const;
-  // Of the first `steps` steps together.
+  // Returns the number of samples of the first `steps` steps together.
   int64_t samples(int64_t steps) const;
 
  private:

@@ -15,7 +15,7 @@ std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources
     std::string name = source.name;
     if (name.empty()) {
       std::filesystem::path path = source.paths.front();
-      if (!path.has_filename()) path = path.parent_path();  // of a folder with a slash behind
+      if (!path.has_filename()) path = path.parent_path();  // A folder with a trailing slash has no file name.
       const std::string stem = path.filename().string();
       name = stem;
       for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);

@@ -1,5 +1,5 @@
-// The `data:` section of the config: what is read, in what order, and how it is cut into samples. app/ fills it from
-// YAML; SampleStream, Loader and ValidationSet check the values they use and name the key of a wrong one.
+// The `data:` section of the config: what is read, in which order, and how it is divided into samples. app/ fills it
+// from YAML. SampleStream, Loader and ValidationSet check the values that they use and name the key of a wrong one.
 #pragma once
 
 #include <cstdint>
@@ -10,72 +10,72 @@
 namespace octavo {
 
 struct DatasetSource {
-  // Token files, one row of tokens in this order: each PREFIX, PREFIX.bin or PREFIX.idx of a Megatron indexed dataset,
-  // an llm.c .bin shard, or a folder of them. At least one.
+  // Token files that form one row of tokens in this order. Each path is PREFIX, PREFIX.bin or PREFIX.idx of a Megatron
+  // indexed dataset, an llm.c .bin shard, or a folder of token files. At least one.
   std::vector<std::string> paths = {};
-  std::string name = {};  // in logs and metrics; empty: dataset_names() finds one
-  // Share of the samples that comes from this dataset, relative to the other weights (they need not sum to 1).
-  // 0: never read.
+  std::string name = {};  // Name in logs and metrics. If empty, dataset_names() chooses one.
+  // Share of the samples from this dataset, relative to the other weights. 0 means that the dataset is never read.
   double weight = 1.0;
-  double max_epochs = 0;  // passes over it of which more are reported (DataConfig::on_max_epochs); 0: any number
+  double max_epochs = 0;  // Number of epochs above which DataConfig::on_max_epochs acts. 0 means unlimited.
   bool operator==(const DatasetSource&) const = default;
 };
 
-// The sources' names, or the last part of their first path where they have none; of several alike, the later ones with
-// "_2", "_3" and so on behind.
+// Returns the names of the sources, by default the last part of their first path. Equal names get "_2", "_3" and so on.
 std::vector<std::string> dataset_names(const std::vector<DatasetSource>& sources);
 
-// The token files of a dataset in their order, those of its folders included (find_token_files in
+// Returns the token files of a dataset in order, including those in its folders (find_token_files in
 // data/tokens/token_row.h).
 std::vector<std::string> token_files_of(const DatasetSource& source);
 
 enum class Shuffle {
-  kLcg,   // windows in the order of the LCG permutation, a new one every epoch
-  kNone,  // windows in file order, over and over
+  kLcg,   // Windows in a pseudo-random order, a new one every epoch.
+  kNone,  // Windows in file order in every epoch.
 };
 
 enum class OnMaxEpochs { kWarn, kError };
 
-// Global samples [begin, end).
+// The global samples [begin, end).
 struct SampleRange {
   int64_t begin = 0;
   int64_t end = 0;
   bool operator==(const SampleRange&) const = default;
 };
 
-// Where a stage of a run begins in a dataset.
+// State of a dataset at the beginning of a stage.
 struct DatasetOrigin {
-  int64_t id = 0;     // of the dataset in the whole run, which its order is drawn by
-  int64_t draws = 0;  // windows that the stages before took of it
+  int64_t id = 0;     // Number of the dataset in the whole run. Its order is drawn from it.
+  int64_t draws = 0;  // Windows that earlier stages took from the dataset.
   bool operator==(const DatasetOrigin&) const = default;
 };
 
-// And in all of them.
+// State of all datasets at the beginning of a stage.
 struct DataOrigin {
-  int64_t sample = 0;                        // its first
-  std::vector<DatasetOrigin> datasets = {};  // of data.train; empty: numbered from 0, nothing taken of them
+  int64_t sample = 0;  // First sample of the stage.
+  // One element per dataset of data.train. Empty means that they are numbered from 0 and nothing was taken.
+  std::vector<DatasetOrigin> datasets = {};
   bool operator==(const DataOrigin&) const = default;
 };
 
 struct DataConfig {
   std::vector<DatasetSource> train = {};
   std::vector<DatasetSource> validation = {};
-  // A sample is one token longer: inputs are its first seq_len, targets its last.
+  // Number of inputs per sample. A sample has one token more: inputs are the first seq_len tokens, targets the last
+  // seq_len.
   int64_t seq_len = 8192;
   Shuffle shuffle = Shuffle::kLcg;
-  // Tokens that the loader puts before and after every document.
+  // Tokens that the loader inserts before and after every document.
   std::optional<int32_t> bos_id = {};
   std::optional<int32_t> eos_id = {};
-  // Whether the ids are still to be found: those that the token files' sidecars name (find_document_tokens).
+  // Whether find_document_tokens() must still take the ids from the sidecars of the token files.
   bool bos_auto = false;
   bool eos_auto = false;
-  // Whether attention stays within documents, and the loss leaves out targets of the next one.
+  // Whether attention stays within documents and targets of the next document do not count in the loss.
   bool document_mask = false;
   OnMaxEpochs on_max_epochs = OnMaxEpochs::kWarn;
-  bool allow_overlap = false;                      // between train and validation (data/overlap.h)
-  std::vector<SampleRange> skip = {};              // that training passes over
-  std::optional<int64_t> resume_from_sample = {};  // where the data goes on, whatever a checkpoint says
-  int64_t reader_threads = 4;                      // that read samples ahead
+  bool allow_overlap = false;          // Whether train and validation may have files in common (data/overlap.h).
+  std::vector<SampleRange> skip = {};  // Ranges of samples that training skips.
+  std::optional<int64_t> resume_from_sample = {};  // Sample at which the data continues, whatever a checkpoint says.
+  int64_t reader_threads = 4;                      // Number of threads that read samples ahead.
   std::string tokenizer = "byte";
   uint64_t seed = 1234;
   DataOrigin origin = {};

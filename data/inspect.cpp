@@ -22,7 +22,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kEntropyVocabulary = 1024;
 
-// Calls visit(ids, begin) for consecutive pieces of every document; `begin` is the piece's position in its document.
+// Calls visit(ids, begin) for consecutive chunks of every document. `begin` is the position of the chunk in its
+// document.
 template <typename Visit>
 void for_each_piece(const TokenFile& file, Visit visit) {
   std::array<int32_t, 16384> buffer;
@@ -50,7 +51,8 @@ IdRange token_ids(const TokenFile& file) {
   return range;
 }
 
-// -sum n ln(n / total) over `counts`, total their sum; 0 ln 0 = 0. Nats, not yet divided by the total.
+// Returns -sum n ln(n / total) over `counts` with 0 ln 0 = 0, where total is their sum. The result is in nats and not
+// divided by the total.
 double summed_information(std::span<const int64_t> counts) {
   int64_t total = 0;
   for (const int64_t n : counts) total += n;
@@ -61,7 +63,7 @@ double summed_information(std::span<const int64_t> counts) {
   return sum;
 }
 
-// Of ids below `end`.
+// Returns the entropies for ids below `end`.
 OrderedJson entropies(const TokenFile& file, int64_t end) {
   const auto v = static_cast<size_t>(end);
   std::vector<int64_t> singles(v), pairs(v * v);  // pairs[previous, next]
@@ -100,7 +102,7 @@ OrderedJson document_lengths(const TokenFile& file) {
           {"max", longest}};
 }
 
-// The content of PREFIX.json; null when there is none. A problem when it is not a JSON object.
+// Returns the content of PREFIX.json, or null if there is none. Reports a problem if it is not a JSON object.
 OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
   if (!path_exists(path)) return nullptr;
   try {
@@ -115,7 +117,7 @@ OrderedJson read_sidecar(const std::string& path, OrderedJson& problems) {
 
 int64_t integer_or(const OrderedJson& sidecar, const char* key, int64_t otherwise) {
   if (!sidecar.is_object() || !sidecar.contains(key) || !sidecar[key].is_number_integer()) return otherwise;
-  // Beyond int64 it is as wrong as the largest value, and must not become a negative one.
+  // A value beyond int64 is as wrong as the largest int64, and must not become negative.
   constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (sidecar[key].is_number_unsigned()) return static_cast<int64_t>(std::min(sidecar[key].get<uint64_t>(), kMost));
   return sidecar[key].get<int64_t>();

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kSaved = "the loader state";
 
-// In rising order, with those that touch as one.
+// Returns the ranges in rising order, with touching ranges joined.
 std::vector<SampleRange> merged(std::vector<SampleRange> ranges) {
   std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
   std::vector<SampleRange> merged;
@@ -78,7 +78,7 @@ Loader::Loader(const DataConfig& config, const LoaderOptions& options, const Jso
   config_.skip = merged(config.skip);
   restore(state);
   initial_state_ = stream_.state();
-  // One more than is prepared ahead: the consumer holds one.
+  // One more slot than batches prepared ahead, because the consumer holds one.
   for (int64_t i = 0; i <= options_.prefetch_depth; ++i) {
     auto slot = std::make_unique<Slot>();
     resize(slot->batch, options_.global_batch_size / options_.num_ranks, options_.context.share(stream_.seq_len()));
@@ -116,8 +116,8 @@ void Loader::seek_named_sample() {
   stream_.seek(*config_.resume_from_sample);
 }
 
-// A job that is requeued with data.resume_from_sample still in its config goes on where it was. A stage begins at its
-// first sample also if data.resume_from_sample made the one before repeat samples, and so end at an earlier one.
+// If a job is requeued with data.resume_from_sample still in its config, it continues where it was. A stage begins at
+// its first sample even if data.resume_from_sample made the previous stage repeat samples and so end at an earlier one.
 void Loader::restore(const Json* state) {
   resumed_from_sample_ = config_.resume_from_sample;
   if (state == nullptr && config_.resume_from_sample) return seek_named_sample();
@@ -154,7 +154,7 @@ void Loader::run(SampleScratch& scratch) {
   }
 }
 
-// The first batch of which a sample is still to be read, a new one where there is room; null when there is neither.
+// Returns the first batch with a sample that is still to be read, or a new one if there is space, or null.
 Loader::Slot* Loader::slot_with_work() {
   for (const auto& slot : slots_) {
     if (slot->taken < slot->samples.size()) return slot.get();
@@ -212,7 +212,7 @@ const Batch& Loader::next() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   ready_.wait(lock, [this] { return slots_.empty() ? failure_ != nullptr : slots_.front()->missing == 0; });
-  // On failure the consumer keeps the batch it has, so that state_json() still tells the last good step.
+  // After a failure the consumer keeps its batch, so that state_json() still describes the last good step.
   if (slots_.empty()) std::rethrow_exception(failure_);
   if (slots_.front()->failure) std::rethrow_exception(slots_.front()->failure);
   if (current_) free_.push_back(std::move(current_));

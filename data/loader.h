@@ -1,9 +1,9 @@
 // Batches of samples for one data-parallel rank, read ahead by a few threads.
 //
-// A step takes the next B global samples of the stream, past the ranges of data.skip, B being global_batch_size or what
-// the warm-up has for the step; rank r of R receives the samples r B/R to (r+1) B/R - 1 of them, whole or
-// its pieces of each (core/sequence_pieces.h). All ranks hold the
-// same state after a step, and that state does not depend on R, so a run may go on with any number of ranks.
+// A step takes the next B global samples of the stream that data.skip does not exclude. B is global_batch_size, or the
+// batch size of the warm-up for the step. Rank r of R receives the samples r B/R to (r+1) B/R - 1 of them, completely
+// or its pieces of each (core/sequence_pieces.h). All ranks have the same state after a step. The state does not depend
+// on R, so a run may resume on any number of ranks.
 #pragma once
 
 #include <condition_variable>
@@ -26,75 +26,78 @@
 namespace octavo {
 
 struct LoaderOptions {
-  int64_t global_batch_size = 1;                   // samples per step, over all ranks; a multiple of num_ranks
-  std::vector<BatchPhase> batch_size_warmup = {};  // other sizes in the first steps (BatchSchedule)
-  int64_t steps_done = 0;                          // before the first step that it loads
-  int64_t rank = 0;                                // data-parallel rank
-  int64_t num_ranks = 1;                           // data-parallel ranks
-  ContextRank context = {};                        // among those that share the samples of this data-parallel rank
-  int64_t prefetch_depth = 2;                      // batches prepared ahead, at least 1
-  bool enters_stage = false;  // the state is of the data of the stage before, of which its sample alone matters
-  int64_t vocab_size = 0;     // every token must lie in [0, vocab_size); 0 checks nothing
+  int64_t global_batch_size = 1;                   // Samples per step, over all ranks. Must be a multiple of num_ranks.
+  std::vector<BatchPhase> batch_size_warmup = {};  // Other batch sizes in the first steps (BatchSchedule).
+  int64_t steps_done = 0;                          // Steps before the first one that is loaded.
+  int64_t rank = 0;                                // Data-parallel rank.
+  int64_t num_ranks = 1;                           // Number of data-parallel ranks.
+  ContextRank context = {};    // Place among the ranks that share the samples of this data-parallel rank.
+  int64_t prefetch_depth = 2;  // Number of batches prepared ahead, at least 1.
+  // Whether the state belongs to the data of the previous stage. Then only its sample matters.
+  bool enters_stage = false;
+  int64_t vocab_size = 0;  // Every token must lie in [0, vocab_size). 0 disables the check.
 };
 
-// The first three arrays are [local_batch, seq_len], row-major, local_batch this rank's samples of the step and seq_len
-// its tokens of each.
+// The first three arrays are [local_batch, seq_len], row-major. local_batch is the number of this rank's samples in the
+// step, and seq_len the number of its tokens of each.
 struct Batch {
-  int64_t step = 0;                     // batches before this one, since the loader's construction
-  std::vector<int32_t> inputs;          // of each sample's tokens but the last
-  std::vector<int32_t> targets;         // the token behind each; -1 where the loss ignores the position
-  std::vector<int32_t> document_start;  // position in its sample of the first token of the document of each input token
-  std::vector<int64_t> dataset;         // [local_batch] that the sample is of
-  std::vector<int64_t> dataset_samples;  // by dataset: of the whole step, over all ranks
-  std::vector<SampleRange> skipped;      // of data.skip, that this step passed over
-  StreamState state_after;               // of the stream once this step is consumed
+  int64_t step = 0;              // Number of batches before this one since the loader's construction.
+  std::vector<int32_t> inputs;   // All tokens of each sample except the last.
+  std::vector<int32_t> targets;  // The token after each input. -1 where the loss ignores the position.
+  // For each input token, the position in its sample of the first token of its document.
+  std::vector<int32_t> document_start;
+  std::vector<int64_t> dataset;          // [local_batch] Dataset of each sample.
+  std::vector<int64_t> dataset_samples;  // Number of samples of the whole step per dataset, over all ranks.
+  std::vector<SampleRange> skipped;      // Ranges of data.skip that this step skipped.
+  StreamState state_after;               // State of the stream after this step.
 };
 
-// A sample on its way into a batch: its tokens, and where the document of each begins, [seq_len + 1].
+// A sample before it becomes a row of a batch: its tokens, and the beginning of the document of each token, [seq_len +
+// 1].
 struct SampleScratch {
   explicit SampleScratch(int64_t seq_len) : tokens(static_cast<size_t>(seq_len + 1)), document_start(tokens) {}
   std::vector<int32_t> tokens, document_start;
 };
 
-// How many of a batch's targets the loss counts.
+// Returns the number of targets that count in the loss.
 int64_t count_targets(std::span<const int32_t> targets);
 
-// InputError unless the JSON has the members of a Loader::state_json(), whatever data it belongs to.
+// Throws an InputError unless the JSON has the members of a Loader::state_json(), whatever data it belongs to.
 void check_loader_state(const nlohmann::json& state);
 
 // Not movable. next(), state_json() and data_ms() are for one consumer thread.
 class Loader {
  public:
-  // Opens config.train, checks it against vocab_size, goes to `state` (a state_json()) if one is given, else to the
-  // first sample, and starts the
-  // reading threads. config.resume_from_sample, where set, is gone to instead, unless the state has gone there before.
-  // InputError as SampleStream, and when the batch does not divide.
+  // Opens config.train, checks it against vocab_size, seeks to `state` (a state_json()) or to the first sample, and
+  // starts the reading threads. If config.resume_from_sample is set, it seeks there instead, unless the state has
+  // already done so. Throws an InputError like SampleStream, and if the batch does not divide evenly.
   Loader(const DataConfig& config, const LoaderOptions& options, const nlohmann::json* state = nullptr);
   // Stops the threads after at most the samples that they are reading.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next step's batch, valid until the following call; buffers are reused. Waits when none is ready. Throws what
-  // a thread threw (Error when a token lies outside the vocabulary) once the batches before it are consumed.
+  // Returns the next step's batch, valid until the following call because buffers are reused. Waits if none is ready.
+  // Throws what a thread threw (an Error if a token lies outside the vocabulary) after the batches before it were
+  // consumed.
   const Batch& next();
 
-  // Milliseconds that the last next() waited.
+  // Returns the milliseconds that the last next() waited.
   double data_ms() const { return data_ms_; }
   const SampleStream& stream() const { return stream_; }
 
-  // State after the step that the last next() returned (not of what was read ahead): give it to a loader to go on with
-  // the following step.
+  // Returns the state after the step that the last next() returned, regardless of what was read ahead. A loader with
+  // this state continues with the following step.
   nlohmann::json state_json() const;
   const StreamState& state() const { return current_ ? current_->batch.state_after : initial_state_; }
 
  private:
-  // A batch on its way.
+  // A batch that is being prepared.
   struct Slot {
     Batch batch;
-    std::vector<Sample> samples;  // of this rank
-    size_t taken = 0;             // by threads that read them
-    size_t missing = 0;           // not yet read
+    std::vector<Sample> samples;  // Samples of this rank.
+    size_t taken = 0;             // Number of samples that threads took for reading.
+    size_t missing = 0;           // Number of samples that are not yet read.
     std::exception_ptr failure;
   };
   void restore(const nlohmann::json* state);
@@ -108,18 +111,19 @@ class Loader {
   DataConfig config_;
   LoaderOptions options_;
   BatchSchedule batch_schedule_;
-  SampleStream stream_;  // the threads share it, under mutex_ but for read()
+  SampleStream stream_;  // Shared by the threads. Guarded by mutex_, except for read().
   StreamState initial_state_;
-  std::vector<SampleRange> skipped_;  // up to the current batch, by the runs before this one too
+  // Ranges that were skipped up to the current batch, also by the runs before this one.
+  std::vector<SampleRange> skipped_;
   std::optional<int64_t> resumed_from_sample_;
-  std::unique_ptr<Slot> current_;  // what the consumer holds
+  std::unique_ptr<Slot> current_;  // Batch that the consumer holds.
   double data_ms_ = 0;
 
-  std::mutex mutex_;                         // guards what follows
-  std::condition_variable work_;             // for the threads
-  std::condition_variable ready_;            // for the consumer
-  std::deque<std::unique_ptr<Slot>> slots_;  // in the order of the steps
-  std::exception_ptr failure_;               // of the batch that would follow those in slots_
+  std::mutex mutex_;                         // Guards the members below.
+  std::condition_variable work_;             // Wakes the threads.
+  std::condition_variable ready_;            // Wakes the consumer.
+  std::deque<std::unique_ptr<Slot>> slots_;  // Batches in the order of the steps.
+  std::exception_ptr failure_;               // Exception of the batch after those in slots_.
   std::vector<std::unique_ptr<Slot>> free_;
   int64_t next_step_ = 0;
   bool stopping_ = false;

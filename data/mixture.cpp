@@ -12,9 +12,9 @@ namespace {
 
 __extension__ typedef unsigned __int128 Wide;
 
-// The weights times the smallest power of ten up to 10^9 that makes them whole; nothing where none does.
+// Returns the weights multiplied by the smallest power of ten up to 10^9 that makes all of them integers, or nothing.
 std::vector<int64_t> decimal_weights(std::span<const double> weights) {
-  constexpr double kMostUnits = 1e15;  // integers that a double holds, and sums of them
+  constexpr double kMostUnits = 1e15;  // Integers, and sums of them, that a double holds exactly.
   for (double scale = 1; scale <= 1e9; scale *= 10) {
     std::vector<int64_t> integers;
     for (const double weight : weights) {
@@ -129,7 +129,8 @@ void Mixture::seek(int64_t g) {
     next_sample_ = g;
     rewind();
   }
-  // A walk that settles nothing is followed by a longer one, and by one from the beginning of the period at last.
+  // A walk that does not determine the counts is followed by a longer one, and finally by one from the beginning of the
+  // period.
   int64_t walk = 1 + total_ / *std::min_element(weights_.begin(), weights_.end()) / 8;
   while (g - next_sample_ > walk && !settle(g - walk, g)) walk *= 4;
   while (next_sample_ < g) next();

@@ -1,21 +1,22 @@
-// Which dataset each sample takes: the one that is furthest behind its weight.
+// Chooses the dataset of each sample: the one that is furthest behind its weight.
 //
-// With integer weights w_d that sum to W, and n_d samples of dataset d among the first g, sample g takes the dataset of
-// the largest w_d g - W n_d, the first one of equals. No dataset is ever a whole sample ahead: the largest of numbers
-// that sum to 0 is not negative, so n_d - g w_d / W < 1 after the choice. Hence the counts are exact after every W
-// samples, where the differences are whole, above -1 and sum to 0. Nor is one of two datasets a sample behind; of more
-// it may be, by the others' choices: 2 was about the most in draws of up to 12 weights.
+// Let the integer weights w_d sum to W, and let n_d be the number of samples of dataset d among the first g. Sample g
+// takes the dataset with the largest w_d g - W n_d, and the first one of equals. No dataset is ever a whole sample
+// ahead: the largest of numbers that sum to 0 is not negative, so n_d - g w_d / W < 1 after the choice. Hence the
+// counts are exact after every W samples, where the differences are integers above -1 that sum to 0. With two datasets
+// neither is ever a sample behind. With more a dataset may be; the maximum was about 2 in random mixtures of up to 12
+// weights.
 //
-// A sample far into a period is reached without a walk from the period's beginning. Before any sample b the counts are
-// at most u_d = ceil(b w_d / W), because no dataset is a whole sample ahead. Two rules carry this bound from one sample
-// to the next until its excess, the sum of u_d - n_d, is 0. Then the bound is the counts themselves.
+// A sample far into a period is reached without walking from the beginning of the period. Before any sample b the
+// counts are at most u_d = ceil(b w_d / W), because no dataset is a whole sample ahead. Two rules carry this bound from
+// one sample to the next until its excess, the sum of u_d - n_d, is 0. Then the bound equals the counts.
 //   1. u takes a sample as n does, from the dataset of the largest w_d g - W u_d. The bound holds: if n takes a and u
 //      takes b != a, then n_a < u_a. Otherwise a would be equally far behind in both, b at least as far in n as in u,
 //      and both would break the tie in the same way.
 //   2. u takes nothing, and its excess falls by 1, where the excess is above 0 and the largest and the smallest
 //      w_d g - W u_d differ by less than W. The bound holds: a dataset with n_d < u_d is further behind in n by W or
 //      more, hence further than every dataset with n_d = u_d, so n takes one with n_d < u_d.
-// In draws of 2 to 100 weights the excess was 0 after at most W / (2 min w_d) samples.
+// In random mixtures of 2 to 100 weights the excess was 0 after at most W / (2 min w_d) samples.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +25,22 @@
 
 namespace octavo {
 
-// The weights as the smallest integers of the same ratio: exact where they are decimals of up to nine digits, else
-// rounded to 2^-32 of their sum, but never to 0. A weight of 0 stays 0. All at least 0, one above.
+// Returns the weights as the smallest integers with the same ratio. They are exact for decimals of up to nine digits,
+// and otherwise rounded to 2^-32 of the sum, but never to 0. A weight of 0 stays 0. All weights must be at least 0 and
+// one above 0.
 std::vector<int64_t> integer_weights(std::span<const double> weights);
 
 class Mixture {
  public:
   explicit Mixture(std::vector<int64_t> weights);
 
-  // The dataset of sample next_sample(), and on to the one after it.
+  // Returns the dataset of sample next_sample() and advances to the next sample.
   int64_t next();
-  // Has the effect of calling next() up to sample g, from any place. Walks about W / min w_d samples, at most W.
+  // Has the effect of calling next() up to sample g, from any position. Walks about W / min w_d samples, at most W.
   void seek(int64_t g);
 
   int64_t next_sample() const { return next_sample_; }
-  // Samples taken of a dataset so far.
+  // Returns the number of samples taken from a dataset so far.
   int64_t taken(int64_t dataset) const;
 
  private:
@@ -46,26 +48,26 @@ class Mixture {
     int64_t most = 0;
     int64_t least = 0;
   };
-  // Returns the largest and the smallest of behind_.
+  // Returns the largest and the smallest element of behind_.
   Range behind() const;
-  // Takes a sample of the first dataset whose behind_ is `behind`. Returns its index.
+  // Takes a sample from the first dataset whose behind_ is `behind`. Returns its index.
   size_t take_furthest(int64_t behind);
   // Adds one sample to g.
   void advance();
-  // Goes to the beginning of the period of next_sample(), where the counts are exact.
+  // Moves to the beginning of the period of next_sample(), where the counts are exact.
   void rewind();
-  // Goes from `begin`, in the period of next_sample(), to the first sample up to `end` whose counts the bound settles.
-  // Returns false, at the beginning of the period, where there is none.
+  // Walks from `begin`, in the period of next_sample(), to the first sample up to `end` whose counts the bound
+  // determines. If there is none, returns false at the beginning of the period.
   bool settle(int64_t begin, int64_t end);
 
-  // One element per dataset of weight above 0.
+  // One element per dataset with a weight above 0.
   std::vector<int64_t> datasets_;
   std::vector<int64_t> weights_;
-  std::vector<int64_t> taken_;   // n in this period
-  std::vector<int64_t> behind_;  // w g - W n
-  int64_t total_ = 0;            // W
-  int64_t next_sample_ = 0;      // g
-  int64_t period_begin_ = 0;     // the last multiple of W
+  std::vector<int64_t> taken_;   // n in this period.
+  std::vector<int64_t> behind_;  // w g - W n.
+  int64_t total_ = 0;            // W.
+  int64_t next_sample_ = 0;      // g.
+  int64_t period_begin_ = 0;     // The last multiple of W.
 };
 
 }  // namespace octavo

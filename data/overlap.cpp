@@ -23,7 +23,7 @@ constexpr int64_t kLastBytes = 4096;
 using Place = std::pair<dev_t, ino_t>;
 
 struct FileOnDisk {
-  std::string path;  // of the tokens
+  std::string path;  // Path of the file with the tokens.
   Place place;
   int64_t bytes = 0;
 };
@@ -33,18 +33,18 @@ FileOnDisk look_up(const std::string& token_file) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
     const int error = errno;
-    (void)count_tokens(token_file);  // says more of a token file that cannot be read
+    (void)count_tokens(token_file);  // Throws a more specific error for a token file that cannot be read.
     throw UnreadableFile(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
   }
   return {path, {found.st_dev, found.st_ino}, found.st_size};
 }
 
-// The files of all datasets that are read. InputError when one dataset has a file twice.
+// Returns the files of all datasets that are read. Throws an InputError if a dataset contains a file twice.
 std::vector<FileOnDisk> files_on_disk(const std::vector<DatasetSource>& sources, const char* key) {
   std::vector<FileOnDisk> files;
   for (const DatasetSource& source : sources) {
     if (source.weight == 0) continue;
-    std::map<Place, std::string> paths;  // of this dataset
+    std::map<Place, std::string> paths;  // Files of this dataset.
     for (const std::string& token_file : token_files_of(source)) {
       const FileOnDisk& file = files.emplace_back(look_up(token_file));
       const auto [other, is_new] = paths.try_emplace(file.place, file.path);

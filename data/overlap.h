@@ -1,4 +1,4 @@
-// Finds text that a run would train on although it is held out, and files that a dataset names twice.
+// Finds held-out text in the training data, and files that a dataset contains twice.
 #pragma once
 
 #include <vector>
@@ -7,13 +7,14 @@
 
 namespace octavo {
 
-// InputError naming both paths when
-//   a file of `train` is a file of `validation`, whatever their paths are called: the same file on disk, links
-//   followed, or one of the same content (sizes, last bytes and fingerprint of the file, data/tokens/fingerprint.h); a
-//   dataset of either list has one file on disk twice.
-// Two datasets of one list may share files. Datasets of weight 0 do not count, as they are never read. Takes a look-up
-// per file, and reads files only where one of `train` is as long as one of `validation`. UnreadableFile naming a file
-// that is missing.
+// Throws an InputError that names both paths if
+//   - a file of `train` and a file of `validation` are the same file on disk, also through links;
+//   - a file of `train` and a file of `validation` have the same content (size, last bytes and fingerprint,
+//     data/tokens/fingerprint.h);
+//   - a dataset of either list contains one file on disk twice.
+// Two datasets of one list may share files. Datasets with weight 0 do not count, because they are never read. Looks up
+// every file, but reads only files of `train` that are as long as one of `validation`. Throws an UnreadableFile that
+// names a missing file.
 void check_overlap(const std::vector<DatasetSource>& train, const std::vector<DatasetSource>& validation);
 
 }  // namespace octavo

@@ -21,7 +21,8 @@ class Draws {
 
 }  // namespace
 
-// The additions keep (0, 0, 0) off the fixed point 0 of finalize_bits and the three values from cancelling one another.
+// The additions keep (0, 0, 0) away from the fixed point 0 of finalize_bits, and keep the three values from cancelling
+// each other.
 uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch) {
   return finalize_bits(finalize_bits(finalize_bits(seed + 1) + dataset + 1) + epoch + 1);
 }
@@ -33,8 +34,8 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t e
   shift_ = std::max(1, (bits + 1) / 2);
 
   Draws draw(hash_of_epoch(seed, dataset, epoch));
-  // a = 5 mod 8 is the half of a = 1 mod 4 in which a - 1 has no further factor of two (the greatest potency: Knuth,
-  // The Art of Computer Programming 2, 3.2.1.3); among the rest are multipliers as poor as 1.
+  // Choosing a = 5 mod 8 selects the half of a = 1 mod 4 in which a - 1 has no further factor of two (the greatest
+  // potency: Knuth, The Art of Computer Programming 2, 3.2.1.3). The other half includes multipliers as poor as 1.
   const Steps one_step{.a = (draw() & ~uint64_t{7}) | 5, .c = draw() | 1};
   start_ = draw() & mask_;
   for (Round& round : rounds_) round = {.xor_key = draw() & mask_, .multiplier = draw() | 1};
@@ -42,9 +43,9 @@ Permutation::Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t e
 }
 
 void Permutation::tabulate(Steps one_step, int bits) {
-  Steps unit = one_step;  // the steps of the value 1 of a digit
+  Steps unit = one_step;  // Steps of one unit of this digit.
   for (int low = 0; low < bits; low += kDigitBits) {
-    const uint64_t used = uint64_t{1} << std::min(kDigitBits, bits - low);  // values that occur in the topmost digit
+    const uint64_t used = uint64_t{1} << std::min(kDigitBits, bits - low);  // Number of values of the topmost digit.
     const size_t base = table_.size();
     table_.resize(base + kDigitValues);
     for (uint64_t value = 1; value < used; ++value) {

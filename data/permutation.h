@@ -1,7 +1,7 @@
-// The order of the windows in an epoch: a pseudo-random permutation of [0, n) that is evaluated one element at a time.
-// No list is built, so 10 billion windows cost what ten do, and any position is reached at once.
+// The order of the windows in an epoch: a pseudo-random permutation of [0, n), evaluated one element at a time. No list
+// is built, so 10 billion windows cost as much as ten, and any position is reached directly.
 //
-// With k = ceil(log2 n) bits and m = 2^k, position i goes through three bijections:
+// With k = ceil(log2 n) bits and m = 2^k, position i passes through three bijections:
 //
 //   1. A linear congruential generator, x_{t+1} = (a x_t + c) mod m, at step i. By the theorem of Hull and Dobell
 //      (Random Number Generators, SIAM Review 4, 1962) its period is the whole of m exactly when c is odd and a = 1 mod
@@ -25,16 +25,16 @@
 
 namespace octavo {
 
-// What an epoch of a dataset draws from.
+// Returns the hash from which an epoch of a dataset draws.
 uint64_t hash_of_epoch(uint64_t seed, uint64_t dataset, uint64_t epoch);
 
-// Immutable; safe to use from several threads.
+// Immutable and safe to use from several threads.
 class Permutation {
  public:
-  // 1 <= n <= 2^62; Error otherwise.
+  // Throws an Error unless 1 <= n <= 2^62.
   Permutation(uint64_t n, uint64_t seed, uint64_t dataset, uint64_t epoch);
 
-  // Image of position i, 0 <= i < n.
+  // Returns the image of position i, 0 <= i < n.
   uint64_t operator()(uint64_t i) const {
     uint64_t x = i;
     do {
@@ -77,7 +77,7 @@ class Permutation {
 
   uint64_t n_, mask_, start_ = 0;
   int shift_ = 1;
-  std::vector<Steps> table_;  // [digit of the position][value of the digit]
+  std::vector<Steps> table_;  // [digit of the position][value of the digit].
   std::array<Round, 3> rounds_{};
 };
 

@@ -1,4 +1,4 @@
-// Shared by Loader and ValidationSet: one sample becomes one row of a batch.
+// Turns one sample into one row of a batch, for Loader and ValidationSet.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace octavo {
 
-// Room for `rows` samples, of each `share` tokens.
+// Makes room for `rows` samples with `share` tokens each.
 void resize(Batch& batch, int64_t rows, int64_t share);
 
-// Reads `sample` into row `row` of the batch, of which the rank's share. With a document mask a target that is the
-// first token of a document is -1, as nothing that its position sees belongs to that document.
+// Reads the rank's share of `sample` into row `row` of the batch. With a document mask the target is -1 where it is the
+// first token of a document, because no earlier token belongs to that document.
 void read_sample(const SampleStream& stream, const Sample& sample, int64_t row, const ContextRank& context,
                  SampleScratch& scratch, Batch& batch);
 
-// Appends the share that a rank has of each row of `whole`, whose rows are of seq_len tokens.
+// Appends the rank's share of each row of `whole`, whose rows have seq_len tokens.
 void append_share(const Batch& whole, const ContextRank& context, int64_t seq_len, Batch& batch);
 
-// A row that is no sample: inputs 0 and targets -1, which the loss ignores.
+// Makes a row of padding: inputs 0 and targets -1, which the loss ignores.
 void pad_row(Batch& batch, int64_t row, int64_t share);
 
 }  // namespace octavo

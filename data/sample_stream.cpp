@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// No run counts as far; what lies above must not overflow when it is added to.
+// No run counts as far. Sums with larger values could overflow.
 constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / 4;
 constexpr const char* kWhere = "the loader state";
 
@@ -47,7 +47,8 @@ std::vector<int64_t> weights_of(const std::vector<DatasetSource>& sources) {
 
 Json to_json(const std::optional<int32_t>& id) { return id ? Json(*id) : Json(nullptr); }
 
-// What decides which tokens a sample has: a count of windows means something else under any other.
+// Returns everything that decides which tokens a sample has. A count of windows means something else under any other
+// order.
 Json order_json(const DataConfig& config) {
   return {{"seq_len", config.seq_len},
           {"shuffle", config.shuffle == Shuffle::kLcg ? "lcg" : "none"},
@@ -63,7 +64,7 @@ constexpr const char* kDatasets = "datasets";
 
 void check_stream_state(const Json& state) {
   integer_at(state, kNextSample, kWhere, 0, kMaxCount);
-  if (state.contains("lanes")) return;  // an earlier version's, which restore() refuses
+  if (state.contains("lanes")) return;  // State of an earlier version, which restore() refuses.
   const Json order = order_json({});
   for (const auto& [key, value] : order.items()) {
     const Json& saved = state.value(key, Json::object());
@@ -125,7 +126,7 @@ int64_t SampleStream::expected_draws(int64_t dataset, int64_t samples) const {
 
 Sample SampleStream::next() {
   const int64_t index = next_sample();
-  // Of the dataset's windows taken before this one.
+  // Number of windows taken from the dataset before this one.
   const int64_t dataset = mixture_.next();
   const int64_t draw = taken(dataset) - 1;
   return {index, dataset, datasets_[static_cast<size_t>(dataset)].order.at(draw)};

@@ -1,12 +1,12 @@
-// The training samples: exact, elastic and O(1).
+// The training samples: exact, independent of the number of ranks, and found in constant time.
 //
-// Sample g takes a dataset (data/mixture.h), and of that dataset the next window (data/window_order.h). So its tokens
-// are a function of g and the data config alone, never of the number of ranks, and any sample is reached at once.
+// Sample g takes the next window (data/window_order.h) of a dataset (data/mixture.h). So its tokens depend on g and the
+// data config only, not on the number of ranks, and any sample is reached directly.
 //
-// State: g, and how many windows each dataset has given.
+// The state is g and the number of windows taken from each dataset.
 //
-// A stage of a run begins at a sample and in its datasets where the stages before end (DataConfig::origin): sample g is
-// then a function of g and the stage's data config.
+// A stage of a run begins at a sample, and its datasets continue where earlier stages ended (DataConfig::origin).
+// Sample g then depends on g and the data config of its stage.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@
 
 namespace octavo {
 
-// A loader state that was saved with other data, or another order of it.
+// Error for a loader state that was saved with other data or another order.
 class OtherData : public InputError {
  public:
   using InputError::InputError;
 };
 
-// InputError unless the JSON has the members of a SampleStream::state_json(), whatever data it belongs to.
+// Throws an InputError unless the JSON has the members of a SampleStream::state_json(), whatever data it belongs to.
 void check_stream_state(const nlohmann::json& state);
 
-// Where the tokens of a sample lie.
+// Location of the tokens of a sample.
 struct Sample {
-  int64_t index = 0;  // g
+  int64_t index = 0;  // g.
   int64_t dataset = 0;
   Window window;
   bool operator==(const Sample&) const = default;
@@ -42,51 +42,53 @@ struct Sample {
 
 struct StreamState {
   int64_t next_sample = 0;
-  std::vector<int64_t> draws;  // windows taken of each dataset
+  std::vector<int64_t> draws;  // Number of windows taken from each dataset.
   bool operator==(const StreamState&) const = default;
 };
 
-// Movable. read() may be called from several threads at any time, state_json(state) too; the rest by one at a time.
+// Movable. read() and state_json(state) may be called from several threads at any time, other methods by one thread at
+// a time.
 class SampleStream {
  public:
-  // Opens `sources` (config.train or config.validation) and reads them as `config` says. Every token read must lie in
-  // [0, vocab_size); 0 checks nothing. config.origin is that of config.train. InputError naming the config key or file
-  // when the options are impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id outside the
-  // vocabulary), a dataset has no tokens, or what stands beside a file says that they are others (data/sidecar.h; not
-  // for a vocab_size of 0).
+  // Opens `sources` (config.train or config.validation) and reads them as `config` says. Every token must lie in [0,
+  // vocab_size); 0 disables the check. config.origin applies to config.train. Throws an InputError that names the
+  // config key or file if an option is impossible (seq_len below 1, negative or all-zero weights, bos_id or eos_id
+  // outside the vocabulary), a dataset has no tokens, or a sidecar contradicts the config (data/sidecar.h; not checked
+  // if vocab_size is 0).
   SampleStream(const DataConfig& config, const std::vector<DatasetSource>& sources, int64_t vocab_size);
 
   int64_t seq_len() const { return seq_len_; }
   bool document_mask() const { return config_.document_mask; }
   int64_t num_datasets() const { return static_cast<int64_t>(datasets_.size()); }
   const std::string& name(int64_t dataset) const { return at(dataset).name; }
-  // Of one pass over a dataset: its tokens, bos and eos included, and its windows.
+  // num_tokens() and num_windows() of one epoch of a dataset, bos and eos included.
   int64_t num_tokens(int64_t dataset) const { return at(dataset).row.num_tokens(); }
   int64_t num_windows(int64_t dataset) const { return at(dataset).order.num_windows(); }
-  // Of one pass over every dataset of weight above 0.
+  // Returns the number of tokens of one epoch of all datasets with a weight above 0.
   int64_t num_tokens() const;
-  // How often `draws` windows go over a dataset.
+  // Returns the number of epochs of a dataset that `draws` windows make.
   double epochs(int64_t dataset, int64_t draws) const;
-  // Windows taken of a dataset once the samples before sample `samples` are, to within one.
+  // Returns the number of windows taken from a dataset by the first `samples` samples, to within one.
   int64_t expected_draws(int64_t dataset, int64_t samples) const;
 
-  // Locates sample next_sample() and goes on to the one after it; reads nothing.
+  // Locates sample next_sample() and advances to the next one. Reads nothing.
   Sample next();
-  // Goes on, or back, to sample g (Mixture::seek).
+  // Moves forward or back to sample g (Mixture::seek).
   void seek(int64_t g);
   int64_t next_sample() const { return config_.origin.sample + mixture_.next_sample(); }
 
-  // Reads a sample that next() located. `tokens` is [seq_len + 1]. `document_start`, as long or shorter, receives for
-  // each token the position in the sample of the first token of its document, 0 when the document began before the
-  // sample. Throws as TokenRow::read.
+  // Reads a sample that next() located. `tokens` is [seq_len + 1]. For the first document_start.size()
+  // tokens, `document_start` receives the position in the sample of the first token of the token's document, or 0 if
+  // the document began before the sample. Throws like TokenRow::read.
   void read(const Sample& sample, std::span<int32_t> tokens, std::span<int32_t> document_start) const;
 
   StreamState state() const;
-  // A state as JSON, with what it belongs to: the datasets and their fingerprints (data/tokens/fingerprint.h), as they
-  // were when they were opened, the order, seq_len. Independent of ranks and batch size.
+  // Returns a state as JSON, with what it belongs to: the datasets and their fingerprints (data/tokens/fingerprint.h)
+  // when they were opened, the order, and seq_len. Independent of ranks and batch size.
   nlohmann::json state_json(const StreamState& state) const;
-  // InputError when the JSON is malformed; OtherData when it is of other datasets, weights, seq_len, order or bos/eos.
-  // Of a dataset without a fingerprint, as earlier versions saved it, the count of tokens must do.
+  // Throws an InputError if the JSON is malformed, and OtherData if it belongs to other datasets, weights, seq_len,
+  // order or bos/eos. A dataset without a fingerprint, as earlier versions saved it, is compared by its number of
+  // tokens.
   void restore(const nlohmann::json& json);
 
  private:
@@ -96,14 +98,14 @@ class SampleStream {
     std::string fingerprint;
     TokenRow row;
     WindowOrder order;
-    int64_t draws_before = 0;  // by the stages before
+    int64_t draws_before = 0;  // Windows taken by earlier stages.
   };
   int64_t taken(int64_t dataset) const { return at(dataset).draws_before + mixture_.taken(dataset); }
   const Dataset& at(int64_t dataset) const { return datasets_[static_cast<size_t>(dataset)]; }
   void check_belongs(const nlohmann::json& json) const;
   void check_dataset(size_t dataset, const nlohmann::json& saved, const nlohmann::json& next_sample) const;
 
-  DataConfig config_;  // without the lists of datasets
+  DataConfig config_;  // Without the lists of datasets.
   int64_t seq_len_;
   std::vector<Dataset> datasets_;
   std::vector<int64_t> weights_;

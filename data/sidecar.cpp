@@ -21,7 +21,7 @@ constexpr const char* kByteTokenizer = "byte";
 
 std::string sidecar_path(const std::string& token_file) { return token_file_prefix(token_file) + ".json"; }
 
-// Null where there is none.
+// Returns the sidecar, or null if there is none.
 Json read_sidecar(const std::string& path) {
   if (!path_exists(path)) return nullptr;
   Json json = parse_json(read_input_file(path, kMaxSidecarBytes), path);
@@ -29,7 +29,7 @@ Json read_sidecar(const std::string& path) {
   return json;
 }
 
-// Null where it cannot be read either.
+// Returns the sidecar, or null if there is none or it cannot be read.
 Json read_sidecar_if_possible(const std::string& path) {
   try {
     return read_sidecar(path);
@@ -38,7 +38,7 @@ Json read_sidecar_if_possible(const std::string& path) {
   }
 }
 
-// Null unless it is an integer.
+// Returns json[key], or null unless it is an integer.
 Json integer_of(const Json& sidecar, const char* key) {
   const Json value = sidecar.value(key, Json());
   return value.is_number_integer() ? value : Json();
@@ -52,7 +52,7 @@ void check_special_token(const std::string& path, const Json& sidecar, const cha
               *configured);
 }
 
-// Nothing where it cannot be read: a tokenizer that is no longer there, or somewhere else.
+// Returns the content of a file, or nothing if it cannot be read, such as a tokenizer that was moved.
 std::optional<std::string> content_of(const std::string& path) {
   try {
     return read_input_file(path);
@@ -69,7 +69,7 @@ bool may_be_same(const std::string& a, const std::string& b) {
   return !content || !other || *content == *other;
 }
 
-// A sidecar's bos or eos, on which the run relies: anything but an id or null is an error.
+// Returns the bos or eos of a sidecar. The run relies on it, so anything except an id or null is an error.
 std::optional<int32_t> document_token(const std::string& path, const Json& sidecar, const char* name) {
   const Json id = sidecar.is_null() ? Json() : sidecar.value(name, Json());
   if (id.is_null()) return std::nullopt;
@@ -79,9 +79,9 @@ std::optional<int32_t> document_token(const std::string& path, const Json& sidec
   return id.get<int32_t>();
 }
 
-// What a token file's sidecar names.
+// Ids that the sidecar of a token file names.
 struct NamedTokens {
-  std::string path;  // of the sidecar
+  std::string path;  // Path of the sidecar.
   bool has_sidecar = false;
   std::optional<int32_t> bos, eos;
 
@@ -94,7 +94,7 @@ struct NamedTokens {
 NamedTokens named_tokens(const std::string& token_file) {
   const std::string path = sidecar_path(token_file);
   const Json sidecar = read_sidecar(path);
-  if (sidecar.is_null()) (void)count_tokens(token_file);  // refuses a missing file, of which nothing is known
+  if (sidecar.is_null()) (void)count_tokens(token_file);  // Refuses a missing token file.
   return {path, !sidecar.is_null(), document_token(path, sidecar, "bos"), document_token(path, sidecar, "eos")};
 }
 

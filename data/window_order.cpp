@@ -9,7 +9,7 @@ namespace octavo {
 
 namespace {
 
-// Products of two 64-bit integers.
+// Holds the product of two 64-bit integers.
 __extension__ typedef unsigned __int128 Wide;
 
 }  // namespace
@@ -20,10 +20,10 @@ WindowOrder::WindowOrder(const WindowOrderOptions& options)
         options.num_tokens);
 }
 
-// A draw in [0, M): the upper half of a product, without the bias of a remainder.
+// Draws from [0, M): the upper half of a 128-bit product, which avoids the bias of a remainder.
 int64_t WindowOrder::shift(int64_t epoch) const {
   if (epoch == 0 || options_.shuffle == Shuffle::kNone) return 0;
-  constexpr uint64_t kShifts = 0x7368696674;  // tells this draw from those of the permutation
+  constexpr uint64_t kShifts = 0x7368696674;  // Separates this draw from those of the permutation.
   const uint64_t draw = finalize_bits(
       hash_of_epoch(options_.seed, static_cast<uint64_t>(options_.dataset), static_cast<uint64_t>(epoch)) ^ kShifts);
   return static_cast<int64_t>((Wide{draw} * static_cast<uint64_t>(options_.num_tokens)) >> 64);
@@ -40,7 +40,7 @@ Window WindowOrder::at(int64_t draw) {
     }
   }
   if (permutation_) window.index = static_cast<int64_t>((*permutation_)(static_cast<uint64_t>(window.index)));
-  // The last window ends within the row before the shift, so this is below 2 M.
+  // The last window ends within the row before the shift, so the sum is below 2 M.
   window.begin = (shift_ + window.index * (options_.seq_len + 1)) % options_.num_tokens;
   return window;
 }

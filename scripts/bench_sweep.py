@@ -17,7 +17,7 @@ import sys
 
 
 def bench(line):
-    """What `octavo bench --json` reports, or the reason why it reports nothing."""
+    """Returns what `octavo bench --json` reports, or the reason why it reports nothing."""
     result = subprocess.run(line, capture_output=True, text=True)
     if result.returncode == 0:
         return json.loads(result.stdout)

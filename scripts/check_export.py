@@ -53,7 +53,7 @@ def load_model(folder):
 
 @torch.no_grad()
 def loss_of(model, tokens):
-    """Mean cross entropy, a row at a time, so that long rows fit into memory."""
+    """Returns the mean cross entropy, computed row by row so that long rows fit into memory."""
     losses = []
     for row in tokens:
         logits = model(input_ids=row[None, :-1], use_cache=False).logits[0].float()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the C++ and CUDA sources are formatted as .clang-format says; --fix formats them instead. Formatting differs
-# between versions of clang-format, so only version 14 judges: with another one the check is skipped (exit code 77).
+# Checks that the C++ and CUDA sources are formatted as .clang-format says. --fix formats them instead. Formatting differs between
+# versions of clang-format, so only version 14 is used. Without it the check is skipped (exit code 77).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

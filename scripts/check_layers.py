@@ -5,7 +5,7 @@
 
   * an include from the repository root names a file of the same folder or of one below it; a folder's own folders are floors
     below or above it, and what stands directly in app/ may include all of them;
-  * a .cpp or .cu implements the header of its name (but for main and the subcommands, which app/commands/commands.h declares);
+  * a .cpp or .cu implements the header of its name (except main and the subcommands, which app/commands/commands.h declares);
   * CUDA, NCCL, MPI, oneDNN and OpenBLAS headers are included only by files whose name says so;
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
@@ -23,7 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Each folder and those on which it stands directly; it may include whatever these stand on.
+# Direct dependencies of each folder. A folder may include these and whatever they depend on.
 STANDS_ON = {
     "core": [],
     "core/files": ["core"],
@@ -79,8 +79,8 @@ VENDOR_HEADERS = [
     (re.compile(r"^(cblas|openblas_config)\.h$"), re.compile(r"_openblas\.cpp$"), "an OpenBLAS header"),
 ]
 
-# Our own headers that include those, so that only the same kind of file may include them.
-# A NAME_cuda.h only declares what CUDA files define, and is for all.
+# Our own headers that include vendor headers, so only files of the same kind may include them. A NAME_cuda.h only declares what
+# CUDA files define, so any file may include it.
 CUDA_HEADERS = re.compile(r"\.cuh$|_(cublaslt|cudnn|flash|nccl)\.h$|^core/cuda_check\.h$")
 MPI_HEADERS = re.compile(r"_mpi\.h$")
 
@@ -90,20 +90,20 @@ DEVICE_CODE = re.compile(r"^\s*#\s*ifdef\s+__CUDACC__\s*$")
 
 
 def layer_of(path):
-    """The layer of a path relative to the root, or None for what belongs to none (system headers, build_config.h)."""
+    """Returns the layer of a path relative to the root, or None if it belongs to none (system headers, build_config.h)."""
     folder = Path(path).parent.as_posix()
     if folder in BELOW:
         return folder
-    # A folder that is no floor, of one that has floors, must not be taken for one.
+    # A subfolder that is no layer, in a folder that has layers, must not be taken for a layer.
     return folder if folder.split("/")[0] in TOP_FOLDERS else None
 
 
 def check_include(name, header, quoted):
-    """Reason why file `name` must not include `header`, or None."""
+    """Returns the reason why file `name` must not include `header`, or None."""
     layer, other = layer_of(name), layer_of(header)
     if layer and other and quoted and other != layer and other not in BELOW.get(layer, set()):
         return f"{layer} must not include {other} ({header})"
-    if quoted and layer and other:  # one of our own files
+    if quoted and layer and other:  # The include names one of our own files.
         if CUDA_HEADERS.search(header) and not re.search(CUDA_FILES, name):
             return f"{header} is for CUDA files alone"
         if MPI_HEADERS.search(header) and not MPI_FILES.search(name):
@@ -115,12 +115,12 @@ def check_include(name, header, quoted):
     return None
 
 
-# What a file implements for one library, kind of processor or size, it says at the end of its name.
+# The end of a file's name says which library, kind of processor or size it is for.
 VARIANT = re.compile(r"(_[0-9]+)?_(cuda|cublaslt|cudnn|flash|nccl|mpi|onednn|openblas|x86|other)$")
 
 
 def lacks_header(path):
-    """Whether the functions of a .cpp or .cu are declared somewhere else than in the header of its name."""
+    """Returns whether the functions of a .cpp or .cu are declared elsewhere than in the header of its name."""
     stem = path.with_suffix("").name
     return not any(path.with_name(f"{name}.h").exists() for name in (stem, VARIANT.sub("", stem)))
 
@@ -144,7 +144,7 @@ def check_file(root, path):
 
 
 def find_circles(graph):
-    """Each circle of a directed graph {node: nodes that it points at}, from the node that is met first in it back to itself."""
+    """Returns each circle of a directed graph {node: nodes that it points to}, starting and ending at the node that is found first."""
     circles, done, path = [], set(), []
 
     def visit(node):
@@ -162,7 +162,7 @@ def find_circles(graph):
 
 
 def included(path, root):
-    """The files of the tree that a file includes, by their names."""
+    """Returns the files of the tree that a file includes, by name."""
     matches = map(INCLUDE.match, path.read_text(encoding="utf-8").splitlines())
     return {match.group(2) for match in matches if match and match.group(1) == '"' and (root / match.group(2)).is_file()}
 
@@ -183,7 +183,7 @@ def check_tree(root):
 
 
 def print_counts(root):
-    """A row a layer: its files and lines, and how often it includes each layer below."""
+    """Prints one row per layer: its files and lines, and how often it includes each layer below."""
     print(f"{'folder':<14}{'files':>6}{'lines':>7}  includes")
     for layer in BELOW:
         paths = [path for path in sorted((root / layer).glob("*")) if path.suffix in SUFFIXES]
@@ -199,7 +199,7 @@ def print_counts(root):
 
 
 def self_test():
-    # Each planted file with the number of breaches that it must give.
+    # Planted files, each with the number of breaches that must be found.
     header = "#pragma once\n"
     planted = {
         "core/tensor.h": (header + "#include <vector>\n", 0),
@@ -248,7 +248,7 @@ def self_test():
         "app/cellar/wine.h": (header + '#include "core/tensor.h"\n', 1),
         "tests/model/llama_test.cpp": ('#include "model/llama.h"\n#include <gtest/gtest.h>\n', 0),
     }
-    # A circle of two headers, and one of a header with itself; two headers that include a third are none.
+    # These headers include each other in a circle, and one includes itself. Two headers that include a third form no circle.
     planted |= {
         "core/a.h": (header + '#include "core/b.h"\n#include "core/d.h"\n', 1),
         "core/b.h": (header + '#include "core/a.h"\n#include "core/d.h"\n', 0),

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: where the checkout is, and the few helpers that they share.
+# Sourced by the other scripts. It sets the path of the checkout and defines a few shared functions.
 
 # shellcheck disable=SC2034  # used by the scripts that source this file
 OCTAVO_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
-# The program: $OCTAVO, or that of this checkout, or of the installation that these scripts are part of.
+# Prints the path of the program: $OCTAVO, the program of this checkout, or that of the installation that these scripts belong to.
 find_octavo() {
   local installed="$OCTAVO_ROOT/../../bin/octavo"
   if [[ -z "${OCTAVO:-}" && ! -e "$OCTAVO_ROOT/build/octavo" && -x "$installed" ]]; then
@@ -21,14 +21,14 @@ die() {
   exit 1
 }
 
-# Like die, for what the caller gave: exit code 2.
+# Prints an error of the caller like die, and exits with code 2.
 refuse() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
   exit 2
 }
 
-# Prints the first Python that can import the given modules: OCTAVO_PYTHON, that of .deps/venv, or python3. Fails when there is none. A python3
-# that comes first on PATH (pyenv, conda) does not see the packages that apt installs for /usr/bin/python3.
+# Prints the first Python that can import the given modules: OCTAVO_PYTHON, the one in .deps/venv, or python3. Fails if there is
+# none. A python3 that comes first on PATH (pyenv, conda) does not see the packages that apt installs for /usr/bin/python3.
 python_with() {
   local python
   for python in "${OCTAVO_PYTHON:-}" "$OCTAVO_ROOT/.deps/venv/bin/python3" python3 /usr/bin/python3; do
@@ -40,7 +40,7 @@ python_with() {
   return 1
 }
 
-# Directory of the CUDA toolkit's nvcc, where there is one.
+# Prints the directory of the CUDA toolkit's nvcc, if there is one.
 find_nvcc() {
   local candidate
   for candidate in "$(command -v nvcc || true)" "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc; do
@@ -52,7 +52,7 @@ find_nvcc() {
   return 1
 }
 
-# Number of GPUs that this process can use; 0 where there is no driver.
+# Prints the number of GPUs that this process can use, 0 without a driver.
 count_gpus() {
   if [[ -n "${CUDA_VISIBLE_DEVICES+set}" && -z "$CUDA_VISIBLE_DEVICES" ]] || ! command -v nvidia-smi >/dev/null 2>&1; then
     echo 0
@@ -68,14 +68,14 @@ count_gpus() {
   echo "$gpus"
 }
 
-# Whether to build FlashAttention, ON or OFF: its kernels take a third of the build, and nothing runs them where there is no GPU.
+# Prints ON or OFF, whether to build FlashAttention. Its kernels take a third of the build, and nothing runs them without a GPU.
 flash_attention_here() {
   if (($(count_gpus))); then echo ON; else echo OFF; fi
 }
 
-# Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (all by default). Threads are set by OMP_NUM_THREADS, so ranks
-# are not bound to single cores. Not odls_base_sigkill_timeout, however long a checkpoint takes to be saved: mpirun waits twice as long
-# whenever it ends its ranks, also when one of them has crashed.
+# Sets the array MPIRUN to the command that starts $1 ranks, $2 of them on this machine (by default all). OMP_NUM_THREADS sets the
+# threads, so ranks are not bound to single cores. odls_base_sigkill_timeout is not raised for slow saves, because mpirun waits
+# twice as long whenever it ends its ranks, also after a crash.
 make_mpirun() {
   local ranks="$1" here="${2:-$1}" cores threads
   cores="$(nproc)"

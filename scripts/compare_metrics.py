@@ -14,7 +14,7 @@ from plot_metrics import read_metrics
 
 
 def largest_difference(a, b, key):
-    """(relative difference, step) over the steps where both have the key; None when there is none."""
+    """Returns (relative difference, step) of the largest difference over the steps where both have the key, or None."""
     other = {entry["step"]: entry.get(key) for entry in b}
     pairs = [(entry["step"], entry.get(key), other.get(entry["step"])) for entry in a]
     differences = [(abs(x - y) / max(abs(x), 1e-12), step) for step, x, y in pairs if x is not None and y is not None]

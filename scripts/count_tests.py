@@ -16,8 +16,8 @@ from pathlib import Path
 # The reason a GoogleTest gives to GTEST_SKIP() follows the file and line; other tests print "skipped: reason".
 REASON = re.compile(r"Skipped\n(.+)|^skipped: (.+)$", re.MULTILINE)
 
-TAIL = 40  # lines that are shown of a failed test, of
-COLUMNS = 400  # at most
+TAIL = 40  # Maximum number of lines shown of a failed test.
+COLUMNS = 400  # Maximum length of such a line.
 
 
 def tail(case):
@@ -32,13 +32,14 @@ def skip_reason(case):
 
 
 def is_skipped(case):
-    """Skipped by its own word. What ctest could not start, an executable that is missing say, has failed."""
+    """Returns whether the test itself reported a skip. A test that ctest could not start, for example because its executable is
+    missing, has failed."""
     message = (case.find("skipped").get("message") or "") if case.find("skipped") is not None else ""
     return case.get("status") == "disabled" or message.startswith("SKIP_")
 
 
 def single_tests(report, case):
-    """(name, outcome, reason of a skip) of the tests that a test of ctest ran, or of itself."""
+    """Returns (name, outcome, reason of a skip) of the tests that a ctest test ran, or of the test itself."""
     name = case.get("name")
     itself = "passed" if case.get("status") == "run" else "skipped" if is_skipped(case) else "failed"
     results = Path(report).parent / "results" / f"{name}.xml"
@@ -49,7 +50,7 @@ def single_tests(report, case):
             outcome = "failed" if test.find("failure") is not None else "passed" if skipped is None else "skipped"
             reason = skipped.get("message").strip().splitlines()[-1] if outcome == "skipped" else None
             tests.append((f"{name}: {test.get('classname')}.{test.get('name')}", outcome, reason))
-    # One that crashed has no results, and one that failed after its tests (a leak) has none that failed.
+    # A suite that crashed has no results. One that failed after its tests (a leak) has no failed test.
     if not tests or itself == "failed" and all(outcome != "failed" for _, outcome, _ in tests):
         tests.append((name, itself, skip_reason(case)))
     return tests

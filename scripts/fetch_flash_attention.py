@@ -30,7 +30,7 @@ PROJECT = "xformers"
 PACKAGE = "xformers-0.0.34.tar.gz"
 SHA256 = "716bd9ffe61f46c2cc0536abf8b8c43ec594bea47a49394ea5cfa417e9de6a6f"
 ROOT = "xformers-0.0.34/"
-# What is taken of the package, and where it goes.
+# Parts of the package that are used, and where they go.
 PARTS = {
     "third_party/flash-attention/hopper/": "hopper/",
     "third_party/flash-attention/csrc/cutlass/include/": "csrc/cutlass/include/",
@@ -48,13 +48,14 @@ def index_url():
 
 
 def tls():
-    """Trusts what pip is told to, else what the system does, also where this Python was made for another one."""
+    """Returns a context that trusts the certificates that pip is told to use, or else those of the system, even if this Python was
+    built for another one."""
     files = [os.environ.get("PIP_CERT"), os.environ.get("SSL_CERT_FILE"), *CA_FILES]
     return ssl.create_default_context(cafile=next((f for f in files if f and Path(f).is_file()), None))
 
 
 def without_user(url):
-    """The URL without the name and password that it may have, and these as a header."""
+    """Returns the URL without a name and password, and these as a header."""
     parts = urllib.parse.urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     header = {"Authorization": "Basic " + base64.b64encode(urllib.parse.unquote(user).encode()).decode()} if at else {}
@@ -62,7 +63,7 @@ def without_user(url):
 
 
 def read(url, header):
-    """What is there, and where that was in the end."""
+    """Returns the content of a URL and the URL after redirects."""
     with urllib.request.urlopen(urllib.request.Request(url, headers=header), timeout=120, context=tls()) as answer:
         return answer.read(), answer.url
 
@@ -83,7 +84,7 @@ def fetch():
 
 
 def place_of(name):
-    """Where a file of the package goes; None where it is not taken."""
+    """Returns the destination of a file of the package, or None if it is not used."""
     name = name.removeprefix(ROOT)
     for part, place in PARTS.items():
         if (name == part or (part.endswith("/") and name.startswith(part))) and ".." not in name.split("/"):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from plot_metrics import PICTURE_MARK, check_output, last_validation_loss, read_metrics, write_picture
 
-# Largest difference to bfloat16, in percent, that a recipe may have.
+# Largest difference from bfloat16, in percent, that a recipe may have.
 TARGETS = {"fp8_tensorwise": 0.5, "fp8_delayed": 0.5, "fp8_rowwise": 0.3, "fp8_blockwise": 0.3}
 
 
-CSV_BEGIN = "step,"  # the first column of every CSV that this script writes
+CSV_BEGIN = "step,"  # First column of every CSV that this script writes.
 
 
 def losses_by_step(metrics):
@@ -31,14 +31,14 @@ def percent(value, reference):
 
 
 def table(runs, last):
-    """Lines of a Markdown table, one row a run."""
+    """Returns the lines of a Markdown table with one row per run."""
     lines = [
         f"| recipe | mean loss, last {last} steps | to {runs[0][0]} | target | validation loss | to {runs[0][0]} | wps |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for index, (name, metrics) in enumerate(runs):
         losses = [entry["loss"] for entry in metrics[-last:]]
-        # A step that was NaN or infinite has no loss; a mean without it would hide it.
+        # A NaN or infinite step has no loss, and an average without it would hide it.
         mean = statistics.fmean(losses) if None not in losses else float("nan")
         validation = last_validation_loss(metrics)
         # The first steps choose algorithms, and a step after validation waits for it.
@@ -68,7 +68,7 @@ def write_csv(runs, path, every):
 
 
 def moving_mean(values, window):
-    """Mean of each value and up to window - 1 before it."""
+    """Returns the mean of each value and up to window - 1 values before it."""
     means, total = [], 0.0
     for index, value in enumerate(values):
         total += value - (values[index - window] if index >= window else 0.0)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Does training in FP8 reach the loss of bfloat16? Packs the Python sources of this machine's site-packages and the headers under
-# /usr/include, trains configs/fp8_loss_parity.yaml once with each recipe on the same data and from the same weights, and prints
-# a table of the losses; losses.csv and losses.png in runs/fp8_loss_parity hold the curves.
+# Compares the loss of training in FP8 with bfloat16. Packs the Python sources of this machine's site-packages and the headers
+# under /usr/include, trains configs/fp8_loss_parity.yaml once with each recipe on the same data and initial weights, and prints a
+# table of the losses. losses.csv and losses.png in runs/fp8_loss_parity have the curves.
 #
 #   cmake --preset default && cmake --build --preset default
 #   ./scripts/fp8_loss_parity.sh [section.key=value ...]     overrides go to every run
 #
-# Needs one GPU with FP8, about ten minutes on an H200. Everything it makes lies in runs/fp8_loss_parity; run it again after
-# an interruption and it goes on where it was, delete that folder to begin anew. PYTHON chooses the python3 whose
-# site-packages are packed.
+# Needs one GPU with FP8 and about ten minutes on an H200. All output is in runs/fp8_loss_parity. Run the script again after an
+# interruption to resume. Delete that folder to start from the beginning. PYTHON chooses the python3 whose site-packages are
+# packed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,9 +19,9 @@ config=configs/fp8_loss_parity.yaml
 run_dir=runs/fp8_loss_parity
 recipes=(bfloat16 fp8_tensorwise fp8_delayed fp8_rowwise fp8_blockwise)
 
-# Lists the sources, each content once: libraries bring copies of each other's files. Files with a NUL byte are no text (grep
-# -L lists those without; its exit code says nothing of use). The order is mixed, the same way each time, so that the first
-# held-out files, which validation reads, are of all kinds.
+# Lists the sources, each content once, because libraries contain copies of each other's files. Files with a NUL byte are not text
+# and are left out (grep -L lists those without; its exit code is of no use). The order is shuffled, equally each time, so that
+# the first held-out files, which validation reads, are of all kinds.
 list_sources() {
   local -a folders
   mapfile -t folders < <("${PYTHON:-python3}" -c '

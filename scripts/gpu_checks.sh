@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Everything that only a machine with a GPU can check, in one go: the kernels against the CPU, memory errors, the golden cases,
-# a short training run on the GPU against the same on the CPU, activation checkpointing, the throughput, the collectives, and
-# meshes of several ranks against one GPU.
+# Runs every check that needs a GPU: the kernels against the CPU, memory errors, the golden cases, a short training run on GPU and
+# CPU, activation checkpointing, the throughput, the collectives, and meshes of several ranks against one GPU.
 #
 #   scripts/gpu_checks.sh [CHECK...]       CHECKs: build kernels memcheck golden training recompute ranks bench; all by default
 #
 #   BUILD=build          build folder
-#   OUT=runs/gpu_checks  where the logs go, one a check
+#   OUT=runs/gpu_checks  folder of the logs, one per check
 #   BENCH_CONFIG=configs/llama3_1.8b_1gpu.yaml
-#   MEMCHECK_FILTER=...  GoogleTest filter of the tests run under compute-sanitizer, which makes them far slower; the
-#                        parity tests by default
+#   MEMCHECK_FILTER=...  GoogleTest filter of the tests under compute-sanitizer, which makes them far slower;
+#                        by default the parity tests
 #
-# Ends with a table; exit code 1 when a check failed. A failed check does not keep the others from running.
+# Prints a table at the end. Exit code 1 means that a check failed. The other checks run nevertheless.
 # shellcheck disable=SC2317  # the checks are called by name
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -35,8 +34,8 @@ check_build() {
   }
 }
 
-# run_tests FOLDER FILTER [COMMAND before the executable...]: fails when the filter selects nothing or a test is skipped, so
-# that an empty run is not taken for a good one.
+# run_tests FOLDER FILTER [COMMAND before the executable...] fails if the filter selects nothing or a test is skipped, so that an
+# empty run does not count as passed.
 run_tests() {
   local executable="$build/tests/octavo_$1_tests" filter="$2" log="$scratch/$1.log"
   shift 2
@@ -58,7 +57,7 @@ pack_corpus() {
     --hold-out-every 20 --hold-out-output "$scratch/held_out"
 }
 
-# The same thirty steps on both devices; bfloat16 against float32 must agree in the loss of every logged step.
+# Trains thirty steps on both devices. bfloat16 and float32 must agree in the loss of every logged step.
 check_training() {
   local device
   pack_corpus
@@ -70,11 +69,11 @@ check_training() {
   python3 scripts/compare_metrics.py "$scratch/cpu/metrics.jsonl" "$scratch/cuda/metrics.jsonl" --tolerance 0.01
 }
 
-# All modes and recipes give the same bits.
+# Checks that all modes and recipes give the same bits.
 check_recompute() { run_tests app '*CheckpointingTest*'; }
 
-# on_ranks N COMMAND...: on N ranks, a GPU each. Where there are fewer they share them: NCCL takes each for a host of its own then, which it
-# reaches by TCP. All of it runs as on several machines, slowly.
+# on_ranks N COMMAND... runs a command on N ranks with one GPU each. If there are fewer GPUs, the ranks share them: NCCL then
+# takes each rank for a separate host and uses TCP, which is slow.
 on_ranks() {
   local ranks="$1" gpus
   shift
@@ -88,7 +87,7 @@ on_ranks() {
   fi
 }
 
-# train_mesh NAME RANKS [key=value ...]: eight steps of the quick start's model.
+# train_mesh NAME RANKS [key=value ...] trains the quick start's model for eight steps.
 train_mesh() {
   local name="$1" ranks="$2"
   shift 2
@@ -98,7 +97,7 @@ train_mesh() {
     "data.validation=[]" "$@"
 }
 
-# The collectives on GPUs, and shards and tensor parallelism against one GPU.
+# Checks the collectives on GPUs, and sharding and tensor parallelism against one GPU.
 check_ranks() {
   local gpus ranks
   local -a sizes=(2)
@@ -106,7 +105,7 @@ check_ranks() {
   ((gpus <= 2)) || sizes+=("$gpus")
   on_ranks 2 "$build/tests/octavo_parallel_ranks" --gtest_brief=1
   on_ranks 2 "$build/tests/octavo_model_ranks" --gtest_brief=1
-  # Meshes drawn at random, against one of the GPUs; on all of them where there are more than two.
+  # Random meshes are compared with one GPU. With more than two GPUs they also use all of them.
   for ranks in "${sizes[@]}"; do
     OCTAVO_DRAWS="${OCTAVO_DRAWS:-40}" on_ranks "$ranks" "$build/tests/octavo_app_ranks" --gtest_brief=1 --gtest_filter='*Cuda'
   done
@@ -128,7 +127,7 @@ for check in "${checks[@]}"; do
   [[ "$(type -t "check_$check")" == function ]] || die "there is no check named $check"
   say "$check"
   started=$SECONDS
-  # A subshell under `set -e`, which an `if` around the call would switch off.
+  # The subshell keeps `set -e`, which an `if` around the call would disable.
   set +e
   (
     set -e

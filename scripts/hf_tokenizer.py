@@ -32,7 +32,7 @@ def answer(tokenizer, line):
     ids = request.get("decode") if isinstance(request, dict) else None
     if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
         return {"error": 'expected {"encode": TEXT} or {"decode": [IDS]}'}
-    # Ids that the model has and the tokenizer has not (a rounded-up vocabulary) are left out.
+    # Ids that the model has but the tokenizer lacks (a rounded-up vocabulary) are omitted.
     return {"text": tokenizer.decode(ids, skip_special_tokens=True)}
 
 
@@ -47,7 +47,7 @@ def main():
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
-    except Exception as error:  # the package raises a bare Exception
+    except Exception as error:  # The package raises a bare Exception.
         reply({"error": f"{sys.argv[1]}: is not a Hugging Face tokenizer.json: {error}"})
         return 2
     reply({"vocab_size": tokenizer.get_vocab_size(with_added_tokens=True)})

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Starts a training run with Open MPI: one process a GPU, on this machine or on those of a hostfile.
+# Starts a training run with Open MPI: one process per GPU, on this machine or on the machines of a hostfile.
 #
 #   scripts/launch_mpirun.sh [--restarts N] [--no-check] CONFIG.yaml [section.key=value ...]
 #
-# Every node is checked before each start (octavo doctor --quick, one process a node); one that is not fit is named, and the run is not started.
+# Before each start every node is checked (octavo doctor --quick, one process per node). If a node is unfit, it is named and the
+# run is not started.
 #
 #   --no-check          without that check
 #   --restarts N        a run that dies (a rank is killed, exit code 1) is started again from its newest checkpoint, up to
@@ -15,13 +16,13 @@
 #   OCTAVO=build/octavo the program, at the same path on every node; by default that of this checkout or installation
 #   MPIRUN_ARGS="..."   more arguments for mpirun
 #
-# The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system
-# that all of them share. Nodes that training.on_corruption: exclude has named in checkpoint.dir/excluded_hosts are left
-# out until their line is removed there. Without --restarts, run it again after a failure: it goes on from the newest complete checkpoint.
+# The program, the config and the token files must be at the same paths on every node, and checkpoint.dir on a file system that
+# all nodes share. Nodes in checkpoint.dir/excluded_hosts, which training.on_corruption: exclude writes, are left out until their
+# line is removed. Without --restarts, run the script again after a failure. It resumes from the newest complete checkpoint.
 #
-# SIGTERM or Ctrl-C to this script: a checkpoint is saved, however long that takes, and the exit code is 3. mpirun itself, told to end by
-# a signal, would kill its ranks 2 seconds later; SIGUSR1 it passes on to them, on all nodes. A second Ctrl-C, later, ends the run at
-# once. SIGHUP and a closed standard output do not end it.
+# After SIGTERM or Ctrl-C to this script the run saves a checkpoint, however long that takes, and the exit code is 3. mpirun
+# itself would kill its ranks 2 seconds after such a signal, but passes SIGUSR1 on to them on all nodes, so the script sends
+# SIGUSR1. A second Ctrl-C, later, ends the run at once. SIGHUP and a closed standard output do not end it.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -38,7 +39,7 @@ per_node="${NPROC:-$(count_gpus)}"
 per_node=$((10#$per_node))
 ((per_node > 0)) || refuse "no GPU is found; NPROC=2 starts two ranks on the CPU"
 
-# Writes the nodes of HOSTFILE that are not excluded (scripts/launching.sh) into $hostfile, and sets `nodes` to their number.
+# Writes the nodes of HOSTFILE that are not excluded (scripts/launching.sh) to $hostfile, and sets `nodes` to their number.
 choose_nodes() {
   local -a all=() out=()
   nodes=1
@@ -53,13 +54,13 @@ choose_nodes() {
   printf '%s\n' "${all[@]}" | sed -n 's/^+//p' >"$hostfile"
 }
 
-# answers NODE: whether a process can be started there.
+# answers NODE tests whether a process can be started there.
 answers() {
   # shellcheck disable=SC2086  # meant to be split into words
   timeout 30 "${MPIRUN[@]}" --host "$1" ${MPIRUN_ARGS:-} true </dev/null >/dev/null 2>&1
 }
 
-# Takes those of the $nodes in $hostfile that do not answer out of it. Asks 32 at a time.
+# Removes the $nodes in $hostfile that do not answer. Asks 32 nodes at a time.
 leave_out_lost_nodes() {
   local name answered
   local -a names=() asked=()
@@ -85,13 +86,13 @@ leave_out_lost_nodes() {
   ((nodes)) || die "no node of $HOSTFILE answers"
 }
 
-# make_command RANKS: sets the array `command` to mpirun with so many ranks on each of these nodes.
+# make_command RANKS sets the array `command` to mpirun with that number of ranks on each of these nodes.
 make_command() {
   local ranks="$1" name
   make_mpirun "$((nodes * ranks))" "$ranks"
   command=("${MPIRUN[@]}" --map-by "ppr:$ranks:node")
   if [[ -n "${HOSTFILE:-}" ]]; then command+=(--hostfile "$hostfile"); fi
-  # Variables that steer NCCL reach the other nodes only when they are named.
+  # mpirun passes NCCL's variables to other nodes only if they are named.
   while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep '^NCCL_' || true)
   # shellcheck disable=SC2206  # meant to be split into words
   command+=(${MPIRUN_ARGS:-})
@@ -102,13 +103,14 @@ trap 'rm -f "$hostfile"' EXIT
 stopping=""
 reminders=""
 mpirun=""
-# mpirun has nobody to pass a signal on to while it starts them, so it is sent again, from the background; the ranks take it as the same request.
+# mpirun ignores the signal while it starts the ranks, so the signal is sent again from the background. The ranks take repeated
+# signals as one request.
 request_stop() {
   kill -USR1 "$mpirun" 2>/dev/null || return 0
-  trap '' TERM # or the same signal, sent to the whole process group, would end the reminders
+  trap '' TERM  # Otherwise the same signal, sent to the process group, would end the reminders.
   remind </dev/null >/dev/null 2>&1 &
   reminders=$!
-  disown "$reminders" # it is killed without a word
+  disown "$reminders"  # The shell does not report that it is killed.
   trap 'on_signal TERM' TERM
 }
 remind() {
@@ -131,12 +133,12 @@ trap 'on_signal TERM' TERM
 trap 'on_signal INT' INT
 trap '' HUP PIPE
 
-# In a session of its own, or Ctrl-C would reach mpirun too. If this script is killed, mpirun is told to end.
+# mpirun runs in its own session, because Ctrl-C would reach it otherwise. If this script is killed, mpirun is told to end.
 own_session=(setsid)
 if command -v setpriv >/dev/null 2>&1; then own_session+=(setpriv --pdeathsig TERM); fi
-# Copies what mpirun writes to standard error, without what Open MPI adds to an end that octavo explains itself in a sentence: the paragraphs about a
-# rank with another exit code than 0, or that SIGUSR1 ended before it could take it for a request. What Open MPI says about a rank that crashed stays.
-# If nobody reads standard error any more, mpirun does not notice. Signals are for mpirun: this ends with it.
+# Copies the standard error of mpirun without Open MPI's paragraphs about ends that octavo explains itself: a rank with another
+# exit code than 0, or a rank that SIGUSR1 ended before it expected the signal. Messages about a crashed rank stay. If nobody
+# reads standard error any more, mpirun does not notice. Signals are for mpirun; this function ends with it.
 filter_messages() {
   trap '' INT TERM
   sed -u -E '/^[a-z]+: Forwarding signal [0-9]+ to job$/ d
@@ -160,7 +162,7 @@ run_once() {
   if [[ -n "$stopping" ]]; then return 3; fi
   if [[ -n "$check_first" ]]; then
     make_check "$octavo" "$per_node" "$@"
-    command=() # on this machine alone without mpirun, as it starts in less time
+    command=()  # A single rank on this machine starts without mpirun, which is faster.
     if [[ -n "${HOSTFILE:-}" ]]; then make_command 1; fi
     check_nodes "${command[@]}" "${check[@]}" || code=$?
     if [[ -n "$stopping" ]]; then return 3; fi
@@ -172,12 +174,12 @@ run_once() {
   "${own_session[@]}" "${command[@]}" "$octavo" train "$@" 2>&"$messages" {messages}>&- &
   mpirun=$!
   exec {messages}>&-
-  # What was told to stop before there was an mpirun to tell.
+  # Handles a request to stop that arrived before mpirun existed.
   if [[ -n "$stopping" ]]; then request_stop; fi
-  # A signal ends a wait; the status of a process that has ended is kept for the next one.
+  # A signal ends a wait. The status of a process that has ended is kept for the next wait.
   while kill -0 "$mpirun" 2>/dev/null; do wait "$mpirun" || true; done
   wait "$mpirun" || code=$?
-  mpirun="" # its number may be another process's by now
+  mpirun=""  # The process number may be reused by now.
   while kill -0 "$filter" 2>/dev/null; do wait "$filter" || true; done
   return "$code"
 }
@@ -185,6 +187,6 @@ run_once() {
 status=0
 run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$reminders" ]]; then kill -KILL "$reminders" 2>/dev/null || true; fi
-# SIGUSR1 ends a rank, and mpirun itself, that has only begun and does not expect it yet: nothing is lost.
+# SIGUSR1 ends a rank, or mpirun itself, that has only begun and does not expect it yet. Nothing is lost.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l USR1))); then status=3; fi
 exit "$status"

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# A Slurm job: one process a GPU, as many nodes as asked for. Submit it from the checkout:
+# A Slurm job: one process per GPU, on as many nodes as requested. Submit it from the checkout:
 #
 #   sbatch --nodes=4 --gpus-per-node=8 --ntasks-per-node=8 --cpus-per-task=12 scripts/launch_slurm.sh [--restarts N] [--no-check] CONFIG.yaml [key=value ...]
 #
-# Every node is checked before each start (octavo doctor --quick, one process a node); one that is not fit is named, and the run is not
-# started. With --no-check it is started without.
+# Before each start every node is checked (octavo doctor --quick, one process per node). If a node is unfit, it is named and the
+# run is not started. --no-check disables the check.
 #
-# With --restarts, a run that dies (a rank is killed, exit code 1) is started again on the same nodes from its newest checkpoint, up to N times in
-# all, and up to 3 times in a row without a new one; not after exit codes 0, 2 and 3.
+# With --restarts, a run that dies (a rank is killed, exit code 1) is restarted on the same nodes from its newest checkpoint, up
+# to N times in total and up to 3 times in a row without a new checkpoint. Exit codes 0, 2 and 3 are final.
 #
-# A tenth of the job's time before that is up, ten minutes at most, the ranks get SIGTERM; Octavo then saves a checkpoint and ends with exit
-# code 3, and the job puts itself back into the queue, to go on from there, if it came further than the job before. Also where Slurm puts it
-# back (a node failed), it goes on from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names another program.
+# Before the job's time ends (a tenth of it, at most ten minutes) the ranks get SIGTERM. Octavo then saves a checkpoint and ends
+# with exit code 3, and the job requeues itself if it came further than the job before. A job that Slurm requeues (a node failed)
+# also resumes from the newest checkpoint that it has written, whatever its checkpoint.resume says. OCTAVO=PATH names another
+# program.
 #
 # The token files and checkpoint.dir must be on a file system that all nodes share. Open MPI must have been built with PMIx
 # (Debian's and Ubuntu's are); `srun --mpi=list` shows what the cluster's Slurm offers.
@@ -25,8 +26,8 @@ if [[ -z "${SLURM_JOB_ID:-}" ]]; then
   echo "launch_slurm.sh: this is not a Slurm job: submit it with sbatch --nodes=N --gpus-per-node=8 --ntasks-per-node=8 $0 CONFIG.yaml" >&2
   exit 2
 fi
-# Slurm runs a copy of this script, so paths start where sbatch was called; where that is no checkout, the program and its scripts are those of the
-# installation that is on PATH.
+# Slurm runs a copy of this script, so paths start at the directory where sbatch was called. If that is no checkout, the program
+# and its scripts are those of the installation on PATH.
 checkout="${SLURM_SUBMIT_DIR:-.}"
 program="$checkout/build/octavo"
 if [[ ! -e "$checkout/scripts/launching.sh" ]] && command -v octavo >/dev/null; then
@@ -47,8 +48,8 @@ octavo="${OCTAVO:-$program}"
 }
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
-# --kill-on-bad-exit: when one rank dies, the others cannot go on without it. Nodes that training.on_corruption: exclude has named
-# (scripts/launching.sh) are left out.
+# --kill-on-bad-exit, because the other ranks cannot continue without one that died. Nodes that training.on_corruption: exclude
+# has named (scripts/launching.sh) are left out.
 run_once() {
   local nodes="${SLURM_JOB_NUM_NODES:-1}" per_node status=0
   local -a all=() left_out=() step=()
@@ -65,7 +66,7 @@ run_once() {
     step=(--nodes="$nodes" --ntasks="$((nodes * per_node))" --exclude="$(IFS=,; echo "${left_out[*]}")")
   fi
   if [[ -n "$check_first" ]]; then
-    # With GPUs by the task, a process sees those of its own alone.
+    # With --gpus-per-task a process sees only its own GPUs.
     make_check "$octavo" "$([[ -n "${SLURM_GPUS_PER_TASK:-}" ]] && echo 0 || echo "$per_node")" "$@"
     check_nodes srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" --ntasks="$nodes" --ntasks-per-node=1 "${check[@]}" || status=1
     ((status == 0)) || [[ -n "$stopping" ]] || return "$status"
@@ -74,7 +75,7 @@ run_once() {
   srun --mpi=pmix --kill-on-bad-exit=1 "${step[@]}" "$octavo" train "$@"
 }
 
-# Of the job, as squeue says it: D-HH:MM:SS, HH:MM:SS or MM:SS. Nothing where there is no limit.
+# Prints the seconds that squeue says the job has left (D-HH:MM:SS, HH:MM:SS or MM:SS), and nothing if there is no limit.
 seconds_left() {
   local left
   left="$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %L 2>/dev/null | tr -d ' ')" || return 0
@@ -82,8 +83,9 @@ seconds_left() {
   echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
 }
 
-# Slurm's own --signal knows no share of the time: ten minutes before the end of ten, it would come at once. This script is told too, as there may be no
-# ranks to tell: during the check of the nodes, and between two starts. Ranks that are being started by then are told again; to them it is the same request.
+# Slurm's --signal takes no share of the time: with ten minutes before the end, a job of ten minutes would get it at once. This
+# script is signalled too, because there may be no ranks: during the check of the nodes and between two starts. Ranks that are
+# just being started are signalled again, and take both signals as one request.
 warn_in_time() {
   local left margin pause
   left="$(seconds_left)"
@@ -93,15 +95,16 @@ warn_in_time() {
     sleep $((left - margin))
     kill -USR1 $$
     for pause in 1 2 4 8 16; do
-      scancel --signal=TERM "$SLURM_JOB_ID" # the steps, not this script
+      scancel --signal=TERM "$SLURM_JOB_ID"  # Signals the steps, not this script.
       sleep "$pause"
     done
   } </dev/null >/dev/null 2>&1 &
   warning=$!
 }
 
-# goes_on CONFIG [override...]: whether this job was put back into the queue and has written a checkpoint itself: it is started with the arguments
-# of its first time, whose checkpoint.resume may say otherwise. What was there before that is kept in the file $at_first_file.
+# goes_on CONFIG [override...] tests whether this job was requeued and has written a checkpoint itself. Such a job is started with
+# its first arguments, whose checkpoint.resume may say otherwise. The file $at_first_file keeps the checkpoint that existed
+# before.
 at_first_file=""
 goes_on() {
   local dir now
@@ -125,7 +128,7 @@ at_first="$(newest_checkpoint "$octavo" "$@")"
 warn_in_time
 run_with_restarts "$octavo" run_once "$@"
 if [[ -n "$warning" ]]; then kill "$warning" 2>/dev/null || true; fi
-# SIGTERM ends ranks that have only begun and do not expect it yet: nothing is lost.
+# SIGTERM ends ranks that have only begun and do not expect it yet. Nothing is lost.
 if [[ -n "$stopping" ]] && ((status == 128 + $(kill -l TERM))); then status=3; fi
 if ((status == 3)); then
   at_last="$(newest_checkpoint "$octavo" "$@")"

@@ -1,10 +1,9 @@
 # shellcheck shell=bash
-# Sourced by the launchers: their options, the nodes that they leave out, the check of those that they use, and when a run that has died is
-# started again.
+# Sourced by the launchers. It defines their options, the exclusion and the check of nodes, and the restarts of a run that died.
 #
-# `--no-check` before the config: the nodes are not checked. `--restarts N`: up to N times in all, and up to $MAX_IDLE_RESTARTS times in a row without a newer checkpoint than at the
-# start that failed, so that what fails each time ends. Exit codes 0 (done), 2 (bad input) and 3 (stopped by a signal, a checkpoint is
-# saved) are an end; 1 and what stands for a killed rank are not.
+# Options before the config: `--no-check` disables the check of the nodes. `--restarts N` allows N restarts in total, and
+# $MAX_IDLE_RESTARTS in a row without a newer checkpoint than at the failed start, so that a run that always fails ends. Exit
+# codes 0 (done), 2 (bad input) and 3 (stopped by a signal after saving) are final. 1 and the codes of a killed rank are not.
 
 MAX_IDLE_RESTARTS=3
 restarts=0
@@ -30,14 +29,15 @@ while [[ "${1:-}" == --* ]]; do
   esac
 done
 
-# config_value KEY PROGRAM CONFIG [override...]: the value of a key, as it stands; nothing where the config cannot be read.
+# config_value KEY PROGRAM CONFIG [override...] prints the value of a key, or nothing if the config cannot be read.
 config_value() {
   local key="$1" octavo="$2"
   shift 2
   "$octavo" config --value "$key" "$@" 2>/dev/null || true
 }
 
-# checkpoint_dir PROGRAM CONFIG [override...]: the directory of its checkpoints, as a path that cannot be taken for an option.
+# checkpoint_dir PROGRAM CONFIG [override...] prints the directory of its checkpoints, as a path that cannot be taken for an
+# option.
 checkpoint_dir() {
   local dir
   dir="$(config_value checkpoint.dir "$@")"
@@ -45,31 +45,32 @@ checkpoint_dir() {
   printf '%s' "$dir"
 }
 
-# excluded_hosts PROGRAM CONFIG [override...]: the machines that training.on_corruption: exclude has named, a line each.
+# excluded_hosts PROGRAM CONFIG [override...] prints the machines that training.on_corruption: exclude has named, one per line.
 excluded_hosts() {
   local dir
   dir="$(checkpoint_dir "$@")"
   if [[ -n "$dir" && -r "$dir/excluded_hosts" ]]; then sed -e 's/[[:space:]]*#.*//' -e '/^$/d' "$dir/excluded_hosts" | sort -u; fi
 }
 
-# mark_excluded PROGRAM CONFIG [override...]: the lines of standard input, whose first words are nodes, with "-" before those that excluded_hosts names and
-# "+" before the others. A machine may be named with its domain in one place and without in another.
+# mark_excluded PROGRAM CONFIG [override...] prints the lines of standard input, whose first words are nodes, with "-" before
+# those that excluded_hosts names and "+" before the others. A machine may be named with its domain in one place and without it in
+# another.
 mark_excluded() {
   awk 'function short(name) { if (name !~ /^[0-9.]+$/) sub(/[.].*/, "", name); return name }
        NR == FNR { excluded[short($1)]; next } { print (short($1) in excluded ? "-" : "+") $0 }' <(excluded_hosts "$@"; echo) -
 }
 
-# marked_nodes LINE... : the nodes of those lines of mark_excluded that are excluded, one a line.
+# marked_nodes LINE... prints the nodes of those lines of mark_excluded that are excluded, one per line.
 marked_nodes() { printf '%s\n' "$@" | sed -n 's/^-[[:space:]]*\([^[:space:]]*\).*/\1/p'; }
 
-# say_left_out NODE... : of those, one a line, that excluded_hosts names.
+# say_left_out NODE... prints one line for each node that excluded_hosts names.
 say_left_out() {
   local node
   for node in "$@"; do echo "$LAUNCHER: $node is left out: excluded_hosts of checkpoint.dir names it" >&2; done
 }
 
-# make_check PROGRAM RANKS CONFIG [override...]: sets the array `check` to the command that checks the node that it runs on, where RANKS ranks
-# of the run are to be; without a number where 0.
+# make_check PROGRAM RANKS CONFIG [override...] sets the array `check` to the command that checks the node on which it runs, for
+# RANKS ranks of the run. 0 means an unknown number.
 make_check() {
   local octavo="$1" ranks="$2" dir
   shift 2
@@ -77,17 +78,17 @@ make_check() {
   if ((ranks)); then check+=(--ranks-per-node "$ranks"); fi
   dir="$(checkpoint_dir "$octavo" "$@")"
   if [[ -n "$dir" ]]; then check+=(--disk "$dir"); fi
-  # A run on CPUs does not mind what GPUs there are.
+  # A run on CPUs does not depend on GPUs.
   if [[ "$(config_value device "$octavo" "$@")" == cpu ]]; then check=(env CUDA_VISIBLE_DEVICES= "${check[@]}"); fi
 }
 
-# check_nodes COMMAND...: runs the check, one process a node, and says what it finds; fails where a node is not fit to train.
+# check_nodes COMMAND... runs the check with one process per node and prints its findings. Fails if a node is unfit.
 check_nodes() {
   local output code=0 findings
   [[ -n "$check_first" ]] || return 0
   output="$("$@" 2>&1)" || code=$?
   findings="$(grep -E '^(PROBLEM|warning) ' <<<"$output" || true)"
-  # Without a finding it is what the program, mpirun or srun says.
+  # Without a finding, the output is that of the program, mpirun or srun.
   if ((code)) && ! grep -q ^PROBLEM <<<"$findings"; then findings="$output"; fi
   if [[ -n "$findings" ]]; then printf '%s\n' "$findings" >&2; fi
   ((code == 0)) || {
@@ -97,8 +98,8 @@ check_nodes() {
   }
 }
 
-# newest_checkpoint PROGRAM CONFIG [override...]: when the newest checkpoint was written, and its manifest's path in checkpoint.dir: changes with every
-# one. Nothing where there is none, or the config cannot be read.
+# newest_checkpoint PROGRAM CONFIG [override...] prints the time of the newest checkpoint and the path of its manifest in
+# checkpoint.dir, which change with every checkpoint. Prints nothing if there is none, or if the config cannot be read.
 newest_checkpoint() {
   local dir
   dir="$(checkpoint_dir "$@")"
@@ -106,8 +107,9 @@ newest_checkpoint() {
   find "$dir/" -mindepth 2 -maxdepth 2 -path "*/step_*/manifest.json" -printf '%T@ %P\n' 2>/dev/null | sort -n | tail -n 1 || true
 }
 
-# run_with_restarts PROGRAM RUN CONFIG [override...]: calls the function RUN with CONFIG and the overrides, until that sets `status` to what is an end, or $stopping is set. A
-# run that has written a checkpoint goes on from it, whatever its checkpoint.resume says.
+# run_with_restarts PROGRAM RUN CONFIG [override...] calls the function RUN with CONFIG and the overrides until RUN sets `status`
+# to a final exit code, or $stopping is set. A run that has written a checkpoint resumes from it, whatever its checkpoint.resume
+# says.
 run_with_restarts() {
   local octavo="$1" run="$2" done=0 idle=0 first before now cause from
   shift 2
@@ -123,7 +125,7 @@ run_with_restarts() {
     if ((status > 128)); then cause="SIG$(kill -l $((status - 128)) 2>/dev/null || echo "$((status - 128))")"; fi
     now="$(newest_checkpoint "$octavo" "$@")"
     if [[ -n "$now" && "$now" != "$before" ]]; then idle=0; else idle=$((idle + 1)); fi
-    # None where there was one: the run has moved another one's aside, and died before its own first.
+    # If the checkpoint is gone, the run has moved another one's aside and died before its own first one.
     if [[ -n "$now" && "$now" != "$first" ]]; then again=(checkpoint.resume=auto); fi
     if ((done == restarts)); then
       echo "$LAUNCHER: the run ended by $cause after $done restarts, as many as --restarts allows" >&2
@@ -138,11 +140,11 @@ run_with_restarts() {
     from="from the beginning"
     if [[ -n "$now" ]]; then from="from $(basename "$(dirname "${now#* }")")"; fi
     echo "$LAUNCHER: the run ended by $cause: restart $done of $restarts, $from" >&2
-    # What fails at once each time needs not be tried at once.
+    # A run that fails at once each time is not restarted at once.
     sleep "$idle" &
     wait $! || true
     if [[ -n "${stopping:-}" ]]; then
-      status=3 # all there is to save is saved
+      status=3  # Everything is saved.
       return
     fi
   done

@@ -19,8 +19,8 @@ if command -v shellcheck >/dev/null 2>&1; then
 fi
 
 command -v clang-tidy >/dev/null 2>&1 || die "clang-tidy is not installed: run scripts/setup.sh"
-# Configurations of its own, without the GPU files, which need CUDA's own compiler and headers. All sources are read as the
-# build joins them, a fifth of the time; named ones each by itself.
+# Configures separate build folders without the GPU files, which need CUDA's compiler and headers. All sources are read as the
+# unity build joins them, in a fifth of the time. Named files are read separately.
 configure() { cmake --preset cpu -B "$1" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD="$2" >/dev/null; }
 if (($#)); then
   build_dir=build-lint/single
@@ -32,15 +32,16 @@ else
   mapfile -t files < <(find "$build_dir"/{app,checkpoint,model,parallel,data,kernels,core} -path '*/Unity/*.cxx' | sort)
 fi
 say "clang-tidy on ${#files[@]} files"
-# GCC's warnings are judged by GCC. clang finds omp.h only in GCC's own folder, which comes last.
+# Ignores GCC's warnings, which GCC checks. clang finds omp.h only in GCC's folder, which comes last.
 OMP_INCLUDE="$(dirname "$(g++ -print-file-name=include/omp.h)")"
 export BUILD_DIR="$build_dir" OMP_INCLUDE
 unread="$(mktemp)"
 trap 'rm -f "$unread"' EXIT
 export UNREAD="$unread"
 
-# Of a file that joins others, all of them, if this clang can read them together; else one by one. GCC decides what is C++: a
-# file that this clang is too old to read (structured bindings captured by a lambda need clang 16) is named and not checked.
+# Checks a file. A unity file is checked as a whole if this clang can read it, and otherwise file by file. A file that this clang
+# is too old to read (structured bindings captured by a lambda need clang 16) is named and not checked, because GCC decides what
+# is valid C++.
 tidy_file() {
   local findings part status=0
   local -a joins=() checks=()

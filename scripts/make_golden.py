@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 
 STEPS, WARMUP, LR, MIN_LR_RATIO = 8, 2, 3e-3, 0.1
 WEIGHT_DECAY, BETAS, EPS, CLIP = 0.1, (0.9, 0.95), 1e-8, 1.0
-IGNORED = -1  # as a label
+IGNORED = -1  # Label of targets that do not count.
 
 SHAPE = {
     "max_position_embeddings": 4096,
@@ -41,7 +41,7 @@ SHAPE = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-# Grouped-query attention with an output matrix of its own; attention wider than the model.
+# Grouped-query attention with a separate output matrix; attention is wider than the model.
 GQA = SHAPE | {
     "hidden_size": 32,
     "intermediate_size": 72,
@@ -53,7 +53,7 @@ GQA = SHAPE | {
     "tie_word_embeddings": False,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
 }
-# A tied table and Llama 3.1's rope scaling, with an original length so short that all three of its branches are taken.
+# Tied embeddings and Llama 3.1's rope scaling, with an original length so short that all three branches of the scaling occur.
 TIED = SHAPE | {
     "hidden_size": 48,
     "intermediate_size": 72,
@@ -72,18 +72,18 @@ TIED = SHAPE | {
         "original_max_position_embeddings": 32,
     },
 }
-# name: (config, batch, seq, seed, the longest document or None: a sequence is one, optimizer)
+# name: (config, batch, seq, seed, the longest document or None for one document per sequence, optimizer)
 CASES = {
     "gqa": (GQA, 2, 40, 1, None, "adamw"),
     "tied_ropescaled": (TIED, 2, 48, 2, None, "adamw"),
     "documents": (GQA, 2, 40, 3, 25, "adamw"),
     "muon": (GQA, 2, 40, 4, None, "muon"),
 }
-MOMENTUM = 0.95  # of Muon
+MOMENTUM = 0.95  # Momentum of Muon.
 
 
 def make_model(config, seed):
-    """A Llama whose weights are float32 numbers, in float32."""
+    """Returns a Llama whose weights are float32 numbers, in float32."""
     torch.manual_seed(seed)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, attn_implementation="sdpa"))
     with torch.no_grad():
@@ -96,7 +96,7 @@ def make_model(config, seed):
 
 
 def make_exact(model, config):
-    """The same model in float64 throughout."""
+    """Returns the model in float64 throughout."""
     model = model.double()
     for module in model.modules():
         if hasattr(module, "variance_epsilon"):
@@ -114,7 +114,7 @@ def exact_rms_norm(module):
 
 
 def exact_inv_freq(config):
-    """theta^(-2i/D), with Llama 3.1's scaling where the config asks for it, in float64."""
+    """Returns theta^(-2i/D) in float64, with Llama 3.1's scaling if the config asks for it."""
     rope, head_dim = config["rope_parameters"], config["head_dim"]
     inv_freq = rope["rope_theta"] ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     if rope["rope_type"] == "default":
@@ -135,7 +135,7 @@ def exact_rope(inv_freq):
 
 
 def learning_rate(step):
-    """Of a step counted from 1: linear warm-up, then cosine down to MIN_LR_RATIO."""
+    """Returns the learning rate of a step from 1: linear warm-up, then cosine down to MIN_LR_RATIO."""
     if step <= WARMUP:
         return LR * step / WARMUP
     progress = (step - WARMUP) / (STEPS - WARMUP)
@@ -143,7 +143,7 @@ def learning_rate(step):
 
 
 def draw_document_lengths(tokens, longest, generator):
-    """Lengths from 1 to `longest` that sum to `tokens`."""
+    """Returns lengths from 1 to `longest` that sum to `tokens`."""
     lengths = []
     while sum(lengths) < tokens:
         length = int(torch.randint(1, longest + 1, (1,), generator=generator))
@@ -152,19 +152,20 @@ def draw_document_lengths(tokens, longest, generator):
 
 
 def first_tokens(lengths, shape):
-    """Whether each token, in sequences one behind the other, is the first of its document."""
+    """Returns for each token of consecutive sequences whether it is the first of its document."""
     first = torch.zeros(math.prod(shape), dtype=torch.bool)
     first[torch.cumsum(lengths, 0)[:-1]] = True
     return first.reshape(shape)
 
 
 def labels_of(tokens, first):
-    """The next tokens, but for those that begin a document."""
+    """Returns the next tokens. Those that begin a document are ignored."""
     return tokens[:, 1:] if first is None else tokens[:, 1:].masked_fill(first[:, 1:], IGNORED)
 
 
 def loss_of(model, tokens, first):
-    """Mean cross entropy of [batch, seq + 1] tokens, and the logits. first: where documents begin, to attend within them."""
+    """Returns the mean cross entropy of [batch, seq + 1] tokens, and the logits. `first` marks the beginnings of documents, within
+    which tokens attend."""
     mask = None
     if first is not None:
         document = torch.cumsum(first[:, :-1], dim=1)
@@ -188,7 +189,7 @@ def weights(model):
 
 
 class Muon(torch.optim.Optimizer):
-    """Jordan's Muon as Moonlight has it (arXiv 2502.16982, and toy_train.py of its repository), in the parameters' dtype."""
+    """Jordan's Muon in Moonlight's version (arXiv 2502.16982, and toy_train.py of its repository), in the parameters' dtype."""
 
     def __init__(self, params, lr, weight_decay):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -214,7 +215,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model, name):
-    """Muon has the matrices of the blocks, where it is asked for; AdamW the rest, and decays tables."""
+    """Returns the optimizers. Muon updates the matrices of the blocks if it is chosen, and AdamW the rest. AdamW decays tables."""
     named = list(model.named_parameters())
     matrices = [p for key, p in named if name == "muon" and ".layers." in key and p.dim() == 2]
     others = [p for _, p in named if all(p is not m for m in matrices)]

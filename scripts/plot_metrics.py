@@ -14,12 +14,13 @@ from pathlib import Path
 
 from python_packages import need_packages
 
-PICTURE_MARK = "octavo: curves of metrics.jsonl"  # the title of every picture, by which a later call knows that it may replace it
+# Title of every picture, by which a later call recognizes a picture that it may replace.
+PICTURE_MARK = "octavo: curves of metrics.jsonl"
 DISTINCTION = ("loss", "grad_norm", "tokens")  # as in app/records/metrics_course.h
 
 
 def read_metrics(path):
-    """The lines of metrics.jsonl as a list of dicts, one a step, in order of the steps."""
+    """Returns the lines of metrics.jsonl as a list of dicts, one per step, in order of the steps."""
     by_step = {}
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -28,7 +29,7 @@ def read_metrics(path):
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
-                # A run that was killed can leave half a last line.
+                # A run that was killed can leave an incomplete last line.
                 print(f"{path}:{number}: not a JSON object, left out", file=sys.stderr)
                 continue
             before = by_step.get(entry["step"], entry)
@@ -45,14 +46,14 @@ def last_validation_loss(metrics):
 
 
 def last_training_loss(metrics):
-    """The mean of the last tenth of the logged steps: a single step has few sequences."""
+    """Returns the mean of the last tenth of the logged steps, because a single step has few sequences."""
     losses = [entry["loss"] for entry in metrics if entry.get("loss") is not None]
     last = losses[-max(1, len(losses) // 10) :]
     return sum(last) / len(last) if last else None
 
 
 def check_output(parser, path, mark):
-    """Refuses a path where there is anything but a file that has `mark`, which this script wrote, or an empty file."""
+    """Refuses a path unless it is free, an empty file, or a file with `mark` that this script wrote."""
     there = path.is_symlink() or path.exists()
     own = there and path.is_file() and not path.is_symlink() and (path.stat().st_size == 0 or mark.encode() in path.read_bytes())
     if there and not own:

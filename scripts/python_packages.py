@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".deps/venv"
-TRIED = "OCTAVO_PYTHON_TRIED"  # set in the environment of a script that was started again
-TOKENIZING = ("tokenizers", "pyarrow", "zstandard")  # installed by scripts/setup.sh --tokenizing
+TRIED = "OCTAVO_PYTHON_TRIED"  # Set in the environment of a script that was started again with another Python.
+TOKENIZING = ("tokenizers", "pyarrow", "zstandard")  # Packages that scripts/setup.sh --tokenizing installs.
 
 
 def missing_packages(packages):
@@ -17,7 +17,7 @@ def missing_packages(packages):
 
 
 def is_installed(package):
-    """A folder of that name that happens to lie on the path has no origin."""
+    """Returns whether the package is installed. A folder of the same name on the path has no origin and does not count."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
@@ -33,15 +33,15 @@ def has_packages(python, packages):
 
 
 def other_python(packages):
-    """Returns OCTAVO_PYTHON or the Python of .deps/venv, the first that has the packages; None where neither has them."""
-    if os.environ.get(TRIED):  # this Python was chosen by an earlier start of the script
+    """Returns the first of OCTAVO_PYTHON and the Python of .deps/venv that has the packages, or None."""
+    if os.environ.get(TRIED):  # An earlier start of the script chose this Python.
         return None
     candidates = [os.environ.get("OCTAVO_PYTHON"), str(VENV / "bin/python3")]
     return next((python for python in candidates if python and has_packages(python, packages)), None)
 
 
 def remedy(packages):
-    """Says how to install the packages where the system's Python is managed by its distribution (PEP 668)."""
+    """Returns how to install the packages if the distribution manages the system's Python (PEP 668)."""
     in_checkout = (ROOT / "scripts/setup.sh").exists()
     if in_checkout and set(packages) <= set(TOKENIZING):
         return f"run {ROOT}/scripts/setup.sh --tokenizing"
@@ -55,8 +55,8 @@ def sentence(packages):
 
 
 def find_packages(*packages):
-    """Returns None where this Python has the packages. Otherwise starts the script again with a Python that has them, or returns
-    the sentence that says what is missing and how to install it."""
+    """Returns None if this Python has the packages. Otherwise starts the script again with a Python that has them, or returns the
+    sentence that says what is missing and how to install it."""
     missing = missing_packages(packages)
     if not missing:
         return None
@@ -69,7 +69,7 @@ def find_packages(*packages):
 
 
 def need_packages(*packages):
-    """Like find_packages(), but ends the script with exit code 2 where the packages are missing."""
+    """Like find_packages(), but ends the script with exit code 2 if the packages are missing."""
     problem = find_packages(*packages)
     if problem:
         print(f"{Path(sys.argv[0]).name}: {problem}", file=sys.stderr)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The whole of Octavo in one go, in a few minutes: installs what is missing, builds, packs the C and C++ headers of this
-# machine, trains configs/quickstart.yaml on them, draws the loss curve, and prints a sample.
+# Shows all of Octavo in a few minutes: installs what is missing, builds, packs the C and C++ headers of this machine, trains
+# configs/quickstart.yaml on them, draws the loss curve, and prints a sample.
 #
 #   ./scripts/quickstart.sh [section.key=value ...]     e.g. training.steps=1000 for a better model
 #
-# Two ranks on the CPU; one rank a GPU, at most two, where there are GPUs. Everything it makes lies in runs/quickstart, which
-# is made anew each time. Fails when the model does not learn more than a table of byte pairs would.
+# Uses two ranks on the CPU, or one rank per GPU and at most two. All output is in runs/quickstart, which is replaced each time.
+# Fails if the model does not learn more than a table of byte pairs would.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,11 +22,10 @@ build() {
   cmake --build --preset default --target octavo
 }
 
-# Lists the headers, thinned evenly to at most corpus_mib when the machine has more, so that no one library fills the corpus.
-# Names without an extension are headers only inside the C++ standard library's folders. Boost is left out: where it is
-# installed, most of all headers are its. So are files with a NUL byte, which are no text (grep -L lists those without; its
-# exit code says nothing of use), and those of more than 128 KiB, generated tables most of them, of which few would decide
-# how much the held-out files are like the others.
+# Lists the headers, thinned evenly to at most corpus_mib, so that no single library fills the corpus. Names without an extension
+# are headers only in the folders of the C++ standard library. Three kinds are left out: Boost, because it would be most of the
+# headers; files with a NUL byte, which are not text (grep -L lists those without; its exit code is of no use); and files of more
+# than 128 KiB, mostly generated tables, because a few of them would decide how similar the held-out files are to the others.
 list_headers() {
   find /usr/include -path /usr/include/boost -prune -o -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.hh' -o -name '*.hxx' -o \
     \( -path '/usr/include/c++/*' ! -name '*.*' \) \) -readable -size -128k -print0 |

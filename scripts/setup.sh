@@ -1,33 +1,34 @@
 #!/usr/bin/env bash
-# Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Installs nothing that is there already,
-# so it takes a second the second time. Never touches the system's Python packages through pip.
+# Installs what building and testing Octavo needs on Debian 12 and Ubuntu 24.04. Skips what is already installed, so the second
+# time takes a second. Never changes the system's Python packages with pip.
 #
 #   ./scripts/setup.sh [--tokenizing] [--interop]
 #
-# --tokenizing also makes .deps/venv with the Python packages that scripts/tokenize_hf.py reads text, Parquet and Zstandard with.
+# --tokenizing also makes .deps/venv with the Python packages that scripts/tokenize_hf.py needs to read text, Parquet and
+# Zstandard.
 #
 # --interop makes .deps/interop with the Python packages of scripts/test.sh --interop.
 #
-# With a CUDA toolkit present it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend, and the sources of
-# FlashAttention-3 into .deps/flash_attention. Every download must have the checksum that stands here. Where that fails, a sentence says so, and CMake builds the CPU program without the one,
-# attention by cuDNN alone without the other.
+# If a CUDA toolkit is present, it also fetches the header-only C++ frontend of cuDNN into .deps/cudnn_frontend, and the sources
+# of FlashAttention-3 into .deps/flash_attention. Every download must have the checksum in this file. If a download fails, a
+# sentence says so. Without the frontend CMake builds the CPU program, and without FlashAttention attention uses cuDNN only.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 cudnn_frontend_version=1.18.0
-# Hashes of the wheels for Python 3.12 on x86-64 and aarch64. The headers in them do not depend on the Python.
+# Hashes of the wheels for Python 3.12 on x86-64 and aarch64. The headers in them do not depend on the version of Python.
 cudnn_frontend_hashes=(
   --hash=sha256:6c023539ca6de99234cf5102c3ec0d6af817f5396fc93028a22ba5b834a35b8a
   --hash=sha256:310b417f2848a83d1437203fcaeea320a74fb7f28af20bf42bf5afc9c01f1c12
 )
-# The versions that the last run of scripts/test.sh --interop had (docs/evaluation.md).
+# Versions of the last run of scripts/test.sh --interop (docs/evaluation.md).
 interop_packages=(torch==2.15.0 transformers==5.24.0 'lm_eval[hf]==0.4.13' tokenizers==0.23.3)
 frontend_dir="$OCTAVO_ROOT/.deps/cudnn_frontend"
 flash_dir="$OCTAVO_ROOT/.deps/flash_attention"
 
-# Each line: how to see that it is there | apt package. `cmd` looks on PATH, `hdr` asks the compiler for a header (so that
-# a library installed by other means counts), `py` asks for a Python module.
+# Each line has a test for an installed package and the name of the apt package. `cmd` looks on PATH, `hdr` asks the compiler for
+# a header (so that a library installed by other means counts), and `py` asks for a Python module.
 required="
 cmd g++|build-essential
 cmd make|build-essential
@@ -45,14 +46,14 @@ hdr nlohmann/json.hpp|nlohmann-json3-dev
 hdr xxhash.h|libxxhash-dev
 hdr gtest/gtest.h|libgtest-dev
 "
-# Products on the CPU (cmake/Dependencies.cmake).
+# Library for matrix multiplication on the CPU (cmake/Dependencies.cmake).
 case "$(uname -m)" in
   x86_64) required+="hdr oneapi/dnnl/dnnl.h|libdnnl-dev
 " ;;
   *) required+="hdr openblas-openmp/cblas.h|libopenblas-openmp-dev
 " ;;
 esac
-# Octavo trains without these: the plot, the format check and the lint are skipped where they are missing.
+# Octavo trains without these. The plot, the format check and the lint are skipped if they are missing.
 optional="
 cmd clang-format|clang-format
 cmd clang-tidy|clang-tidy
@@ -75,7 +76,7 @@ is_there() {
   esac
 }
 
-# Prints the apt packages of the lines whose check fails, each once.
+# Prints the apt packages of the lines whose test fails, each once.
 missing_packages() {
   local kind name package
   while IFS='| ' read -r kind name package; do
@@ -135,7 +136,7 @@ has_cudnn_frontend() {
   return 1
 }
 
-# Takes the headers out of the wheel that NVIDIA publishes.
+# Extracts the headers from the wheel that NVIDIA publishes.
 fetch_cudnn_frontend() {
   local python
   python="$(python_with pip)" || { apt_install python3-pip && python="$(python_with pip)"; } || return 1
@@ -152,7 +153,7 @@ fetch_cudnn_frontend() {
   mv "$scratch/unpacked/include" "$frontend_dir/include"
 }
 
-# Those that FLASH_ATTENTION_PATH names, or those that are fetched, unless another version is to be.
+# Tests for the sources that FLASH_ATTENTION_PATH names, or fetched sources of the right version.
 has_flash_attention() {
   if [[ -n "${FLASH_ATTENTION_PATH:-}" ]]; then
     [[ -e "$FLASH_ATTENTION_PATH/hopper/flash_bwd_launch_template.h" ]]
@@ -167,7 +168,7 @@ fetch_flash_attention() {
   "$python" "$OCTAVO_ROOT/scripts/fetch_flash_attention.py" "$flash_dir"
 }
 
-# make_venv NAME: makes .deps/NAME.
+# make_venv NAME makes .deps/NAME.
 make_venv() {
   local venv="$OCTAVO_ROOT/.deps/$1"
   python3 -m venv "$venv" || { apt_install python3-venv && python3 -m venv "$venv"; }

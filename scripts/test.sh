@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the program as users build it (with CUDA where a toolkit is found) and runs its tests with ctest.
-# Ends with the counts; the exit code is 0 when nothing failed.
+# Installs what is missing, builds the program as users build it (with CUDA if a toolkit is found), and runs its tests with ctest.
+# The last line has the counts. The exit code is 0 if nothing failed.
 #
 #   ./scripts/test.sh [OPTION...] [ctest arguments, e.g. -R RmsNorm]
 #
@@ -40,15 +40,15 @@ while (($#)); do
   shift
 done
 
-# Tests that start ranks do so through mpirun; it refuses root and more ranks than cores unless told otherwise.
+# Tests start ranks with mpirun, which refuses root and more ranks than cores without these variables.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-# Two tests run at a time, each with a thread a core: one that waits for its other thread leaves the core to the others.
+# Two tests run at a time, each with one thread per core. A waiting thread leaves its core to the others.
 export OMP_WAIT_POLICY=passive
 
 durations=""
 
-# took PART COMMAND...: runs it and adds its seconds to the list that the end prints.
+# took PART COMMAND... runs a command and adds its seconds to the list that is printed at the end.
 took() {
   local part="$1" began=$SECONDS status=0
   shift
@@ -65,7 +65,7 @@ build_and_test() {
   took "$preset: configure" cmake --preset "$preset" "-DOCTAVO_FLASH_ATTENTION=$flash_attention"
   took "build" cmake --build --preset "$preset"
   say "Testing: preset $preset"
-  # Failures are counted at the end, so that one build's failure does not hide the other's.
+  # Failures are counted at the end, so that the failure of one build does not hide that of the other.
   took "tests" ctest --preset "$preset" --output-junit "$OCTAVO_ROOT/$build_dir/ctest.xml" "$@" || true
 }
 
@@ -85,7 +85,7 @@ fi
 build_and_test ci build "${tier[@]}" "$@"
 reports=(build/ctest.xml)
 if ((sanitize && !no_sanitize)); then
-  # The checks of the sources have run; what needs a GPU cannot run here.
+  # The checks of the sources have already run, and tests that need a GPU cannot run in this build.
   build_and_test sanitize build-sanitize --label-exclude 'sources|long' "${tier[@]}" "$@"
   reports+=(build-sanitize/ctest.xml)
 fi

@@ -66,7 +66,7 @@ def parse_arguments():
 
 def main():
     parser, arguments = parse_arguments()
-    # What the inputs need and is missing is named where it is needed.
+    # Missing packages that only some inputs need are reported where they are needed.
     if find_packages(*TOKENIZING):
         find_packages("tokenizers")
     if sys.byteorder != "little":

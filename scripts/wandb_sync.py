@@ -28,7 +28,8 @@ TABLE = "metric_table.json"
 
 
 def read_tags(run):
-    """{key of metrics.jsonl: name in TensorBoard}. Folders of earlier versions have no table, so their metrics keep their keys."""
+    """Returns {key of metrics.jsonl: name in TensorBoard}. Folders of earlier versions have no table, so their metrics keep their
+    keys."""
     path = run / TABLE
     return {metric["key"]: metric["tag"] for metric in json.loads(path.read_text())} if path.exists() else {}
 
@@ -52,25 +53,25 @@ def values_of(entry, tags):
 
 
 def new_entries(path, offset):
-    """The whole lines behind `offset` that are JSON objects with a step, and the offset behind the last whole line."""
+    """Returns the complete lines after `offset` that are JSON objects with a step, and the offset after the last complete line."""
     entries = []
     with open(path, "rb") as file:
         file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
-                break  # still being written
+                break  # The line is still being written.
             offset += len(line)
             try:
                 entry = json.loads(line)
             except ValueError:
-                continue  # cut short by a crash, and ended by the next start
+                continue  # A crash cut the line short, and the next start ended it.
             if isinstance(entry, dict) and isinstance(entry.get("step"), int):
                 entries.append(entry)
     return entries, offset
 
 
 def largest_step(entries):
-    """Not the last line's: the first step after a restart has one, those behind it that it had already have not again."""
+    """Returns the largest step. It may not be the last line's, because steps that a restart repeats have no second line."""
     return max((entry["step"] for entry in entries), default=0)
 
 
@@ -87,14 +88,14 @@ def write_state(run, state):
 
 
 def read_config(run):
-    import yaml  # comes with wandb
+    import yaml  # The module comes with wandb.
 
     path = run / "config.yaml"
     return yaml.safe_load(path.read_text()) if path.exists() else {}
 
 
 def send(wandb_run, run, state):
-    """Sends what is new, and returns the largest step of it; 0 where nothing is."""
+    """Sends new lines and returns the largest step among them, or 0 if there are none."""
     entries, offset = new_entries(run / "metrics.jsonl", state["offset"])
     tags = read_tags(run)
     for entry in entries:
@@ -139,7 +140,7 @@ def main(arguments=None):
     write_state(run, state)
     last = (config.get("training") or {}).get("steps")
     try:
-        step = largest_step(new_entries(run / "metrics.jsonl", 0)[0])  # sent before, too
+        step = largest_step(new_entries(run / "metrics.jsonl", 0)[0])  # Includes entries that were sent before.
         send(wandb_run, run, state)
         while options.follow and not (last is not None and step >= last):
             time.sleep(options.seconds)

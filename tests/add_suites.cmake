@@ -1,6 +1,6 @@
-# Adds a test for each test suite of a GoogleTest program, FOLDER.SUITE, when ctest starts: one process runs all tests of a suite.
-# A suite of which every test is skipped counts as skipped. The single tests are written to RESULTS, where
-# scripts/count_tests.py counts them.
+# Adds a test for each test suite of a GoogleTest program, FOLDER.SUITE, when ctest starts. One process runs all tests of a suite.
+# A suite counts as skipped if all of its tests are skipped. Results of single tests go to RESULTS, where scripts/count_tests.py
+# counts them.
 #
 # Reads the variables FOLDER, PROGRAM and RESULTS.
 if(NOT EXISTS ${PROGRAM})
@@ -13,7 +13,7 @@ foreach(suite ${suites})
   string(REGEX REPLACE "\n(.*)\\." "\\1" suite "${suite}")
   set(name ${FOLDER}.${suite})
   add_test(${name} ${PROGRAM} --gtest_filter=${suite}.* --gtest_output=xml:${RESULTS}/${name}.xml)
-  # Threads wait asleep: tests run side by side, and threads that spin would take each other's cores.
+  # Waiting threads sleep, because tests run concurrently and spinning threads would take each other's cores.
   set_tests_properties(${name} PROPERTIES LABELS quick TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive
                        SKIP_REGULAR_EXPRESSION "PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$")
 endforeach()

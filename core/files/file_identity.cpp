@@ -36,7 +36,7 @@ void add_file_bytes(Checksum& checksum, const InputFile& file, int64_t begin, in
 }
 
 int64_t spread_block_begin(int64_t bytes, int64_t block_bytes, int64_t count, int64_t i) {
-  // Without the product of the size, which may be petabytes.
+  // Avoids multiplying by the size, which may be petabytes.
   const int64_t last = bytes - block_bytes;
   return last / (count - 1) * i + last % (count - 1) * i / (count - 1);
 }

@@ -16,7 +16,8 @@
 namespace octavo {
 namespace {
 
-// At a time: of a small file little more than it has, one byte to see its end.
+// Smallest and largest number of bytes per read. A small file is read with little more than its size, plus one byte to
+// detect its end.
 constexpr int64_t kLeastReadBytes = int64_t{4} << 10, kMostReadBytes = int64_t{1} << 20;
 
 int64_t block_bytes(int64_t file_bytes) { return std::clamp(file_bytes, kLeastReadBytes - 1, kMostReadBytes - 1) + 1; }
@@ -28,7 +29,7 @@ const char* kind_name(mode_t mode) {
   return "device";
 }
 
-// The mode of what is at `path`, 0 when nothing is there.
+// Returns the mode of the file at `path`, or 0 if there is none.
 mode_t mode_at(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return status.st_mode;
@@ -40,9 +41,10 @@ mode_t mode_at(const std::string& path) {
 
 InputFile::InputFile(const std::string& path)
     : path_(path),
-      // Not blocking: opening a FIFO would wait for a writer, and reading some files of /proc for news.
+      // O_NONBLOCK, because opening a FIFO would wait for a writer, and reading some files of /proc would wait for
+      // news.
       descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {
-  // A socket, or a device without a driver, cannot even be opened.
+  // A socket, or a device without a driver, cannot be opened.
   int error = errno;
   struct stat status {};
   const bool is_known = descriptor_ >= 0 ? ::fstat(descriptor_, &status) == 0 : ::stat(path.c_str(), &status) == 0;
@@ -144,7 +146,7 @@ std::string path_inside(const std::string& dir, const std::string& name) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error))) return path.string();
   const fs::path target = fs::canonical(path, error);
-  if (error) return path.string();  // it leads nowhere, which opening it will say
+  if (error) return path.string();  // The link leads nowhere. Opening the file will report it.
   const fs::path home = fs::canonical(dir, error), folder = target.parent_path();
   const bool in_cache =
       home.parent_path().filename() == "snapshots" && folder == home.parent_path().parent_path() / "blobs";

@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 160;
 
-// Whether lists and objects are nested more than kMaxJsonDepth deep, for all that can be told before a parser has
-// found the first fault.
+// Returns whether lists and objects are nested more than kMaxJsonDepth deep, as far as this can be determined before
+// the first syntax error.
 bool is_too_deep(std::string_view text) {
   int depth = 0;
   bool in_string = false;
@@ -27,7 +27,7 @@ bool is_too_deep(std::string_view text) {
     } else if (c == '[' || c == '{') {
       if (++depth > kMaxJsonDepth) return true;
     } else if ((c == ']' || c == '}') && --depth < 0) {
-      return false;  // the fault at which the parser ends
+      return false;  // This is the syntax error at which the parser stops.
     }
   }
   return false;
@@ -46,7 +46,7 @@ Json parse(std::string_view text, const std::string& where, int64_t max_bytes = 
   }
 }
 
-// Outside of strings JSON is ASCII, so what stands here for a control character is in one.
+// JSON is ASCII outside strings, so a control character here is inside a string.
 template <typename Json>
 std::string dump_printable(const Json& json, int indent) {
   const std::string text = json.dump(indent, ' ', false, Json::error_handler_t::replace);
@@ -90,7 +90,7 @@ std::string printable_json(const nlohmann::ordered_json& json, int indent) { ret
 nlohmann::json read_json_file(const std::string& path) { return parse_json(read_input_file(path), path); }
 
 int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t least, int64_t most) {
-  // The type decides how it is held: what is no int64 must not become one by wrapping.
+  // The type decides how the library stores the value. A value that does not fit into int64 must not wrap.
   const bool fits = value.is_number_unsigned()
                         ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
                         : value.is_number_integer();

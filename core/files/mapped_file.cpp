@@ -15,7 +15,7 @@ namespace octavo {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const InputFile file(path);
   size_bytes_ = file.size_bytes();
-  if (size_bytes_ == 0) return;  // mmap refuses empty ranges
+  if (size_bytes_ == 0) return;  // mmap refuses empty ranges.
   void* address = ::mmap(nullptr, static_cast<size_t>(size_bytes_), PROT_READ, MAP_SHARED, file.descriptor(), 0);
   CHECK(address != MAP_FAILED, "{}: cannot be mapped into memory ({} bytes): {}", path, size_bytes_,
         std::strerror(errno));

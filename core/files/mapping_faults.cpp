@@ -16,15 +16,16 @@ namespace {
 
 constexpr int kExitCode = 1;
 
-// A mapping, or one that was: entries are used again, but never freed, so that the handler can walk them at any time.
+// A watched mapping, or a free entry. Entries are reused but never freed, so that the handler can walk the list at any
+// time.
 struct Watched {
-  std::atomic<uintptr_t> begin{0};  // 0: none; set last and cleared first
+  std::atomic<uintptr_t> begin{0};  // 0 means free. It is set last and cleared first.
   uintptr_t end = 0;
-  std::string sentence;  // made beforehand: a handler must not allocate
+  std::string sentence;  // Prepared in advance, because a signal handler must not allocate.
   Watched* next = nullptr;
 };
 
-// A signal handler can reach nothing but globals.
+// A signal handler can only reach globals.
 std::atomic<Watched*> watched_mappings{nullptr};
 std::atomic_flag is_ending;
 struct sigaction previous_action {};
@@ -34,11 +35,11 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   for (const Watched* entry = watched_mappings.load(); entry != nullptr; entry = entry->next) {
     const uintptr_t begin = entry->begin.load();
     if (info->si_code <= 0 || begin == 0 || address < begin || address >= entry->end) continue;
-    while (is_ending.test_and_set()) ::pause();  // another thread has met the same, and says so
+    while (is_ending.test_and_set()) ::pause();  // Another thread met the same fault and reports it.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, entry->sentence.data(), entry->sentence.size());
     ::_exit(kExitCode);
   }
-  // Returning repeats the read, and so the signal; one that another process sent has to be sent again.
+  // Returning repeats the read and so raises the signal again. A signal from another process must be sent again.
   ::sigaction(SIGBUS, &previous_action, nullptr);
   if (info->si_code <= 0) ::raise(signal);
 }

@@ -17,9 +17,9 @@ namespace octavo {
 
 namespace {
 
-constexpr int64_t kMarkedBytes = int64_t{64} << 10;  // of a file's beginning, which has its mark
+constexpr int64_t kMarkedBytes = int64_t{64} << 10;  // Bytes at the beginning of a file that are searched for the mark.
 
-// Renaming would put a file in the place of a device, or of /dev/stdout, and fails in that of a directory.
+// Refuses places at which rename() would replace a device or /dev/stdout, or would fail because of a directory.
 void check_place(const std::string& path) {
   CHECK_INPUT(!path.empty(), "the path of a file to write is empty");
   std::error_code error;
@@ -40,7 +40,7 @@ std::string beginning_of(const std::string& path) {
   return text;
 }
 
-// Null, and errno, where the file cannot be created.
+// Returns null and sets errno if the file cannot be created.
 std::FILE* create_file(const std::string& path) {
   ::unlink(path.c_str());
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -88,9 +88,10 @@ void OutputFile::write(const void* bytes, size_t size_bytes) {
 }
 
 void OutputFile::finish() {
-  // A full disk may show only here: fwrite leaves the last bytes in the buffer, and the file system may allocate late.
+  // A full disk may show only here, because fwrite leaves the last bytes in the buffer and the file system may allocate
+  // late.
   CHECK(std::fflush(file_.get()) == 0, "{}: writing failed: {}", temporary_, std::strerror(errno));
-  // Pipes and special files have nothing to sync and say EINVAL.
+  // Pipes and special files have nothing to sync and return EINVAL.
   CHECK(::fsync(::fileno(file_.get())) == 0 || errno == EINVAL, "{}: writing failed: {}", temporary_,
         std::strerror(errno));
   CHECK(std::fclose(file_.release()) == 0, "{}: writing failed: {}", temporary_, std::strerror(errno));

@@ -36,11 +36,11 @@ std::vector<Block> cut_into_blocks(std::span<const std::span<const std::byte>> r
   return blocks;
 }
 
-// What cannot be read here is met again by whoever reads the mapping.
+// Errors are ignored here, because the reader of the mapping meets them again.
 void populate(const Block& block) {
   void* address = reinterpret_cast<void*>(block.begin);
   if (::madvise(address, block.end - block.begin, MADV_POPULATE_READ) == 0) return;
-  static_cast<void>(::madvise(address, block.end - block.begin, MADV_WILLNEED));  // Linux before 5.14
+  static_cast<void>(::madvise(address, block.end - block.begin, MADV_WILLNEED));  // Used on Linux before 5.14.
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void for_each_mapped(std::span<const std::span<const std::byte>> ranges, const s
     }
   };
   {
-    HelperThreads helpers;  // they end with this block
+    HelperThreads helpers;  // The destructor waits for the threads.
     if (blocks.size() > ranges.size() || blocks.size() > kReadingThreads) {
       for (size_t i = 0; i < kReadingThreads; ++i) helpers.start(read_ahead);
     }

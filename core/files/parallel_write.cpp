@@ -21,7 +21,7 @@ namespace octavo {
 namespace {
 
 constexpr int64_t kWrittenBlockBytes = int64_t{8} << 20;
-constexpr int64_t kAlignment = 4096;  // of what O_DIRECT writes: memory, place and length
+constexpr int64_t kAlignment = 4096;  // Alignment that O_DIRECT requires of memory, offset and length.
 constexpr int kWritingThreads = 4;
 
 int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -49,12 +49,12 @@ class ParallelWrite {
     reserve();
     const int64_t blocks = (size_ + kWrittenBlockBytes - 1) / kWrittenBlockBytes;
     {
-      HelperThreads helpers;  // they end with this block
+      HelperThreads helpers;  // The destructor waits for the threads.
       for (int64_t i = 1; i < std::min<int64_t>(kWritingThreads, blocks); ++i) helpers.start([this] { work(); });
       work();
     }
     if (failure_) std::rethrow_exception(failure_);
-    check(::ftruncate(descriptor_, size_) == 0);  // the last block was rounded up
+    check(::ftruncate(descriptor_, size_) == 0);  // The last block was rounded up.
     check(::fsync(descriptor_) == 0 || errno == EINVAL);
     check(::close(std::exchange(descriptor_, -1)) == 0);
   }
@@ -62,7 +62,7 @@ class ParallelWrite {
  private:
   void check(bool succeeded) const { CHECK(succeeded, "{}: writing failed: {}", path_, std::strerror(errno)); }
 
-  // So that a full disk shows at once, and writes that do not make the file longer need not wait for each other.
+  // Reserves the space, so that a full disk shows at once and writes within the file need not wait for each other.
   void reserve() const {
     if (size_ == 0 || ::fallocate(descriptor_, 0, 0, size_) == 0) return;
     check(errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL);
@@ -85,7 +85,7 @@ class ParallelWrite {
     }
   }
 
-  // Bytes [begin, end) of the file, and zeros to the end of the last page.
+  // Copies bytes [begin, end) of the file into a block, and zeros up to the end of the last page.
   void gather(int64_t begin, int64_t end, std::byte* block) const {
     auto part = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), begin) - begins_.begin()) - 1;
     int64_t place = begin;
@@ -100,7 +100,8 @@ class ParallelWrite {
 
   void write(int64_t place, int64_t bytes, const std::byte* data) {
     while (bytes > 0) {
-      const int flags = ::fcntl(descriptor_, F_GETFL);  // read before the write, as another thread may clear O_DIRECT
+      // Read before the write, because another thread may clear O_DIRECT.
+      const int flags = ::fcntl(descriptor_, F_GETFL);
       const ssize_t written = ::pwrite(descriptor_, data, static_cast<size_t>(bytes), place);
       if (written < 0 && errno == EINTR) continue;
       // The file system accepts O_DIRECT but not this alignment, or an earlier write ended between two pages.
@@ -117,7 +118,7 @@ class ParallelWrite {
 
   const std::string& path_;
   std::span<const std::span<const std::byte>> parts_;
-  std::vector<int64_t> begins_;  // of the parts in the file
+  std::vector<int64_t> begins_;  // Offsets of the parts in the file.
   int64_t size_ = 0;
   int descriptor_ = -1;
   std::atomic<int64_t> next_{0};

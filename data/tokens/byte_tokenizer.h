@@ -1,6 +1,5 @@
 // The byte tokenizer: a text is its bytes (token ids 0 to 255), plus bos 256, eos 257 and pad 258. The vocabulary is
-// rounded up to 272, a multiple of 16, so that the output projection has shapes that fast matrix products like; ids 259
-// to 271 never occur.
+// rounded up to 272, a multiple of 16, for fast matmuls. Ids 259 to 271 never occur.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ struct ByteTokenizer {
   static constexpr int32_t kPad = 258;
   static constexpr int64_t kVocabSize = 272;
 
-  // The bytes of `text`, one id each; adds no bos or eos.
+  // Returns the bytes of `text`, one id each, without bos and eos.
   static std::vector<int32_t> encode(std::string_view text) {
     std::vector<int32_t> ids;
     ids.reserve(text.size());
@@ -25,7 +24,7 @@ struct ByteTokenizer {
     return ids;
   }
 
-  // The bytes among `ids`; special and unused ids are left out.
+  // Returns the bytes among `ids`. Special and unused ids are omitted.
   static std::string decode(std::span<const int32_t> ids) {
     std::string text;
     text.reserve(ids.size());

@@ -36,9 +36,9 @@ class FileRow {
  private:
   struct File {
     std::string path;
-    int64_t begin = 0, end = 0;  // in the row
+    int64_t begin = 0, end = 0;  // Position in the row.
   };
-  // Keeps the file that was read last open: neighbouring blocks are often of the same one.
+  // Keeps the last file open, because neighbouring blocks are often in the same one.
   struct Reader {
     Checksum& checksum;
     std::optional<InputFile> open = {};

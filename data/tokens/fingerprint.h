@@ -1,4 +1,4 @@
-// What tells a corpus from another one that has as many documents and tokens.
+// Fingerprint of a corpus. It distinguishes corpora with equal numbers of documents and tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +7,23 @@
 
 namespace octavo {
 
-// Of each, the indexes and the tokens: read whole up to here, samples of them beyond.
+// Bytes of indexes, and bytes of tokens, up to which all of them are read. Beyond, samples are read.
 inline constexpr int64_t kFingerprintBytes = int64_t{8} << 20;
-inline constexpr int64_t kFingerprintBlocks = 256;  // samples, of 32 KiB
+inline constexpr int64_t kFingerprintBlocks = 256;  // Number of samples of 32 KiB.
 
-// XXH3 (16 hex digits) of the token files at `paths` (each as TokenFile takes it), one behind the other: of the sizes
-// of all, of their indexes, which hold the documents' lengths, and of their tokens. Paths do not count, so files may be
-// moved and renamed as long as their order stays. A function of the files alone: not of ranks, nor of which of them are
-// open.
+// Returns the XXH3 (16 hex digits) of the token files at `paths` (each as TokenFile takes it) in order: of their sizes,
+// their indexes, which hold the documents' lengths, and their tokens. Paths do not count, so files may be moved and
+// renamed as long as their order stays. The result does not depend on ranks, nor on which files are open.
 //
-// Every rank does this at every start, so the work is bounded: of indexes, and of tokens, that are longer than
-// kFingerprintBytes in all it reads kFingerprintBlocks blocks, spread evenly over all files, the first at the
-// beginning and the last at the end: 16 MiB in 512 files at the most, which take milliseconds from memory and a few
-// seconds where each block is a seek. What remains is looking up the sizes of all files.
+// Every rank computes this at every start, so the work is bounded. Of indexes, and of tokens, that are longer than
+// kFingerprintBytes in total it reads kFingerprintBlocks blocks, spread evenly over all files from the first byte to
+// the last. That is at most 16 MiB in 512 files, which takes milliseconds from memory and a few seconds if each block
+// is a seek. It also looks up the sizes of all files.
 //
-// Limits: every change of up to 16 MiB is seen, and every change of a file's size, of the first and of the last tokens;
-// another text is seen, as all of its blocks differ. A change in the middle of a large corpus that keeps all sizes is
-// seen where it touches a block: for certain where it is longer than 1/255 of all, else in about the share
-// of bytes that is read. InputError naming a file that cannot be read.
+// It detects every change of up to 16 MiB of data, of a file's size, and of the first and last tokens. It detects other
+// text, because all blocks differ. In the middle of a large corpus, a change that keeps all sizes is detected if it
+// touches a block: certainly if it is longer than 1/255 of the corpus, otherwise with about the probability of the
+// share that is read. Throws an InputError that names a file that cannot be read.
 std::string fingerprint_of(const std::vector<std::string>& paths);
 
 }  // namespace octavo

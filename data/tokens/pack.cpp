@@ -25,10 +25,10 @@ constexpr std::array kReadByTokenizeHf = {".parquet", ".gz", ".zst"};
 
 struct Source {
   std::string path;
-  bool named;  // by the user, as opposed to found in a directory
+  bool named;  // Whether the user named the file, as opposed to a file found in a directory.
 };
 
-// ".txt" of "a.TXT".
+// Returns ".txt" for "a.TXT".
 std::string suffix_of(const std::string& path) {
   std::string suffix = fs::path(path).extension().string();
   std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -51,7 +51,7 @@ std::unique_ptr<TokenFileWriter> open_writer(const std::string& prefix) {
                                                          .eos = ByteTokenizer::kEos});
 }
 
-// Whether files of both names would be the same, however the names are written.
+// Returns whether both names lead to the same files, however the names are written.
 bool is_same_place(const std::string& prefix, const std::string& other) {
   std::error_code error;
   const fs::path place = fs::weakly_canonical(fs::absolute(prefix), error);
@@ -79,7 +79,7 @@ class Packer {
 
   PackSummary run() {
     if (!options_.overwrite) refuse_existing_output();
-    // Everything is found before anything is written, so that the output can lie inside an input directory.
+    // All sources are found before anything is written, so that the output may lie inside an input directory.
     const std::vector<Source> files = find_files();
     writer_ = open_writer(options_.output);
     if (options_.hold_out_every > 0) held_out_writer_ = open_writer(options_.hold_out_output);
@@ -149,7 +149,7 @@ class Packer {
     files.insert(files.end(), found.begin(), found.end());
   }
 
-  // What an earlier run of the same command left is no source.
+  // Output of an earlier run of the same command is no source.
   bool is_own_output(const fs::path& path) const {
     for (const std::string& prefix : {options_.output, options_.hold_out_output}) {
       for (const char* suffix : {".bin", ".idx", ".json", ".bin.tmp", ".idx.tmp", ".json.tmp"}) {
@@ -161,7 +161,7 @@ class Packer {
     return false;
   }
 
-  // What the user named must be readable; of what a directory holds, the rest is packed without it.
+  // A file that the user named must be readable. An unreadable file in a directory is skipped.
   void add_file(const Source& source) {
     std::optional<InputFile> file;
     try {
@@ -248,7 +248,7 @@ class Packer {
   PackOptions options_;
   PackSummary summary_;
   std::unique_ptr<TokenFileWriter> writer_, held_out_writer_;
-  int64_t documents_ = 0;  // so far, in both outputs
+  int64_t documents_ = 0;  // Number of documents so far, in both outputs.
 };
 
 }  // namespace

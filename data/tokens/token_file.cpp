@@ -27,7 +27,7 @@ constexpr int32_t kLlmCLlama3Magic = 20240801, kLlmCLlama3Version = 7;
 constexpr uint16_t kGpt2EndOfText = 50256;
 constexpr uint32_t kLlama3BeginOfText = 128000;
 
-// Element `i` of an unaligned little-endian array.
+// Returns element `i` of an unaligned little-endian array.
 template <typename T>
 T load(const std::byte* array, int64_t i) {
   T value;
@@ -86,7 +86,7 @@ std::string token_file_prefix(const std::string& path) {
 }
 
 int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size) {
-  // The largest id as unsigned also catches negative ones, and the loop has no branch, so it vectorizes.
+  // The largest id as unsigned also detects negative ones, and the loop has no branch, so it vectorizes.
   uint32_t largest = 0;
   for (const int32_t id : ids) largest = std::max(largest, static_cast<uint32_t>(id));
   if (ids.empty() || static_cast<int64_t>(largest) < vocab_size) return -1;
@@ -97,7 +97,7 @@ int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size
 
 namespace {
 
-// UnreadableFile where there is neither a Megatron dataset nor a shard.
+// Throws an UnreadableFile if there is neither a Megatron dataset nor a shard.
 bool is_megatron(const std::string& prefix) {
   CHECK_INPUT(!prefix.empty(), "the path of a token file is empty");
   if (path_exists(prefix + ".idx")) return true;
@@ -106,7 +106,7 @@ bool is_megatron(const std::string& prefix) {
   return false;
 }
 
-// Reads into `bytes` what the file begins with, and returns the file's size.
+// Reads the beginning of a file into `bytes` and returns the size of the file.
 int64_t read_beginning(const std::string& path, std::span<std::byte> bytes) {
   const InputFile file(path);
   for (size_t done = 0; done < bytes.size();) {
@@ -122,10 +122,11 @@ int64_t read_beginning(const std::string& path, std::span<std::byte> bytes) {
 struct MegatronHeader {
   TokenDtype dtype = TokenDtype::kU16;
   int64_t sequences = 0;
-  int64_t entries = 0;  // of the document index
+  int64_t entries = 0;  // Number of entries of the document index.
 };
 
-// `header`: the first bytes of a file of `size`, as many as a header has where it is long enough.
+// Parses a header. `header` has the first bytes of a file of `size`, as many as a header has if the file is long
+// enough.
 MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, const std::string& path) {
   CHECK_INPUT(size >= kMegatronHeaderBytes, "{}: is truncated: {} bytes, expected a header of {}", path, size,
               kMegatronHeaderBytes);
@@ -138,7 +139,7 @@ MegatronHeader parse_megatron_header(const std::byte* header, int64_t size, cons
               path, code);
   const auto sequences = load<uint64_t>(header + 18, 0);
   const auto entries = load<uint64_t>(header + 26, 0);
-  // Bounding the counts first keeps the sum below from overflowing on a garbled header.
+  // Bounding the counts first keeps the sum below from overflowing with a damaged header.
   const auto bound = static_cast<uint64_t>(size);
   CHECK_INPUT(sequences <= bound && entries <= bound &&
                   static_cast<uint64_t>(kMegatronHeaderBytes) + 12 * sequences + 8 * entries == bound,
@@ -228,7 +229,7 @@ void TokenFile::check_sequences() {
     end_of_last = std::max(end_of_last, offset + length * width);
     num_tokens_ += length;
   }
-  // Where they overlap, reading them all could take any multiple of what is stored.
+  // Reading overlapping sequences could take any multiple of the stored tokens.
   CHECK_INPUT(num_tokens_ <= bin_.size_bytes() / width,
               "{}: is {} bytes, but {} describes {} tokens of {} bytes: sequences overlap", bin_.path(),
               bin_.size_bytes(), idx_.path(), num_tokens_, width);
@@ -332,12 +333,12 @@ int64_t TokenFile::document_begin(int64_t document) const {
   if (!begins_.empty()) return begins_[static_cast<size_t>(document)];
   const int64_t sequence = document < num_documents_ ? first_sequence(document) : num_sequences_;
   if (sequence == num_sequences_) return num_tokens_;
-  // Where the sequence ends does not matter here.
+  // The end of the sequence does not matter here.
   return sequence_offset_bytes(sequence, 0) / token_size_bytes(dtype_);
 }
 
 int64_t TokenFile::find_document(int64_t position, int64_t extra) const {
-  // The number of documents of `count` that begin at `position` or before, where `begin_of` rises.
+  // Returns the number of documents among `count` that begin at `position` or before. `begin_of` must rise.
   const auto count_up_to = [&](int64_t count, const auto& begin_of) {
     int64_t low = 0, high = count;
     while (low < high) {
@@ -394,7 +395,7 @@ void TokenFile::copy(int64_t document, int64_t begin, std::span<int32_t> out) co
 }
 
 void TokenFile::check_vocabulary(int64_t vocab_size) const {
-  // No id of an unsigned type can be outside a vocabulary that covers it.
+  // An unsigned type whose largest id is in the vocabulary has no id outside it.
   if (dtype_ != TokenDtype::kI32 && max_token_id(dtype_) < vocab_size) return;
   constexpr int64_t kSpreadDocuments = 4096, kSpreadTokens = 65536;
   const bool full = bin_.size_bytes() <= kFullScanBytes;

@@ -31,66 +31,69 @@
 
 namespace octavo {
 
-// The values are Megatron's codes on disk.
+// Token types. The values are Megatron's codes on disk.
 enum class TokenDtype : uint8_t { kU8 = 1, kI32 = 4, kU16 = 8 };
 
 int64_t token_size_bytes(TokenDtype dtype);
 std::string_view token_dtype_name(TokenDtype dtype);
-// The largest token id that the dtype can hold.
+// Returns the largest token id that the dtype can hold.
 int64_t max_token_id(TokenDtype dtype);
 
-// Strips a trailing ".bin" or ".idx": the PREFIX of a Megatron dataset.
+// Removes a trailing ".bin" or ".idx": returns the PREFIX of a Megatron dataset.
 std::string token_file_prefix(const std::string& path);
 
-// What can be known of a token file before it is opened, from the sizes of its files and its header.
+// Facts about a token file that its sizes and header tell before it is opened.
 struct TokenFileCounts {
   int64_t tokens = 0;
-  std::optional<int64_t> documents = {};  // nothing where only the tokens tell (llm.c)
-  int64_t index_bytes = 0;                // that opening it reads: of PREFIX.idx, or of the shard
+  std::optional<int64_t> documents = {};  // Empty if only the tokens tell (llm.c).
+  int64_t index_bytes = 0;                // Bytes that opening the file reads: of PREFIX.idx, or of the shard.
 };
-// `path` as TokenFile takes it. InputError as there, as far as the header tells.
+// `path` is as for TokenFile. Throws the same InputErrors, as far as the header tells.
 TokenFileCounts count_tokens(const std::string& path);
 
-// Position in `ids` of the first one outside [0, vocab_size), or -1. One pass at memory speed when there is none.
+// Returns the position in `ids` of the first id outside [0, vocab_size), or -1. Reads the ids once at memory speed if
+// there is none.
 int64_t find_outside_vocabulary(std::span<const int32_t> ids, int64_t vocab_size);
 
-// Move-only. All functions are const and safe to call from several threads. The files are mapped, so whoever writes
-// into them writes into what is read here: each look-up in the index is checked against the bounds again (InputError),
-// and tokens are read as they are now. A truncated file ends the process (core/files/mapping_faults.h).
+// Move-only. All methods are const and safe to call from several threads. The files are mapped, so changes of the files
+// become visible. Each look-up in the index is therefore checked against the bounds again (InputError), and tokens are
+// read as they are now. A truncated file ends the process (core/files/mapping_faults.h).
 class TokenFile {
  public:
-  // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin with no .idx beside it). Checks all that
-  // can be checked without reading the tokens: magic, version, dtype, the sizes of both files against the counts, every
-  // sequence inside PREFIX.bin, no more tokens in them than are stored, the document index rising from 0 to N.
-  // InputError naming the file, what was found and what was expected when anything is wrong. Zero tokens and empty
-  // documents are legal here.
+  // Opens `path`: PREFIX, PREFIX.bin or PREFIX.idx, or an llm.c shard (a .bin without .idx). Checks everything that can
+  // be checked without reading the tokens: magic, version, dtype, the sizes of both files against the counts, that
+  // every sequence lies inside PREFIX.bin, that the sequences have no more tokens than are stored, and that the
+  // document index rises from 0 to N. Throws an InputError with the file, what was found and what was expected. Zero
+  // tokens and empty documents are valid.
   explicit TokenFile(const std::string& path);
 
-  // Path of the file that holds the tokens.
+  // Returns the path of the file with the tokens.
   const std::string& path() const { return bin_.path(); }
-  // "megatron" or "llm.c".
+  // Returns "megatron" or "llm.c".
   std::string_view format() const { return lengths_ != nullptr ? "megatron" : "llm.c"; }
   TokenDtype dtype() const { return dtype_; }
   int64_t num_documents() const { return num_documents_; }
   int64_t num_sequences() const { return num_sequences_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  // Tokens in a document; O(its sequences). No range check: 0 <= document < num_documents().
+  // Returns the number of tokens of a document, in time proportional to its sequences. Requires 0 <= document <
+  // num_documents().
   int64_t document_length(int64_t document) const;
 
-  // Tokens before a document, in the order of the documents; num_tokens() for num_documents().
+  // Returns the number of tokens before a document in the order of the documents; num_tokens() for num_documents().
   int64_t document_begin(int64_t document) const;
-  // The last document d with document_begin(d) + d * extra <= position, by binary search; `extra` is what a reader adds
-  // to every document. 0, or InputError, where the index has been changed to nonsense.
+  // Returns the last document d with document_begin(d) + d * extra <= position, by binary search. `extra` is the number
+  // of tokens that a reader adds to every document. Returns 0 or throws an InputError if the index was damaged after
+  // opening.
   int64_t find_document(int64_t position, int64_t extra) const;
 
-  // Copies the tokens [begin, begin + out.size()) of a document, widened to int32 (a uint32 id of 2^31 or more becomes
-  // negative, which no vocabulary contains). Error when the range does not lie inside the document.
+  // Copies the tokens [begin, begin + out.size()) of a document as int32. A uint32 id of 2^31 or more becomes negative,
+  // which no vocabulary contains. Throws an Error if the range does not lie inside the document.
   void copy(int64_t document, int64_t begin, std::span<int32_t> out) const;
 
-  // InputError naming the file, document and position of the first token id outside [0, vocab_size). Reads every token
-  // of files of up to kFullScanBytes, otherwise the beginnings of documents spread evenly over the file: the loader
-  // checks what it emits anyway, so this only decides how early a wrong file is found.
+  // Throws an InputError with the file, document and position of the first token id outside [0, vocab_size). Reads
+  // every token of files of up to kFullScanBytes, and otherwise the beginnings of documents spread evenly over the
+  // file. The loader checks every token that it returns anyway, so this only decides how early a wrong file is found.
   void check_vocabulary(int64_t vocab_size) const;
 
   static constexpr int64_t kFullScanBytes = int64_t{2} << 30;
@@ -106,10 +109,10 @@ class TokenFile {
 
   int64_t first_sequence(int64_t document) const;
   int64_t sequence_length(int64_t sequence) const;
-  // Of a sequence of that length, which must lie inside the tokens.
+  // Returns the byte offset of a sequence of that length, which must lie inside the tokens.
   int64_t sequence_offset_bytes(int64_t sequence, int64_t length) const;
 
-  MappedFile idx_;  // not mapped for llm.c shards
+  MappedFile idx_;  // Not mapped for llm.c shards.
   MappedFile bin_;
   TokenDtype dtype_ = TokenDtype::kU16;
   int64_t num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
@@ -117,19 +120,21 @@ class TokenFile {
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* document_index_ = nullptr;
-  // True when document d is sequence d, as most writers have it: saves a look-up in the document index.
+  // Whether document d is sequence d, as most writers have it. Saves a look-up in the document index.
   bool one_sequence_each_ = true;
-  // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets say what lies before one.
+  // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets tell how many tokens come
+  // before a sequence.
   bool in_order_ = true;
-  // llm.c, and Megatron files that are not in order: tokens before each document, and the token count at the end.
+  // For llm.c, and Megatron files that are not in order: the number of tokens before each document, and the total.
   std::vector<int64_t> begins_;
-  // Of the others: the same of every kStride-th document, so that a search reads few pages of the index.
+  // For other files: the number of tokens before every kStride-th document, so that a search reads few pages of the
+  // index.
   static constexpr int64_t kStride = 4096;
   std::vector<int64_t> sparse_begins_;
 };
 
-// What tells this version of the file from another (core/files/file_identity.h): its index as a whole, where there is
-// one, and samples of its tokens.
+// Returns a text that identifies this version of the file (core/files/file_identity.h), from its whole index, if there
+// is one, and samples of its tokens.
 std::string token_file_identity(const std::string& path);
 
 }  // namespace octavo

@@ -12,9 +12,9 @@ namespace octavo {
 
 struct TokenRow::File {
   std::string path;
-  int64_t begin = 0;   // of its first token in the row
-  int64_t tokens = 0;  // bos and eos included
-  int64_t stored = 0;  // without them
+  int64_t begin = 0;   // Position of its first token in the row.
+  int64_t tokens = 0;  // Number of tokens, bos and eos included.
+  int64_t stored = 0;  // Number of tokens without bos and eos.
   mutable std::once_flag opened;
   mutable std::unique_ptr<TokenFile> file;
 };
@@ -95,7 +95,7 @@ void TokenRow::read(int64_t begin, std::span<int32_t> tokens, std::span<int32_t>
   }
 }
 
-// From `position` in the row of one file to its end, or until the target is full.
+// Reads from `position` in one file to its end, or until the target is full.
 void TokenRow::read_file(const File& row, int64_t position, Target& target) const {
   const TokenFile& file = open(row);
   int64_t document = file.find_document(position, extra_tokens_);
@@ -112,7 +112,7 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
     if (!out.empty()) read_document(file, {document, length - extra_tokens_}, offset, out);
     if (target.done < target.document_start.size()) {
       const size_t end = std::min(target.done + count, target.document_start.size());
-      // Only the first document of a read can have begun before it, and that is at 0.
+      // Only the first document of a read can have begun before the read; its start is 0.
       std::fill(target.document_start.begin() + static_cast<std::ptrdiff_t>(target.done),
                 target.document_start.begin() + static_cast<std::ptrdiff_t>(end), static_cast<int32_t>(target.done));
     }
@@ -125,7 +125,7 @@ void TokenRow::read_file(const File& row, int64_t position, Target& target) cons
   }
 }
 
-// The tokens [offset, offset + out.size()) of a document with its bos and eos.
+// Reads the tokens [offset, offset + out.size()) of a document with its bos and eos.
 void TokenRow::read_document(const TokenFile& file, const StoredDocument& document, int64_t offset,
                              std::span<int32_t> out) const {
   if (options_.bos_id) {

@@ -48,7 +48,7 @@ void TokenFileWriter::add_document(std::span<const int32_t> tokens) {
       write_narrowed<int32_t>(bin_, tokens);
       break;
   }
-  // A sequence's length is an int32 on disk; a longer document becomes several sequences.
+  // The length of a sequence is an int32 on disk. A longer document becomes several sequences.
   constexpr int64_t kLongest = std::numeric_limits<int32_t>::max();
   auto remaining = static_cast<int64_t>(tokens.size());
   do {
@@ -104,7 +104,8 @@ void TokenFileWriter::close() {
 
 void TokenFileWriter::publish(std::span<TokenFileWriter* const> writers) {
   std::vector<OutputFile*> files;
-  // An older index must not be taken for that of the new tokens, should the process die meanwhile.
+  // Removes older indexes first. If the process dies meanwhile, an older index must not be taken for that of the new
+  // tokens.
   for (TokenFileWriter* writer : writers) {
     files.insert(files.end(), {&writer->bin_, &*writer->json_, &*writer->idx_});
   }

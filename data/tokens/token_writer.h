@@ -1,5 +1,4 @@
-// Writes a Megatron indexed dataset (see data/tokens/token_file.h), with a PREFIX.json beside it that says how it was
-// made.
+// Writes a Megatron indexed dataset (data/tokens/token_file.h), with a PREFIX.json that says how it was made.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +12,29 @@
 
 namespace octavo {
 
-// What PREFIX.json records about the tokens; nothing of it is needed to train.
+// Facts about the tokens that PREFIX.json records. Training does not need them.
 struct TokenFileInfo {
-  std::string tokenizer = {};  // "byte", or the name of a Hugging Face tokenizer; null in the JSON when empty
-  int64_t vocab_size = 0;      // null in the JSON when 0
-  std::optional<int32_t> bos = {}, eos = {};  // ids the tokenizer has for them, not tokens of the file
+  std::string tokenizer = {};  // "byte", or the name of a Hugging Face tokenizer. Null in the JSON if empty.
+  int64_t vocab_size = 0;      // Null in the JSON if 0.
+  std::optional<int32_t> bos = {}, eos = {};  // Ids that the tokenizer has for them. They are not tokens of the file.
 };
 
-// Used by one thread. Everything goes to temporary names; only publish() makes the files appear, .idx last, so that an
-// interrupted writer leaves no half dataset, and an older one of the same name stays whole until then. Documents are
-// streamed to disk; memory grows by 12 bytes a document.
+// Used by one thread. Writes under temporary names until publish() gives the files their names, .idx last. So an
+// interrupted writer leaves no incomplete dataset, and an older dataset of the same name stays until then. Documents
+// are streamed to disk; memory grows by 12 bytes per document.
 class TokenFileWriter {
  public:
-  // InputError when PREFIX.bin cannot be created.
+  // Throws an InputError if PREFIX.bin cannot be created.
   TokenFileWriter(const std::string& prefix, TokenDtype dtype, TokenFileInfo info = {});
 
-  // Appends one document, possibly empty. InputError when an id does not fit the dtype; Error when the disk is full.
+  // Appends one document, which may be empty. Throws an InputError if an id does not fit the dtype, and an Error if the
+  // disk is full.
   void add_document(std::span<const int32_t> tokens);
 
-  // Writes PREFIX.idx and PREFIX.json, and all three files down to the device, still under temporary names. Once,
-  // behind the last document. Error when the disk is full.
+  // Writes PREFIX.idx and PREFIX.json, and all three files to the device, still under temporary names. Must be called
+  // once, after the last document. Throws an Error if the disk is full.
   void close();
-  // Gives the closed files of all writers their names, or leaves the older ones of all as they were. Error when the
+  // Gives the closed files of all writers their names, or leaves all older ones as they were. Throws an Error if the
   // system refuses a name.
   static void publish(std::span<TokenFileWriter* const> writers);
   void finish() {
@@ -54,9 +54,9 @@ class TokenFileWriter {
   TokenDtype dtype_;
   TokenFileInfo info_;
   OutputFile bin_;
-  std::optional<OutputFile> idx_, json_;  // once they are closed
+  std::optional<OutputFile> idx_, json_;  // Set by close().
   std::vector<int32_t> sequence_lengths_;
-  std::vector<int64_t> document_ends_;  // sequences up to and including each document
+  std::vector<int64_t> document_ends_;  // Number of sequences up to and including each document.
   int64_t num_tokens_ = 0;
 };
 

@@ -1,1 +1,1 @@
-"""What scripts/tokenize_hf.py is made of: inputs -> documents -> parts -> token files."""
+"""The parts of scripts/tokenize_hf.py: inputs -> documents -> parts -> token files."""

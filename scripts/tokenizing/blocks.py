@@ -24,7 +24,7 @@ def gzip_blocks(file, path, block_bytes):
 
 
 def zstd_blocks(file, path, block_bytes):
-    """By frames, since the package's own stream takes a file that ends within a frame for a whole one."""
+    """Reads frame by frame, because the package's own stream accepts a file that ends within a frame."""
     try:
         import zstandard
     except ImportError as error:
@@ -48,7 +48,7 @@ COMPRESSIONS = {".gz": gzip_blocks, ".zst": zstd_blocks}
 
 
 def read_blocks(source, block_bytes=BLOCK_BYTES, on_position=None):
-    """on_position(bytes of the file that were read) is called before each block."""
+    """Yields the unpacked blocks of a file. Calls on_position(bytes of the file that were read) before each block."""
     try:
         with open(source.path, "rb") as file:
             for block in COMPRESSIONS.get(source.compression, plain_blocks)(file, source.path, block_bytes):

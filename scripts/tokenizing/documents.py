@@ -11,11 +11,11 @@ from tokenizing.errors import InputError
 from tokenizing.inputs import kind_of
 
 MAX_DOCUMENT_BYTES = 1 << 30
-PARQUET_ROWS = 256  # that are decoded at once
+PARQUET_ROWS = 256  # Rows that are decoded at once.
 
 
 class NoText(ValueError):
-    """What a text, or a line with one, has in it that cannot be encoded."""
+    """Returns what makes a text, or a line with one, impossible to encode."""
 
 
 def decode(data):
@@ -55,8 +55,8 @@ def read_text(source, sources):
 
 
 def split_lines(blocks, where):
-    """Lines without their ends, from blocks that end anywhere."""
-    held = []  # a line's beginning
+    """Yields lines without their ends, from blocks that end anywhere."""
+    held = []  # Beginning of an incomplete line.
     held_bytes = 0
     for block in blocks:
         *lines, rest = block.split(b"\n")
@@ -73,13 +73,13 @@ def split_lines(blocks, where):
 
 
 def range_blocks(source, first, last):
-    """The lines of a plain file that begin in the bytes [first, last), as blocks."""
+    """Yields the lines of a plain file that begin in the bytes [first, last), as blocks."""
     try:
         with open(source.path, "rb") as file:
             if first:
                 file.seek(first - 1)
                 while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
-                    pass  # the end of a line that began before
+                    pass  # The end of a line that began earlier.
             left, block = last - file.tell(), b"\n"
             while left > 0 and (block := file.read(min(BLOCK_BYTES, left))):
                 left -= len(block)
@@ -91,7 +91,7 @@ def range_blocks(source, first, last):
 
 
 def count_lines(source, last):
-    """How many lines begin before byte `last` of a plain file."""
+    """Returns the number of lines that begin before byte `last` of a plain file."""
     return sum(block.count(b"\n") for block in range_blocks(source, 0, last))
 
 
@@ -106,12 +106,12 @@ def parse_json(line):
         raise NoText("has lists or objects that are nested too deep to be read") from error
     except NoText:
         raise
-    except ValueError as error:  # Python converts no longer ones
+    except ValueError as error:  # Python does not convert longer integers.
         raise NoText(f"has an integer of more than {sys.get_int_max_str_digits()} digits") from error
 
 
 def parse_line(line, field):
-    """The document of a JSON line, nothing for a blank one; NoText where there is none."""
+    """Returns the document of a JSON line, or None for a blank line. Raises NoText if there is no text."""
     if not line or line.isspace():
         return None
     found = parse_json(line)
@@ -127,7 +127,8 @@ def parse_line(line, field):
 
 
 def read_lines(blocks, source, field, sources, lines_before):
-    """lines_before(): how many lines of the file come before these blocks, asked for only to name a bad one."""
+    """Yields documents. lines_before() returns the number of lines of the file before these blocks. It is called only to name a bad
+    line."""
     for number, line in enumerate(split_lines(blocks, source.path), 1):
         try:
             text = parse_line(line, field)
@@ -165,7 +166,7 @@ def one_line(error):
 
 
 def column_texts(column):
-    """The strings of a column, as bytes where one of them is not UTF-8."""
+    """Returns the strings of a column, as bytes if one of them is not UTF-8."""
     try:
         return column.to_pylist()
     except UnicodeDecodeError:
@@ -187,7 +188,7 @@ def checked_row(value, field, sources, where):
 
 
 def read_row_group(file, source, field, sources, row_group, first, last):
-    """The rows [first, last) of a row group. What comes before is decoded too, which costs little beside tokenizing."""
+    """Yields the rows [first, last) of a row group. Earlier rows are decoded too, which costs little compared with tokenizing."""
     import pyarrow
 
     def before():
@@ -217,7 +218,7 @@ def read_parquet(source, field, sources):
 
 
 def read_piece(piece, field, sources):
-    """The documents of a plan.Piece, in order."""
+    """Yields the documents of a plan.Piece, in order."""
     source = piece.source
     if source.kind == "text":
         yield from read_text(source, sources)

@@ -13,9 +13,9 @@ from tokenizing.errors import InputError
 from tokenizing.inputs import Sources
 from tokenizing.part_files import PartWriter
 
-BATCH_BYTES = 1 << 20  # text that is encoded at once
+BATCH_BYTES = 1 << 20  # Bytes of text that are encoded at once.
 
-_worker = None  # a worker process's own
+_worker = None  # Worker of the current process.
 
 
 def import_tokenizers():
@@ -35,7 +35,7 @@ def load_tokenizer(path):
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # the package raises a bare Exception
+    except Exception as error:  # The package raises a bare Exception.
         raise InputError(f"{path}: is not a Hugging Face tokenizer.json: {one_line(error)}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -48,7 +48,8 @@ def first_id(tokenizer, names):
 
 
 def describe(tokenizer, path):
-    """What PREFIX.json says of it. Added tokens may leave gaps in the ids, so the largest id decides on the vocabulary."""
+    """Returns the tokenizer's part of PREFIX.json. Added tokens may leave gaps in the ids, so the largest id determines the
+    vocabulary."""
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     return {
         "tokenizer": str(path),
@@ -59,7 +60,7 @@ def describe(tokenizer, path):
 
 
 def batches(documents):
-    """Lists of non-empty documents of about BATCH_BYTES together."""
+    """Yields lists of non-empty documents of about BATCH_BYTES together."""
     batch, size = [], 0
     for text in documents:
         if not text:
@@ -74,13 +75,13 @@ def batches(documents):
 
 
 def special_texts(tokenizer):
-    """A pattern of the tokenizer's special tokens as text; nothing where it has none."""
+    """Returns a pattern that finds the tokenizer's special tokens in text, or None if it has none."""
     names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special and token.content]
     return re.compile("|".join(map(re.escape, sorted(names, reverse=True)))) if names else None
 
 
 class Encoder:
-    """Encodes documents. What looks like a special token in them is text, unless `parse_special_tokens`."""
+    """Encodes documents. Names of special tokens in them are text, unless `parse_special_tokens` is set."""
 
     def __init__(self, tokenizer_path, parse_special_tokens):
         self.path = tokenizer_path
@@ -92,7 +93,7 @@ class Encoder:
                 raise InputError("this version of the Python package `tokenizers` makes tokens of text such as <|end_of_text|>: "
                                  "python3 -m pip install --upgrade tokenizers, or give --parse-special-tokens")
             self.tokenizer.encode_special_tokens = True
-        # Without the offsets of tokens in the text, which nobody asks for.
+        # encode_batch_fast omits the offsets of tokens in the text, which nobody needs.
         self.encode_batch = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
 
     def encode(self, texts):
@@ -106,14 +107,14 @@ class Encoder:
 
 def start_worker(folder, tokenizer_path, parse_special_tokens, typecode, field, skip_bad):
     global _worker
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the pool
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # The processes already provide the parallelism.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The main process ends the pool.
     threading.Thread(target=end_with_parent, daemon=True).start()
     _worker = (folder, Encoder(tokenizer_path, parse_special_tokens), typecode, field, skip_bad)
 
 
 def end_with_parent():
-    """A main process that is killed cannot end its workers."""
+    """Waits for the end of the main process and ends this worker, because a main process that is killed cannot."""
     import multiprocessing
 
     multiprocessing.parent_process().join()

@@ -1,9 +1,9 @@
-"""What a run ends with, and how."""
+"""Errors that end a run, and their exit codes."""
 
 
 class InputError(Exception):
-    """What the user gave is wrong; one sentence that names the file. Exit code 2."""
+    """An error in the user's input, as one sentence that names the file. Exit code 2."""
 
 
 class RunError(Exception):
-    """What went wrong while it ran; one sentence. Exit code 1."""
+    """An error while running, as one sentence. Exit code 1."""

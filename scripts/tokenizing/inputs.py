@@ -1,4 +1,4 @@
-"""Which files the inputs are, in which order, and what is left out of folders."""
+"""Selects the files of the inputs, their order, and the files of folders that are left out."""
 
 import collections
 import dataclasses
@@ -8,33 +8,33 @@ import os
 from tokenizing.blocks import COMPRESSIONS, read_blocks
 from tokenizing.errors import InputError
 
-OTHER_COMPRESSIONS = {".bz2", ".xz", ".lz4", ".zip"}  # not read, but part of a kind's name
+OTHER_COMPRESSIONS = {".bz2", ".xz", ".lz4", ".zip"}  # Compressions that are not read, but are part of the name of a kind.
 SNIFFED_BYTES = 1 << 13
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file to take documents from."""
+    """A file to read documents from."""
 
     path: str
-    kind: str  # "text": one document; "jsonl": one a line; "parquet": one a row
-    compression: str  # a key of COMPRESSIONS, or nothing
-    named: bool  # the user gave this very file, so it is refused, not left out, where it is no text
+    kind: str  # "text" is one document, "jsonl" one per line, "parquet" one per row.
+    compression: str  # Key of COMPRESSIONS, or empty.
+    named: bool  # Whether the user gave this file. If such a file is not text, it is refused instead of left out.
     size_bytes: int
     mtime_ns: int
 
 
 class Sources:
-    """What became of the files of the inputs, and of bad documents in them."""
+    """Counts the files of the inputs that are taken or left out, and their bad documents."""
 
     def __init__(self, skip_bad=0):
         self.taken = 0
-        self.left_out = collections.Counter()  # by kind
+        self.left_out = collections.Counter()  # Number of files left out, by kind.
         self.skip_bad = skip_bad
-        self.skipped = []  # a sentence for each bad document
+        self.skipped = []  # One sentence for each bad document.
 
     def skip(self, *sentences):
-        """Adds bad documents that are skipped. Raises an InputError with the first that is one too many."""
+        """Adds skipped bad documents. Raises an InputError with the first one above the limit."""
         for sentence in sentences:
             if len(self.skipped) >= self.skip_bad:
                 raise InputError(f"{sentence}; --skip-bad {self.skip_bad} skips no more" if self.skip_bad else sentence)
@@ -58,7 +58,7 @@ class Sources:
 
 
 def suffixes(path):
-    """("a.JSONL.gz") -> (".jsonl", ".gz"); the second is empty unless it is of a compression."""
+    """Returns (".jsonl", ".gz") for "a.JSONL.gz". The second is empty if the file is not compressed."""
     stem, suffix = os.path.splitext(os.path.basename(path))
     if suffix.lower() not in COMPRESSIONS.keys() | OTHER_COMPRESSIONS:
         return suffix.lower(), ""
@@ -66,7 +66,7 @@ def suffixes(path):
 
 
 def kind_of(path):
-    """What a file that is left out is counted as."""
+    """Returns the kind under which a file that is left out is counted."""
     return "".join(suffixes(path)) or "without a suffix"
 
 
@@ -98,7 +98,8 @@ def walk(folder, sources, is_ours):
 
 
 def list_files(paths, sources, is_ours=lambda path: False):
-    """(path, named): every regular file of the inputs; `is_ours`: what this very run writes, which folders may hold."""
+    """Yields (path, named) of every regular file of the inputs. `is_ours` recognizes the output of this run, which a folder may
+    contain."""
     for given in paths:
         found = [given]
         if not os.path.exists(given) and glob.has_magic(given):
@@ -115,8 +116,8 @@ def list_files(paths, sources, is_ours=lambda path: False):
 
 
 def find_sources(paths, sources, is_ours=lambda path: False):
-    """The files to take, in order. Looks at the beginning of those in folders, so that a folder of pictures is known for
-    one before anything is tokenized; the readers leave out what turns out later to be no text."""
+    """Returns the files to read, in order. Looks at the beginning of files in folders, so that a folder of pictures is recognized
+    before anything is tokenized. The readers leave out files that turn out later not to be text."""
     taken = []
     for path, named in list_files(paths, sources, is_ours):
         try:
@@ -132,5 +133,5 @@ def find_sources(paths, sources, is_ours=lambda path: False):
             sources.left_out[kind_of(path)] += 1
         else:
             taken.append(source)
-            sources.taken += source.kind != "text"  # the readers count these
+            sources.taken += source.kind != "text"  # The readers count text files.
     return taken

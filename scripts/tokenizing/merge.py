@@ -11,15 +11,15 @@ import os
 import shutil
 import struct
 
-RECORD = struct.Struct("<QQI")  # a document's hash, its number, its bytes; its tokens follow
+RECORD = struct.Struct("<QQI")  # Hash of a document, its number, and the number of bytes. Its tokens follow.
 HASH_BITS = 64
-BUCKET_BYTES = 1 << 28  # that are sorted in memory
-RECORD_BYTES = 200  # of Python's objects that stand for a document while it is sorted
-MAX_FANOUT_BITS = 8  # files that are written at once; where that is not enough, they are divided again
+BUCKET_BYTES = 1 << 28  # Bytes that are sorted in memory.
+RECORD_BYTES = 200  # Bytes of the Python objects of a document while it is sorted.
+MAX_FANOUT_BITS = 8  # Limit on the number of files that are written at once. If it is not enough, the files are divided again.
 
 
 class Merger:
-    """Puts the documents, told their numbers, into the file or the held-out file."""
+    """Adds documents by their numbers to the file or to the held-out file."""
 
     def __init__(self, writers, hold_out_every, progress):
         self.writers, self.hold_out_every, self.progress = writers, hold_out_every, progress
@@ -50,7 +50,7 @@ class Merger:
         self.writers[0].add_lengths(part.lengths())
 
     def shuffled(self, parts, seed, folder):
-        shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
+        shutil.rmtree(folder, ignore_errors=True)  # Remains of a killed run.
         os.makedirs(folder)
         hash_of = document_hash(seed)
         root = Bucket(os.path.join(folder, "b"), sum(bucket_cost(p.token_bytes, p.summary["documents"]) for p in parts))
@@ -118,7 +118,7 @@ class Bucket:
 
 
 def distribute(records, parent, bits):
-    """The buckets, in the order of their hashes, of `records` whose hashes agree in the leading `bits`."""
+    """Yields the buckets of `records`, whose hashes agree in the leading `bits`, in the order of the hashes."""
     fanout_bits = min(max((2 * parent.cost // BUCKET_BYTES).bit_length(), 1), MAX_FANOUT_BITS, HASH_BITS - bits)
     buckets = [Bucket(f"{parent.path}{i:02x}", bits=bits + fanout_bits) for i in range(1 << fanout_bits)]
     try:

@@ -26,7 +26,7 @@ def fsync_folder(folder):
 
 
 def write_whole(path, text):
-    """A file that has all of `text` or does not have its name."""
+    """Writes a file under a temporary name and renames it when it has all of `text`."""
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -35,7 +35,7 @@ def write_whole(path, text):
 
 
 class PartWriter:
-    """Use as a context: what is not finished is removed."""
+    """A context that removes the file unless it is finished."""
 
     def __init__(self, folder, name, typecode):
         self.path = os.path.join(folder, name)
@@ -53,7 +53,7 @@ class PartWriter:
             try:
                 self.file.close()
             except OSError:
-                pass  # a full disk; why it is given up is known
+                pass  # The disk may be full. The reason for giving up is known already.
             os.unlink(self.temporary)
         if isinstance(error, OSError):
             raise RunError(f"{self.path}: cannot be written: {error.strerror or error}") from error
@@ -108,7 +108,7 @@ class PartFile:
         return lengths
 
     def documents(self):
-        """The tokens of each document as bytes."""
+        """Yields the tokens of each document as bytes."""
         size = array.array(self.summary["typecode"]).itemsize
         lengths = self.lengths()
         with open(self.path, "rb", buffering=1 << 20) as file:
@@ -117,7 +117,7 @@ class PartFile:
 
 
 def difference(old, new):
-    """A few words on how the journal of a run that was begun differs from that of this one."""
+    """Returns a few words on how the journal of an earlier run differs from that of this run."""
     for name in new:
         if name != "inputs" and old.get(name) != new[name]:
             return f"another {name.replace('_', ' ')} ({old.get(name)}, now {new[name]})"
@@ -129,7 +129,7 @@ def difference(old, new):
 
 
 class PartsFolder:
-    """PREFIX.parts, held by this process alone."""
+    """The folder PREFIX.parts, locked by this process."""
 
     def __init__(self, path):
         self.path = path
@@ -139,8 +139,8 @@ class PartsFolder:
         return os.path.join(self.path, name)
 
     def open(self, journal, overwrite):
-        """Goes on with what is there if `journal` is that of the run that was begun; else refuses, or with `overwrite`
-        begins anew, with what still fits. Returns whether it goes on."""
+        """Resumes an earlier run with an equal `journal`. Refuses one that differs, or with `overwrite` starts again with the parts
+        that still fit. Returns whether it resumes."""
         os.makedirs(self.path, exist_ok=True)
         self.lock = open(self.file(LOCK), "w", encoding="utf-8")
         try:
@@ -148,12 +148,12 @@ class PartsFolder:
         except BlockingIOError:
             raise InputError(f"{self.path}: another process is writing there") from None
         except OSError:
-            pass  # a file system without locks
+            pass  # The file system has no locks.
         old = self.read_journal()
         if old is not None and old != journal and not overwrite:
             raise InputError(f"{self.path}: was begun with {difference(old, journal)}; --overwrite begins anew with this command")
         for name in os.listdir(self.path):
-            if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # parts are known by their names to fit
+            if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # Parts are recognized by their names.
                 os.unlink(self.file(name))
         if old != journal:
             write_whole(self.file(JOURNAL), json.dumps(journal) + "\n")
@@ -169,14 +169,14 @@ class PartsFolder:
             raise InputError(f"{self.file(JOURNAL)}: is not a journal; delete the folder to begin anew") from error
 
     def finished(self, name):
-        """The part of that name, or nothing."""
+        """Returns the part of that name, or None."""
         try:
             return PartFile(self.file(name))
         except FileNotFoundError:
             return None
 
     def keep_finished(self):
-        """After a failure: keeps the folder if there is work in it. Returns whether it does."""
+        """Called after a failure. Keeps the folder if it has finished parts. Returns whether it does."""
         if any(name == TOKENIZER or ("." not in name and name != LOCK) for name in os.listdir(self.path)):
             return True
         self.remove()

@@ -12,40 +12,40 @@ from tokenizing.documents import MAX_DOCUMENT_BYTES, open_parquet, too_long
 from tokenizing.inputs import Source
 
 MIN_PART_BYTES, MAX_PART_BYTES = 1 << 20, 1 << 25
-EXPANSION = 4  # bytes of text to a byte of a compressed file, roughly
-MAX_SPLITS = 16  # of a row group, since each decodes the rows before it
+EXPANSION = 4  # Approximate bytes of text per byte of a compressed file.
+MAX_SPLITS = 16  # Maximum number of splits of a row group, because each split decodes the rows before it.
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """What to read of a file: all of it unless one of these says otherwise."""
+    """A part of a file to read: the whole file unless a field says otherwise."""
 
     source: Source
-    bytes: tuple = None  # the lines that begin in [first, last)
-    rows: tuple = None  # (row group, first, last)
-    lines: bytes = None  # these, unpacked; after first_line others
+    bytes: tuple = None  # The lines that begin in [first, last).
+    rows: tuple = None  # (row group, first, last).
+    lines: bytes = None  # Unpacked lines. Other lines follow after first_line.
     first_line: int = 0
-    block: tuple = None  # which of the file's blocks of lines they are: (number, whether it is the last)
+    block: tuple = None  # Block of lines of the file: (number, whether it is the last).
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a worker does at once."""
+    """The work that a worker does at once."""
 
     name: str
     pieces: list
-    input_bytes: int  # of the files, for the progress
+    input_bytes: int  # Bytes of the files, for the progress.
 
 
 def choose_part_bytes(sources):
-    """About a thousand parts, of a size that a worker does in seconds and that leaves less than a million files. A power of
-    two, so that it seldom changes when a file does."""
+    """Returns the size of a part. There are about a thousand parts, each done in seconds, and fewer than a million files. The size
+    is a power of two, so that it seldom changes when a file does."""
     total = sum(source.size_bytes for source in sources)
     return min(max(1 << (total >> 10).bit_length(), MIN_PART_BYTES), MAX_PART_BYTES)
 
 
 class Planner:
-    """Makes the parts of `sources` in order; `key` is what else decides on the tokens of a part."""
+    """Makes the parts of `sources` in order. `key` is everything else that decides on the tokens of a part."""
 
     def __init__(self, sources, field, part_bytes, key):
         self.sources, self.field, self.part_bytes, self.key = sources, field, part_bytes, key
@@ -58,7 +58,8 @@ class Planner:
         return Part(hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32], pieces, input_bytes)
 
     def parts(self, is_last_block=lambda name: None):
-        """is_last_block(name): of a part of a compressed file that is finished, whether the file ends with it; else None."""
+        """Yields the parts in order. is_last_block(name) says for a finished part of a compressed file whether the file ends with
+        it, and returns None for other parts."""
         small, weight = [], 0
         for source in self.sources:
             source_weight = source.size_bytes * (EXPANSION if source.compression else 1)
@@ -112,7 +113,7 @@ class Planner:
         finished = 0
         while (last := is_last_block(self.part([Piece(source, block=(finished, False))], 0).name)) is not None:
             finished += 1
-            if last:  # no need to unpack the file
+            if last:  # The file need not be unpacked.
                 for number in range(finished):
                     yield self.part([Piece(source, block=(number, number == finished - 1))], source.size_bytes // finished)
                 return
@@ -124,14 +125,14 @@ class Planner:
 
 
 def blocks_of_lines(source, block_bytes):
-    """(whole lines of about `block_bytes` together, how far the file is read, whether they are the last)."""
+    """Yields (whole lines of about `block_bytes` together, position in the file, whether they are the last)."""
     held, held_bytes, position = [], 0, 0
 
     def on_position(new):
         nonlocal position
         position = new
 
-    ready = None  # held back until it is known whether more follows
+    ready = None  # Held until it is known whether more follows.
     for block in read_blocks(source, min(block_bytes, BLOCK_BYTES), on_position):
         held.append(block)
         held_bytes += len(block)

@@ -1,4 +1,4 @@
-"""How far it is, on stderr: one line that lives on a terminal, else a line now and then."""
+"""Progress on stderr: one live line on a terminal, otherwise a line every few seconds."""
 
 import sys
 import time
@@ -20,7 +20,8 @@ def duration(seconds):
 
 
 class Progress:
-    """Of one stage over `total_bytes`. Bytes that were `found`, done in a run before, count for the share, not for the rate."""
+    """Starts the progress of one stage over `total_bytes`. `found` bytes, done in an earlier run, count for the share but not for
+    the rate."""
 
     def __init__(self, stage, total_bytes, stream=None):
         self.stage, self.total_bytes = stage, total_bytes

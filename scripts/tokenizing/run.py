@@ -20,8 +20,9 @@ from tokenizing.progress import Progress
 from tokenizing.token_files import SUFFIXES, TokenFileWriter, dataset_files, publish, read_sidecar
 from tokenizing.training import MIN_ENTRIES, TOKENIZER_CONFIG, train_bpe
 
-MAX_NAMED = 20  # skipped documents
-PARTS_PER_WORKER = 2  # under way or waiting, so that none idles; more would hold more of a compressed file in memory
+MAX_NAMED = 20  # Maximum number of skipped documents that are named.
+# Parts that are under way or waiting per worker, so that no worker idles. More would hold more of a compressed file in memory.
+PARTS_PER_WORKER = 2
 
 
 class Run:
@@ -59,11 +60,11 @@ class Run:
         if not self.sources:
             raise InputError("the inputs hold no documents")
         for source in self.sources:
-            if source.kind != "text":  # a wrong field or column shows in the first document
+            if source.kind != "text":  # A wrong field or column shows in the first document.
                 next(read_piece(Piece(source), self.arguments.text_field, Sources(self.arguments.skip_bad)), None)
 
     def make_journal(self, tokenizer_hash):
-        """All that decides on the output, and the size of the parts."""
+        """Returns everything that decides on the output, and the size of the parts."""
         arguments = self.arguments
         self.part_bytes = arguments.part_bytes or choose_part_bytes(self.sources)
         self.journal = {
@@ -83,7 +84,7 @@ class Run:
         return all(sidecar and sidecar.get("made_from") == self.fingerprint for sidecar in sidecars)
 
     def check_outputs(self):
-        """What is there must be this command's, of a run that was ended while it renamed its files."""
+        """Refuses existing outputs unless an earlier run of this command was ended while it renamed them."""
         found = [path for prefix in self.prefixes for path in dataset_files(prefix)]
         if self.arguments.train_bpe and os.path.exists(self.trained_tokenizer):
             found.append(self.trained_tokenizer)
@@ -105,11 +106,11 @@ class Run:
         return sum(source.size_bytes for source in self.sources)
 
     def make_parts(self, planner, tokenizer_path, typecode):
-        """The finished parts in order."""
+        """Yields the finished parts in order."""
         arguments = self.arguments
         pool = concurrent.futures.ProcessPoolExecutor(
             arguments.workers,
-            multiprocessing.get_context("spawn"),  # a forked process would share the locks of the threads that trained
+            multiprocessing.get_context("spawn"),  # A forked process would share the locks of the threads that trained.
             start_worker,
             (self.folder.path, tokenizer_path, arguments.parse_special_tokens, typecode, arguments.text_field, arguments.skip_bad),
         )
@@ -140,7 +141,7 @@ class Run:
         return part and part.summary["last_block"]
 
     def collect(self, pending, until):
-        """Waits for parts. Of several that failed the first is told, whichever failed earlier."""
+        """Waits for parts. If several failed, raises the error of the first in order, whichever failed earlier."""
         while pending:
             done, _ = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
             if any(future.exception() for future in done):
@@ -244,7 +245,7 @@ def tokenize(arguments):
     if not arguments.overwrite and run.is_complete():
         print(f"{arguments.output}: is complete already, made from these inputs with these options")
         if run.folder.read_journal() in (None, run.journal):
-            run.folder.remove()  # a run that was ended while it did
+            run.folder.remove()  # The run was ended meanwhile.
     else:
         run.check_outputs()
         run.folder.open(run.journal, arguments.overwrite)

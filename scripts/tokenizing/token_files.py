@@ -11,27 +11,27 @@ from tokenizing.part_files import fsync_folder
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<QBQQ")
-SUFFIXES = (".bin", ".json", ".idx")  # the index last: without it there is no dataset
+SUFFIXES = (".bin", ".json", ".idx")  # The index is last, because without it there is no dataset.
 BLOCK_DOCUMENTS = 1 << 16
 
 
 class TokenFileWriter:
-    """PREFIX.bin and the lengths as documents come, then the rest. Under temporary names until publish(); memory does not
-    grow with the documents."""
+    """Writes PREFIX.bin and the lengths as documents arrive, then the other files, under temporary names until publish(). Memory
+    does not grow with the documents."""
 
     def __init__(self, prefix, vocab_size):
         self.prefix = prefix
         self.code, self.typecode = (8, "H") if vocab_size < 65536 else (4, "i")
         self.token_bytes = array.array(self.typecode).itemsize
         self.documents = self.tokens = 0
-        self.lengths = array.array("i")  # of the newest documents, not yet in the file
+        self.lengths = array.array("i")  # Lengths of the newest documents, which are not yet in the file.
         Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         self.bin = open(f"{prefix}.bin.tmp", "wb", buffering=1 << 20)
         self.idx = open(f"{prefix}.idx.tmp", "w+b", buffering=1 << 20)
         self.idx.write(bytes(len(MAGIC) + HEADER.size))
 
     def add_document(self, packed):
-        """`packed`: the document's tokens as bytes of self.typecode."""
+        """Adds a document. `packed` has its tokens as bytes of self.typecode."""
         self.bin.write(packed)
         length = len(packed) // self.token_bytes
         self.lengths.append(length)
@@ -41,7 +41,7 @@ class TokenFileWriter:
             self.flush_lengths()
 
     def add_lengths(self, lengths):
-        """Of documents whose tokens were written to self.bin."""
+        """Adds the lengths of documents whose tokens were written to self.bin."""
         self.lengths.extend(lengths)
         self.documents += len(lengths)
         self.tokens += sum(lengths)
@@ -53,7 +53,7 @@ class TokenFileWriter:
         self.lengths = array.array("i")
 
     def read_lengths(self):
-        """Those of all documents, in blocks, from PREFIX.idx.tmp."""
+        """Yields the lengths of all documents, in blocks, from PREFIX.idx.tmp."""
         self.idx.flush()
         with open(self.idx.name, "rb") as file:
             file.seek(len(MAGIC) + HEADER.size)
@@ -75,7 +75,7 @@ class TokenFileWriter:
         self.idx.write(MAGIC + HEADER.pack(1, self.code, self.documents, self.documents + 1))
 
     def close(self, description):
-        """Everything on disk, under temporary names."""
+        """Writes everything to disk, under temporary names."""
         self.write_index()
         sidecar = open(f"{self.prefix}.json.tmp", "w", encoding="utf-8")
         json.dump(description | {"documents": self.documents, "tokens": self.tokens}, sidecar, indent=2)
@@ -90,17 +90,17 @@ class TokenFileWriter:
             try:
                 file.close()
             except OSError:
-                pass  # a full disk; why it is given up is known
+                pass  # The disk may be full. The reason for giving up is known already.
         for suffix in SUFFIXES:
             Path(self.prefix + suffix + ".tmp").unlink(missing_ok=True)
 
 
 def publish(writers):
-    """Gives the closed files of all writers their names, or leaves the older ones of all as they were."""
+    """Gives the closed files of all writers their names, or leaves all older ones as they were."""
     paths = [writer.prefix + suffix for writer in writers for suffix in SUFFIXES]
     set_aside, named = [], []
     try:
-        for path in reversed(paths):  # an older index first, which must not be taken for that of the new tokens
+        for path in reversed(paths):  # An older index goes first, because it must not be taken for that of the new tokens.
             if os.path.exists(path):
                 os.replace(path, f"{path}.old.tmp")
                 set_aside.append(path)
@@ -120,12 +120,12 @@ def publish(writers):
 
 
 def dataset_files(prefix):
-    """Those of PREFIX that are there."""
+    """Returns the existing files of PREFIX."""
     return [prefix + suffix for suffix in SUFFIXES if os.path.exists(prefix + suffix)]
 
 
 def read_sidecar(prefix):
-    """PREFIX.json of a dataset whose files have the sizes that it speaks of, else nothing."""
+    """Returns PREFIX.json of a dataset whose files have the sizes that it states, or None."""
     try:
         with open(f"{prefix}.json", encoding="utf-8") as file:
             sidecar = json.load(file)

@@ -9,18 +9,18 @@ from tokenizing.inputs import Sources
 from tokenizing.part_files import write_whole
 from tokenizing.plan import EXPANSION
 
-BOS, EOS, PAD = SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # ids 0, 1 and 2
+BOS, EOS, PAD = SPECIAL_TOKENS = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # These get the ids 0, 1 and 2.
 # Names the special tokens for transformers.
 TOKENIZER_CONFIG = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "clean_up_tokenization_spaces": False}
 MIN_ENTRIES = 256 + len(SPECIAL_TOKENS)
-TRAINING_BYTES = 1 << 30  # of text: more finds hardly other merges, and every different word takes memory
-# How Llama 3 divides text into words, within which pairs are merged.
+TRAINING_BYTES = 1 << 30  # Bytes of text. More text adds few merges, and every different word takes memory.
+# Llama 3's division of text into words, within which pairs are merged.
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
          r"\s+(?!\S)|\s+")
 
 
 def training_texts(planner, skip_bad, progress):
-    """All documents, or of every k-th part where the corpus is larger than is trained on."""
+    """Yields all documents, or those of every k-th part if the corpus is larger than the training sample."""
     text_bytes = sum(source.size_bytes * (EXPANSION if source.compression else 1) for source in planner.sources)
     stride = -(-text_bytes // TRAINING_BYTES)
     sources = Sources(skip_bad)
@@ -32,7 +32,7 @@ def training_texts(planner, skip_bad, progress):
 
 
 def train_bpe(planner, entries, workers, skip_bad, path, progress):
-    """The same bytes whatever the number of workers."""
+    """Trains a tokenizer. The bytes of the result do not depend on the number of workers."""
     os.environ["RAYON_NUM_THREADS"] = str(workers)
     tokenizers = import_tokenizers()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -53,7 +53,7 @@ def train_bpe(planner, entries, workers, skip_bad, path, progress):
         try:
             yield from training_texts(planner, skip_bad, progress)
             progress.say(f"training: merging pairs for {entries} entries")
-        except BaseException as error:  # the package would wrap it
+        except BaseException as error:  # The package would wrap the exception.
             failures.append(error)
             raise
 
