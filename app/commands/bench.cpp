@@ -142,18 +142,23 @@ void add_bench(CommandLine& line) {
   auto& arguments = line.arguments<BenchArguments>();
   CLI::App* bench = line.add(
       "bench",
-      "throughput on synthetic tokens, with the config's batch and with one micro-batch a step, and a breakdown by op",
+      "measure throughput on synthetic tokens, with the config's batch and with one micro-batch per step, and the time "
+      "of each op",
       [&](ProcessGroup& group) { return run_bench(arguments, group); },
       "octavo bench configs/llama3_1.8b_1gpu.yaml --ops training.micro_batch_size=2");
   add_config_arguments(bench, arguments.config);
-  bench->add_option("--warmup", arguments.warmup, "steps before the clock starts")->check(integer(0, kMaxTimedSteps));
-  bench->add_option("--steps", arguments.steps, "timed steps; the median counts")->check(integer(1, kMaxTimedSteps));
-  auto* ops = bench->add_flag("--ops", arguments.ops, "every op beside its floor, at rates measured on this device");
-  auto* energy = bench->add_flag("--energy", arguments.energy,
-                                 "on GPUs: joules per token, mean clock and power over 2 s of more steps");
-  auto* trace =
-      bench->add_option("--trace", arguments.trace, "FILE.json: every rank's ops over one step, for Perfetto");
-  bench->add_flag("--data", arguments.data, "the loader alone, on the config's data, without a model")
+  bench->add_option("--warmup", arguments.warmup, "number of steps before the timed ones")
+      ->check(integer(0, kMaxTimedSteps));
+  bench->add_option("--steps", arguments.steps, "number of timed steps, of which the median is reported")
+      ->check(integer(1, kMaxTimedSteps));
+  auto* ops = bench->add_flag("--ops", arguments.ops,
+                              "compare each op with the least time that it needs at the rates of this device");
+  auto* energy =
+      bench->add_flag("--energy", arguments.energy,
+                      "report joules per token, average clock and power of the GPUs over 2 more seconds of steps");
+  auto* trace = bench->add_option("--trace", arguments.trace,
+                                  "FILE.json for a trace of the ops of every rank in one step, for Perfetto");
+  bench->add_flag("--data", arguments.data, "measure only the loader, on the config's data")
       ->excludes(ops)
       ->excludes(energy)
       ->excludes(trace);

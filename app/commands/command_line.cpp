@@ -96,7 +96,7 @@ CommandLine::CommandLine(CLI::App& app, StartupTimer& timer, Console& console)
     : app_(app), timer_(timer), console_(console) {
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default()->disable_flag_override();
-  app.footer("octavo COMMAND --help has its options, their defaults and an example.");
+  app.footer("octavo COMMAND --help prints the options of a command, their defaults and an example.");
   for (const auto add_command : kCommands) add_command(*this);
   refuse_empty_texts(app);
 }
@@ -138,7 +138,7 @@ void add_help(CommandLine& line) {
                                : app.get_subcommand(name)->help("octavo"));
     return kExitDone;
   };
-  line.add("help", "the help of a command", on_root(print))
+  line.add("help", "print the help of a command", on_root(print))
       ->add_option("command", name, "the command")
       ->default_str("");
 }

@@ -28,17 +28,17 @@ struct ConfigCommandArguments {
 
 constexpr const char* kMarkdownIntroduction = R"(# Config
 
-A config is a YAML file of the sections below. Every key can be given on the command line too, as `section.key=value`, in place of
-the file's; `octavo config CONFIG.yaml [section.key=value ...]` prints what a run would read, with all defaults, and `octavo config WORD`
-prints the keys that have WORD in their name or description. An unknown key is an error that suggests the key that was probably meant. All
-errors of a config are reported together.
+A config is a YAML file with the sections below. `section.key=value` on the command line overrides a key of the file.
 
-Relative paths are relative to the current directory. In a path, a leading `~` stands for the home directory and `${NAME}` for an
-environment variable. Whole numbers may have an exponent, such as `1e3`.
+- `octavo config CONFIG.yaml [section.key=value ...]` prints the values that a run would use, with all defaults.
+- `octavo config WORD` prints the keys with WORD in their name or description.
+- An unknown key is an error that suggests the nearest known key. All errors of a config are reported together.
+- Relative paths are relative to the current directory. A leading `~` in a path stands for the home directory, and `${NAME}` for an environment
+  variable. Integers may have an exponent, such as `1e3`.
 
-The class of a key says what a resumed run does with another value than its checkpoint was saved with. A key that *carries out* the run (on which ranks, with which
-checkpoints, logs and checks) may change freely. The others decide what the run computes: a change of theirs is refused, unless `checkpoint.allow_changes` names their class.
-A change of a key of the class *schedule* counts only if it changes a step that is still to come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
+The class of a key decides whether a resumed run may change it. Keys of the class *carries out* (mesh, checkpoints, logs and checks) may change freely. The other keys
+decide what the run computes: changing one is refused unless `checkpoint.allow_changes` names its class. A change of a key of the class *schedule* counts only if it
+changes a step that is still to come, or the last step of a finished run ([changing a run](schedules.md#changing-a-run)).
 
 This page is printed by `octavo config --markdown`.
 
@@ -55,7 +55,7 @@ constexpr Layout kText{"", "{section}\n",
                        "  {name}\n      {sentence}\n      {expected}{unit}; default: {fallback}; class: {class}\n"};
 constexpr Layout kMarkdown{
     kMarkdownIntroduction,
-    "## {section}\n\n| key | what it says | value | default | class |\n| --- | --- | --- | --- | --- |\n",
+    "## {section}\n\n| key | description | value | default | class |\n| --- | --- | --- | --- | --- |\n",
     "| `{name}` | {sentence} | {expected}{unit} | {fallback} | {class} |\n"};
 
 // Returns `text` in lower case.
@@ -143,13 +143,13 @@ int run_config(const ConfigCommandArguments& arguments) {
 void add_config(CommandLine& line) {
   auto& arguments = line.arguments<ConfigCommandArguments>();
   CLI::App* config = line.add(
-      "config", "every key of a config, the keys that match a word, or all values of a config file, as YAML",
+      "config", "print every config key, the keys that match a word, or all values of a config as YAML",
       on_root([&] { return run_config(arguments); }), "octavo config configs/quickstart.yaml training.steps=100");
-  auto* path = config->add_option("config", arguments.config.path, "CONFIG.yaml, or a WORD to look for in the keys");
-  add_overrides(config, arguments.config.overrides, "section.key=value, in place of the file's");
-  config->add_flag("--markdown", arguments.markdown, "the keys as docs/config.md")->excludes(path);
-  config->add_option("--value", arguments.value, "a key whose value alone is printed, a text without quotes")
-      ->needs(path);
+  auto* path = config->add_option("config", arguments.config.path,
+                                  "CONFIG.yaml, or a WORD to search in names and descriptions of keys");
+  add_overrides(config, arguments.config.overrides, "section.key=value, overrides the file");
+  config->add_flag("--markdown", arguments.markdown, "print the keys in the format of docs/config.md")->excludes(path);
+  config->add_option("--value", arguments.value, "print only the value of this key, text without quotes")->needs(path);
 }
 
 }  // namespace octavo

@@ -131,16 +131,18 @@ int run_doctor(const DoctorArguments& arguments, ProcessGroup& group) {
 void add_doctor(CommandLine& line) {
   auto& arguments = line.arguments<DoctorArguments>();
   CLI::App* doctor = line.add(
-      "doctor", "what this machine is, how fast, and what hinders training on it",
+      "doctor", "describe and measure this machine, and find what prevents training on it",
       [&](ProcessGroup& group) { return run_doctor(arguments, group); }, "octavo doctor --save mine.json");
   line.add_json(doctor, arguments.json);
-  auto* quick = doctor->add_flag("--quick", arguments.quick, "what can be told in seconds, without measuring");
-  doctor->add_option("--ranks-per-node", arguments.ranks_per_node, "of the run to come: GPUs that a machine must have")
+  auto* quick = doctor->add_flag("--quick", arguments.quick, "find problems in seconds, without measuring");
+  doctor
+      ->add_option("--ranks-per-node", arguments.ranks_per_node,
+                   "number of ranks, and so of GPUs, that a run will have per machine")
       ->check(integer(1, 1 << 10))
       ->default_str("");
-  doctor->add_option("--save", arguments.save, "FILE to write the measured rates to, as JSON")->excludes(quick);
+  doctor->add_option("--save", arguments.save, "FILE to which the measured rates are written as JSON")->excludes(quick);
   doctor->add_option("--disk", arguments.disk,
-                     "directory whose write speed is measured; with --quick that of the checkpoints");
+                     "directory whose write speed is measured; with --quick, the directory of the checkpoints");
 }
 
 }  // namespace octavo

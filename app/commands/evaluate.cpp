@@ -70,7 +70,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
 void add_evaluate(CommandLine& line) {
   auto& arguments = line.arguments<EvaluateArguments>();
   CLI::App* evaluate = line.add(
-      "evaluate", "validation loss and perplexity of a checkpoint",
+      "evaluate", "compute the validation loss and perplexity of a model",
       [&](ProcessGroup& group) { return run_evaluate(arguments, group); },
       "octavo evaluate runs/quickstart validation.batches=10");
   add_config_arguments(

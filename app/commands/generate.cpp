@@ -325,28 +325,39 @@ int run_generate(const GenerateArguments& arguments, ProcessGroup& group) {
 void add_generate(CommandLine& line) {
   auto& arguments = line.arguments<GenerateArguments>();
   CLI::App* generate = line.add(
-      "generate", "sample text from a checkpoint", [&](ProcessGroup& group) { return run_generate(arguments, group); },
+      "generate", "generate text with a model", [&](ProcessGroup& group) { return run_generate(arguments, group); },
       "octavo generate runs/quickstart --prompt 'static int ' --temperature 0.5");
   generate->add_option("model", arguments.model, kModelHelp)->required();
   generate->add_option("--prompt", arguments.prompt, "text to continue")->required();
-  generate->add_option("--max-tokens", arguments.max_tokens, "tokens to add")->check(integer(int64_t{1}, kMaxTokens));
-  generate->add_option("--samples", arguments.samples, "texts, computed together; printed with a line --- between")
+  generate->add_option("--max-tokens", arguments.max_tokens, "maximum number of tokens to generate per sample")
+      ->check(integer(int64_t{1}, kMaxTokens));
+  generate
+      ->add_option("--samples", arguments.samples,
+                   "number of samples, computed together and printed with a line --- between them")
       ->check(integer(int64_t{1}, kMaxSamples));
   SamplingOptions& sampling = arguments.sampling;
-  generate->add_option("--temperature", sampling.temperature, "0: the most likely token")->check(number(0, 1e6));
-  generate->add_option("--top-k", sampling.top_k, "among the k most likely; 0: all")
+  generate
+      ->add_option("--temperature", sampling.temperature,
+                   "temperature of the distribution; 0 always takes the most likely token")
+      ->check(number(0, 1e6));
+  generate->add_option("--top-k", sampling.top_k, "draw from the k most likely tokens; 0 means all")
       ->check(integer(int64_t{0}, kMaxTokens));
-  generate->add_option("--top-p", sampling.top_p, "among those that make up this probability")->check(number(0, 1));
-  generate->add_option("--min-p", sampling.min_p, "among those so many times as likely as the most likely")
+  generate
+      ->add_option("--top-p", sampling.top_p, "draw from the most likely tokens that together have this probability")
+      ->check(number(0, 1));
+  generate
+      ->add_option("--min-p", sampling.min_p,
+                   "draw from tokens at least this many times as likely as the most likely one")
       ->check(number(0, 1));
   generate
       ->add_option("--stop", arguments.stop, "TEXT that ends a sample and is not printed; may be given several times")
       ->expected(1)
       ->take_all()
       ->default_str("");
-  generate->add_option("--seed", arguments.seed, "of the first sample; the next has the next")
+  generate->add_option("--seed", arguments.seed, "seed of the first sample; each further sample uses the next number")
       ->check(integer(uint64_t{0}, std::numeric_limits<uint64_t>::max()));
-  generate->add_option("--device", arguments.device, "auto, cpu or cuda")->check(one_of({"auto", "cpu", "cuda"}));
+  generate->add_option("--device", arguments.device, "device: auto, cpu or cuda")
+      ->check(one_of({"auto", "cpu", "cuda"}));
   generate->add_flag("--ema", arguments.ema, kEmaHelp);
 }
 

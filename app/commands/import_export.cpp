@@ -400,25 +400,26 @@ int run_export(const ExportArguments& arguments) {
 void add_import(CommandLine& line) {
   auto& arguments = line.arguments<ImportArguments>();
   CLI::App* command =
-      line.add("import", "Hugging Face safetensors -> checkpoint", on_root([&] { return run_import(arguments); }),
-               "octavo import Llama-3.2-1B checkpoints/llama3_1b");
-  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR")->required();
-  command->add_option("checkpoint", arguments.checkpoint, "CHECKPOINT")->required();
-  command->add_flag("--overwrite", arguments.overwrite, "replace a checkpoint that was not imported");
+      line.add("import", "convert a Hugging Face directory to a checkpoint",
+               on_root([&] { return run_import(arguments); }), "octavo import Llama-3.2-1B checkpoints/llama3_1b");
+  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR, a Hugging Face directory")->required();
+  command->add_option("checkpoint", arguments.checkpoint, "CHECKPOINT, the directory to create")->required();
+  command->add_flag("--overwrite", arguments.overwrite, "replace an existing checkpoint of a run");
 }
 
 void add_export(CommandLine& line) {
   auto& arguments = line.arguments<ExportArguments>();
-  CLI::App* command = line.add("export", "checkpoint -> Hugging Face safetensors and config.json",
+  CLI::App* command = line.add("export", "convert a checkpoint to a Hugging Face directory",
                                on_root([&] { return run_export(arguments); }),
                                "octavo export runs/quickstart exported --dtype bfloat16");
   command
       ->add_option("model", arguments.model,
                    "a checkpoint, a directory of checkpoints or a run folder (their newest one)")
       ->required();
-  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR")->required();
-  command->add_option("--dtype", arguments.dtype, "float32 or bfloat16")->check(one_of({"float32", "bfloat16"}));
-  command->add_option("--shard-size", arguments.shard_size, "tensors of a file at most, as 5GB or 500MiB");
+  command->add_option("hf_dir", arguments.hf_dir, "HF_DIR, the directory to create")->required();
+  command->add_option("--dtype", arguments.dtype, "dtype of the weights: float32 or bfloat16")
+      ->check(one_of({"float32", "bfloat16"}));
+  command->add_option("--shard-size", arguments.shard_size, "maximum size of a weights file, such as 5GB or 500MiB");
   command->add_flag("--overwrite,--force", arguments.overwrite, "replace a model in HF_DIR that octavo did not export");
   command->add_flag("--ema", arguments.ema, kEmaHelp);
 }

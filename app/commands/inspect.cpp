@@ -109,18 +109,20 @@ int run_inspect(const InspectArguments& arguments) {
 
 void add_inspect(CommandLine& line) {
   auto& arguments = line.arguments<InspectArguments>();
-  CLI::App* inspect = line.add("inspect", "what is in a token file, a checkpoint or a run, and whether it is intact",
-                               on_root([&] { return run_inspect(arguments); }),
-                               "octavo inspect runs/quickstart/checkpoints/step_00000900");
+  CLI::App* inspect = line.add(
+      "inspect", "describe a token file, a checkpoint or a run, and check whether it is intact",
+      on_root([&] { return run_inspect(arguments); }), "octavo inspect runs/quickstart/checkpoints/step_00000900");
   inspect
       ->add_option(
           "target", arguments.target,
           "PREFIX, a checkpoint or a directory of them, the logging.dir of a run, a Hugging Face directory, or "
           "CONFIG.yaml with --samples")
       ->required();
-  inspect->add_flag("--json", arguments.json, "print JSON on a terminal as well, where a run is shown as a table");
-  inspect->add_option("--samples", arguments.samples, "A:B, global samples A to B-1 of a config as JSON lines");
-  add_overrides(inspect, arguments.overrides, "section.key=value, with --samples");
+  inspect->add_flag("--json", arguments.json,
+                    "print JSON also on a terminal, where a run is otherwise shown as a table");
+  inspect->add_option("--samples", arguments.samples,
+                      "A:B, print the global samples A to B-1 of a config as JSON lines");
+  add_overrides(inspect, arguments.overrides, "section.key=value, overrides the config; with --samples");
 }
 
 }  // namespace octavo

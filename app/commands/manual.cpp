@@ -194,10 +194,10 @@ void add_manual(CommandLine& line) {
     std::cout << (arguments.man ? manual_page(line.app()) : bash_completion(line.app()));
     return kExitDone;
   };
-  CLI::App* manual = line.add("manual", "the manual page, or the completion of command lines in bash", on_root(print));
+  CLI::App* manual = line.add("manual", "print the manual page, or the completion for bash", on_root(print));
   manual->require_option(1);
-  manual->add_flag("--man", arguments.man, "octavo(1), for man");
-  manual->add_flag("--bash", arguments.bash, "the completion for bash");
+  manual->add_flag("--man", arguments.man, "print the manual page octavo(1)");
+  manual->add_flag("--bash", arguments.bash, "print the completion for bash");
 }
 
 }  // namespace octavo

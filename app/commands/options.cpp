@@ -67,7 +67,7 @@ void add_overrides(CLI::App* command, std::vector<std::string>& overrides, const
 
 void add_config_arguments(CLI::App* command, ConfigArguments& arguments, const char* what) {
   command->add_option("config", arguments.path, what)->required();
-  add_overrides(command, arguments.overrides, "section.key=value, in place of the file's");
+  add_overrides(command, arguments.overrides, "section.key=value, overrides the file");
 }
 
 }  // namespace octavo

@@ -11,7 +11,7 @@ namespace octavo {
 
 inline constexpr const char* kModelHelp =
     "MODEL: a checkpoint, a directory of checkpoints or a run folder (their newest one), or a Hugging Face directory";
-inline constexpr const char* kEmaHelp = "the moving average of the weights (optimizer.ema_decay)";
+inline constexpr const char* kEmaHelp = "use the moving average of the weights (optimizer.ema_decay)";
 
 // What a value may be. CLI11's own rules and sentences are others than those of the config's keys: it reads 010 as
 // eight and -1 as a large seed, and lets NaN pass.

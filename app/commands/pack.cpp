@@ -43,17 +43,18 @@ int run_pack(const PackOptions& options) {
 
 void add_pack(CommandLine& line) {
   auto& options = line.arguments<PackOptions>();
-  CLI::App* pack = line.add("pack", "text, JSONL or source trees -> PREFIX.bin/.idx, with the byte tokenizer",
+  CLI::App* pack = line.add("pack", "turn text, JSONL or source trees into a token file, with bytes as tokens",
                             on_root([&] { return run_pack(options); }),
                             "octavo pack --input my_project/ --output corpus/train --hold-out-every 20");
-  pack->add_option("--input", options.inputs, "files and directories")->default_str("");
-  pack->add_option("--input-list", options.input_list, "a file naming one input a line");
+  pack->add_option("--input", options.inputs, "files and directories to pack")->default_str("");
+  pack->add_option("--input-list", options.input_list, "file with one input per line");
   pack->add_option("--output", options.output, "PREFIX of the token file")->required();
   pack->add_option("--hold-out-every", options.hold_out_every,
-                   "every n-th document goes to a second token file; 0: none")
+                   "write every n-th document to a second token file; 0 disables it")
       ->check(integer(int64_t{0}, int64_t{1} << 40));
-  pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of that one")->default_str("OUTPUT_held_out");
-  pack->add_flag("--overwrite", options.overwrite, "replace token files of these names that exist");
+  pack->add_option("--hold-out-output", options.hold_out_output, "PREFIX of the second token file")
+      ->default_str("OUTPUT_held_out");
+  pack->add_flag("--overwrite", options.overwrite, "replace existing token files");
 }
 
 }  // namespace octavo

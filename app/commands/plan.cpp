@@ -131,39 +131,43 @@ int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
 void add_plan(CommandLine& line) {
   auto& arguments = line.arguments<PlanArguments>();
   CLI::App* plan = line.add(
-      "plan", "memory per GPU, FLOPs and predicted throughput, without running",
+      "plan", "predict memory per GPU, throughput and cost without running",
       [&](ProcessGroup& group) { return run_plan(arguments, group); },
       "octavo plan configs/llama3_8b_8gpu.yaml --gpus 8 --price-per-gpu-hour 2.50");
   TargetArguments& target = arguments.target;
   add_config_arguments(plan, target.config);
-  plan->add_option("--gpus", target.gpus, "ranks of the run")
+  plan->add_option("--gpus", target.gpus, "number of GPUs of the run")
       ->check(integer(1, 1 << 20))
       ->default_str("plan.gpus of the config");
-  plan->add_option("--gpu-memory", target.gpu_memory, "of one GPU, as 80GiB or 80GB")->default_str("the machine's");
-  plan->add_option("--machine", target.machine, "h200, h100 or a FILE of octavo doctor --save")
+  plan->add_option("--gpu-memory", target.gpu_memory, "memory of one GPU, such as 80GiB or 80GB")
+      ->default_str("the machine's");
+  plan->add_option("--machine", target.machine, "rates: h200, h100 or a FILE that octavo doctor --save wrote")
       ->default_str("plan.machine of the config");
-  plan->add_option("--gpus-per-node", target.gpus_per_node, "that NVLink connects")->check(integer(1, 1 << 20));
-  plan->add_option("--network-gbps", target.network_gbps, "Gbit/s of each GPU to other nodes")
+  plan->add_option("--gpus-per-node", target.gpus_per_node, "number of GPUs that NVLink connects")
+      ->check(integer(1, 1 << 20));
+  plan->add_option("--network-gbps", target.network_gbps, "network bandwidth of each GPU in Gbit/s")
       ->check(number(1e-6, 1e9));
-  plan->add_option("--network-latency-us", target.network_latency_us, "of one hop between nodes")
+  plan->add_option("--network-latency-us", target.network_latency_us,
+                   "latency of one hop between nodes in microseconds")
       ->check(number(0, 1e9));
   plan->add_option("--network-oversubscription", target.network_oversubscription,
-                   "of the links between leaf switches; 1: none")
+                   "factor by which links between leaf switches are slower; 1 means not slower")
       ->check(number(1, 1e6))
       ->default_str("the machine's, or 1");
   FailureRates& failures = arguments.failures;
-  plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU")
+  plan->add_option("--gpu-mtbf-hours", failures.gpu_mtbf_hours, "mean time between failures of one GPU in hours")
       ->check(number(1e-3, 1e12));
-  plan->add_option("--restart-seconds", failures.restart_s, "from a failure to the next step")
+  plan->add_option("--restart-seconds", failures.restart_s, "seconds from a failure to the next step")
       ->check(number(1e-6, 1e9))
       ->default_str("by the GPUs");
-  plan->add_option("--save-seconds", failures.save_s, "that a checkpoint adds to its step")->check(number(0, 1e9));
-  plan->add_flag("--search", arguments.search, "the ten fastest meshes, micro-batches and modes that fit");
-  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour, "dollars; for the price of the run")
+  plan->add_option("--save-seconds", failures.save_s, "seconds that a checkpoint adds to its step")
+      ->check(number(0, 1e9));
+  plan->add_flag("--search", arguments.search, "list the ten fastest meshes, micro-batches and modes that fit");
+  plan->add_option("--price-per-gpu-hour", arguments.price_per_gpu_hour, "price in dollars; adds the cost of the run")
       ->check(number(1e-6, 1e9))
       ->default_str("");
-  plan->add_flag("--all", arguments.all, "every item of the memory and of the step, not the ten largest alone");
-  plan->add_option("--html", arguments.html, "FILE.html: a picture of the memory over the time of a step");
+  plan->add_flag("--all", arguments.all, "list every item of the memory and of the step, not only the ten largest");
+  plan->add_option("--html", arguments.html, "FILE.html for a picture of the memory over the time of a step");
   line.add_json(plan, arguments.json);
 }
 

@@ -36,11 +36,13 @@ int run_report(const ReportArguments& arguments) {
 
 void add_report(CommandLine& line) {
   auto& arguments = line.arguments<ReportArguments>();
-  CLI::App* report = line.add("report", "a page of charts of one or several runs, as one HTML file",
+  CLI::App* report = line.add("report", "write charts of one or several runs as one HTML file",
                               on_root([&] { return run_report(arguments); }));
-  report->add_option("runs", arguments.runs, "RUN..., the logging.dir of each; gaps of losses are to the first")
+  report
+      ->add_option("runs", arguments.runs,
+                   "RUN..., the logging.dir of each run; losses are compared with the first run")
       ->required();
-  report->add_option("--output", arguments.output, "FILE.html")->required();
+  report->add_option("--output", arguments.output, "FILE.html to write")->required();
 }
 
 }  // namespace octavo

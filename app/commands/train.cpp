@@ -178,20 +178,20 @@ void add_train(CommandLine& line) {
                              : run_train(target.config, group, line.timer(), line.console());
   };
   CLI::App* train =
-      line.add("train", "train a model; under mpirun for several ranks; resumes by itself", run,
+      line.add("train", "train a model, or resume its training; use mpirun for several ranks", run,
                "mpirun -n 8 octavo train configs/llama3_8b_8gpu.yaml training.steps=1000 logging.dir=runs/mine");
   add_config_arguments(train, target.config);
   auto* dry_run = train->add_flag("--dry-run", arguments.dry_run,
                                   "check everything, print the start screen and what would be resumed, and write "
                                   "nothing; needs no GPU");
-  train->add_option("--gpus", target.gpus, "with --dry-run: ranks of the run")
+  train->add_option("--gpus", target.gpus, "with --dry-run: number of GPUs of the run")
       ->check(integer(1, 1 << 20))
       ->default_str("as octavo plan")
       ->needs(dry_run);
-  train->add_option("--gpus-per-node", target.gpus_per_node, "with --dry-run: GPUs that NVLink connects")
+  train->add_option("--gpus-per-node", target.gpus_per_node, "with --dry-run: number of GPUs that NVLink connects")
       ->check(integer(1, 1 << 20))
       ->needs(dry_run);
-  train->add_option("--machine", target.machine, "with --dry-run: h200, h100 or a FILE of octavo doctor --save")
+  train->add_option("--machine", target.machine, "with --dry-run: h200, h100 or a FILE that octavo doctor --save wrote")
       ->default_str("as octavo plan")
       ->needs(dry_run);
 }

@@ -25,7 +25,7 @@ struct ConfigKey {
   std::string expected;  // type and range, or choices; completes "expected ..."
   std::string fallback;  // what holds where the key is not given, as YAML or in words
   std::string unit;      // empty: none
-  std::string sentence;  // what it says
+  std::string sentence;  // Description.
   KeyClass key_class = KeyClass::kCarriesOut;
   Compared compared = Compared::kByValue;
   std::vector<std::string> item_keys = {};  // of the maps in the list that the value is
