@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// As long as the object lives, no thread of this process can be started: its stack would be larger than the address
+// While the object lives, this process cannot start a thread, because a thread's stack would be larger than the address
 // space.
 class NoThreads {
  public:

@@ -25,7 +25,7 @@ std::vector<T> take_columns(const std::vector<T>& matrix, ColumnRange columns) {
   return slice;
 }
 
-// What tensor-parallel ranks with these columns write, each its own as `fsdp` parts.
+// The slices that tensor-parallel ranks with these columns write, each divided into `fsdp` parts.
 class ColumnSlices {
  public:
   ColumnSlices(const State& state, const std::vector<ColumnRange>& ranges, int fsdp) {
@@ -57,7 +57,7 @@ class ColumnSlices {
   std::vector<CheckpointTensor> pieces_;
 };
 
-// Of 5 columns, between 1 and 5 ranks, most of them uneven.
+// Divisions of 5 columns among 1 to 5 ranks, most of them uneven.
 const std::vector<std::vector<ColumnRange>> kColumnSplits{{{0, 5}},
                                                           {{0, 2}, {2, 5}},
                                                           {{0, 4}, {4, 5}},
@@ -83,7 +83,7 @@ class CheckpointColumns : public CheckpointTest {
     return "";
   }
 
-  // The same of the manifest of step 1 with its first piece changed and its checksum made right again.
+  // Returns the refusal of the manifest of step 1 after changing its first piece and repairing its checksum.
   std::string manifest_refusal(const std::function<void(nlohmann::json& piece)>& change) const {
     nlohmann::json json = nlohmann::json::parse(read_whole_file((step_path(1) / kManifestName).string()));
     change(json.at("tensors").at(0).at("pieces").at(0));

@@ -1,4 +1,4 @@
-// What becomes of a directory of checkpoints: locks, what is kept, what is set aside, and what damage is.
+// Directories of checkpoints: locks, what is kept, what is set aside, and what counts as damage.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -73,7 +73,7 @@ class CheckpointTest : public testing::Test {
     for (size_t i = 0; i < 35; ++i) EXPECT_EQ(values[i], static_cast<float>(state.exp_avg_sq[i]));
   }
 
-  // What is in the directory but for the lock of a writer.
+  // Returns the contents of the directory except the lock of a writer.
   std::vector<std::string> listing() const {
     std::vector<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(root())) {

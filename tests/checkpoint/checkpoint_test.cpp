@@ -51,7 +51,7 @@ TEST_F(CheckpointTest, OpensAManifestThatIsAtHand) {
   EXPECT_THROW(Checkpoint({step_path(5), manifest.text.substr(0, 100)}), DamagedCheckpoint);
 }
 
-// Of a run with other weights and of one with another length; not of what neither says.
+// The mark differs for a run with other weights and for one with another length.
 TEST_F(CheckpointTest, AMarkTellsManifestsApart) {
   State state(1), other(2);
   save(5, state);
@@ -275,7 +275,7 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
   EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
 }
 
-// What a crash put aside is kept when nobody can tell whether it was replaced.
+// A checkpoint that a crash set aside is kept if it cannot be determined whether it was replaced.
 TEST_F(CheckpointTest, ClearsAwayNothingThatCannotBeLookedAt) {
   State state(24);
   save(4, state);
@@ -364,7 +364,7 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
     EXPECT_FALSE(writer.pending());
     Checkpoint checkpoint(root());
     expect_holds(checkpoint, first);
-    // And it works again once there is room.
+    // The writer works again when there is space.
     writer.save(2, small_model(), {}, second.tensors());
     writer.finish();
     writer.wait_for_removals();

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As transformers 4 writes it: Llama 3.2 1B.
+// The config.json of Llama 3.2 1B as transformers 4 writes it.
 Json version_4_config() {
   return Json::parse(R"({
     "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -111,7 +111,7 @@ TEST(HfFormat, WritesWhatBothVersionsRead) {
   }
 }
 
-// Of which transformers 4, 5 and others take one or the other.
+// transformers 4, 5 and other programs read one or the other.
 TEST(HfFormat, RefusesTwoRopesThatDiffer) {
   Json llama3 = version_4_config().at("rope_scaling");
   const auto with = [&](const Json& changes) {

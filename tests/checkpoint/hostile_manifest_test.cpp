@@ -94,7 +94,7 @@ TEST_F(HostileManifestTest, TheRest) {
   expect_refused("/meta/bfloat16_until", "x");
 }
 
-// What a save that failed halfway would write.
+// Manifests that an incomplete save would write.
 TEST_F(HostileManifestTest, Holes) {
   expect_refused("/shards", Json::array());
   expect_refused("/shards/0/header_xxh3", "");

@@ -1,4 +1,4 @@
-// What reads text that others wrote: printable, InputFile, JSON.
+// Readers of untrusted text: printable, InputFile, JSON.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -57,7 +57,8 @@ TEST(Printable, EscapesControlCharactersAndWhatIsNoUtf8) {
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "\\x00x");
   EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");               // a byte that never is, half a character
   EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // a control character beyond ASCII
-  // What turns the text after it around, so that gpj.exe reads exe.jpg; a mark, a line separator, a byte order mark.
+  // A character that reverses the text after it, so that gpj.exe reads exe.jpg; a mark, a line separator, a byte order
+  // mark.
   EXPECT_EQ(printable("\u202egpj.exe"), "\\u202egpj.exe");
   EXPECT_EQ(printable("\u200f \u2066 \u2069 \u2028 \ufeff"), "\\u200f \\u2066 \\u2069 \\u2028 \\ufeff");
   EXPECT_EQ(printable("\u200c \u200d \u2027 \u202f"), "\u200c \u200d \u2027 \u202f");  // these belong to words

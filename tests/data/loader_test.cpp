@@ -336,7 +336,7 @@ TEST_F(LoaderTest, SkippedRangesArePassedOver) {
     }
     const nlohmann::json state = ranks[0]->state_json();
     EXPECT_EQ(state.at("skipped").dump(), "[[0,2],[10,20],[30,34]]");
-    // A run that goes on remembers what was passed over, also where its config does not name it any more.
+    // A resumed run remembers what was skipped, even if its config does not name it any more.
     DataConfig without = config_;
     without.skip = {};
     EXPECT_EQ(Loader(without, {.global_batch_size = 4}, &state).state_json(), state);

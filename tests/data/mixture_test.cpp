@@ -29,7 +29,7 @@ TEST(Mixture, WeightsBecomeTheSmallestIntegers) {
   EXPECT_EQ(integers({0.25, 0.5, 0.125}), (Weights{2, 4, 1}));
   EXPECT_EQ(integers({30, 0, 10}), (Weights{3, 0, 1}));
   EXPECT_EQ(integers({1234.5, 1}), (Weights{2469, 2}));
-  // What is no decimal is rounded, but never to nothing.
+  // Weights that are not decimals are rounded, but never to 0.
   const Weights thirds = integers({1.0 / 3, 2.0 / 3, 1e-20});
   EXPECT_NEAR(static_cast<double>(thirds[1]) / static_cast<double>(thirds[0]), 2, 1e-9);
   EXPECT_GE(thirds[2], 1);

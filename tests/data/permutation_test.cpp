@@ -133,7 +133,7 @@ TEST(Permutation, NeighboursLookIndependent) {
   }
 }
 
-// What the output permutation is there for.
+// The output permutation exists for this.
 TEST(Permutation, NeighboursOfABareGeneratorDoNot) {
   uint64_t state = 12345;
   const SerialStatistics bare =

@@ -40,7 +40,7 @@ class SampleStreamTest : public testing::Test {
   DataConfig config_;
 };
 
-// What PREFIX.json says, which some programs that write token files leave out.
+// Fields of PREFIX.json, which some programs that write token files omit.
 TEST_F(SampleStreamTest, SidecarsMustAgree) {
   config_.train = {dataset("a", 50, 1), dataset("b", 20, 1)};
   config_.bos_id = 1;
@@ -252,7 +252,7 @@ TEST_F(SampleStreamTest, AnotherCorpusWithTheSameCountsIsRefused) {
   nlohmann::json garbled = saved;
   garbled["datasets"][1]["fingerprint"] = {1, 2};
   expect_mentions(message_of<InputError>([&] { other.restore(garbled); }), {fingerprint, "[1,2]"});
-  // As earlier versions saved it.
+  // The state as earlier versions saved it.
   nlohmann::json without = saved;
   for (nlohmann::json& each : without["datasets"]) each.erase("fingerprint");
   other.restore(without);

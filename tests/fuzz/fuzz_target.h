@@ -1,7 +1,7 @@
-// What the fuzz targets share. A target is a .cpp with LLVMFuzzerTestOneInput, which makes files of the input and reads
-// them: it returns where they are read or refused by an Error; any other exception, a sanitizer's report, a hang or
-// much memory is a finding. libFuzzer drives it in the preset `fuzz`; in every other build replay_main.cpp runs the
-// corpus.
+// Shared by the fuzz targets. A target is a .cpp with LLVMFuzzerTestOneInput, which makes files of
+// the input and reads them. It returns if they are read or refused by an Error; any other exception, a sanitizer's
+// report, a hang or much memory is a finding. libFuzzer drives it in the preset `fuzz`; in every other build
+// replay_main.cpp runs the corpus.
 #pragma once
 
 #include <fcntl.h>
@@ -62,7 +62,7 @@ class ScratchDir {
   std::string path_;
 };
 
-// A file that is written anew for every input: kept open, as creating one costs more than reading it.
+// A file that is written for every input. It stays open, because creating a file costs more than reading it.
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& path)

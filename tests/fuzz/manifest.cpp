@@ -94,7 +94,7 @@ void check_tensors(Checkpoint& checkpoint) {
   }
 }
 
-// Of the shape that it says it has.
+// Checks weights against the shape that the file claims.
 void check_weights(const std::string& path) {
   CheckpointWeights weights{Checkpoint(path)};
   const ParameterLayout layout(weights.model_config());

@@ -71,7 +71,7 @@ void mend_documents(const Index& index) {
   for (size_t d = 0; d < entries.size(); ++d) store_at(index.bytes, index.entry_at(d), entries[d]);
 }
 
-// As long as the index describes it.
+// Makes the file as long as the index describes it.
 void mend_bin(const Index& index, std::string& bin) {
   uint64_t end = 0;
   for (size_t s = 0; s < index.sequences; ++s) {

@@ -40,7 +40,7 @@ inline void write_weights(const std::string& path, float value) {
   writer.commit();
 }
 
-// Of what read() returns nothing may have come from outside.
+// Checks that no value returned by read() comes from outside.
 inline void check_values(const std::vector<float>& values) {
   for (const float value : values) require(value != kOutside, "nothing is read outside the directory");
 }

@@ -23,7 +23,7 @@ inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
   return options;
 }
 
-// Of a file that does not change: documents lie one behind the other and are found at their tokens.
+// Checks a file that does not change: documents follow each other and are found at their tokens.
 inline void check_documents(const TokenFile& file) {
   int64_t begin = 0;
   for (int64_t d = 0; d < file.num_documents(); ++d) {

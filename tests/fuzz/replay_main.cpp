@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i])) {
       if (!entry.is_regular_file()) continue;
       std::cout << entry.path().string() << std::endl;
-      // Of exactly its size, so that a sanitizer sees a read beyond it.
+      // The vector has exactly the size of the input, so that a sanitizer sees a read beyond it.
       const std::vector<uint8_t> bytes = read_file(entry.path());
       LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
       ++count;

@@ -48,7 +48,7 @@ std::string make_file(unsigned mended, size_t header_bytes, Input& input) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
 }
 
-// What the file holds is its data, each byte once; and read in two halves it is what it is as a whole.
+// Checks that the entries cover the data once, and that two halves of a tensor equal the whole.
 void check_entries(const SafetensorsFile& file, size_t size) {
   size_t bytes = 8 + file.header().size();
   for (const auto& found : file.entries()) {

@@ -1,4 +1,4 @@
-// What scripts/hf_tokenizer.py prints for a tokenizer.json, the whole input. Octavo reads nothing else of that file; a
+// Reads the output of scripts/hf_tokenizer.py for a tokenizer.json. Octavo itself does not interpret that file; a
 // checkpoint carries its bytes.
 #include "app/text/tokenizer_answer.h"
 

@@ -1,5 +1,5 @@
-// What an op's result is, element by element: its exact value in float64, and how far an implementation in float32
-// arithmetic may be from it. A norm over a tensor does not see a few wrong elements among millions; this does.
+// Expected results of ops, element by element: the exact value in float64, and the largest error of an implementation
+// in float32 arithmetic. A norm over a tensor does not detect a few wrong elements among millions, but this does.
 //
 //   |result - exact| <= 1/2 unit in the last place of the result's dtype + slack
 //
@@ -66,7 +66,7 @@ struct Exact {
 
 // ---- Comparison
 
-// Of a float of this dtype and magnitude.
+// Returns the unit in the last place of a float of this dtype and magnitude.
 inline double unit_in_the_last_place(DType dtype, double magnitude) {
   const int digits = dtype == DType::kBFloat16 ? 8 : 24;
   int exponent = -126;
@@ -266,7 +266,7 @@ inline double exact_head_rstd(const Tensor& x, int64_t at, int64_t n, double eps
   return 1 / std::sqrt(squares / static_cast<double>(n) + eps);
 }
 
-// Of qk_norm_rope, forward: out in the order of qkv.
+// Returns the exact output of qk_norm_rope's forward, in the order of qkv.
 inline Exact exact_qk_norm_rope(const QkNormRopeForward& a) {
   const int64_t n = a.table.dim(1);
   const int64_t half = n / 2;
@@ -510,7 +510,7 @@ inline Exact exact_matmul(const Matmul& args) {
                        (4 + std::sqrt(static_cast<double>(k)) / 8) * kFloat32Rounding);
 }
 
-// What the quantized values stand for.
+// Returns the values that the quantized values represent.
 inline std::vector<double> dequantized(const Fp8Operand& operand) {
   const int64_t rows = operand.data.dim(0);
   const int64_t k = operand.data.dim(1);

@@ -53,7 +53,7 @@ TEST(CompareElements, NanAndInfinityAreWrongWhereTheyAreNotExpected) {
   EXPECT_EQ(compare_elements({nan, 0.0f, -infinity, infinity}, DType::kFloat32, exact).wrong, 4);
 }
 
-// What a norm lets pass.
+// Errors that a norm does not detect.
 TEST(CompareElements, FewWrongElementsOfAMillion) {
   constexpr int64_t kCount = 2'300'000;
   std::mt19937_64 generator(1);

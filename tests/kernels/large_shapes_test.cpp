@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMany = int64_t{1} << 31;
 
-// Of zeros.
+// A tensor of zeros.
 class SparseTensor {
  public:
   SparseTensor(DType dtype, std::initializer_list<int64_t> shape)

@@ -1,4 +1,4 @@
-// What the tests of the ops on the CPU share. Adding an op: tests/kernels/<op>_test.cpp with a class derived from
+// Shared by the tests of ops on the CPU. To add an op: tests/kernels/<op>_test.cpp with a class derived from
 // OpTest, INSTANTIATE_COMPUTE_DTYPES for float32 and bfloat16, and in it
 //
 //   the definition of the op in float64, written from its header as a plain function of vectors;
@@ -169,8 +169,8 @@ void expect_thread_independent(Run run) {
 class OpTest : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
-  // Of a result that is one rounding to the dtype away from float32 arithmetic, in relative norm: bfloat16 rounds by up
-  // to 2^-8 of each element; float32 arithmetic over a few hundred terms loses a few 1e-7.
+  // Tolerance, as a relative norm, of a result that is float32 arithmetic rounded once to the dtype. bfloat16 rounds
+  // each element by up to 2^-8; float32 arithmetic over a few hundred terms loses a few 1e-7.
   double tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-8 : 3e-6; }
 
   // Normally distributed values, rounded to the dtype.

@@ -1,4 +1,4 @@
-// What the tests of ops on the GPU against the same ops on the CPU share. A test makes an op's tensors as twins,
+// Shared by the tests that compare ops on the GPU with the CPU. A test makes an op's tensors as twins,
 // fill()s inputs, poison()s outputs, runs the op on_both() streams and says expect_close(), by norm against the CPU,
 // and expect_exact(), by element against float64 (exact.h). Without a GPU it is skipped.
 #pragma once

@@ -1,4 +1,4 @@
-// What the machine says of its GPUs and libraries, where there is a GPU.
+// Facts about the machine's GPUs and libraries, if there is a GPU.
 #include <gtest/gtest.h>
 
 #include <regex>

@@ -35,7 +35,7 @@ class LargeShapesParity : public ParityTest {
     gpu().copy(result.last(), last.gpu());
     return result;
   }
-  // [kManyRows] int32, `first` but for the last ones.
+  // Returns [kManyRows] int32, all of them `first` except the last ones.
   Buffer large_ids(int32_t first, const Twin& last) {
     std::vector<int32_t> ids(static_cast<size_t>(kManyRows), first);
     std::copy_n(last.cpu().data<int32_t>(), kRows, ids.end() - kRows);
@@ -103,7 +103,7 @@ TEST_F(LargeShapesParity, LossAndEmbedding) {
   expect_same(many.last(), out.gpu(), "embedding_forward");
 }
 
-// Of zeros but for the last rows.
+// The tensor is zero except in the last rows.
 TEST_F(LargeShapesParity, Reductions) {
   Twin last(DType::kBFloat16, {kRows, kWidth}), largest(DType::kFloat32, {2}), hash(DType::kInt32, {4});
   fill(last);

@@ -100,7 +100,7 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
   return numbers;
 }
 
-// As of memory, NaN like any other value.
+// Compares the bytes, so NaN is like any other value.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

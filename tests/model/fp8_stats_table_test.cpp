@@ -14,7 +14,7 @@ constexpr AmaxTable::Kind kAllKinds[] = {AmaxTable::kInput, AmaxTable::kOutputGr
 
 int64_t linears_per_block() { return static_cast<int64_t>(block_linears(fp8_config()).size()); }
 
-// Of a linear of the model.
+// Returns the spec of a linear of the model.
 LinearSpec spec_of(int64_t linear) {
   return block_linears(fp8_config(), kShape)[static_cast<size_t>(linear % linears_per_block())];
 }

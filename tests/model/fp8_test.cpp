@@ -89,7 +89,7 @@ TEST_P(LmHeadTest, LossAndGradientsAreCloseToThoseWithout) {
   }
 }
 
-// Of several micro-batches; a step is the same when it is taken again.
+// Gradients accumulate over several micro-batches, and a repeated step gives equal results.
 TEST_P(LmHeadTest, GradientsAccumulate) {
   TinyLlama once(options(lm_head()));
   TinyLlama twice(options(lm_head()));

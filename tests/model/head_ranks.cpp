@@ -38,7 +38,7 @@ Array columns_of(const Array& whole, int64_t width, int64_t begin, int64_t end) 
   return part;
 }
 
-// One pass over all tokens.
+// One forward and backward of the head over all tokens.
 class TestedHead {
  public:
   TestedHead(Communicator* ranks, const Array& weight, const Array& d_logits, const Array& x)

@@ -10,7 +10,7 @@ namespace {
 constexpr BatchShape kShape{.micro_batch_size = 1, .seq_len = 13};
 constexpr BatchShape kFp8Shape{.micro_batch_size = 1, .seq_len = 80};
 
-// With dimensions that FP8 products take.
+// A config with dimensions that FP8 matmuls support.
 ModelConfig fp8_head_config() {
   ModelConfig config = tiny_config();
   config.hidden_size = 48;

@@ -1,5 +1,5 @@
-// Text a token at a time, with the keys and values of what came before in a cache, against a forward pass over all of
-// it.
+// Text one token at a time, with the keys and values of earlier tokens in a cache, compared with a forward pass of the
+// whole text.
 #include "model/kv_cache.h"
 
 #include "tests/model/llama_fixture.h"
@@ -122,7 +122,7 @@ TEST_P(KvCacheTest, EveryStepIsThatOfAWholeForwardPass) {
   }
 }
 
-// That a wrong cache is seen: keys and values of another token change the logits.
+// Shows that the test detects a wrong cache: keys and values of another token change the logits.
 TEST_P(KvCacheTest, WhatTheCacheHoldsMatters) {
   CachedLlama model(GetParam(), 1, 4, 6);
   model.read_prompt({1, 2, 3, 4});

@@ -47,7 +47,7 @@ class KvCopiesRanks : public DeviceRanksTest {
     return sum;
   }
 
-  // What this rank's gradient is to become.
+  // Returns the expected gradient of this rank.
   std::vector<float> expected(const ModelConfig& config, int64_t elements) const {
     std::vector<float> values(static_cast<size_t>(elements));
     for (int64_t i = 0; i < elements; ++i) values[static_cast<size_t>(i)] = gradient(rank_, i);
@@ -91,7 +91,7 @@ class KvCopiesRanks : public DeviceRanksTest {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// Of 12 query heads; among 3 ranks, a rank has two copies of some of 4 heads.
+// With 12 query heads and 4 kv heads on 3 ranks, a rank has two replicas of some heads.
 TEST_P(KvCopiesRanks, EachCopyBecomesTheSumOfAll) {
   for (const int64_t kv_heads : {1, 2, 3, 4, 6, 12}) {
     expect_sums<float>(config_with_kv_heads(kv_heads));

@@ -178,7 +178,7 @@ class TestedLayer {
     return {.tokens = kTokens, .in = weight.dim(1), .out = weight.dim(0), .divided = divided};
   }
 
-  // As block_weights.cpp and sharded_parameters.cpp do.
+  // Makes a weight like block_weights.cpp and sharded_parameters.cpp do.
   LinearWeight make_weight(double amax) {
     const LinearPrecision recipe = precision_.linear;
     if (!is_fp8(recipe)) return {.value = data_.weight, .rows = {}, .columns = {}};
@@ -194,7 +194,7 @@ class TestedLayer {
     return weight;
   }
 
-  // What the kernel that makes x, or d_y, does with its amax slot and its cast; the values are gone where it casts.
+  // Does what the kernel that makes x, or d_y, does with its amax slot and its cast. The values are lost if it casts.
   void make(Array& x, const Tensor& slot, const Fp8Cast& cast) {
     const Tensor& values = x;
     if (slot.defined()) amax({.out = slot, .x = values.view({values.numel()})}, stream_);

@@ -143,7 +143,7 @@ class TinyLlama {
     return {losses, losses + llama_.losses().numel()};
   }
 
-  // What its parameters and activations take.
+  // Returns an arena as large as its parameters and activations need.
   static Arena plan(const LlamaOptions& options) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();

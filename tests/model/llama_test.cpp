@@ -107,7 +107,8 @@ TEST_P(LlamaTest, AccumulationEqualsOneLargeBatch) {
   OwnedBatch first = both.slice(0, kShape.seq_len);
   OwnedBatch second = both.slice(kShape.seq_len, kShape.tokens());
   large.llama().forward_backward(both.views(), 0.1f, true, true);
-  for (int step = 0; step < 2; ++step) {  // the second time over the gradients of the first: `first` starts anew
+  // The second step overwrites the gradients of the first, because `first` starts again.
+  for (int step = 0; step < 2; ++step) {
     small.llama().forward_backward(first.views(), 0.1f, true, true);
     double loss = small.sum_of_losses();
     small.llama().forward_backward(second.views(), 0.1f, false, true);

@@ -132,8 +132,8 @@ TEST(LinearMatrix, ViewsTheParametersOfItsLayer) {
   expect_part("down", 0, "mlp.down_proj.weight");
 }
 
-// Of two linears whose backward follows one another, within a block or from one to the block before, the first may yet
-// read what its output gradient was cast into when the second casts.
+// If the backward of two linears follows one another, within a block or from one block to the block before, the first
+// may still read the cast of its output gradient when the second casts.
 TEST(BlockLinears, NeighboursCastTheirOutputGradientsIntoOtherScratch) {
   const std::vector<LinearSpec> linears = block_linears(odd_config());
   for (size_t i = 0; i < linears.size(); ++i) {

@@ -39,8 +39,8 @@ class TableGradients : public DeviceRanksTest {
             .name = "a table"};
   }
 
-  // Of `rank` and a micro-batch; few rows are read, and some beyond both ends of the table, where another rank has
-  // more.
+  // Returns the ids of `rank` and a micro-batch. Few rows are read, and some ids lie beyond both ends of the table,
+  // where another rank has rows.
   struct Tokens {
     std::vector<int32_t> ids, order;
     std::vector<float> values;  // as the dtype rounds them

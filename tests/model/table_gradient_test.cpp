@@ -28,7 +28,7 @@ TEST(TableGradient, MovesTheTokensAndASlice) {
 TEST(TableGradient, IsExchangedWhereThatMovesLess) {
   for (const int ranks : {2, 4, 8, 16, 64}) EXPECT_TRUE(of_8b(ranks).is_better(1)) << ranks;
   EXPECT_FALSE(of_8b(1).is_better(1));
-  EXPECT_FALSE(of_8b(128).is_better(1));  // as many passes over the tokens
+  EXPECT_FALSE(of_8b(128).is_better(1));  // Both move equally many bytes.
   // Between machines of 8 ranks, whose cards an all_to_all loads as often as a machine has ranks.
   EXPECT_FALSE(of_8b(16).is_better(8));
   EXPECT_TRUE(of_8b(64).is_better(8));

@@ -69,7 +69,7 @@ TEST(TensorParallelTest, EachQueryHeadReadsItsOwnKvHead) {
   }
 }
 
-// What counts, over all ranks, is every element of every parameter, once.
+// Every element of every parameter counts once over all ranks.
 TEST(TensorParallelTest, PartsMakeUpTheParameters) {
   for (const auto& [heads, kv, size] : {std::tuple{8, 4, 2}, {8, 2, 4}, {6, 2, 3}, {4, 4, 1}}) {
     const ModelConfig config = config_with_heads(heads, kv);

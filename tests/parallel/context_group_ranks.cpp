@@ -1,5 +1,5 @@
-// The ranks that share sequences: what is gathered comes in the order of the sequences, and sums go back to whose
-// tokens they are of.
+// Ranks that share sequences: gathered data arrives in the order of the sequences, and sums return to the owners of the
+// tokens.
 #include "parallel/context_group.h"
 #include "tests/parallel/ranks_fixture.h"
 

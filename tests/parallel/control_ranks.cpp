@@ -36,7 +36,7 @@ TEST_F(ControlMessages, Texts) {
   for (int root = 0; root < size_; ++root) EXPECT_EQ(group_.broadcast(text_of(rank_), root), text_of(root));
 }
 
-// As long as a manifest of thousands of ranks: more than goes in one message.
+// A text as long as a manifest of thousands of ranks, longer than one message.
 TEST_F(ControlMessages, LongText) {
   std::string text;
   if (rank_ == size_ - 1) {
@@ -58,8 +58,8 @@ TEST_F(ControlMessages, TheFirstText) {
   }
 }
 
-// As long as the trace of a step: on two ranks more than MPI counts would do for all of them together, on others more
-// than goes at once.
+// A text as long as the trace of a step: on two ranks more than an MPI count for all of them together, and on more
+// ranks more than one message.
 TEST_F(ControlMessages, LongTextsOfRanks) {
   const size_t bytes = size_ == 2 ? (size_t{1} << 30) + 5 : size_t{1} << 28;
   std::string text(rank_ == size_ - 1 ? bytes : static_cast<size_t>(rank_), 'a');

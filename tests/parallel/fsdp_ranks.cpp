@@ -11,7 +11,7 @@ namespace {
 
 class FsdpRanks : public DeviceRanksTest {
  protected:
-  // Of `rank`: of very different sizes, so that each order of summing rounds differently.
+  // Returns the terms of `rank`. Their magnitudes differ so much that each order of summation rounds differently.
   static std::vector<float> terms_of(int rank, int64_t elements) {
     std::mt19937 generator(static_cast<unsigned>(31 + rank));
     std::normal_distribution<float> normal;

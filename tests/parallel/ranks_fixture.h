@@ -1,4 +1,4 @@
-// What the tests among several ranks share. They are started by mpirun (see tests/CMakeLists.txt): every rank runs
+// Shared by the tests on several ranks. They are started by mpirun (see tests/CMakeLists.txt): every rank runs
 // every test and checks its own results; mpirun fails when any rank does. Tests use EXPECT only: a rank that left a
 // test early would leave the others alone in a collective.
 #pragma once

@@ -81,7 +81,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     if (dtype == DType::kBFloat16) tensor.data<BFloat16>()[i] = BFloat16(value);
   }
 
-  // What this rank adds to the sum.
+  // Returns this rank's terms of the sum.
   Bytes terms(DType dtype) const {
     Bytes all(static_cast<size_t>(tokens() * kWidth * dtype_bytes(dtype)));
     for (int64_t i = 0; i < tokens() * kWidth; ++i) set(all, dtype, i, term(rank_, i / kWidth, i % kWidth));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What cmake --install and CPack make of a build: complete, and working from where it is put.
+"""Checks that the results of cmake --install and CPack are complete and work from where they are installed.
 
     install_check.py BUILD_DIR
 """

@@ -71,7 +71,7 @@ def contents(prefix):
 
 
 def check_workers_and_shuffle(scratch, tokenizer):
-    """The same bytes from 1, 2 and 3 workers; a shuffle changes the order alone."""
+    """1, 2 and 3 workers give equal bytes, and a shuffle changes only the order."""
     texts = random_texts(400, seed=1)
     write_jsonl(scratch / "corpus.jsonl", texts)
     arguments = ["--tokenizer", scratch / "tokenizer.json", "--input", scratch / "corpus.jsonl", "--hold-out-every", "50"]

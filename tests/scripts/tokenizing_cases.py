@@ -1,4 +1,4 @@
-"""What the tests of tokenizing share: texts, a small tokenizer, a reader of token files that is not the scripts' own."""
+"""Shared by the tests of tokenizing: texts, a small tokenizer, and an independent reader of token files."""
 
 import array
 import json
@@ -14,7 +14,7 @@ TEXTS = [f"document {i}: naïve café, {'word ' * (i % 7)} int main() {{ return 
 
 
 def random_texts(count, seed):
-    """Of very different lengths, with ends of lines and characters of up to 4 bytes in them."""
+    """Texts of very different lengths, with line ends and characters of up to 4 bytes in them."""
     draw = random.Random(seed)
     words = ["int", "return", " ", "\n", "\r\n", "naïve", "日本", "🙂", "word", "\t", "0x1f", "end", "{}", '"', "\\"]
     return [f"{i} " + " ".join(draw.choices(words, k=int(draw.expovariate(1 / 40)))) for i in range(count)]

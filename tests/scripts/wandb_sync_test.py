@@ -27,7 +27,7 @@ TABLE = [{"key": key, "tag": tag} for key, tag in (
 
 
 def records(data):
-    """Of a .wandb file: seven bytes, then LevelDB's log format (blocks of 32 KiB; crc, length, type, bytes)."""
+    """Yields the records of a .wandb file: seven bytes, then LevelDB's log format (blocks of 32 KiB; crc, length, type, bytes)."""
     assert data[:4] == b":W&B"
     offset, parts = 7, b""
     while offset + 7 <= len(data):

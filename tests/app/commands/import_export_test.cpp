@@ -429,7 +429,7 @@ TEST(Export, MixesAModelWithNothingElse) {
   const TempDir dir;
   import_hf(golden("gqa"), dir / "checkpoint");
   export_hf(dir / "checkpoint", dir / "exported");
-  // What a killed export leaves is no obstacle.
+  // The remains of a killed export do not prevent another one.
   write_file(dir / "exported/model.safetensors.tmp", "half");
   export_hf(dir / "checkpoint", dir / "exported");
   // A file or a folder of the user's is named, and stays even when the user insists.
@@ -505,7 +505,7 @@ TEST(Export, CopiesNothingFromElsewhere) {
   import_hf(golden("gqa"), dir / "checkpoint");
   const std::string path = dir / "checkpoint/manifest.json";
   write_file(dir / "key", "secret");
-  // As earlier versions wrote it, or someone else.
+  // A manifest as earlier versions or other programs wrote it.
   CheckpointManifest manifest = manifest_from_text(read_whole_file(path), path);
   manifest.meta["config"]["data"]["tokenizer"] = dir / "key";
   write_file(path, manifest_to_text(manifest));

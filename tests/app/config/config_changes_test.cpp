@@ -9,7 +9,7 @@ namespace {
 
 class ConfigChangesTest : public ConfigTest {
  protected:
-  // Of a run of 100 steps that resumes after `steps_done`, with more of a config before and now.
+  // Returns the refusal of a run of 100 steps that resumes after `steps_done`, with these overrides before and now.
   std::string refusal(const std::vector<std::string>& before, const std::vector<std::string>& now,
                       int64_t steps_done = 50) const {
     const auto with = [&](const std::vector<std::string>& overrides) { return load(kTrainable, overrides); };
@@ -132,16 +132,16 @@ TEST_F(ConfigChangesTest, AScheduleIsItsStepsToCome) {
            {{}, {"training.steps=60"}, 50, false},
            {{wsd}, {wsd, "training.steps=200"}, 50, false},  // the steps of the decay are no decay any more
            {{"optimizer.min_lr_ratio=1"}, {"optimizer.min_lr_ratio=1", "training.steps=200"}, 100, true},
-           // What is over.
+           // Changes of steps that are over.
            {{constant}, {constant, "optimizer.warmup_steps=3"}, 50, true},
            {{constant}, {constant, "optimizer.warmup_steps=3"}, 5, false},
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 5, true},
            {{"training.batch_size_warmup=[{batch_size: 4, steps: 5}]"}, {}, 4, false},
-           // What is still to come.
+           // Changes of steps that are still to come.
            {{wsd, "optimizer.decay=sqrt"}, {wsd}, 50, false},
            {{wsd, "optimizer.decay_steps=10"}, {wsd}, 50, true},  // the default
            {{constant}, {constant, "training.global_batch_size=16"}, 50, false},
-           // The same by other keys.
+           // Equal values that are expressed by other keys.
            {{}, {"stages=[{steps: 60}, {steps: 40}]"}, 50, true},
            {{}, {"stages=[{steps: 60}, {steps: 40, optimizer: {lr: 1.0e-3}}]"}, 50, false}}) {
     const std::string sentence = refusal(before, now, steps_done);

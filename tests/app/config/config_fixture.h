@@ -1,4 +1,4 @@
-// What the tests of the config share: a file to load it from, and the message of the error that it raises.
+// Shared by the tests of the config: a file to load it from, and the message of the error that it raises.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-"""A directory of checkpoints: damaged ones are passed over, one run at a time, runs that begin anew, and what is kept."""
+"""Directories of checkpoints: damaged checkpoints, one run at a time, new runs in used directories, and what is kept."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def cut(path, amount):
 
 
 def damages(checkpoint):
-    """What may become of a checkpoint on a disk, by name."""
+    """Kinds of damage to a checkpoint on disk, by name."""
     shard, manifest = sorted(checkpoint.glob("rank_*"))[-1], checkpoint / "manifest.json"
     size = shard.stat().st_size
     return {
@@ -131,8 +131,8 @@ class RunLockTest(Resuming):
         return self.start("train", config, *overrides, ranks=ranks)
 
     def losers(self, pairs):
-        """Of each pair of runs the number of the one that has ended. They are started and waited for side by side, as each waits for the time
-        that the other may need to end."""
+        """Returns for each pair of runs the number of the one that has ended. The pairs run concurrently, because each waits for
+        the time that the other run may need to end."""
         deadline = time.monotonic() + 60
         while any(run_a.poll() is None and run_b.poll() is None for run_a, run_b in pairs):
             self.assertLess(time.monotonic(), deadline, "neither was refused")
@@ -163,7 +163,7 @@ class RunLockTest(Resuming):
                 self.assertFalse((self.dir / f"shared{attempt}/lock").exists())
 
     def test_one_log_for_two_runs(self):
-        """The same of logging.dir, which may be the directory of the checkpoints as well."""
+        """Tests the lock of logging.dir, which may also be the directory of the checkpoints."""
         config = self.ten_steps(training={"steps": 100_000, "micro_batch_size": 2})
         pairs = [[self.start("train", config, f"checkpoint.dir={name}", f"logging.dir=log{ranks}", ranks=ranks, variables=AT_ONCE)
                   for name in directories] for ranks, directories in ((1, ("a", "b")), (2, ("log2", "c")))]

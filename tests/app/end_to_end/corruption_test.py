@@ -105,7 +105,7 @@ class CorruptionTest(Corpus):
         self.assertTrue(found[3].endswith(newest), line)
         step = int(newest[-8:])
         self.assertLess(step, int(found[1]))
-        # What is there was saved before, and goes on.
+        # The checkpoint was saved before the corruption, and the run resumes from it.
         self.train(config, f"training.steps={step + 10}", "parallel.data_parallel_replicate=3", ALLOW_SCHEDULE, ranks=3)
         self.assertIn(step + 10, self.metrics())
 

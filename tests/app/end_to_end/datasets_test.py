@@ -1,4 +1,4 @@
-"""Training on several datasets: losses and passes by dataset, named validation sets, samples that are passed over."""
+"""Training on several datasets: losses and epochs per dataset, named validation sets, skipped samples."""
 
 import json
 
@@ -71,7 +71,7 @@ class DatasetsTest(Corpus):
                 self.assertRegex(result.out, r"data +text +[\d,]+ tokens  weight  75.0%  epochs 0.000 to \d")
                 self.assertRegex(result.out, r"\n +letters +[\d,]+ tokens  weight  25.0%  epochs 0.000 to \d")
                 for step, entry in self.metrics(f"log{ranks}").items():
-                    # Of 8 samples a step 6 are of the first, all of as many targets.
+                    # 6 of the 8 samples of a step come from the first dataset, and all have equally many targets.
                     losses = entry["loss_by_dataset"]
                     self.assertEqual(sorted(losses), ["letters", "text"])
                     self.assertAlmostEqual((6 * losses["text"] + 2 * losses["letters"]) / 8, entry["loss"], delta=1e-5)
@@ -91,7 +91,7 @@ class DatasetsTest(Corpus):
         self.assertIn(f"{one[6]['validation_loss']:.6f}", out[-1])
 
     def test_skipped_samples(self):
-        """A run that passes over what another one read in its second step goes on with that one's third."""
+        """A run that skips the samples of another run's second step continues with the samples of its third step."""
         whole = self.config(self.corpus, training={"steps": 4})
         self.train(whole, "logging.dir=whole", "checkpoint.dir=whole_checkpoints", "optimizer.lr=1e-30")
         result = self.train(whole, "data.skip=[[8, 16]]", "optimizer.lr=1e-30", "training.steps=3")

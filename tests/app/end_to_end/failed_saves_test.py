@@ -60,7 +60,7 @@ class FailedSaveTest(Resuming):
                                          preexec_fn=small_files)
                 self.assertEqual(max(self.losses()), 10, "no step is lost")
                 warnings = self.warnings(result.out)
-                # That of step 8 may still be on its way when the last step is done.
+                # The save of step 8 may still be in progress when the last step is done.
                 self.assertEqual(len(warnings) + result.out.count("the checkpoint on its way is lost"), 2, result.out)
                 self.assertRegex(warnings[0], r"step 6 is not saved: .*rank_00000.safetensors.*File too large; a "
                                               r"checkpoint takes [\d,]+ bytes, [\d,]+ are free")

@@ -14,7 +14,7 @@ from pathlib import Path
 from support import BAD_INPUT, DONE, FAILED, Scratch, checkpoints, copy_tree, text_documents, write_megatron
 
 INJECTOR = Path(os.environ["OCTAVO"]).parent / "tests/liboctavo_fault_injection.so"
-# What a call fails with, where it is not EIO.
+# Errors of the calls that do not fail with EIO.
 ERRORS = {"pthread_create": "EAGAIN", "new": "ENOMEM", "aligned_alloc": "ENOMEM", "mmap": "ENOMEM", "write": "ENOSPC",
           "pwrite": "ENOSPC", "fwrite": "ENOSPC", "fflush": "ENOSPC", "fallocate": "ENOSPC", "fstat": "ESTALE"}
 ALWAYS = ["pthread_create:1+:EAGAIN"]  # no thread can be started at all

@@ -15,7 +15,7 @@ NOISY_STEP, STEPS = 40, 60
 
 
 class GuardsTest(Scratch):
-    """Tokens in file order that repeat themselves, but for one step's worth of noise."""
+    """Tokens in file order that repeat, except for one step of noise."""
 
     def setUp(self):
         super().setUp()
@@ -53,7 +53,7 @@ class GuardsTest(Scratch):
         self.assertNotIn("is a spike", self.noisy("training.loss_spike_window=0", log="off").out)
 
     def test_a_spike_is_passed_over(self):
-        """As if the step had not been: later ones are those of a run that never saw its samples, but for their numbers."""
+        """Later steps equal those of a run that never saw the samples of the skipped step, except for their numbers."""
         first = (NOISY_STEP - 1) * BATCH
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
@@ -74,7 +74,7 @@ class GuardsTest(Scratch):
         self.assertEqual(self.metrics("cut")[STEPS]["skipped_steps"], 1)
 
     def test_a_spike_is_gone_back_from(self):
-        """The run is from then on one that passes over those samples."""
+        """After the rollback the run equals one that skips those samples."""
         first = (NOISY_STEP - 1) * BATCH
         self.noisy(f"data.skip=[[{first}, {first + BATCH}]]", log="clean")
         for ranks in (1, 2):
@@ -125,7 +125,7 @@ class GuardsTest(Scratch):
                          [f"octavo: there is no checkpoint to roll back to from step {NOISY_STEP}"])
 
     def test_a_spike_that_comes_back(self):
-        """Noise from one step on: each rollback passes over a step of it, and then comes the next."""
+        """With noise from one step on, each rollback skips one noisy step, and the next one follows."""
         tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
         write_megatron(self.dir / "noisy", [tokens])
         result = self.noisy(code=FAILED, on_loss_spike="rollback", max_skipped_steps=2)

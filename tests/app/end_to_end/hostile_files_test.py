@@ -120,7 +120,7 @@ class HostileTextTest(Hostile):
                 self.refused_soon("train", self.path, override)
 
     def test_empty_values(self):
-        """What is given must have a value; only what may be absent may be empty."""
+        """A given key must have a value. Only optional values may be empty."""
         for key in ("training.steps", "training.seed", "training.deterministic", "optimizer.lr", "optimizer.schedule",
                     "optimizer.betas", "data.seq_len", "data.tokenizer", "data.train", "checkpoint.dir", "precision.linear",
                     "model.hidden_size", "activation_checkpointing.ratio", "device"):

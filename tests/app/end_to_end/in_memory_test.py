@@ -10,7 +10,7 @@ from support import BAD_INPUT, DONE, checkpoints, metrics_lines
 
 
 def memory_directory(directory):
-    """What a directory of checkpoints has in memory; None where it names nothing."""
+    """Returns the directory in memory that belongs to a directory of checkpoints, or None if it names none."""
     file = directory / "memory_id"
     return Path(f"/dev/shm/octavo_{file.read_text()}_{file.stat().st_ino}") if file.exists() else None
 

@@ -92,7 +92,7 @@ class ManyHostsMemoryTest(Hosts):
         self.assertIn("resuming checkpoints/step_00000010", result.out)
 
     def test_a_host_that_was_away_brings_nothing_old(self):
-        """What it has is later than the newest on disk, but of a run that was begun anew meanwhile."""
+        """The checkpoint in memory is newer than the newest one on disk, but belongs to a run that was replaced meanwhile."""
         self.start_hosts(2)
         config = self.endless()
         self.lose([1, 1], config, "host0", 15)

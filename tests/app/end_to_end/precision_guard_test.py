@@ -38,7 +38,7 @@ class PrecisionGuardTest(Corpus):
         result = self.guarded(constant, log="back", ranks=2, **guard)
         self.assertIn("back to step 10 and on in bfloat16 up to step 18", result.out)
         self.assertIn("from step 19 on in fp8_delayed again", result.out)
-        # The same by hand: ten steps in FP8, then eight in bfloat16.
+        # The expected run takes ten steps in FP8 and then eight in bfloat16.
         for steps, linear in ((10, "fp8_delayed"), (18, "bfloat16")):
             self.guarded(f"training.steps={steps}", constant, f"precision.linear={linear}",
                          "checkpoint.allow_changes=[precision]", log="hand", ranks=2)
@@ -55,8 +55,9 @@ class PrecisionGuardTest(Corpus):
         self.assertEqual(manifest["meta"]["bfloat16_until"], 18)
 
     def put_outlier_in(self, path):
-        """The same function in exact arithmetic: one channel of each norm's output is OUTLIER times as large, and what reads it as
-        much smaller. Of a tensor in FP8 that shares one scale, the other channels are then flushed to zero."""
+        """Scales the weights without changing the function in exact arithmetic: one channel of each norm's output becomes OUTLIER
+        times as large, and the weights that read it correspondingly smaller. In a tensor in FP8 with one scale the other
+        channels are then flushed to zero."""
         tensors = read_safetensors(path)
         for name, (_, shape, _) in list(tensors.items()):
             values = list(numbers(tensors[name]))

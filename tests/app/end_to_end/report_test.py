@@ -55,7 +55,7 @@ def document(page):
 
 
 def shown(path):
-    """What the scripts of the page make of it, in Node."""
+    """Returns what the scripts of the page draw, in Node."""
     return Page(subprocess.run([NODE, PAGE_DOM, path], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout)
 
 

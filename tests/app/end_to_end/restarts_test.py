@@ -153,7 +153,7 @@ class RestartsTest(Restarted):
 
 
 class NodeCheckTest(Restarted):
-    """What the launchers do with nodes that octavo doctor --quick finds unfit, and with excluded ones."""
+    """How the launchers handle nodes that octavo doctor --quick finds unfit, and excluded nodes."""
 
     UNFIT = ('echo "$@" >>log\n[[ $1 != doctor ]] || { echo "PROBLEM  node7: 7 GPUs are visible"; echo "training is hindered"; exit 1; }\n'
              '[[ $1 != config ]] || echo here\n')

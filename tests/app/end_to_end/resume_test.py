@@ -201,7 +201,7 @@ class ResumeTest(Resuming):
             self.assertIn("the data begins anew with step 5", result.out + result.err)
             self.assertRegex(result.out, r"otherwise than when it was saved: .*data\.train \S*.*corpus.* -> .*other")
             self.assertEqual(sorted(self.metrics(f"log_{ranks}")), list(range(5, 11)))
-            # And goes on with it, where it was.
+            # The run continues with the other data where it was.
             self.train(config, use_other, "training.steps=12", f"checkpoint.dir={directory.name}", f"logging.dir=log_{ranks}")
         self.assert_close(self.losses("log_1"), self.losses("log_2"), 1e-6)
 

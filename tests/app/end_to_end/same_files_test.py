@@ -76,7 +76,7 @@ class SameFilesTest(Corpus):
         self.assertEqual((snapshot(self.a), snapshot(self.b)), before)
 
     def test_other_ranks_read_the_end_of_the_manifest_alone(self):
-        """And do not look for checkpoints: what they see of the rest may be anything."""
+        """The other ranks do not look for checkpoints, so what they see of them may be anything."""
         self.twins()
         alike = self.apart("evaluate", self.path, code=DONE).out
         (self.b / "checkpoints/step_00000009").symlink_to("step_00000009")
@@ -175,7 +175,7 @@ class SameFilesTest(Corpus):
 
 
 class ManifestReadsTest(Corpus):
-    """What ranks ask of a file system for the manifest of the checkpoint that they resume, by the kernel's account."""
+    """Counts the system calls of ranks for the manifest of the checkpoint that they resume, as the kernel reports them."""
 
     TRACED = "openat,read,pread64,getdents64"
 

@@ -5,7 +5,7 @@ from training_test import Corpus
 
 
 class Meshes(Corpus):
-    # What a rank keeps must not matter either.
+    # Results must not depend on the activations that a rank saves.
     KEEPING = {
         "gathered anew": ["parallel.reshard_after_forward=true"],
         "kept": ["parallel.reshard_after_forward=false"],
@@ -82,7 +82,7 @@ class ShardingTest(Meshes):
                 self.assert_close(reduced, one, 2e-3)
 
     def test_gradients_summed_over_copies_in_bfloat16_are_close(self):
-        """And the copies stay equal to the bit, which check_every compares."""
+        """The replicas also stay equal to the bit, which check_every compares."""
         one = self.run_mesh()
         for ranks, copies in ((2, 2), (3, 3), (4, 2), (8, 4)):
             keys = [f"parallel.data_parallel_replicate={copies}", "training.global_batch_size=12" if ranks == 3 else "training.global_batch_size=8"]

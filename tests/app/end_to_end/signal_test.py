@@ -14,7 +14,7 @@ class Signalled(Resuming):
     LONG = {"training": {"steps": 100_000, "micro_batch_size": 2}, "optimizer": {"schedule": "constant"}}
 
     def start_script(self, *arguments, ranks=2, stdout=None, more=AT_ONCE):
-        """As a new process group, as a shell or `timeout` would."""
+        """Starts a new process group, as a shell or `timeout` would."""
         variables = {"NPROC": str(ranks), "OCTAVO": os.environ["OCTAVO"]} | more
         return self.start_line([ROOT / "scripts/launch_mpirun.sh", *map(str, arguments)], stdout, variables,
                                start_new_session=True)
@@ -70,7 +70,8 @@ class ScriptSignalTest(Signalled):
         self.check(signal.SIGINT, 2, more={})
 
     def test_the_whole_process_group_is_signalled(self):
-        """As Ctrl-C and `timeout` do, and more than once: whatever the script has started by then is told, too."""
+        """Signals the process group as Ctrl-C and `timeout` do, more than once. Everything that the script has started by then gets
+        the signal too."""
         config = self.ten_steps(**self.LONG)
         process = self.start_script(config)
         self.wait_for_steps(process, 3)

@@ -85,7 +85,7 @@ class SimulatedHosts:
     def set_link(self, name, link):
         """Another queueing discipline for what a host sends, from now on."""
         inside = f"ip netns exec {self.prefix}{name} tc qdisc"
-        # What is queued is dropped and sent again: a packet above the new burst would stay at the head forever.
+        # Queued packets are dropped and sent again, because a packet above the new burst would stay at the head forever.
         run(f"{inside} del dev eth0 root && {inside} add dev eth0 root {link}")
 
     def add_namespace(self, name):

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: running octavo, token files and safetensors written and read independently of it."""
+"""Shared by the end-to-end tests: running octavo, and token files and safetensors written and read independently of it."""
 
 import array
 import functools
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
 ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # for runs that are made longer
-# What generate says on standard error.
+# Line of generate on standard error.
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 

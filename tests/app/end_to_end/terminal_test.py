@@ -1,4 +1,4 @@
-"""What a terminal shows of a run, seen through a pseudo terminal of a given width."""
+"""The display of a run on a terminal, seen through a pseudo terminal of a given width."""
 
 import errno
 import fcntl

@@ -234,7 +234,7 @@ class ScheduleTest(Corpus):
 
 
 class EqualityTest(Corpus):
-    """What must not change the losses: the cut into micro-batches and ranks."""
+    """The division into micro-batches and ranks must not change the losses."""
 
     def losses_of(self, name, *overrides, ranks=1, **sections):
         config = self.config(self.corpus, **sections)
@@ -284,7 +284,7 @@ class EqualityTest(Corpus):
                    self.run_octavo("inspect", config, "--samples", "0:12").out.splitlines()]
         self.train(config)
         expected = self.losses()
-        # The same samples as documents of a file in order give the same run.
+        # Equal samples, stored as documents of a file in order, give an equal run.
         data = write_megatron(self.dir / "as_read", samples, "i32")
         config = self.config(data, data={"shuffle": "none", "bos_id": None, "eos_id": None},
                              training={"steps": 3, "global_batch_size": 4, "micro_batch_size": 4})

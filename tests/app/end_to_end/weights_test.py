@@ -388,7 +388,7 @@ class GenerateTest(Corpus):
         self.assertIn("tokens 64", self.run_octavo("evaluate", "checkpoints", *fewer).out)
         self.run_octavo("export", "checkpoints", "exported")
         self.run_octavo("import", "exported", "imported")
-        # What has no config of its own needs the data alone; what is given is what is used, whatever the run has.
+        # A model without a config needs only the data. The given weights are used, whatever the run has.
         data = (f"data.validation=[{held_out}]", "data.seq_len=32", "data.bos_id=256", "data.eos_id=257", "parallel.data_parallel_replicate=1",
                 "device=cpu", *fewer)
         losses = [self.run_octavo("evaluate", *line, *data).out.splitlines() for line in (

@@ -57,7 +57,7 @@ class ResumableTest : public testing::Test {
     }
   }
 
-  // What the check says of the manifest after `change`; empty where it says nothing.
+  // Returns the refusal of the manifest after `change`, or an empty text.
   template <typename Change>
   std::string said(const Change& change) const {
     CheckpointManifest changed = manifest_;

@@ -1,4 +1,4 @@
-// What octavo doctor finds wrong, on machines that are not there.
+// The findings of octavo doctor on imaginary machines.
 #include "app/measure/doctor_checks.h"
 
 #include <gtest/gtest.h>
@@ -165,7 +165,7 @@ TEST(DoctorChecks, HealthOfGpus) {
   expect_only(with({"", 0, false, false, {"SW Thermal Slowdown"}}), false, {"SW Thermal Slowdown"});
 }
 
-// As drivers 510 to 580 head these sections.
+// Section headings of drivers 510 to 580.
 constexpr const char* kReport = R"(
 ==============NVSMI LOG==============
 

@@ -1,4 +1,4 @@
-// What is proposed where a run does not fit.
+// The changes that are proposed when a run does not fit.
 #include "app/memory/memory_advice.h"
 
 #include <fmt/format.h>

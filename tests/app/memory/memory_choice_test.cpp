@@ -1,4 +1,4 @@
-// What a run keeps in memory where the config leaves it open.
+// The choice of what a run keeps in memory when the config leaves it open.
 #include "app/memory/memory_choice.h"
 
 #include "tests/app/config/config_fixture.h"

@@ -35,7 +35,7 @@ class CheckedTraining {
     }
   }
 
-  // `during`: what happens between the additional pass over the micro-batch and the step.
+  // `during` runs between the additional computation of the micro-batch and the step.
   CorruptionVerdict step(
       int64_t number, const std::function<void()>& during = [] {}) {
     const Batch batch = make_batch(number);
@@ -232,7 +232,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAStretchOfACopyIsFound) {
   EXPECT_NE(std::find(verdict.ranks.begin(), verdict.ranks.end(), victim), verdict.ranks.end()) << verdict.message;
 }
 
-// Of two replicas that differ, the one that also computes wrong.
+// If two replicas differ, the one that also computes wrong results is named.
 TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
   CheckedTraining training(draw(size_, 1), 1, group_, stream_);
   expect_sound(training.step(1));

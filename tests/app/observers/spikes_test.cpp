@@ -118,7 +118,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
   EXPECT_TRUE(found.spike && !found.skipped);
   EXPECT_NEAR(found.loss_z.value(), 10, 1e-9);
   go_on(1);
-  // What is not finite is known by itself.
+  // A step that is not finite is recognized without others.
   found = judge_odd([](Step& odd) {
     odd.grad_norm = std::numeric_limits<double>::infinity();
     odd.loss_sums = {odd.grad_norm};
@@ -126,7 +126,7 @@ TEST(StepGuard, MarksWhatStandsOut) {
   });
   EXPECT_TRUE(found.skipped && !found.spike);
   EXPECT_FALSE(found.stands_out());
-  // As if it had gone on, but for the times, which are another machine's.
+  // The resumed guard decides like an uninterrupted one, except for the times, which belong to another machine.
   StepGuard resumed(config, 10);
   resumed.from_json(nlohmann::json::parse(guard.to_json().dump()));
   Step odd = usual(step);

@@ -103,7 +103,7 @@ TEST(Predictor, TwoGpus) {
   expect("llama3_8b_8gpu.yaml", {"precision.linear=fp8_delayed"}, 15769);
 }
 
-// Layers of the 70B on two GPUs, recomputed whole but for the last.
+// Layers of the 70B on two GPUs, all recomputed except the last.
 TEST(Predictor, RecomputedLayers) {
   const auto step_ms = [](int64_t layers) {
     const Config config =
@@ -120,7 +120,7 @@ TEST(Predictor, RecomputedLayers) {
   EXPECT_NEAR((step_ms(18) - step_ms(9)) / (1186.8 - 637.9), 1, kTolerance);
 }
 
-// The 8B on four GPUs, full weights gathered anew in backward.
+// The 8B on four GPUs, with full weights gathered again in backward.
 TEST(Predictor, ActivationCheckpointing) {
   using Mode = ActivationCheckpointing::Mode;
   const Config config =
@@ -244,8 +244,8 @@ TEST(Predictor, FlopsByPart) {
     sum += part.flops;
     if (part.part == "attention") attention = part.flops;
   }
-  // mfu counts all of the scores, and norms among the parameters; a step does the causal half, and in backward makes
-  // the scores anew.
+  // mfu counts all of the scores, and norms among the parameters. A step computes the causal half of the scores, and
+  // recomputes it in backward.
   EXPECT_NEAR((sum - attention) / (6.0 * static_cast<double>(model.num_matmul_parameters())), 1, 1e-3);
   EXPECT_NEAR(attention, 7.0 * 32 * 32 * 128 * 8192, 1);
 }

@@ -1,5 +1,5 @@
-// What a training step queues, recorded on a planned stream (core/op_record.h): the model's own forward and backward,
-// its collectives and the optimizer, on rank 0 of a mesh that is not there; and what the predictor makes of it.
+// A training step recorded on a dry-run stream (core/op_record.h): the model's own forward and backward, its
+// collectives and the optimizer, on rank 0 of an imaginary mesh, and the predictor's estimate of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -142,7 +142,8 @@ TEST(RecordedStep, MovesTokensAndWeights) {
   EXPECT_EQ(sum_of(step, &Op::bytes, "all_to_all", "shard"), tokens + 4 * table / 2);
 }
 
-// What comes from all shards, as the tokens' gradients of the embedding do, is recorded of as many as there are.
+// Data that comes from all shards, such as the tokens' gradients of the embedding, is recorded for all shards that
+// exist.
 TEST(Predictor, ExchangesTheTokensOfAllShards) {
   const MachineRates machine = find_machine("h200");
   Predictor predictor(machine, {});
@@ -180,7 +181,8 @@ TEST(RecordedStep, StreamsWaitForEachOther) {
   EXPECT_GE(waits, 4u);  // a block's weights each
 }
 
-// Of micro-batches between the first and the last, one is recorded: three of a step's products stand for those of five.
+// Only one of the micro-batches between the first and the last is recorded: three micro-batches of matmuls stand for
+// five.
 TEST(Predictor, CountsAllMicroBatches) {
   const MachineRates machine = find_machine("h200");
   for (const int64_t micro_batches : {1, 2, 3, 5}) {

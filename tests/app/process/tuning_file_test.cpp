@@ -21,7 +21,7 @@ class TuningFileTest : public ::testing::Test {
  protected:
   std::string path() const { return (directory_ / "cache/octavo/algorithms.json"); }
 
-  // What a run that finds the file, and then times `timed` more problems, has chosen in the end.
+  // Returns the choices of a run that finds the file and then times `timed` more problems.
   int64_t run(int64_t timed, const std::string& on = "a GPU") {
     Stream stream = Stream::cpu();
     TuningFile file(stream, group_, on, path());

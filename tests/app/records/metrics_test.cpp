@@ -189,7 +189,7 @@ TEST_F(MetricsTest, AFullDiskIsNamed) {
   EXPECT_EQ(sinks[0]->kept(), 2);
 }
 
-// What a sink of a test was given.
+// Values that a sink of a test received.
 struct Taken {
   std::vector<std::pair<int64_t, bool>> steps;
   std::string failure;

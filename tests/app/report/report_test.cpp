@@ -58,7 +58,7 @@ TEST_F(ReportTest, AStepDoneAgainSupersedesThoseBehindIt) {
   EXPECT_FALSE(run.has_events);
 }
 
-// An exact continuation leaves out what is there already, but for its first step.
+// An exact continuation omits what exists already, except for its first step.
 TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   const std::string before = line(1, 5) + line(5, 4) + line(10, 3.5) + line(15, 3) + line(20, 2.5) + line(11, 3.25);
   const auto points = [&](const std::string& name, const std::string& text) {
@@ -70,7 +70,7 @@ TEST_F(ReportTest, AFirstStepAfterARestartHidesNoneBehindIt) {
   using Points = std::vector<std::pair<double, double>>;
   EXPECT_EQ(points("exact", before), (Points{{1, 5}, {5, 4}, {10, 3.5}, {11, 3.25}, {15, 3}, {20, 2.5}}));
   EXPECT_EQ(read_run((root_ / "exact").string()).last_step, 20);
-  // The same step again, with a validation loss that it did not have.
+  // The step has a line again, with a validation loss that it did not have.
   const std::string more = before + line(15, 3, ",\"validation_loss\":3.5");
   EXPECT_EQ(points("more", more).back(), (std::pair<double, double>{20, 2.5}));
   EXPECT_EQ(read_run((root_ / "more").string()).metric("validation_loss").size(), 1u);

@@ -1,4 +1,4 @@
-// What is said about FP8 statistics: shares, their JSON, the warning.
+// The report of FP8 statistics: shares, their JSON, the warning.
 #include "app/run/fp8_report.h"
 
 #include <gtest/gtest.h>

@@ -113,7 +113,7 @@ class GoldenTest : public testing::TestWithParam<GoldenCase> {
   nlohmann::json golden_;
 };
 
-// What one forward and backward of the golden batch gives.
+// Results of one forward and backward of the golden batch.
 struct Pass {
   double loss = 0;
   std::map<std::string, Similarity> gradients;  // by parameter, compared with the golden ones

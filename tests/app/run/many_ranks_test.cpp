@@ -21,7 +21,7 @@ namespace {
 constexpr int kTensorRanks = 8;
 constexpr const char* kPrefixes[] = {"", "exp_avg.", "exp_avg_sq."};
 
-// What one rank of the mesh holds.
+// One rank of the mesh.
 class OneOfMany {
  public:
   OneOfMany(const ParameterLayout& layout, int rank, int size)
@@ -30,7 +30,7 @@ class OneOfMany {
         arena_(Device::kCuda),
         parameters_(layout, {}, {}, LlamaMode::kTraining, &mesh_, arena_, stream_) {}
 
-  // What it reads of the master weights.
+  // Returns the parts of the master weights that the rank reads.
   std::vector<TensorPart> parts() const { return parts_of(parameters_, master_state(parameters_), ""); }
 
   // Its part of the manifest; `rank` of all.

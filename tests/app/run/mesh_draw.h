@@ -22,7 +22,7 @@ struct MeshDraw {
 
   bool is_fp8() const { return uses_fp8(config.precision); }
   std::string describe() const;
-  // Of a rank with `rows` sequences of a step. The draw and the layout must outlive them.
+  // Returns the options of a rank with `rows` sequences per step. The draw and the layout must outlive them.
   TrainingOptions options(const ParameterLayout& layout, int64_t rows) const {
     return {.config = config,
             .layout = layout,
@@ -31,7 +31,7 @@ struct MeshDraw {
                          .accumulate_unsharded = config.parallel.accumulate_unsharded},
             .checkpointing = checkpointing};
   }
-  // That the loss counts in a step, of all ranks.
+  // Returns the number of targets of a step, over all ranks.
   int64_t targets() const { return config.training.global_batch_size * config.data.seq_len; }
 };
 

@@ -27,7 +27,7 @@ struct Tolerance {
   double angle;
 };
 
-// What steps leave behind: whole parameters, flat in the order of the layout of one rank.
+// Results of steps: whole parameters, flat in the order of the layout of one rank.
 struct Trace {
   std::vector<double> losses;  // sums over the tokens, z-losses among them
   std::vector<double> norms;
@@ -167,7 +167,7 @@ bool padding_is_zero(const Training& training, std::vector<float> shards) {
 
 class MeshDraws : public DeviceRanksTest {
  protected:
-  // As plain as can be.
+  // Trains on one rank in the simplest way.
   Trace train_alone(MeshDraw draw) {
     draw.config.training.micro_batch_size = draw.one_rank_micro_batch_size;
     draw.config.parallel = {};
@@ -213,7 +213,7 @@ class MeshDraws : public DeviceRanksTest {
     return training.takes_tokens();
   }
 
-  // What a draw leaves on this rank of its mesh, to be compared by the bit.
+  // Returns the results of a draw on this rank of its mesh, to be compared bit for bit.
   std::string bits(const MeshDraw& draw) {
     return whole_trace(draw, Mesh(draw.config.parallel, group_, stream_)).pack();
   }

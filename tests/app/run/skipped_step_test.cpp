@@ -58,7 +58,7 @@ class Steps {
   }
 
   enum class Spoiled { kNot, kLoss, kGradient };
-  // Returns whether it was passed over.
+  // Returns whether the step was skipped.
   bool take(int64_t number, Spoiled spoiled = Spoiled::kNot) {
     TrainingState& state = model_.state();
     upload(number);

@@ -57,7 +57,7 @@ TEST(Sampling, TopP) {
   expect_shares({.temperature = 1, .top_p = 0.39}, {{1, 1.0}});
   expect_shares({.temperature = 1, .top_p = 0.41}, {{1, 4.0 / 7}, {3, 3.0 / 7}});
   expect_shares({.temperature = 1, .top_p = 0.84}, {{0, 0.15 / 0.85}, {1, 0.4 / 0.85}, {3, 0.3 / 0.85}});
-  // Of what top_k left: 4/7 and 3/7.
+  // top_k leaves 4/7 and 3/7.
   expect_shares({.temperature = 1, .top_k = 2, .top_p = 0.57}, {{1, 1.0}});
 }
 

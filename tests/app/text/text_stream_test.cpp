@@ -14,8 +14,8 @@ class Bytes final : public TextTokenizer {
   std::string decode(const std::vector<int32_t>& ids) override { return ByteTokenizer::decode(ids); }
 };
 
-// As tokenizers are whose tokens are words with the space before them, and bytes of what is no word: the space at the
-// beginning of a text is left out, and bytes that are no character are U+FFFD.
+// A tokenizer whose tokens are words with the space before them, and bytes of everything else. The space at the
+// beginning of a text is omitted, and bytes that form no character are U+FFFD.
 class Words final : public TextTokenizer {
  public:
   std::vector<int32_t> encode(const std::string&) override { return {}; }
@@ -40,7 +40,7 @@ class Words final : public TextTokenizer {
   const std::vector<std::string> kWords{" a", " book", " of", "s"};
 };
 
-// What each token lets be seen, and the rest.
+// Returns the text that each token completes, and the rest.
 std::vector<std::string> pieces(TextTokenizer& tokenizer, const std::vector<int32_t>& prompt,
                                 const std::vector<int32_t>& tokens, const std::vector<std::string>& stop = {}) {
   TextStream stream(tokenizer, prompt, stop);
@@ -79,7 +79,7 @@ TEST(TextStream, StopStrings) {
   Bytes bytes;
   const std::vector<int32_t> tokens = ByteTokenizer::encode("one, two.\n\nthree");
   EXPECT_EQ(pieces(bytes, {}, tokens, {"\n\n"}), (Pieces{"o", "n", "e", ",", " ", "t", "w", "o", ".", "", ""}));
-  // What may become one is held back, and shown when it does not.
+  // The beginning of a possible stop text is held back, and shown when it does not become one.
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("abab abc"), {"abc"}),
             (Pieces{"", "", "ab", "", "ab ", "", "", ""}));
   EXPECT_EQ(pieces(bytes, {}, ByteTokenizer::encode("aba"), {"abc"}), (Pieces{"", "", "ab", "a"}));

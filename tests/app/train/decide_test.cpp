@@ -1,4 +1,4 @@
-// What a run does after a step: each rule of decide(), and its promises over drawn sequences of events.
+// Decisions after a step: each rule of decide(), and its promises over random sequences of events.
 #include "app/train/decide.h"
 
 #include <gtest/gtest.h>
@@ -202,7 +202,7 @@ class DrawnRun {
   }
 
   void check(const Facts& facts, const Actions& actions) {
-    EXPECT_EQ(actions, decide(facts));  // The same facts lead to the same actions on every rank.
+    EXPECT_EQ(actions, decide(facts));  // Equal facts lead to equal actions on every rank.
     const bool to_disk = actions.save == Save::kOnDisk || actions.save == Save::kFinal;
     const bool ends = actions.next == Next::kStop || actions.next == Next::kDone || actions.next == Next::kGiveUp;
     if (facts.wishes.back != Back::kNone && facts.has_checkpoint) {

@@ -43,7 +43,7 @@ class RunTest : public ConfigTest {
   }
 };
 
-// What a run needs of its process.
+// The process of a run.
 struct RunProcess {
   explicit RunProcess(const Config& of_run) : config(of_run), runtime(config, group) {}
 

@@ -75,7 +75,7 @@ TEST(OutputFile, TogetherAllAreReplacedOrNone) {
   EXPECT_EQ(contents(), "newnewnew3");
 }
 
-// What lies under the temporary name is neither followed nor waited for.
+// A link or FIFO under the temporary name is neither followed nor waited for.
 TEST(OutputFile, ReplacesWhatIsUnderTheTemporaryName) {
   const TempDir dir;
   write_file(dir / "precious", "precious");

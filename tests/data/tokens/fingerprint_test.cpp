@@ -47,7 +47,7 @@ TEST(Fingerprint, EveryByteOfASmallCorpusCounts) {
   }
 }
 
-// The same tokens in other documents, and the same bytes divided among the files otherwise.
+// Equal tokens in other documents, and equal bytes divided differently among the files.
 TEST(Fingerprint, WhereDocumentsAndFilesEndCounts) {
   const TempDir dir;
   write_tokens(dir / "a", counting_documents({5, 3}));

@@ -172,7 +172,7 @@ TEST(Pack, BadInputIsRefusedByName) {
   refuse({.inputs = {dir / "old.txt"}}, {"output"});
   refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 1}, {"hold_out_every is 1"});
   refuse({.inputs = {dir / "old.txt"}, .output = dir / "p", .hold_out_every = 2}, {"1 documents", "one in 2"});
-  // What was there before is whole, and nothing half-written lies beside it.
+  // The older dataset is intact, and there is no incomplete file next to it.
   EXPECT_EQ(texts_of(dir / "p"), Texts{"old"});
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(dir / "p").parent_path())) {
     EXPECT_NE(entry.path().extension(), ".tmp");

@@ -70,7 +70,7 @@ TEST_P(CachedSdpaTest, ContinuesSequences) {
       expect_close(out, expected, tolerance());
       position += tokens;
     }
-    // What no token has is as it was.
+    // Places without a token are unchanged.
     const int64_t width = s.num_kv_heads * s.head_dim;
     for (const Array* all : {&keys, &values}) {
       EXPECT_TRUE(std::isnan(all->at(s.seq_len * width)));

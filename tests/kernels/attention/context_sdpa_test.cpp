@@ -47,7 +47,7 @@ struct Share {
     return {queries, context};
   }
   int64_t tokens() const { return of.shape.batch * context.share(of.shape.seq_len); }
-  // Of the rank's token t, the row of whole sequences.
+  // Returns the row in whole sequences of the rank's token t.
   int64_t row(int64_t t) const {
     const int64_t share = context.share(of.shape.seq_len);
     return t / share * of.shape.seq_len + context.position(t % share, of.shape.seq_len);

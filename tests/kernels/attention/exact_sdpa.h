@@ -130,7 +130,7 @@ class ExactSdpaHead {
  private:
   static constexpr double kBFloat16Rounding = 0x1p-8;
 
-  // Of terms that are each rounded to bfloat16.
+  // A sum of terms that are each rounded to bfloat16.
   struct Sum {
     double value = 0;
     double squares = 0;
@@ -166,7 +166,7 @@ class ExactSdpaHead {
     return all;
   }
 
-  // Of query i, in place of p; returns e_i.
+  // Computes the scores of query i in p and returns e_i.
   double scores(int64_t i, std::vector<double>& p) const {
     const int64_t d = s_.head_dim;
     double largest = 0;

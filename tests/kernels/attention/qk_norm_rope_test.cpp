@@ -16,7 +16,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {3, 7, 4, 2, 32}, {1, 41, 6, 2, 64}, {2, 3, 2, 1, 128}};
 
-// What an op is given, but for the gradients.
+// Inputs of an op, except the gradients.
 struct Inputs {
   Array qkv, table, q_weight, k_weight;
 };
@@ -139,7 +139,7 @@ TEST_P(QkNormRopeTest, Backward) {
   }
 }
 
-// Of the whole row, value heads included.
+// The amax covers the whole row, value heads included.
 TEST_P(QkNormRopeTest, Amax) {
   const Case c = make_case(kSizes[1]);
   reserve(qk_norm_rope_backward_workspace_bytes(c.s.head_dim, stream_));

@@ -75,7 +75,7 @@ TEST_P(RopeTest, InverseIsTheGradient) {
   }
 }
 
-// Of the whole row: in one token q and k are the largest, in the other v is.
+// The amax covers the whole row: in one token q and k are the largest, in the other one v.
 TEST_P(RopeTest, Amax) {
   const Array table = table_of(2, 4, kTheta);
   for (const int64_t largest : {1, 22}) {

@@ -1,5 +1,5 @@
-// What GPUs do with documents of a rank that shares its sequences, with loops in place of kernels and of cuDNN, against
-// attention on the CPU: where everything is copied to and from, and that batches of runs come to what runs do.
+// The treatment of documents on GPUs whose ranks share sequences, with loops instead of kernels and cuDNN, compared
+// with attention on the CPU: the places of all copies, and that batches of runs equal single runs.
 #include "kernels/attention/run_batches.h"
 
 #include <numeric>
@@ -21,7 +21,7 @@ constexpr Case kCases[] = {{{1, 4, 1, 1, 2}, 2},       {{2, 18, 3, 1, 5}, 3},   
 // Mean lengths of documents; of the last there is one a sequence.
 constexpr double kMeans[] = {1, 4, 30, 150, 1e9};
 
-// Of every token of whole sequences, where its document begins.
+// Returns the beginning of the document of every token of whole sequences.
 std::vector<int32_t> random_starts(const SdpaShape& shape, double mean, std::mt19937_64& random) {
   std::exponential_distribution<double> length(1 / mean);
   std::vector<int32_t> starts;
@@ -48,7 +48,7 @@ struct Share {
   }
 
   int64_t tokens() const { return whole.batch * shape.queries.seq_len; }
-  // Of whole sequences, where the rank's token t is.
+  // Returns the row in whole sequences of the rank's token t.
   int64_t row(int64_t t) const {
     const int64_t share = shape.queries.seq_len;
     return t / share * whole.seq_len + shape.context.position(t % share, whole.seq_len);

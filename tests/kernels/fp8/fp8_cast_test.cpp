@@ -74,7 +74,7 @@ class Fp8CastTest : public OpTest {
     }
   }
 
-  // The same where the scale is that of the result itself.
+  // Expects equal bits if the scale is that of the result itself.
   void expect_bits_of_own_scale(int64_t m, int64_t n, CastOf what, const Op& op) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;

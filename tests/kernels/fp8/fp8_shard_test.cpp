@@ -36,7 +36,7 @@ Tensor piece(const Array& whole, int64_t begin, int64_t end) {
 class Fp8ShardTest : public OpTest {};
 INSTANTIATE_COMPUTE_DTYPES(Fp8ShardTest);
 
-// What quantize makes of a whole weight, out of pieces cut anywhere.
+// Casts of shards cut anywhere equal quantize of the whole weight.
 TEST_P(Fp8ShardTest, PiecesGiveTheBitsOfQuantize) {
   struct Size {
     int64_t m, n;

@@ -27,7 +27,7 @@ struct Format {
 const Format kE4M3{DType::kFloat8E4M3, 3, -6, 448.0f};
 const Format kE5M2{DType::kFloat8E5M2, 2, -14, 57344.0f};
 
-// What the op must add, from the definition.
+// Expected statistics, computed from the definition.
 struct Expected {
   Values sums = Values(Fp8Sum::kCount, 0.0);
   double amax = 0;
@@ -149,7 +149,7 @@ TEST_P(Fp8StatsTest, ByDefinition) {
   }
 }
 
-// What the definition above finds must not be nothing.
+// The definition above must find something.
 TEST_P(Fp8StatsTest, SharesOfATensor) {
   const Array x = varied(64, 96);
   const double amax = largest_magnitude(x, 0);

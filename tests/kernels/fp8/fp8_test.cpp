@@ -23,7 +23,7 @@ struct FormatDefinition {
   int largest_byte;  // finite, positive
   float largest;
 
-  // Of a byte without its sign, up to the largest.
+  // Returns the value of a byte without its sign, up to the largest.
   double magnitude(int byte) const {
     const int exponent = byte >> mantissa_bits;
     const double fraction = static_cast<double>(byte & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits);

@@ -63,7 +63,7 @@ class Fp8CastParity : public ComputeDtypeParity {
     }
   }
 
-  // The same where the scale is that of the result itself.
+  // Expects equal bits if the scale is that of the result itself.
   void expect_bits_of_own_scale(const Twin& result, CastOf what, const Op& op, int64_t offset = 0) {
     for (const DType format : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       if (what == CastOf::kActivation && format != DType::kFloat8E4M3) continue;

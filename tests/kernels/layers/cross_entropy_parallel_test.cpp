@@ -12,7 +12,7 @@ constexpr float kScale = 0.37f;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What the ranks, or one, get for logits [tokens, vocab].
+// Results of several ranks, or of one, for logits [tokens, vocab].
 struct Result {
   std::vector<Array> losses;    // of each rank
   std::vector<Array> z_losses;  // the same

@@ -222,7 +222,7 @@ TEST_P(ComputeDtypeParity, AdamwWithMomentsOfThisDtype) {
       float largest = before;
       for (const float value : gpu_values(master)) largest = std::max(largest, std::abs(value));
       EXPECT_EQ(gpu_values(amax)[0], largest) << "amax of " << n << " weights";
-      // What the CPU made of them, so that errors do not add up.
+      // Uploads the CPU's values, so that errors do not add up.
       for (const Twin* twin : {&master, &exp_avg, &exp_avg_sq}) upload(*twin);
     }
   }
@@ -276,7 +276,7 @@ TEST_F(ParityTest, AdamwWithMomentsInFloat8) {
   }
 }
 
-// Of a step, and of one that is passed over.
+// Compares a step and a skipped step.
 TEST_F(ParityTest, Ema) {
   struct Case {
     int64_t n, offset, x_offset;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kKey = 0x0123456789abcdefull;
 
-// Of the standard normal distribution: what lies beyond z >= 0, and that z for a given p <= 1/2 by Newton's iteration.
+// The upper tail of the standard normal distribution for z >= 0, and its inverse for p <= 1/2 by Newton's iteration.
 double upper_tail(double z) { return 0.5 * std::erfc(z / std::numbers::sqrt2); }
 double upper_quantile(double p) {
   double z = p < 0.4 ? std::sqrt(-2 * std::log(p)) : 0.0;
@@ -147,7 +147,7 @@ TEST(RandomNormalTest, CountsPast32Bits) {
   for (const int64_t base : {(int64_t{1} << 31) - 3, (int64_t{1} << 32) - 3, (int64_t{1} << 33) + 12345}) {
     const Array row = numbers(9, {.out = {}, .stretch = {.first_index = base}});
     EXPECT_EQ(numbers(9, {.out = {}, .stretch = {.begin = base}}).bits(), row.bits());
-    // The same elements as a column of 8 in rows of 3.
+    // The elements as a column of 8 in rows of 3.
     const Array one =
         numbers(1, {.out = {}, .stretch = {.first_index = 1, .begin = base, .columns = 1, .row_stride = 3}});
     EXPECT_EQ(one.bits(), numbers(1, {.out = {}, .stretch = {.first_index = 3 * base + 1}}).bits());

@@ -294,8 +294,8 @@ TEST_F(SdpaParity, DeterministicBackwardOfManyTiles) {
   }
 }
 
-// Of one token, of the whole sequence, many short ones, odd lengths, all together; in sequences that are no power of
-// two, shorter than a batch of documents and longer.
+// Documents of one token, of the whole sequence, many short ones, odd lengths, and all together, in sequences whose
+// length is no power of two, and which are shorter and longer than a batch of documents.
 TEST_F(SdpaParity, WithinDocuments) {
   for (const SdpaShape& shape : {SdpaShape{1, 1, 2, 1, 64},
                                  {2, 17, 4, 2, 32},

@@ -1,4 +1,4 @@
-// What was timed, as text and back.
+// Timed choices, written as text and read back.
 #include "kernels/matmul/tuned_algorithms.h"
 
 #include <gtest/gtest.h>

@@ -23,8 +23,8 @@ TEST(MomentCodesTest, ValuesAreThoseOfFloat8) {
   }
 }
 
-// What a code stands for keeps its code, whatever the random bits; what lies between two gets one of them, each as
-// often as it is near.
+// A value that a code represents keeps its code, whatever the random bits. A value between two codes gets one of them,
+// the nearer one more often.
 TEST(MomentCodesTest, RoundsToItsValueInTheMean) {
   for (int code = 0; code < 0x7f; ++code) {
     const float value = e4m3_value(static_cast<uint8_t>(code));
@@ -241,7 +241,7 @@ TEST_F(AdamwFloat8Test, StretchesAreUpdatedAlike) {
   }
 }
 
-// As ranks hold the weights of linears that are divided by their inputs.
+// The layout in which ranks hold the weights of linears that are divided by their inputs.
 TEST_F(AdamwFloat8Test, ColumnsAreUpdatedAlike) {
   constexpr int64_t kRows = 29, kColumns = 37;
   const State before = start(kRows * kColumns);

@@ -100,7 +100,7 @@ TEST_P(AdamwTest, SeveralSteps) {
   }
 }
 
-// Of the weights after the update, and never smaller than before.
+// The amax covers the weights after the update and is never smaller than before.
 TEST_P(AdamwTest, Amax) {
   for (const int64_t n : {1, 1009}) {
     State state = start(n);

@@ -26,7 +26,7 @@ TEST_P(EmaTest, SeveralSteps) {
   }
 }
 
-// What moves slowly is not lost to rounding: 1 - 0.9999 as float32 numbers would be off by 2e-4 of itself.
+// Slow averages are not lost to rounding: 1 - 0.9999 in float32 would have a relative error of 2e-4.
 TEST_P(EmaTest, SmallSharesAreExact) {
   Array average(DType::kFloat32, {1});
   average.fill(0);

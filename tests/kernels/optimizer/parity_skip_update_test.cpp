@@ -1,4 +1,4 @@
-// Steps that are passed over, on the GPU as on the CPU.
+// Skipped steps on the GPU compared with the CPU.
 #include "kernels/fp8/amax_history.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/skip_update.h"

@@ -42,7 +42,7 @@ TEST_P(SkipUpdateTest, PassesOverWhatIsNotFiniteOrAboveTheLimit) {
   }
 }
 
-// What delayed scaling knows after a step: rows of a history, and the scaling made of them.
+// State of delayed scaling after a step: rows of a history, and the scaling computed from them.
 struct History {
   Array rows{DType::kFloat32, {2, 3}}, scaling{DType::kFloat32, {3}}, current{DType::kFloat32, {3}};
 };

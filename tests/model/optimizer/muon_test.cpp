@@ -54,7 +54,7 @@ class MuonTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Compute, MuonTest, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& instance) { return dtype_name(instance.param); });
 
-// Of each matrix by itself: q, k, v, gate and up as well, which lie one behind the other.
+// Each matrix is orthogonalized separately, including q, k, v, gate and up, which are adjacent.
 TEST_P(MuonTest, StepsAgreeWithFloat64) {
   OptimizerConfig config;
   config.type = OptimizerType::kMuon;

@@ -119,7 +119,7 @@ TEST_P(OptimizerTest, StepsAgreeWithFloat64) {
   }
 }
 
-// ema = d ema + (1 - d) w after each update, from the weights that the run begins with; not of a step passed over.
+// ema = d ema + (1 - d) w after each update, from the initial weights. A skipped step does not change it.
 TEST(OptimizerEmaTest, FollowsTheWeights) {
   OptimizerConfig config;
   config.ema_decay = 0.75;

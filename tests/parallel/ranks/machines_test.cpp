@@ -24,7 +24,7 @@ TEST(MachinesTest, OneMachineKeepsItsOwn) {
   }
 }
 
-// Of every rank another machine has a copy, whatever the numbers of ranks, and who keeps it knows.
+// Another machine has a replica of every rank, for any numbers of ranks, and the keeper knows it.
 TEST(MachinesTest, EveryRankIsKeptByAnotherMachine) {
   const std::vector<std::vector<int>> worlds = {
       {0, 1}, {0, 0, 1}, {0, 1, 1, 1}, {0, 0, 2, 3, 3, 3, 3, 8}, {0, 1, 0, 1, 0, 2, 2}};

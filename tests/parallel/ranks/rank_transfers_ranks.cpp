@@ -11,7 +11,7 @@ namespace {
 
 class RankTransfersTest : public RanksTest {
  protected:
-  // What `rank` sends, the same wherever it is asked for: longer than a block, of no even length.
+  // Returns what `rank` sends, equal on every rank: longer than a block, with an odd length.
   static std::vector<std::byte> content_of(int rank) {
     std::mt19937 generator(static_cast<unsigned>(rank));
     std::vector<std::byte> content((size_t{1} << 24) * static_cast<size_t>(rank % 2) + 4321 +
@@ -62,7 +62,7 @@ TEST_F(RankTransfersTest, AFailureOfEitherSideIsOver) {
   std::future<void> sent = std::async(std::launch::async, [&] { transfers_.send(next(), std::span(&whole, 1)); });
   EXPECT_THROW(transfers_.receive(previous(), [](std::span<const std::byte>) { throw Error("no room"); }), Error);
   sent.get();
-  // And the next one comes as sent.
+  // The next transfer arrives as sent.
   sent = std::async(std::launch::async, [&] { transfers_.send(next(), std::span(&whole, 1)); });
   EXPECT_TRUE(receive(previous()) == mine);
   sent.get();
