@@ -26,7 +26,7 @@ WITH_EXIT_CODE = ["sh", "-c", '"$@"; echo "rank $OMPI_COMM_WORLD_RANK: exit code
 
 
 def start(failure, collective, options=(), timeout_s=TIMEOUT_S):
-    """What mpirun returned: exit code, octavo's own lines of stderr, the ranks' exit codes (with LOOK_ON), seconds."""
+    """Runs a failing case and returns: exit code, octavo's own lines of stderr, the ranks' exit codes (with LOOK_ON), seconds."""
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
                        OMP_NUM_THREADS="1")
     command = ["mpirun", "-n", str(RANKS), "--oversubscribe", "--bind-to", "none", *options]
