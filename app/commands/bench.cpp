@@ -81,7 +81,7 @@ int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
     return kExitDone;
   }
   std::cout << fmt::format(
-      "data alone: {} tokens/s of a rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
+      "data alone: {} tokens/s per rank with {} reader threads; batches of {} x {} tokens, {:.2f} ms "
       "each, the first {:.1f} ms after opening the files\n",
       with_thousands_separators(static_cast<int64_t>(result["tokens_per_s"].get<double>())),
       result["reader_threads"].get<int64_t>(), result["batch"].get<int64_t>(), result["seq_len"].get<int64_t>(),

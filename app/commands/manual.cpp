@@ -111,7 +111,7 @@ std::string manual_page(const CLI::App& app) {
   std::string page = fmt::format(".TH OCTAVO 1 \"\" \"{}\" \"User Commands\"\n", roff(app.version()));
   page += fmt::format(".SH NAME\noctavo \\- pretrain Llama\\-3\\-family language models\n.SH SYNOPSIS\n");
   for (const CLI::App* command : commands_of(app)) page += synopsis(*command, arguments_of(*command)) + ".br\n";
-  page += fmt::format(".SH DESCRIPTION\n{}\nUnder mpirun or srun it is started as one process a GPU.\n.SH COMMANDS\n",
+  page += fmt::format(".SH DESCRIPTION\n{}\nUnder mpirun or srun it is started as one process per GPU.\n.SH COMMANDS\n",
                       roff(app.get_description()));
   for (const CLI::App* command : commands_of(app)) {
     const std::vector<Argument> arguments = arguments_of(*command);

@@ -33,7 +33,7 @@ std::string predicted_time(const PredictedRun& run, const MachineRates& machine,
                                    format_duration(seconds), step.step_s * 1e3, machine.name,
                                    with_thousands_separators(std::llround(step.wps)));
     if (run.mesh.ranks() > cluster.gpus_per_node) {
-      text += fmt::format(", and {:g} Gbit/s a GPU between machines", cluster.network_gbps);
+      text += fmt::format(", and {:g} Gbit/s per GPU between machines", cluster.network_gbps);
     }
     return text;
   } catch (const std::exception& error) {  // a run needs no prediction

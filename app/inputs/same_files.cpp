@@ -102,7 +102,7 @@ void set_aside(const std::vector<DamagedPath>& damaged, const Checkpoint& instea
       continue;
     }
     const std::filesystem::path aside = set_aside_directory(path, kDamagedPrefix);
-    log_warning("{} is passed over for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
+    log_warning("{} is skipped for {}, and is {} from now on: {}", path, instead.path().string(), aside.string(),
                 damage);
   }
 }

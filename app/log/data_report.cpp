@@ -20,7 +20,7 @@ void DataReport::check_max_epochs() const {
     const double most = config_.train[d].max_epochs;
     const double epochs = epochs_at_end(static_cast<int64_t>(d));
     CHECK_INPUT(config_.on_max_epochs != OnMaxEpochs::kError || most == 0 || epochs <= most,
-                "this run would pass over the dataset {} {:.2f} times, expected at most its max_epochs {}; fewer "
+                "this run would read the dataset {} {:.2f} times, expected at most its max_epochs {}; fewer "
                 "training.steps, less weight, or data.on_max_epochs: warn",
                 loader_.stream().name(static_cast<int64_t>(d)), epochs, most);
   }
@@ -44,7 +44,7 @@ std::vector<DatasetUse> DataReport::datasets() const {
 void DataReport::log_events(const Batch& batch, int64_t step) {
   const SampleStream& stream = loader_.stream();
   for (const SampleRange& range : batch.skipped) {
-    log_event(EventKind::kNote, step, "data.skip: step {} passed over the samples {} to {}", step, range.begin,
+    log_event(EventKind::kNote, step, "data.skip: step {} skipped the samples {} to {}", step, range.begin,
               range.end - 1);
   }
   for (int64_t d = 0; d < num_datasets(); ++d) {
@@ -58,9 +58,8 @@ void DataReport::log_events(const Batch& batch, int64_t step) {
     }
     const double most = config_.train[i].max_epochs;
     if (most > 0 && before <= most && now > most) {
-      log_event(EventKind::kWarning, step,
-                "data {}: step {} passes over it for more than the {} times of its max_epochs", stream.name(d), step,
-                most);
+      log_event(EventKind::kWarning, step, "data {}: step {} exceeds the {} epochs of its max_epochs", stream.name(d),
+                step, most);
     }
   }
 }

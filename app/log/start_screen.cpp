@@ -145,10 +145,10 @@ std::string recipe_text(const PrecisionConfig& precision) {
 
 std::string memory_text(const StartFacts& facts) {
   const MemoryRoom& room = facts.room;
-  std::string text = fmt::format("{:.2f} GiB a rank planned", gib(facts.planned_bytes));
+  std::string text = fmt::format("{:.2f} GiB per rank planned", gib(facts.planned_bytes));
   if (room.outside > 0) text += fmt::format(", {:.1f} for libraries", gib(room.outside));
   const bool known = room.available > 0 && room.available < int64_t{1} << 60;
-  if (known) text += fmt::format(", of {:.1f}; {:.1f} stay free", gib(room.available), gib(room.margin));
+  if (known) text += fmt::format(", of {:.1f}; {:.1f} kept free", gib(room.available), gib(room.margin));
   const MemoryChoice choice{facts.options.checkpointing, facts.options.sharding.reshard_after_forward};
   return text + "; activation checkpointing: " + describe(choice, facts.config.model.num_layers);
 }

@@ -184,7 +184,7 @@ void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {
     const auto [first, is_new] = users.emplace(gpu.uuid, &r);
     if (is_new) continue;
     findings.hindrance(
-        "{}: ranks {} and {} both use GPU {} ({}); start one rank a GPU (this machine shows {} and has "
+        "{}: ranks {} and {} both use GPU {} ({}); start one rank per GPU (this machine shows {} and has "
         "{} ranks)",
         r.host, first->second->rank, r.rank, gpu.pci_bus_id, gpu.name, r.gpus_visible, r.local_size);
   }

@@ -126,7 +126,7 @@ void print_report(const DoctorReport& report) {
 
 void print_findings(const DoctorReport& report) {
   for (const Finding& f : report.findings) std::cout << (f.hinders ? "PROBLEM  " : "warning  ") << f.text << "\n";
-  std::cout << (report.is_ok() ? "nothing hinders training\n" : "training is hindered\n");
+  std::cout << (report.is_ok() ? "nothing prevents training\n" : "problems prevent training\n");
 }
 
 }  // namespace octavo

@@ -28,7 +28,7 @@ BatchShape batch_shape(const Config& config, const std::optional<GenerationShape
 }
 
 std::string describe(const BatchShape& batch, const std::optional<GenerationShape>& shape) {
-  if (!shape) return fmt::format("a forward pass over {} tokens", with_thousands_separators(batch.tokens()));
+  if (!shape) return fmt::format("a forward pass of {} tokens", with_thousands_separators(batch.tokens()));
   return fmt::format("generating {} of {} tokens, with keys and values of all of them,",
                      shape->sequences == 1 ? "a sequence" : fmt::format("{} sequences", shape->sequences),
                      with_thousands_separators(shape->capacity));

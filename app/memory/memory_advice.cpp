@@ -112,7 +112,7 @@ FittingChange find_fitting_change(const Config& config, int64_t ranks, const Pla
 std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice) {
   const MemoryChoice choice{plan.checkpointing, plan.sharding.reshard_after_forward};
   return fmt::format(
-      "training needs {:.1f} GiB of memory a rank, {:.1f} of them for libraries or to be left free, but {:.1f} GiB are "
+      "training needs {:.1f} GiB of memory per rank, {:.1f} of them for libraries and as a reserve, but {:.1f} GiB are "
       "available, with activation_checkpointing.mode {}; the largest items are {}; {}",
       gib(plan.room.needed(plan.arena_bytes)), gib(plan.room.needed(0)), gib(plan.room.available),
       describe(choice, num_layers), largest_items(plan),

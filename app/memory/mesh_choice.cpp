@@ -28,7 +28,7 @@ std::optional<std::string> hindrance(const Config& config, const MeshShape& shar
   for (const Config& stage : stage_configs(config)) {
     const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
     if (!with_copies.fits()) {
-      return fmt::format("a copy on each of {} nodes does not fit, {:.2f} of {:.2f} GiB a rank", copies.replicate,
+      return fmt::format("a copy on each of {} nodes does not fit, {:.2f} of {:.2f} GiB per rank", copies.replicate,
                          gib(with_copies.room.needed(with_copies.arena_bytes)), gib(with_copies.room.available));
     }
     const MemoryPlan plan = plan_memory(stage, sharded, device, group);

@@ -115,7 +115,7 @@ CorruptionVerdict judge(std::span<const CheckedRank> ranks, std::span<const Rank
   const Difference copies = compare_copies(ranks, hashes);
   std::vector<std::string> clauses;
   if (twice.found()) clauses.push_back("a micro-batch computed twice gives different " + list(twice.what));
-  if (copies.found()) clauses.push_back("copies differ in " + list(copies.what));
+  if (copies.found()) clauses.push_back("replicas differ in " + list(copies.what));
   if (clauses.empty()) return {};
   const RankSet suspects = merge(twice.suspects, copies.suspects);
   return {.ranks = {suspects.begin(), suspects.end()},

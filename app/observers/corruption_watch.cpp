@@ -43,7 +43,7 @@ void CorruptionWatch::on_result(Step& step) {
 bool CorruptionWatch::allows_save(int64_t step) {
   if (check_ && !check_->due(step)) take(step, check_->check_state());
   if (copies_differ_ && context_.runtime.group().is_root()) {
-    log_event(EventKind::kWarning, step, "no checkpoint of step {}: its copies differ", step);
+    log_event(EventKind::kWarning, step, "no checkpoint of step {}: its replicas differ", step);
   }
   return !copies_differ_;
 }

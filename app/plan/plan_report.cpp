@@ -211,9 +211,9 @@ void print_verdict(const PlanReport& r) {
   const MemoryPlan& memory = r.plan.memory;
   const std::string where = fmt::format("{} x {}", r.target.gpus, device_of(r.target));
   if (memory.room.available == 0) {
-    std::cout << fmt::format("{:.2f} GiB a rank on {}\n", gib(memory.total_bytes()), where);
+    std::cout << fmt::format("{:.2f} GiB per rank on {}\n", gib(memory.total_bytes()), where);
   } else {
-    std::cout << fmt::format("{} on {}: {:.2f} of {:.2f} GiB a rank, {:.2f} to be left free\n",
+    std::cout << fmt::format("{} on {}: {:.2f} of {:.2f} GiB per rank, {:.2f} kept free\n",
                              memory.fits() ? "fits" : "does not fit", where, gib(memory.total_bytes()),
                              gib(memory.room.available), gib(memory.room.margin));
   }
@@ -231,14 +231,14 @@ void print_set_up(const PlanReport& r) {
   const Config& config = r.plan.config;
   const LmHeadPrecision lm_head = config.precision.lm_head;
   std::cout << fmt::format(
-      "{} parameters, {} linears{}, micro-batch {} x {} tokens, {} sequences a step\n",
+      "{} parameters, {} linears{}, micro-batch {} x {} tokens, {} sequences per step\n",
       with_thousands_separators(config.model.num_parameters()), precision_name(config.precision),
       lm_head == LmHeadPrecision::kBFloat16 ? "" : fmt::format(", lm_head {}", traits(lm_head).name),
       config.training.micro_batch_size, config.data.seq_len, config.training.global_batch_size);
   if (!r.mesh_reason.empty()) std::cout << r.mesh_reason << "\n";
   std::cout << fmt::format(
       "{}; {}, activation checkpointing {}\n\n", mesh_text(r.plan.mesh),
-      r.plan.memory.sharding.reshard_after_forward ? "full weights gathered anew in backward" : "full weights kept",
+      r.plan.memory.sharding.reshard_after_forward ? "full weights gathered again in backward" : "full weights kept",
       checkpointing_text(r.plan.memory.checkpointing));
 }
 
@@ -310,7 +310,7 @@ void print_run(const PlanReport& r) {
   std::cout << fmt::format(" in {:.2f} days ({}), {:.1f} GPU-hours", run.seconds / kSecondsADay,
                            format_duration(run.seconds), run.gpu_hours);
   if (price > 0) {
-    std::cout << fmt::format(", {:.2f} dollars; {:.2f} dollars a billion tokens", run.gpu_hours * price,
+    std::cout << fmt::format(", {:.2f} dollars; {:.2f} dollars per billion tokens", run.gpu_hours * price,
                              cost_of_billion(price, r.plan.prediction->wps));
   }
   std::cout << "\n";
@@ -318,7 +318,7 @@ void print_run(const PlanReport& r) {
 }
 
 void print_flops(const Config& config) {
-  std::cout << fmt::format("FLOPs a token: {:.4g} G as mfu counts them; causal:",
+  std::cout << fmt::format("FLOPs per token: {:.4g} G as mfu counts them; causal:",
                            config.model.flops_per_token(config.data.seq_len) / 1e9);
   for (const TokenFlops& part : flops_by_part(config.model, config.data.seq_len)) {
     std::cout << fmt::format("  {} {:.3g} G", part.part, part.flops / 1e9);

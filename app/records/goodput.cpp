@@ -52,7 +52,7 @@ Goodput::Goodput(std::string dir, bool continues, double steps_s, Clocks clocks)
   try {
     take_up(read_json_file(path_), steps_s);
   } catch (const Error& error) {
-    log_warning("goodput is counted anew: {}", error.what());
+    log_warning("goodput is counted from zero: {}", error.what());
   }
 }
 

@@ -130,7 +130,7 @@ void DiskCheckpoints::reserve_staging(std::span<const CheckpointTensor> pieces) 
   runtime_.group().agree([&] {
     const HostMemory host = runtime_.share_of_host_memory();
     CHECK_INPUT(bytes <= host.available_bytes,
-                "a checkpoint is copied to host memory, {:.1f} GiB a rank, but {:.1f} GiB are available{}; {} takes "
+                "a checkpoint is copied to host memory, {:.1f} GiB per rank, but {:.1f} GiB are available{}; {} takes "
                 "less",
                 gib(bytes), gib(host.available_bytes), host.describe_limit(),
                 runtime_.stream().is_cuda() ? "optimizer.state_dtype=bfloat16" : "checkpoint.async=false");

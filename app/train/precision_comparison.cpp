@@ -38,7 +38,7 @@ PrecisionComparison::PrecisionComparison(const Config& config, Runtime& runtime,
   runtime.group().agree([&] {
     const HostMemory host = runtime.share_of_host_memory();
     CHECK_INPUT(bytes <= host.available_bytes,
-                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB a rank, but {:.1f} GiB are "
+                "precision.guard keeps a copy of the state in host memory, {:.1f} GiB per rank, but {:.1f} GiB are "
                 "available{}; precision.guard.every=0 needs none",
                 gib(bytes), gib(host.available_bytes), host.describe_limit());
     snapshot_.reserve(bytes);
@@ -120,8 +120,8 @@ void PrecisionComparison::roll_back() {
   run_.return_to(before_);
   switch_precision(before_.step);
   if (!runtime_.group().is_root()) return;
-  log_event(EventKind::kFallback, before_.step, "back to step {} and on in bfloat16 up to step {}", before_.step,
-            before_.bfloat16_until);
+  log_event(EventKind::kFallback, before_.step, "rolled back to step {} and continues in bfloat16 up to step {}",
+            before_.step, before_.bfloat16_until);
 }
 
 void PrecisionComparison::return_to_fp8(int64_t step) {

@@ -101,7 +101,7 @@ std::unique_ptr<Loader> open_loader(const Config& config, const LoaderOptions& o
                       "beginning",
                       error.what()));
     }
-    if (logs) log_warning("the data begins anew with step {}: {}", options.steps_done + 1, error.what());
+    if (logs) log_warning("the data starts from the beginning with step {}: {}", options.steps_done + 1, error.what());
     return std::make_unique<Loader>(config.data, options);
   }
 }

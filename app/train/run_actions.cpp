@@ -61,7 +61,7 @@ void RunActions::say(Notice notice, const Facts& facts, int64_t step) const {
                 run_.checkpoints().last());
       break;
     case Notice::kNoCheckpoint:
-      log_event(EventKind::kWarning, facts.wishes.spike, "there is no checkpoint to go back to from step {}",
+      log_event(EventKind::kWarning, facts.wishes.spike, "there is no checkpoint to roll back to from step {}",
                 facts.wishes.spike);
       break;
     case Notice::kSavePending:
@@ -92,7 +92,7 @@ void RunActions::save(Save which, int64_t step) {
 void RunActions::refuse_final_save(int64_t step) {
   run_.checkpoints().complete_pending_save();
   throw AgreedError(
-      fmt::format("the checkpoint of step {} is not saved: its copies differ; it is the final one, and the last "
+      fmt::format("the checkpoint of step {} is not saved: its replicas differ; it is the final one, and the last "
                   "good checkpoint is {}",
                   step, run_.checkpoints().last()));
 }

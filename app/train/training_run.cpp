@@ -162,7 +162,7 @@ void TrainingRun::log_events(const Batch& batch, int64_t step) {
   const BatchSchedule batches = config_.training.batch_schedule();
   const int64_t size = batches.batch_size(step);
   if (step > start_.step + 1 && size != batches.batch_size(step - 1))
-    log_info("training.batch_size_warmup: {} sequences a step from step {} on", size, step);
+    log_info("training.batch_size_warmup: {} sequences per step from step {} on", size, step);
 }
 
 void TrainingRun::warn_of_no_targets(int64_t step, SampleRange samples) {
@@ -270,7 +270,7 @@ void TrainingRun::roll_back(int64_t step) {
   publish_weights(state_);
   announce_new_state();
   if (!runtime_.group().is_root()) return;
-  log_event(EventKind::kRollback, start_.step, "back to {} after step {}; samples {} to {} are passed over",
+  log_event(EventKind::kRollback, start_.step, "rolled back to {} after step {}; samples {} to {} are skipped",
             checkpoint->path().string(), start_.step, samples.begin, samples.end - 1);
 }
 

@@ -27,7 +27,7 @@ void check_own_gpu(ProcessGroup& group, const std::string& uuid, const std::stri
   group.agree([&] {
     const auto first = std::find(all.begin(), all.end(), mine) - all.begin();
     CHECK_INPUT(first == group.rank(),
-                "ranks {} and {} both use {}; start one rank a GPU (this machine has {} ranks), or use device: cpu",
+                "ranks {} and {} both use {}; start one rank per GPU (this machine has {} ranks), or use device: cpu",
                 first, group.rank(), description, group.local_size());
   });
 }

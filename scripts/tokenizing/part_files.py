@@ -151,7 +151,7 @@ class PartsFolder:
             pass  # The file system has no locks.
         old = self.read_journal()
         if old is not None and old != journal and not overwrite:
-            raise InputError(f"{self.path}: was begun with {difference(old, journal)}; --overwrite begins anew with this command")
+            raise InputError(f"{self.path}: was begun with {difference(old, journal)}; --overwrite starts again with this command")
         for name in os.listdir(self.path):
             if name.endswith(".tmp") or (name == TOKENIZER and old != journal):  # Parts are recognized by their names.
                 os.unlink(self.file(name))

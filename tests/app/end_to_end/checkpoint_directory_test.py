@@ -68,7 +68,7 @@ class DamagedCheckpointTest(Resuming):
                     shutil.rmtree(self.dir / "log")
                     result = self.train(config, "training.steps=7", ranks=ranks)
                     self.assertIn("resuming checkpoints/step_00000004", result.out)
-                    self.assertRegex(result.out, "checkpoints/step_00000006 is passed over for checkpoints/step_00000004, and "
+                    self.assertRegex(result.out, "checkpoints/step_00000006 is skipped for checkpoints/step_00000004, and "
                                                  "is checkpoints/damaged_step_00000006 from now on: checkpoints/step_00000006/")
                     self.assertEqual(sorted(self.losses()), [5, 6, 7])
                     self.assertEqual({step: self.losses()[step] for step in (5, 6)}, {step: losses[step] for step in (5, 6)})

@@ -97,7 +97,7 @@ class CorruptionTest(Corpus):
         self.assertEqual(result.code, FAILED, result.err)
         (line,) = result.octavo_lines()
         found = re.fullmatch(
-            r"octavo: step (\d+): silent corruption on rank 1 on (\S+): copies differ in weights of block 1 \(shard 0\)"
+            r"octavo: step (\d+): silent corruption on rank 1 on (\S+): replicas differ in weights of block 1 \(shard 0\)"
             r".*; the last checkpoint is (\S+)", line)
         self.assertTrue(found, line)
         self.assertEqual(found[2], socket.gethostname())
@@ -117,12 +117,12 @@ class CorruptionTest(Corpus):
         result = self.finish(process, timeout=180)
         self.assertEqual(result.code, FAILED, result.err)  # its final checkpoint is not saved
         (line,) = result.octavo_lines()
-        self.assertRegex(line, r"the checkpoint of step \d+ is not saved: its copies differ; it is the final one, and the last good "
+        self.assertRegex(line, r"the checkpoint of step \d+ is not saved: its replicas differ; it is the final one, and the last good "
                                r"checkpoint is \S+" + checkpoints(self.dir / "checkpoints")[-1])
         text = result.out + result.err
-        found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: copies differ in weights", text)
+        found = re.search(r"step (\d+): silent corruption on rank 0 on \S+ or rank 1 on \S+: replicas differ in weights", text)
         self.assertTrue(found, text)
-        self.assertRegex(text, r"no checkpoint of step \d+: its copies differ")
+        self.assertRegex(text, r"no checkpoint of step \d+: its replicas differ")
         self.assertLess(int(checkpoints(self.dir / "checkpoints")[-1][-8:]), int(found[1]))
 
     def test_a_sound_run_is_not_changed(self):

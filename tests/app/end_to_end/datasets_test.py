@@ -95,7 +95,7 @@ class DatasetsTest(Corpus):
         whole = self.config(self.corpus, training={"steps": 4})
         self.train(whole, "logging.dir=whole", "checkpoint.dir=whole_checkpoints", "optimizer.lr=1e-30")
         result = self.train(whole, "data.skip=[[8, 16]]", "optimizer.lr=1e-30", "training.steps=3")
-        self.assertIn("data.skip: step 2 passed over the samples 8 to 15", result.out)
+        self.assertIn("data.skip: step 2 skipped the samples 8 to 15", result.out)
         expected, skipped = self.losses("whole"), self.losses()
         for step, same in ((1, 1), (2, 3), (3, 4)):
             self.assertAlmostEqual(skipped[step][0], expected[same][0], delta=1e-6)
@@ -120,7 +120,7 @@ class DatasetsTest(Corpus):
         process = self.start("train", config)
         result = self.finish(process)
         self.assertEqual(result.code, DONE)
-        self.assertEqual((result.out + result.err).count("more than the 2 times of its max_epochs"), 1)
+        self.assertEqual((result.out + result.err).count("exceeds the 2 epochs of its max_epochs"), 1)
         self.assertIn("data few: pass 2 begins", result.out)
 
     def test_names_are_told_apart(self):

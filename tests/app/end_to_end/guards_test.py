@@ -81,7 +81,7 @@ class GuardsTest(Scratch):
             with self.subTest(ranks=ranks):
                 log = f"back{ranks}"
                 result = self.noisy(ranks=ranks, log=log, on_loss_spike="rollback")
-                self.assertIn(f"step_00000025 after step 25; samples {first} to {first + BATCH - 1} are passed over", result.out)
+                self.assertIn(f"step_00000025 after step 25; samples {first} to {first + BATCH - 1} are skipped", result.out)
                 self.assertEqual(checkpoints(self.dir / f"{log}_checkpoints"), ["step_00000025", "step_00000050", "step_00000060"])
                 clean, back = self.losses("clean"), self.losses(log)
                 if ranks == 1:
@@ -104,13 +104,13 @@ class GuardsTest(Scratch):
                 if every == 0:
                     self.assertEqual(saved, [f"step_{NOISY_STEP:08}"])
                 else:
-                    self.assertIn("are passed over", result.out)
+                    self.assertIn("are skipped", result.out)
                     self.assertEqual(saved[0], "step_00000025")
                     self.assertNotIn("validation_loss", self.metrics(log)[NOISY_STEP])
 
     def test_a_spike_with_no_checkpoint_to_go_back_to(self):
         out = self.noisy("checkpoint.every=0", on_loss_spike="rollback").out
-        self.assertIn(f"there is no checkpoint to go back to from step {NOISY_STEP}", out)
+        self.assertIn(f"there is no checkpoint to roll back to from step {NOISY_STEP}", out)
 
     def test_all_ranks_end_alike_when_the_checkpoint_to_roll_back_to_is_gone(self):
         """The checkpoint is removed during the validation that follows it."""
@@ -129,7 +129,7 @@ class GuardsTest(Scratch):
         tokens = [97 + i % 3 for i in range(TOKENS_A_STEP * 30)] + [random.randrange(256) for _ in range(TOKENS_A_STEP * 30)]
         write_megatron(self.dir / "noisy", [tokens])
         result = self.noisy(code=FAILED, on_loss_spike="rollback", max_skipped_steps=2)
-        passed_over = re.findall(r"samples \d+ to (\d+) are passed over", result.out)
+        passed_over = re.findall(r"samples \d+ to (\d+) are skipped", result.out)
         self.assertEqual(passed_over, [str(31 * BATCH - 1), str(32 * BATCH - 1)], "each rollback skips one step more")
         self.assertRegex(result.octavo_lines()[0], r"step 31 is a spike after 2 rollbacks to \S+step_00000025")
         self.noisy("checkpoint.resume=never", log="skips", code=FAILED, on_loss_spike="skip", max_skipped_steps=2)

@@ -110,7 +110,7 @@ class PlanTest(Scratch):
         self.assertIn(plan["mesh_reason"] + "\nreplicate 8 x shard 8 x tensor 1;", self.run_octavo("plan", *arguments).out)
         short = self.plan(*arguments, "--gpu-memory", "24GiB")
         self.assertEqual(short["mesh"], {"replicate": 1, "shard": 64, "context": 1, "tensor": 1})
-        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one copy: a copy on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB a rank\Z")
+        self.assertRegex(short["mesh_reason"], r"\Aall ranks shard one copy: a copy on each of 8 nodes does not fit, [\d.]+ of 24.00 GiB per rank\Z")
         given = self.plan(*arguments, "parallel.data_parallel_shard=16")
         self.assertEqual(given["mesh"], {"replicate": 4, "shard": 16, "context": 1, "tensor": 1})
         self.assertNotIn("mesh_reason", given)
@@ -191,7 +191,7 @@ class PlanTest(Scratch):
             (self.assertEqual if rows == 10 else self.assertGreater)(len(items), rows, text)
             self.assertEqual("more, with --all" in text, rows == 10)
         out = self.run_octavo("plan", self.config("none")).out
-        self.assertTrue(out.splitlines()[0].endswith(" GiB a rank on 1 x cpu"), out)
+        self.assertTrue(out.splitlines()[0].endswith(" GiB per rank on 1 x cpu"), out)
         self.assertIn("no prediction", out)
         self.assertIn("float32 linears", out)
 

@@ -36,7 +36,7 @@ class PrecisionGuardTest(Corpus):
         guard = {"every": 10, "steps": 2, "tolerance": 1e-9, "action": "bfloat16", "fallback_steps": 8}
         constant = "optimizer.schedule=constant"
         result = self.guarded(constant, log="back", ranks=2, **guard)
-        self.assertIn("back to step 10 and on in bfloat16 up to step 18", result.out)
+        self.assertIn("rolled back to step 10 and continues in bfloat16 up to step 18", result.out)
         self.assertIn("from step 19 on in fp8_delayed again", result.out)
         # The expected run takes ten steps in FP8 and then eight in bfloat16.
         for steps, linear in ((10, "fp8_delayed"), (18, "bfloat16")):
@@ -89,7 +89,7 @@ class PrecisionGuardTest(Corpus):
         outliers("fp8")
         guard = "precision.guard={every: 4, steps: 2, tolerance: 0.02, action: bfloat16, fallback_steps: 1000}"
         result = outliers("guarded", guard)
-        self.assertIn("back to step 4 and on in bfloat16", result.out)
+        self.assertIn("rolled back to step 4 and continues in bfloat16", result.out)
         good, bad, guarded = (self.metrics(log)[24]["loss"] for log in ("bfloat16", "fp8", "guarded"))
         self.assertGreater(bad, good + 0.5)
         self.assertLess(guarded, good + 0.1)

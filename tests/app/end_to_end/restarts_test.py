@@ -155,7 +155,7 @@ class RestartsTest(Restarted):
 class NodeCheckTest(Restarted):
     """How the launchers handle nodes that octavo doctor --quick finds unfit, and excluded nodes."""
 
-    UNFIT = ('echo "$@" >>log\n[[ $1 != doctor ]] || { echo "PROBLEM  node7: 7 GPUs are visible"; echo "training is hindered"; exit 1; }\n'
+    UNFIT = ('echo "$@" >>log\n[[ $1 != doctor ]] || { echo "PROBLEM  node7: 7 GPUs are visible"; echo "problems prevent training"; exit 1; }\n'
              '[[ $1 != config ]] || echo here\n')
 
     def launch_with(self, text, *options, variables=None, script="launch_mpirun.sh", code=None):
@@ -170,7 +170,7 @@ class NodeCheckTest(Restarted):
         self.assertEqual(log, ["doctor --quick --ranks-per-node 2 --disk here"])
         self.assertEqual(result.err.splitlines()[0], "PROBLEM  node7: 7 GPUs are visible")
         self.assertIn("the run was not started", result.err)
-        self.assertNotIn("training is hindered", result.err)
+        self.assertNotIn("problems prevent training", result.err)
 
     def test_no_check(self):
         _, log = self.launch_with(self.UNFIT, "--no-check", code=DONE)

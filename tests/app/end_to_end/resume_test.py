@@ -198,7 +198,7 @@ class ResumeTest(Resuming):
             directory = copy_tree(self.dir / "checkpoints", self.dir / f"of_{ranks}")
             result = self.train(config, use_other, "checkpoint.allow_changes=data", f"checkpoint.dir={directory.name}",
                                 f"logging.dir=log_{ranks}", ranks=ranks)
-            self.assertIn("the data begins anew with step 5", result.out + result.err)
+            self.assertIn("the data starts from the beginning with step 5", result.out + result.err)
             self.assertRegex(result.out, r"otherwise than when it was saved: .*data\.train \S*.*corpus.* -> .*other")
             self.assertEqual(sorted(self.metrics(f"log_{ranks}")), list(range(5, 11)))
             # The run continues with the other data where it was.

@@ -20,7 +20,7 @@ class BatchSizeWarmupTest(Resuming):
             tokens.append(tokens[-1] + batch * 32)
         self.assertEqual([metrics[step]["tokens"] for step in range(1, 11)], tokens[1:])
         out = self.train(config, "checkpoint.every=3", "checkpoint.keep=0").out
-        self.assertIn("training.batch_size_warmup: 8 sequences a step from step 3 on", out)
+        self.assertIn("training.batch_size_warmup: 8 sequences per step from step 3 on", out)
         for step in (6, 9, 10):
             shutil.rmtree(self.dir / f"checkpoints/step_{step:08}")
         (self.dir / "log/metrics.jsonl").unlink()

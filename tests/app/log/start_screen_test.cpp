@@ -92,7 +92,7 @@ TEST_F(StartScreenTest, OfANewRun) {
         "              documents: no separators inserted\n",
         "  validation  none\n", "  steps       1 to 900, each 8 x 256 = 2,048 tokens: 1,843,200 tokens\n",
         "200 steps of warm-up to 0.0003, 3e-05 at step 900; weight decay 0.1", "; 2 micro-batches of 4\n",
-        "  memory      3.00 GiB a rank planned, of 16.0; 1.0 stay free; activation checkpointing: ",
+        "  memory      3.00 GiB per rank planned, of 16.0; 1.0 kept free; activation checkpointing: ",
         "  time        not predicted\n", "  run folder  runs/mine: "}) {
     expect_part(text, part);
   }

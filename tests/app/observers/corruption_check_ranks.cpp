@@ -192,7 +192,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAReplicaIsFound) {
   expect_sound(training.step(1));
   TrainingState& state = training.state();
   expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::block_unit(1)),
-                    "copies differ in weights of block 1 (shard 0)");
+                    "replicas differ in weights of block 1 (shard 0)");
   expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
                     "weights of norms (shard 0)");
   for (const OptimizerState& moment : state.optimizer.states()) {
@@ -209,7 +209,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInACopyOfATensorRankIsFound) {
   expect_sound(training.step(1));
   TrainingState& state = training.state();
   expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
-                    "copies differ in weights of norms (shard 0)");
+                    "replicas differ in weights of norms (shard 0)");
   for (const char* name : {"model.layers.1.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight"}) {
     const ParameterPiece& piece = *training.piece(name);
     expect_flip_found(training, state.parameters.master(piece), fmt::format("weights of {} head 0", name));

@@ -44,9 +44,9 @@ TEST_F(CorruptionVerdictTest, NothingDiffers) {
 TEST_F(CorruptionVerdictTest, TheMajorityNamesTheRank) {
   make(3);
   hashes_[1].parts[0] = 18;
-  expect({1}, true, "silent corruption on rank 1 on host1: copies differ in weights of norms");
+  expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms");
   hashes_[1].parts[1] = 18;
-  expect({1}, true, "silent corruption on rank 1 on host1: copies differ in weights of norms and 1 other");
+  expect({1}, true, "silent corruption on rank 1 on host1: replicas differ in weights of norms and 1 other");
   hashes_[2].parts[1] = 19;  // three values: no majority
   EXPECT_EQ(verdict().ranks, (std::vector<int>{1}));
   make(5);
@@ -58,7 +58,7 @@ TEST_F(CorruptionVerdictTest, TheMajorityNamesTheRank) {
 TEST_F(CorruptionVerdictTest, OfTwoCopiesEitherMayBeWrong) {
   make(2);
   hashes_[1].parts[0] = 18;
-  expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: copies differ in weights of norms");
+  expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: replicas differ in weights of norms");
 }
 
 TEST_F(CorruptionVerdictTest, TheMicroBatchDecidesBetweenTwoCopies) {
@@ -96,7 +96,7 @@ TEST_F(CorruptionVerdictTest, StretchesOfACopyAddUp) {
   hold(0, "a", 5), hold(1, "a", 7), hold(2, "b", 12), hold(3, "c", 4), hold(3, "c", 8);
   expect({}, false, "");
   hashes_[1].parts[0] = 8;
-  expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: copies differ in weights of head 1");
+  expect({0, 1}, true, "silent corruption on rank 0 on host0 or rank 1 on host1: replicas differ in weights of head 1");
   ranks_[1].parts.push_back({"weights of block 0", ""}), hashes_[1].parts.push_back(1);  // and the replica tells which
   ranks_[2].parts.push_back({"weights of block 0", ""}), hashes_[2].parts.push_back(2);
   ranks_[3].parts.push_back({"weights of block 0", ""}), hashes_[3].parts.push_back(2);
@@ -109,7 +109,7 @@ TEST_F(CorruptionVerdictTest, NamesAFewOfMany) {
   EXPECT_EQ(
       verdict().message,
       "silent corruption on rank 0 on host0 or rank 1 on host1 or rank 2 on host2 or rank 3 on host3 or 4 others: "
-      "copies differ in weights of norms");
+      "replicas differ in weights of norms");
 }
 
 }  // namespace

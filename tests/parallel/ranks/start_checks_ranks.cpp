@@ -33,7 +33,7 @@ TEST_F(StartChecks, OwnGpu) {
   const std::string name = "GPU 0000:1" + std::to_string(gpu) + ":00.0 (NVIDIA H200)";
   expect_error<InputError>(
       [&] { check_own_gpu(group_, "uuid " + std::to_string(gpu), name); },
-      "ranks 0 and " + std::to_string(size_ - 1) + " both use GPU 0000:10:00.0 (NVIDIA H200); start one rank a GPU");
+      "ranks 0 and " + std::to_string(size_ - 1) + " both use GPU 0000:10:00.0 (NVIDIA H200); start one rank per GPU");
 }
 
 TEST_F(StartChecks, RanksThatNcclTakesForThoseOfSeveralHostsShareAGpu) {
