@@ -38,7 +38,7 @@ void decide_save(const Facts& facts, Actions& actions) {
 
 void Wishes::roll_back(Back to, int64_t step) {
   back = std::max(back, to);
-  spike = std::max(spike, step);
+  spike = spike == 0 ? step : std::min(spike, step);
 }
 
 uint64_t Wishes::pack() const {

@@ -41,8 +41,8 @@ struct Wishes {
   int64_t spike = 0;  // The step whose loss is the spike, for kCheckpoint.
 
   bool any() const { return stop || save || back != Back::kNone; }
-  // Adds the wish to roll back. A comparison's wish takes precedence over that of a spike, and of two spikes the later
-  // one counts.
+  // Adds the wish to roll back. A comparison's wish takes precedence over that of a spike. The first of several spikes
+  // counts: steps that were in flight when it was found continued from weights that it had spoiled.
   void roll_back(Back to, int64_t step);
   uint64_t pack() const;
   static Wishes unpack(uint64_t bits);

@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 
-from support import DONE, FAILED, STOPPED, Scratch, checkpoints, write_megatron
+from support import DEVICE, DONE, FAILED, STOPPED, Scratch, checkpoints, write_megatron
 
 SEQ_LEN, BATCH = 32, 8
 TOKENS_A_STEP = (SEQ_LEN + 1) * BATCH
@@ -146,8 +146,9 @@ class GuardsTest(Scratch):
                                   r"training.max_skipped_steps in a row; the last checkpoint is (\S+)$", line)
                 self.assertTrue(found, line)
                 first = int(found[1])
-                self.assertEqual(int(found[2] or first), first + most)
-                self.assertEqual(max(self.metrics(log)), first + most)
+                last = first + most + (DEVICE != "cpu")  # A GPU has the next step in flight.
+                self.assertEqual(int(found[2] or first), last)
+                self.assertEqual(max(self.metrics(log)), last)
                 saved = checkpoints(self.dir / f"{log}_checkpoints")
                 if found[3] == "none":
                     self.assertEqual(saved, [])
@@ -169,11 +170,13 @@ class GuardsTest(Scratch):
         description = json.loads(self.run_octavo("inspect", "log").out)
         self.assertEqual(description["step"], STEPS)
         self.assertAlmostEqual(description["goodput"]["goodput"], written["goodput"])
-        # Twenty steps of the first 25 to 60 are done again.
+        # Without the later checkpoints, the 35 steps after step 25 are repeated.
         for name in ("step_00000050", "step_00000060"):
             shutil.rmtree(self.dir / "log_checkpoints" / name)
         self.noisy()
         again = json.loads((self.dir / "log/goodput.json").read_text())
         self.assertEqual(again["restarts"], 1)
-        self.assertGreater(again["recovery_s"], 0.3 * written["steps_s"])
-        self.assertEqual(sorted(self.metrics()), list(range(1, STEPS + 1)))
+        metrics = self.metrics()
+        self.assertEqual(sorted(metrics), list(range(1, STEPS + 1)))
+        repeated_s = sum(metrics[step]["step_ms"] for step in range(26, STEPS + 1)) / 1e3
+        self.assertGreater(again["recovery_s"], 0.5 * repeated_s)

@@ -264,15 +264,18 @@ class MeshDraws : public DeviceRanksTest {
   }
 
   Tolerance tolerance_of(const MeshDraw& draw) const {
-    if (is_cuda()) return {.loss = 1e-2, .norm = 5e-2, .gradient = 3e-1, .weight = 1e-2, .angle = 3e-2};
+    // The gradient norm of one of forty FP8 models differed by 6.3%, whose direction differed by less than .angle.
+    const double gpu_norm = draw.is_fp8() ? 1e-1 : 5e-2;
+    if (is_cuda()) return {.loss = 1e-2, .norm = gpu_norm, .gradient = 3e-1, .weight = 1e-2, .angle = 3e-2};
     // Sums over tensor-parallel ranks, and of the gradients of keys over context-parallel ones, round in another order,
     // which tips some casts, and then more in every layer.
     const ParallelConfig& parallel = draw.config.parallel;
     const bool tips = draw.is_fp8() && (parallel.tensor_parallel > 1 || parallel.context_parallel > 1);
     if (tips) return {.loss = 5e-3, .norm = 5e-2, .gradient = 5e-1, .weight = 1e-4, .angle = 2e-2};
     if (draw.is_fp8()) return {.loss = 1e-4, .norm = 1e-3, .gradient = 1e-3, .weight = 1e-6, .angle = 1e-6};
-    // Where a gradient is nothing but rounding, AdamW makes an update of its sign.
-    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 2e-6, .angle = 1e-10};
+    // AdamW makes an update of the learning rate's size from a gradient that is nothing but rounding. The tolerance of
+    // the weights lets a few such elements differ.
+    return {.loss = 1e-6, .norm = 2e-6, .gradient = 5e-6, .weight = 1e-5, .angle = 1e-10};
   }
 
  private:

@@ -151,11 +151,11 @@ TEST(WishesTest, ArePackedIntoBitsThatCanBeCombined) {
   }
 }
 
-TEST(WishesTest, TheLaterSpikeAndTheComparisonTakePrecedence) {
+TEST(WishesTest, TheFirstSpikeAndTheComparisonTakePrecedence) {
   Wishes wishes;
-  wishes.roll_back(Back::kCheckpoint, 9);
   wishes.roll_back(Back::kCheckpoint, 7);
-  EXPECT_EQ(wishes.spike, 9);
+  wishes.roll_back(Back::kCheckpoint, 9);
+  EXPECT_EQ(wishes.spike, 7);
   wishes.roll_back(Back::kComparison, 0);
   wishes.roll_back(Back::kCheckpoint, 8);
   EXPECT_EQ(wishes.back, Back::kComparison);
