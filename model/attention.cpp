@@ -45,7 +45,7 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
 SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
                        Arena& arena) {
   if (shape.context.size == 1) return;
-  const int64_t width = context_sdpa_shape(config, shape).kv_width();
+  const int64_t width = sdpa_shape(config, shape).kv_width();
   const int64_t tokens = shape.tokens() * shape.context.size;
   scratch = ContextScratch(shape.context, shape.tokens(), width, compute, arena);
   kv = arena.allocate("keys and values of whole sequences", compute, {tokens, width}, Lifetime::kBlock);
@@ -88,17 +88,13 @@ void Attention::attend(const BlockContext& c, const AttentionActivations& a) con
     return cached_sdpa(
         {.shape = c.attention, .out = a.attention, .qkv = a.qkv, .cache = cache_, .position = c.position}, c.stream);
   }
-  if (!c.sequences.alone()) {
-    gather_keys(c, a);
-    return context_sdpa_forward({.shape = {c.attention, c.sequences.place()},
-                                 .out = a.attention,
-                                 .lse = a.lse,
-                                 .qkv = a.qkv,
-                                 .kv = scratch_.shared.kv,
-                                 .documents = c.documents},
-                                c.stream);
-  }
-  sdpa_forward({.shape = c.attention, .out = a.attention, .lse = a.lse, .qkv = a.qkv, .documents = c.documents},
+  if (!c.sequences.alone()) gather_keys(c, a);
+  sdpa_forward({.shape = c.attention,
+                .out = a.attention,
+                .lse = a.lse,
+                .qkv = a.qkv,
+                .kv = scratch_.shared.kv,
+                .documents = c.documents},
                c.stream);
 }
 
@@ -111,27 +107,18 @@ void Attention::gather_keys(const BlockContext& c, const AttentionActivations& a
 
 void Attention::attend_backward(const BlockContext& c, const AttentionActivations& a) const {
   const SharedKeys& shared = scratch_.shared;
-  if (c.sequences.alone()) {
-    return sdpa_backward({.shape = c.attention,
-                          .d_qkv = scratch_.d_qkv,
-                          .d_out = scratch_.d_attention,
-                          .out = a.attention,
-                          .lse = a.lse,
-                          .qkv = a.qkv,
-                          .documents = c.documents},
-                         c.stream);
-  }
-  gather_keys(c, a);
-  context_sdpa_backward({.shape = {c.attention, c.sequences.place()},
-                         .d_qkv = scratch_.d_qkv,
-                         .d_kv = shared.d_kv,
-                         .d_out = scratch_.d_attention,
-                         .out = a.attention,
-                         .lse = a.lse,
-                         .qkv = a.qkv,
-                         .kv = shared.kv,
-                         .documents = c.documents},
-                        c.stream);
+  if (!c.sequences.alone()) gather_keys(c, a);
+  sdpa_backward({.shape = c.attention,
+                 .d_qkv = scratch_.d_qkv,
+                 .d_kv = shared.d_kv,
+                 .d_out = scratch_.d_attention,
+                 .out = a.attention,
+                 .lse = a.lse,
+                 .qkv = a.qkv,
+                 .kv = shared.kv,
+                 .documents = c.documents},
+                c.stream);
+  if (c.sequences.alone()) return;
   c.sequences.reduce_scatter({scratch_.d_qkv, c.attention.out_width()}, shared.d_kv, c.attention.batch, shared.scratch,
                              "gradients of keys and values", c.stream);
 }
@@ -163,17 +150,10 @@ void Attention::backward(const BlockContext& c, const AttentionActivations& a, c
 }
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
-  return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim};
-}
-
-ContextSdpaShape context_sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
-  return {sdpa_shape(config, shape), shape.context};
+  return {shape.micro_batch_size, shape.seq_len, config.num_heads, config.num_kv_heads, config.head_dim, shape.context};
 }
 
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  if (shape.context.size > 1) {
-    return context_sdpa_workspace_bytes(context_sdpa_shape(config, shape), compute, stream, shape.document_mask);
-  }
   return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask);
 }
 

@@ -3,7 +3,7 @@
 //   delta = o(attention(rope(qkv(norm(h)))))
 #pragma once
 
-#include "kernels/attention/context_sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "model/block_half.h"
 
 namespace octavo {
@@ -22,7 +22,7 @@ struct AttentionActivations {
   LinearActivations o;
 };
 
-// Keys and values of whole sequences, where ranks share them (kernels/attention/context_sdpa.h). They are gathered in
+// Keys and values of whole sequences, where ranks share them (kernels/attention/sdpa.h). They are gathered in
 // forward and again in backward: kept for every layer they would be more than anything else that is.
 struct SharedKeys {
   SharedKeys() = default;  // of a rank that has whole sequences
@@ -69,7 +69,6 @@ class Attention {
 };
 
 SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape);
-ContextSdpaShape context_sdpa_shape(const ModelConfig& config, const BatchShape& shape);
 
 // Scratch of its ops, besides those of the norm and the linears.
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream);

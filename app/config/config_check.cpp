@@ -9,7 +9,7 @@
 #include "app/config/stages.h"
 #include "core/error.h"
 #include "core/near_sizes.h"
-#include "kernels/attention/context_sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "kernels/optimizer/adamw_float8.h"
 #include "model/model_fields.h"
 #include "model/tensor_parallel.h"

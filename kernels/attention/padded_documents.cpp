@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "kernels/attention/workspace_parts.h"
 
 namespace octavo {
@@ -13,45 +12,119 @@ constexpr int64_t kTokensOfBatch = 8192;  // fill a GPU
 constexpr int64_t kShortest = 64;         // a tile of what attention computes at a time
 constexpr int64_t kLeast = 2;             // cuDNN's backward refuses padded sequences of one token
 
-int64_t length_at(const SdpaShape& shape, int64_t level) {
+int64_t part_of(int64_t tokens, int64_t level) {
   const int64_t parts = int64_t{1} << level;
-  return std::max((shape.seq_len + parts - 1) / parts, kLeast);
+  return (tokens + parts - 1) / parts;
+}
+
+// Levels of more keys than a piece has tokens, which come first.
+int64_t num_long_levels(const SdpaShape& shape) {
+  int64_t levels = 0;
+  while (part_of(shape.whole_seq_len(), levels) > shape.piece_length()) ++levels;
+  return levels;
+}
+
+// Tokens of a sequence of a square batch.
+int64_t square_length(const SdpaShape& shape, int64_t level) {
+  return std::max(part_of(shape.piece_length(), level), kLeast);
+}
+
+// Calls run(batch, tensors, queries, keys) for each batch, with the maps of its queries and of its keys, once qkv and
+// kv are copied.
+template <typename Args, typename Run>
+void for_each_batch(const Args& args, PaddedOps& ops, const Stream& stream, Run run) {
+  const DType dtype = args.qkv.dtype();
+  for (int64_t first = 0; first < args.documents.size();) {
+    const PaddedBatch batch = padded_batch(args.documents, first, args.shape);
+    const PaddedTensors tensors(batch, dtype, stream.workspace(PaddedTensors(batch, dtype, nullptr).bytes));
+    const Tensor list = args.documents.device.rows(first, first + batch.count);
+    const PaddedRows queries{.shape = args.shape,
+                             .documents = static_cast<const Document*>(list.raw()),
+                             .count = batch.count,
+                             .seq_len = batch.shape.seq_len};
+    PaddedRows keys = queries;
+    keys.seq_len = batch.keys;
+    keys.of = PaddedRows::Of::kKeys;
+    ops.padded_lengths(tensors.query_lengths, queries);
+    if (!batch.packed) ops.padded_lengths(tensors.key_lengths, keys);
+    ops.pad_rows(tensors.qkv, args.qkv, queries);
+    if (!batch.packed) ops.pad_rows(tensors.kv, args.kv, keys);
+    run(batch, tensors, queries, keys);
+    first += batch.count;
+  }
 }
 
 }  // namespace
 
 int64_t num_padded_levels(const SdpaShape& shape) {
   int64_t levels = 1;
-  while (length_at(shape, levels) >= kShortest) ++levels;
-  return levels;
+  while (square_length(shape, levels) >= kShortest) ++levels;
+  return num_long_levels(shape) + levels;
 }
 
-SdpaShape padded_shape(const SdpaShape& shape, int64_t level) {
-  const int64_t rows = std::clamp<int64_t>(kTokensOfBatch / shape.seq_len, 1, shape.batch);
-  SdpaShape padded = shape;
-  padded.batch = rows << level;
-  padded.seq_len = length_at(shape, level);
-  return padded;
+PaddedBatch empty_padded_batch(const SdpaShape& shape, int64_t level) {
+  PaddedBatch batch{.shape = shape.piece(), .packed = shape.context.size == 1};
+  const int64_t long_levels = num_long_levels(shape);
+  if (level < long_levels) {
+    batch.shape.batch = 1;
+    batch.keys = part_of(shape.whole_seq_len(), level);
+    return batch;
+  }
+  const int64_t pieces = shape.batch * shape.context.pieces();
+  const int64_t rows = std::clamp<int64_t>(kTokensOfBatch / shape.piece_length(), 1, pieces);
+  batch.shape.batch = rows << (level - long_levels);
+  batch.shape.seq_len = batch.keys = square_length(shape, level - long_levels);
+  return batch;
 }
 
 PaddedBatch padded_batch(const Documents& documents, int64_t first, const SdpaShape& shape) {
-  const int64_t longest = documents.list[static_cast<size_t>(first)].length;
+  const int64_t most_keys = documents.list[static_cast<size_t>(first)].keys();
   int64_t level = num_padded_levels(shape) - 1;
-  while (level > 0 && length_at(shape, level) < longest) --level;
-  const SdpaShape padded = padded_shape(shape, level);
-  return {.shape = padded, .first = first, .count = std::min(padded.batch, documents.size() - first)};
+  while (level > 0 && empty_padded_batch(shape, level).keys < most_keys) --level;
+  PaddedBatch batch = empty_padded_batch(shape, level);
+  batch.first = first;
+  batch.count = std::min(batch.shape.batch, documents.size() - first);
+  return batch;
 }
 
-PaddedTensors::PaddedTensors(const SdpaShape& shape, DType dtype, void* memory) {
+PaddedTensors::PaddedTensors(const PaddedBatch& batch, DType dtype, void* memory) {
   WorkspaceParts parts(memory);
-  const int64_t tokens = shape.batch * shape.seq_len;
-  lengths = parts.take(DType::kInt32, {shape.batch});
-  qkv = parts.take(dtype, {tokens, shape.qkv_width()});
-  d_qkv = parts.take(dtype, {tokens, shape.qkv_width()});
-  out = parts.take(dtype, {tokens, shape.out_width()});
-  d_out = parts.take(dtype, {tokens, shape.out_width()});
-  lse = parts.take(DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
+  const SdpaShape& s = batch.shape;
+  const int64_t tokens = s.batch * s.seq_len;
+  query_lengths = parts.take(DType::kInt32, {s.batch});
+  key_lengths = batch.packed ? query_lengths : parts.take(DType::kInt32, {s.batch});
+  for (Tensor* rows : {&qkv, &d_qkv}) *rows = parts.take(dtype, {tokens, batch.packed ? s.qkv_width() : s.out_width()});
+  for (Tensor* rows : {&out, &d_out}) *rows = parts.take(dtype, {tokens, s.out_width()});
+  for (Tensor* rows : {&kv, &d_kv}) {
+    if (!batch.packed) *rows = parts.take(dtype, {s.batch * batch.keys, s.kv_width()});
+  }
+  lse = parts.take(DType::kFloat32, {s.batch, s.num_heads, s.seq_len});
   bytes = parts.bytes();
+}
+
+void forward_within_documents(const SdpaForward& args, PaddedOps& ops, Stream& stream) {
+  for_each_batch(args, ops, stream,
+                 [&](const PaddedBatch& batch, const PaddedTensors& t, const PaddedRows& queries, const PaddedRows&) {
+                   ops.forward(batch, t);
+                   ops.unpad_rows(args.out, t.out, queries);
+                   ops.unpad_lse(args.lse, t.lse, queries);
+                 });
+}
+
+void backward_within_documents(const SdpaBackward& args, PaddedOps& ops, Stream& stream) {
+  if (args.shape.context.size > 1) stream.zero(args.d_kv);
+  for_each_batch(
+      args, ops, stream,
+      [&](const PaddedBatch& batch, const PaddedTensors& t, const PaddedRows& queries, const PaddedRows& keys) {
+        ops.pad_rows(t.out, args.out, queries);
+        ops.pad_rows(t.d_out, args.d_out, queries);
+        ops.pad_lse(t.lse, args.lse, queries);
+        ops.backward(batch, t);
+        ops.unpad_rows(args.d_qkv, t.d_qkv, queries);
+        for (int64_t i = 0; !batch.packed && i < args.shape.context.pieces(); ++i) {
+          ops.add_unpadded_rows(args.d_kv, t.d_kv, keys, i);
+        }
+      });
 }
 
 }  // namespace octavo

@@ -8,6 +8,7 @@
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_cpu.h"
+#include "kernels/attention/workspace_parts.h"
 
 namespace octavo {
 
@@ -20,51 +21,70 @@ int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream
 
 namespace {
 
+// Runs come in the order that batches of them want, and none reaches beyond its piece or its sequence.
 void check_documents(const SdpaShape& shape, const Documents& documents, const Stream& stream) {
   if (documents.empty()) return;
-  int64_t tokens = 0;
+  const int64_t tokens = shape.batch * shape.seq_len;
+  const int64_t length = shape.piece_length();
+  int64_t in_documents = 0;
   for (size_t i = 0; i < documents.list.size(); ++i) {
-    const int64_t begin = documents.list[i].begin;
-    const int64_t length = documents.list[i].length;
-    const bool fits = begin >= 0 && length > 0 && begin % shape.seq_len + length <= shape.seq_len;
-    CHECK(fits && (i == 0 || length <= documents.list[i - 1].length),
-          "sdpa: document {} has {} tokens from token {}, expected some of a sequence of {}, and no more than the one "
-          "before",
-          i, length, begin, shape.seq_len);
-    tokens += length;
+    const Document& run = documents.list[i];
+    const bool is_run = run.begin >= 0 && run.begin < tokens && run.length > 0 && run.before >= 0;
+    const bool fits = is_run && run.begin % length + run.length <= length &&
+                      (run.before == 0 || run.begin % length == 0) &&
+                      shape.first_key(run) >= run.begin / shape.seq_len * shape.whole_seq_len();
+    CHECK(
+        fits && (i == 0 || run.keys() <= documents.list[i - 1].keys()),
+        "sdpa: document {} has {} tokens from token {} and {} before, expected some of a piece of {}, and no more than "
+        "the one before",
+        i, run.length, run.begin, run.before, length);
+    in_documents += run.length;
   }
-  CHECK(tokens == shape.batch * shape.seq_len, "sdpa: documents of {} tokens, expected all {}", tokens,
-        shape.batch * shape.seq_len);
+  CHECK(in_documents == tokens, "sdpa: documents of {} tokens, expected all {}", in_documents, tokens);
   if (stream.is_cuda())
     expect_tensor(documents.device, "sdpa documents", DType::kInt32, {documents.size(), kNumbersOfDocument});
 }
 
-void check_common(const SdpaShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                  const Documents& documents, const Stream& stream) {
-  const int64_t tokens = shape.batch * shape.seq_len;
-  CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0, "sdpa: {} query heads, {} kv heads",
-        shape.num_heads, shape.num_kv_heads);
-  expect_tensor(qkv, "sdpa qkv", qkv.dtype(), {tokens, shape.qkv_width()});
-  expect_tensor(out, "sdpa out", qkv.dtype(), {tokens, shape.out_width()});
-  expect_tensor(lse, "sdpa lse", DType::kFloat32, {shape.batch, shape.num_heads, shape.seq_len});
-  check_documents(shape, documents, stream);
+void check(const SdpaForward& args, const Stream& stream) {
+  const SdpaShape& s = args.shape;
+  const int64_t pieces = s.context.pieces();
+  const int64_t tokens = s.batch * s.seq_len;
+  CHECK(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0 && s.seq_len % pieces == 0,
+        "sdpa: {} query heads, {} kv heads, {} tokens in {} pieces", s.num_heads, s.num_kv_heads, s.seq_len, pieces);
+  const bool are_tiles = pieces == 1 || s.piece_length() % kContextPieceUnit == 0;
+  CHECK(!stream.is_cuda() || are_tiles || !args.documents.empty(),
+        "sdpa: {} pieces of {} tokens, expected a multiple of {} on a GPU", pieces, s.piece_length(),
+        kContextPieceUnit);
+  expect_tensor(args.qkv, "sdpa qkv", args.qkv.dtype(), {tokens, s.qkv_width()});
+  if (s.context.size > 1) {
+    expect_tensor(args.kv, "sdpa kv", args.qkv.dtype(), {tokens * s.context.size, s.kv_width()});
+  }
+  expect_tensor(args.out, "sdpa out", args.qkv.dtype(), {tokens, s.out_width()});
+  expect_tensor(args.lse, "sdpa lse", DType::kFloat32, {pieces * s.batch, s.num_heads, s.piece_length()});
+  check_documents(s, args.documents, stream);
 }
 
-// Products of the causal half: q k^T and p v forward; five of them backward.
-double causal_flops(const SdpaShape& shape, const Documents& documents, int products) {
-  const auto square = [](int64_t length) { return static_cast<double>(length) * static_cast<double>(length); };
+// FLOPs of `products` matrix products over the causal half of the scores (q k^T and p v forward, five backward). The
+// scores of a run are half of the difference of the squares that end with its last key and its first.
+double causal_flops(const SdpaShape& s, const Documents& documents, int products) {
+  const auto scores_of = [](int64_t length, int64_t before) {
+    return static_cast<double>(length) * (2 * static_cast<double>(before) + static_cast<double>(length));
+  };
   double scores = 0;
-  for (const Document& document : documents.list) scores += square(document.length);
-  if (documents.empty()) scores = static_cast<double>(shape.batch) * square(shape.seq_len);
-  return products * scores * static_cast<double>(shape.num_heads * shape.head_dim);
+  for (const Document& run : documents.list) scores += scores_of(run.length, run.before);
+  const int64_t length = s.piece_length();
+  for (int64_t i = 0; documents.empty() && i < s.context.pieces(); ++i) {
+    scores += static_cast<double>(s.batch) * scores_of(length, s.context.piece(i) * length);
+  }
+  return products * scores * static_cast<double>(s.num_heads * s.head_dim);
 }
 
 int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType dtype, bool deterministic) {
   int64_t bytes = 0;
   for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
-    const SdpaShape padded = padded_shape(shape, level);
-    bytes = std::max(bytes, PaddedTensors(padded, dtype, nullptr).bytes +
-                                sdpa_planned_workspace_bytes(padded, padded.seq_len, deterministic));
+    const PaddedBatch batch = empty_padded_batch(shape, level);
+    bytes = std::max(bytes, PaddedTensors(batch, dtype, nullptr).bytes +
+                                sdpa_planned_workspace_bytes(batch.shape, batch.keys, deterministic));
   }
   return bytes;
 }
@@ -72,7 +92,7 @@ int64_t planned_workspace_bytes_within_documents(const SdpaShape& shape, DType d
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
-  check_common(args.shape, args.qkv, args.out, args.lse, args.documents, stream);
+  check(args, stream);
   const OpTimer timer(stream, {.name = "sdpa_forward",
                                .flops = causal_flops(args.shape, args.documents, 2),
                                .bound = OpBound::kAttentionForward});
@@ -84,9 +104,19 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
 }
 
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
-  check_common(args.shape, args.qkv, args.out, args.lse, args.documents, stream);
-  expect_tensor(args.d_qkv, "sdpa_backward d_qkv", args.qkv.dtype(), {args.qkv.dim(0), args.qkv.dim(1)});
-  expect_tensor(args.d_out, "sdpa_backward d_out", args.qkv.dtype(), {args.out.dim(0), args.out.dim(1)});
+  check({.shape = args.shape,
+         .out = args.out,
+         .lse = args.lse,
+         .qkv = args.qkv,
+         .kv = args.kv,
+         .documents = args.documents},
+        stream);
+  const DType dtype = args.qkv.dtype();
+  expect_tensor(args.d_qkv, "sdpa_backward d_qkv", dtype, {args.qkv.dim(0), args.qkv.dim(1)});
+  if (args.shape.context.size > 1) {
+    expect_tensor(args.d_kv, "sdpa_backward d_kv", dtype, {args.kv.dim(0), args.kv.dim(1)});
+  }
+  expect_tensor(args.d_out, "sdpa_backward d_out", dtype, {args.out.dim(0), args.out.dim(1)});
   const OpTimer timer(stream, {.name = "sdpa_backward",
                                .flops = causal_flops(args.shape, args.documents, 5),
                                .bound = OpBound::kAttentionBackward});
@@ -107,12 +137,24 @@ int64_t sdpa_planned_workspace_bytes(const SdpaShape& shape, int64_t keys, bool 
   return d_q_and_statistics + (grouped ? of_every_head * dtype_bytes(DType::kBFloat16) : 0);
 }
 
+int64_t early_d_kv_bytes(const SdpaShape& shape, DType dtype) {
+  if (shape.context.size == 1) return 0;
+  WorkspaceParts parts(nullptr);
+  parts.take(dtype, {shape.batch * shape.whole_seq_len() / 2, shape.kv_width()});
+  return parts.bytes();
+}
+
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   if (stream.is_planned() && stream.is_cuda() && within_documents) {
     return planned_workspace_bytes_within_documents(shape, dtype, stream.deterministic());
   }
-  if (stream.is_planned() && flash_attends(shape)) return flash_workspace_bytes(shape, shape.seq_len);
-  if (stream.is_planned()) return sdpa_planned_workspace_bytes(shape, shape.seq_len, stream.deterministic());
+  if (stream.is_planned()) {
+    const SdpaShape piece = shape.piece();
+    const int64_t keys = shape.whole_seq_len();
+    return early_d_kv_bytes(shape, dtype) + (flash_attends(piece)
+                                                 ? flash_workspace_bytes(piece, keys)
+                                                 : sdpa_planned_workspace_bytes(piece, keys, stream.deterministic()));
+  }
   if constexpr (kHasCuda) {
     if (stream.is_cuda()) return cuda::sdpa_workspace_bytes(shape, dtype, stream, within_documents);
   }

@@ -1,6 +1,6 @@
-// Attention on the CPU: one task a (document, kv head), or sequence where there are no documents, blocks of query rows
-// whose scores fit in the cache, kernels/matmul/sgemm.h for the products (single-threaded inside a task). Heads in
-// float32 are multiplied where they lie, as columns of the packed rows; others are widened into scratch and back.
+// Attention on the CPU: tasks (Tasks) on all threads, blocks of query rows whose scores fit in the cache,
+// kernels/matmul/sgemm.h for the products (single-threaded inside a task). Heads in float32 are multiplied where they
+// lie, as columns of the packed rows; others are widened into scratch and back.
 #include "kernels/attention/sdpa_cpu.h"
 
 #include <omp.h>
@@ -34,50 +34,53 @@ struct Heads {
 };
 constexpr int kNumHeads = 8;
 
-// Scratch of one thread: scores of two kinds, [kBlockRows, keys] each, and the heads that are widened. `s` has the keys
-// as its seq_len.
+// Scratch of one thread: scores of two kinds, [kBlockRows, keys] each, and the heads that are widened.
 class Scratch {
  public:
   static int64_t floats(const SdpaShape& s, DType dtype) {
-    const int64_t heads = dtype == DType::kFloat32 ? 0 : kNumHeads * s.seq_len * s.head_dim;
-    return 2 * kBlockRows * s.seq_len + heads;
+    const int64_t heads = dtype == DType::kFloat32 ? 0 : kNumHeads * s.whole_seq_len() * s.head_dim;
+    return 2 * kBlockRows * s.whole_seq_len() + heads;
   }
 
   Scratch(void* workspace, const SdpaShape& s, DType dtype)
-      : base_(static_cast<float*>(workspace) + omp_get_thread_num() * floats(s, dtype)), shape_(s) {}
+      : base_(static_cast<float*>(workspace) + omp_get_thread_num() * floats(s, dtype)),
+        keys_(s.whole_seq_len()),
+        head_dim_(s.head_dim) {}
 
-  float* scores(int i) const { return base_ + i * kBlockRows * shape_.seq_len; }
-  Head head(int i) const { return {scores(2) + i * shape_.seq_len * shape_.head_dim, shape_.head_dim}; }
+  float* scores(int i) const { return base_ + i * kBlockRows * keys_; }
+  Head head(int i) const { return {scores(2) + i * keys_ * head_dim_, head_dim_}; }
 
  private:
   float* base_;
-  SdpaShape shape_;
+  int64_t keys_, head_dim_;
 };
 
-// The heads of one sequence: columns of packed rows.
+// Rows of heads, from some row on.
 template <typename T>
-struct PackedHeads {
-  // Where this head is read or written as float32: in place, or head `i` of the scratch.
+struct HeadRows {
+  HeadRows(const Tensor& tensor, int64_t row) : rows(tensor.data<T>() + row * tensor.dim(1)), width(tensor.dim(1)) {}
+
+  // Where the head of this column is read or written as float32: in place, or head `i` of the scratch.
   Head place(int64_t column, const Scratch& scratch, int i) const {
     if constexpr (std::is_same_v<T, float>) return {rows + column, width};
     return scratch.head(i);
   }
-  Head load(int64_t column, const Scratch& scratch, int i, const SdpaShape& s) const {
+  Head load(int64_t column, const Scratch& scratch, int i, int64_t count, int64_t head_dim) const {
     const Head head = place(column, scratch, i);
     if constexpr (std::is_same_v<T, float>) return head;
-    for (int64_t r = 0; r < s.seq_len; ++r) {
+    for (int64_t r = 0; r < count; ++r) {
       const T* row = rows + r * width + column;
 #pragma omp simd
-      for (int64_t c = 0; c < s.head_dim; ++c) head.row(r)[c] = static_cast<float>(row[c]);
+      for (int64_t c = 0; c < head_dim; ++c) head.row(r)[c] = static_cast<float>(row[c]);
     }
     return head;
   }
-  void store(int64_t column, const Head& head, const SdpaShape& s) const {
+  void store(int64_t column, const Head& head, int64_t count, int64_t head_dim) const {
     if constexpr (std::is_same_v<T, float>) return;
-    for (int64_t r = 0; r < s.seq_len; ++r) {
+    for (int64_t r = 0; r < count; ++r) {
       T* row = rows + r * width + column;
 #pragma omp simd
-      for (int64_t c = 0; c < s.head_dim; ++c) row[c] = T(head.row(r)[c]);
+      for (int64_t c = 0; c < head_dim; ++c) row[c] = T(head.row(r)[c]);
     }
   }
 
@@ -85,35 +88,62 @@ struct PackedHeads {
   int64_t width;
 };
 
-void zero(const Head& head, const SdpaShape& s) {
-  for (int64_t r = 0; r < s.seq_len; ++r) std::fill_n(head.row(r), s.head_dim, 0.0f);
+void zero(const Head& head, int64_t count, int64_t head_dim) {
+  for (int64_t r = 0; r < count; ++r) std::fill_n(head.row(r), head_dim, 0.0f);
 }
 
-// What attends to itself alone: documents, or sequences without them.
-struct Spans {
-  Spans(const SdpaShape& s, const Documents& d) : shape(s), documents(d) {}
+Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
 
-  int64_t size() const { return documents.empty() ? shape.batch : documents.size(); }
-  Document at(int64_t i) const {
-    const auto seq_len = static_cast<int32_t>(shape.seq_len);
-    return documents.empty() ? Document{static_cast<int32_t>(i) * seq_len, seq_len}
-                             : documents.list[static_cast<size_t>(i)];
+// The runs of queries that one task computes with each key/value head. No two tasks have a key in common: a document of
+// a whole sequence is a task of its own, while the two pieces of a shared sequence add to the gradients of the same
+// keys, so all runs of a sequence are one task.
+class Tasks {
+ public:
+  // Rows of all keys.
+  struct Keys {
+    int64_t first, count;
+  };
+
+  Tasks(const SdpaShape& shape, const Documents& documents) : shape_(shape), documents_(documents) {}
+
+  int64_t size() const { return by_document() ? documents_.size() : shape_.batch; }
+  Keys keys(int64_t task) const {
+    if (!by_document()) return {task * shape_.whole_seq_len(), shape_.whole_seq_len()};
+    const Document& document = documents_.list[static_cast<size_t>(task)];
+    return {document.begin, document.length};
   }
-  // The shape of one of them, and where the numbers of its tokens lie in lse.
-  SdpaShape shape_of(const Document& span) const {
-    SdpaShape one = shape;
-    one.batch = 1;
-    one.seq_len = span.length;
-    return one;
-  }
-  float* lse(const Tensor& lse, const Document& span, int64_t head) const {
-    const int64_t row = span.begin / shape.seq_len * shape.num_heads + head;
-    return lse.data<float>() + row * shape.seq_len + span.begin % shape.seq_len;
+  // Calls body(run) for each run of the task: documents, or pieces without them.
+  template <typename Body>
+  void for_each_run(int64_t task, const Body& body) const {
+    if (by_document()) return body(documents_.list[static_cast<size_t>(task)]);
+    for (const Document& document : documents_.list) {
+      if (document.begin / shape_.seq_len == task) body(document);
+    }
+    const int64_t length = shape_.piece_length();
+    for (int64_t i = 0; documents_.empty() && i < shape_.context.pieces(); ++i) {
+      body(Document{.begin = static_cast<int32_t>(task * shape_.seq_len + i * length),
+                    .length = static_cast<int32_t>(length),
+                    .before = static_cast<int32_t>(shape_.context.piece(i) * length)});
+    }
   }
 
-  const SdpaShape& shape;
-  const Documents& documents;
+ private:
+  bool by_document() const { return shape_.context.size == 1 && !documents_.empty(); }
+
+  const SdpaShape& shape_;
+  const Documents& documents_;
 };
+
+// body(task, kv, scratch) for each task and key/value head, on all threads.
+template <typename Body>
+void for_each_kv_head(const Tasks& tasks, const SdpaShape& shape, DType dtype, void* workspace, const Body& body) {
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t task = 0; task < tasks.size(); ++task) {
+    for (int64_t kv = 0; kv < shape.num_kv_heads; ++kv) {
+      body(task, kv, Scratch(workspace, shape, dtype));
+    }
+  }
+}
 
 // p = softmax over the first `end` keys of one row of scores, zeros behind up to `keys`; returns the log-sum-exp.
 float softmax_row(float* row, int64_t end, int64_t keys) {
@@ -133,14 +163,13 @@ float softmax_row(float* row, int64_t end, int64_t keys) {
   return max + std::log(total);
 }
 
-// The head of `out` and `lse` of one query head, whose first query sees `before` keys and its own.
-void forward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scratch& scratch, float* lse) {
-  const int64_t d = s.head_dim;
+// The head of `out` and `lse` of one query head of a run.
+void forward_head(const Document& run, int64_t d, const Heads& h, const Scratch& scratch, float* lse) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
-  for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
-    const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
-    const int64_t keys = before + begin + rows;
+  for (int64_t begin = 0; begin < run.length; begin += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, run.length - begin);
+    const int64_t keys = run.before + begin + rows;
     sgemm({.m = rows,
            .n = keys,
            .k = d,
@@ -151,45 +180,39 @@ void forward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scra
            .alpha = scale},
           p, h.q.row(begin), h.k.data);
     for (int64_t i = 0; i < rows; ++i) {
-      lse[begin + i] = softmax_row(p + i * keys, before + begin + i + 1, keys);
+      lse[begin + i] = softmax_row(p + i * keys, run.before + begin + i + 1, keys);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.v.stride, .ldd = h.out.stride}, h.out.row(begin), p,
           h.v.data);
   }
 }
 
-// body(span, s, kv, scratch) for each span, of the shape s, and each key/value head, on all threads.
-template <typename Body>
-void for_each_kv_head(const Spans& spans, DType dtype, void* workspace, const Body& body) {
-#pragma omp parallel for collapse(2) schedule(dynamic)
-  for (int64_t i = 0; i < spans.size(); ++i) {
-    for (int64_t kv = 0; kv < spans.shape.num_kv_heads; ++kv) {
-      const Scratch scratch(workspace, spans.shape, dtype);
-      const Document span = spans.at(i);
-      body(span, spans.shape_of(span), kv, scratch);
-    }
-  }
-}
-
 template <typename T>
 void forward(const SdpaForward& args, void* workspace) {
-  const Spans spans(args.shape, args.documents);
-  const int64_t d = args.shape.head_dim;
-  const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
-  const auto kv_head = [&](const Document& span, const SdpaShape& s, int64_t kv, const Scratch& scratch) {
-    const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-    const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
-    Heads h;
-    h.k = qkv.load((s.num_heads + kv) * d, scratch, 0, s);
-    h.v = qkv.load((s.num_heads + s.num_kv_heads + kv) * d, scratch, 1, s);
-    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-      h.q = qkv.load(head * d, scratch, 2, s);
-      h.out = out.place(head * d, scratch, 3);
-      forward_head(s, 0, h, scratch, spans.lse(args.lse, span, head));
-      out.store(head * d, h.out, s);
-    }
-  };
-  for_each_kv_head(spans, args.qkv.dtype(), workspace, kv_head);
+  const SdpaShape& s = args.shape;
+  const Tasks tasks(s, args.documents);
+  const KeyRows keys(s, args.qkv, args.kv);
+  const int64_t d = s.head_dim;
+  const int64_t group = s.num_heads / s.num_kv_heads;
+  for_each_kv_head(tasks, s, args.qkv.dtype(), workspace, [&](int64_t task, int64_t kv, const Scratch& scratch) {
+    const Tasks::Keys of = tasks.keys(task);
+    const HeadRows<T> key_rows(keys.rows, of.first);
+    const Head k = key_rows.load(keys.k_column + kv * d, scratch, 0, of.count, d);
+    const Head v = key_rows.load(keys.v_column + kv * d, scratch, 1, of.count, d);
+    tasks.for_each_run(task, [&](const Document& run) {
+      const HeadRows<T> qkv(args.qkv, run.begin);
+      const HeadRows<T> out(args.out, run.begin);
+      Heads h;
+      h.k = rows_from(k, s.first_key(run) - of.first);
+      h.v = rows_from(v, s.first_key(run) - of.first);
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        h.q = qkv.load(head * d, scratch, 2, run.length, d);
+        h.out = out.place(head * d, scratch, 3);
+        forward_head(run, d, h, scratch, args.lse.data<float>() + s.first_lse(run, head));
+        out.store(head * d, h.out, run.length, d);
+      }
+    });
+  });
 }
 
 // p = exp(s - lse) and ds = p * (dp - D) / sqrt(head_dim) of one row, in place of scores and dp.
@@ -202,15 +225,14 @@ void backward_row(float* p, float* ds, int64_t end, int64_t keys, float lse, flo
   for (float* row : {p, ds}) std::fill(row + end, row + keys, 0.0f);
 }
 
-// d_q = the gradient of one query head; d_k and d_v += its share.
-void backward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scratch& scratch, const float* lse) {
-  const int64_t d = s.head_dim;
+// d_q = the gradient of one query head of a run; d_k and d_v += its share.
+void backward_head(const Document& run, int64_t d, const Heads& h, const Scratch& scratch, const float* lse) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   float* p = scratch.scores(0);
   float* ds = scratch.scores(1);
-  for (int64_t begin = 0; begin < s.seq_len; begin += kBlockRows) {
-    const int64_t rows = std::min(kBlockRows, s.seq_len - begin);
-    const int64_t keys = before + begin + rows;
+  for (int64_t begin = 0; begin < run.length; begin += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, run.length - begin);
+    const int64_t keys = run.before + begin + rows;
     const Sgemm scores{.m = rows, .n = keys, .k = d, .transpose_b = true, .lda = 0, .ldb = 0, .ldd = keys};
     Sgemm of_k = scores;
     of_k.lda = h.q.stride;
@@ -227,7 +249,7 @@ void backward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scr
       float delta = 0;
 #pragma omp simd reduction(+ : delta)
       for (int64_t c = 0; c < d; ++c) delta += out[c] * d_out[c];
-      backward_row(p + i * keys, ds + i * keys, before + begin + i + 1, keys, lse[begin + i], delta, scale);
+      backward_row(p + i * keys, ds + i * keys, run.before + begin + i + 1, keys, lse[begin + i], delta, scale);
     }
     sgemm({.m = rows, .n = d, .k = keys, .lda = keys, .ldb = h.k.stride, .ldd = h.d_q.stride}, h.d_q.row(begin), ds,
           h.k.data);
@@ -244,179 +266,50 @@ void backward_head(const SdpaShape& s, int64_t before, const Heads& h, const Scr
 
 template <typename T>
 void backward(const SdpaBackward& args, void* workspace) {
-  const Spans spans(args.shape, args.documents);
-  const int64_t d = args.shape.head_dim;
-  const int64_t group = args.shape.num_heads / args.shape.num_kv_heads;
-  const auto kv_head = [&](const Document& span, const SdpaShape& s, int64_t kv, const Scratch& scratch) {
-    const PackedHeads<T> qkv{args.qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-    const PackedHeads<T> d_qkv{args.d_qkv.data<T>() + span.begin * s.qkv_width(), s.qkv_width()};
-    const PackedHeads<T> out{args.out.data<T>() + span.begin * s.out_width(), s.out_width()};
-    const PackedHeads<T> d_out{args.d_out.data<T>() + span.begin * s.out_width(), s.out_width()};
-    const int64_t k_column = (s.num_heads + kv) * d;
-    const int64_t v_column = (s.num_heads + s.num_kv_heads + kv) * d;
-    Heads h;
-    h.k = qkv.load(k_column, scratch, 0, s);
-    h.v = qkv.load(v_column, scratch, 1, s);
-    h.d_k = d_qkv.place(k_column, scratch, 2);
-    h.d_v = d_qkv.place(v_column, scratch, 3);
-    zero(h.d_k, s);
-    zero(h.d_v, s);
-    for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-      h.q = qkv.load(head * d, scratch, 4, s);
-      h.out = out.load(head * d, scratch, 5, s);
-      h.d_out = d_out.load(head * d, scratch, 6, s);
-      h.d_q = d_qkv.place(head * d, scratch, 7);
-      backward_head(s, 0, h, scratch, spans.lse(args.lse, span, head));
-      d_qkv.store(head * d, h.d_q, s);
-    }
-    d_qkv.store(k_column, h.d_k, s);
-    d_qkv.store(v_column, h.d_v, s);
-  };
-  for_each_kv_head(spans, args.qkv.dtype(), workspace, kv_head);
-}
-
-// The queries of a rank that shares its sequences, and all their keys.
-struct Shared {
-  Shared(const ContextSdpaShape& s, const Documents& d) : shape(s), documents(d) {}
-
-  // Its runs of sequence b that attend to keys of their own: documents, or pieces without them.
-  template <typename Body>
-  void for_each_run(int64_t b, const Body& body) const {
-    const int64_t seq_len = shape.queries.seq_len;
-    for (const Document& document : documents.list) {
-      if (document.begin / seq_len == b) body(document);
-    }
-    for (int64_t i = 0; documents.empty() && i < shape.context.pieces(); ++i) {
-      const int64_t length = shape.piece_length();
-      const int64_t begin = i * length;
-      body(Document{.begin = static_cast<int32_t>(b * seq_len + begin),
-                    .length = static_cast<int32_t>(length),
-                    .before = static_cast<int32_t>(shape.context.position(begin, shape.whole_seq_len()))});
-    }
-  }
-  // The position in its sequence of the first key of a run.
-  int64_t first_key(const Document& run) const { return shape.first_key(run) % shape.whole_seq_len(); }
-  SdpaShape shape_of(const Document& run) const {
-    SdpaShape one = shape.queries;
-    one.batch = 1;
-    one.seq_len = run.length;
-    return one;
-  }
-  // All keys of a sequence.
-  SdpaShape whole() const {
-    SdpaShape one = shape.queries;
-    one.batch = 1;
-    one.seq_len = shape.whole_seq_len();
-    return one;
-  }
-  float* lse(const Tensor& lse, const Document& run, int64_t head) const {
-    return lse.data<float>() + shape.first_lse(run, head);
-  }
-
-  const ContextSdpaShape& shape;
-  const Documents& documents;
-};
-
-Head rows_from(const Head& head, int64_t row) { return {head.row(row), head.stride}; }
-
-template <typename T>
-PackedHeads<T> rows_of(const Tensor& tensor, int64_t row) {
-  return {tensor.data<T>() + row * tensor.dim(1), tensor.dim(1)};
-}
-
-// body(b, kv, scratch) for each sequence and key/value head, on all threads: its runs add to the same keys' gradients.
-template <typename Body>
-void for_each_sequence(const Shared& shared, DType dtype, void* workspace, const Body& body) {
-#pragma omp parallel for collapse(2) schedule(dynamic)
-  for (int64_t b = 0; b < shared.shape.queries.batch; ++b) {
-    for (int64_t kv = 0; kv < shared.shape.queries.num_kv_heads; ++kv) {
-      body(b, kv, Scratch(workspace, shared.whole(), dtype));
-    }
-  }
-}
-
-template <typename T>
-void context_forward(const ContextSdpaForward& args, void* workspace) {
-  const Shared shared(args.shape, args.documents);
-  const SdpaShape& q = args.shape.queries;
-  const int64_t d = q.head_dim;
-  const int64_t group = q.num_heads / q.num_kv_heads;
-  for_each_sequence(shared, args.qkv.dtype(), workspace, [&](int64_t b, int64_t kv, const Scratch& scratch) {
-    const PackedHeads<T> keys = rows_of<T>(args.kv, b * shared.shape.whole_seq_len());
-    const Head k = keys.load(kv * d, scratch, 0, shared.whole());
-    const Head v = keys.load((q.num_kv_heads + kv) * d, scratch, 1, shared.whole());
-    shared.for_each_run(b, [&](const Document& run) {
-      const SdpaShape s = shared.shape_of(run);
+  const SdpaShape& s = args.shape;
+  const Tasks tasks(s, args.documents);
+  const KeyRows keys(s, args.qkv, args.kv);
+  const KeyRows d_keys(s, args.d_qkv, args.d_kv);
+  const int64_t d = s.head_dim;
+  const int64_t group = s.num_heads / s.num_kv_heads;
+  for_each_kv_head(tasks, s, args.qkv.dtype(), workspace, [&](int64_t task, int64_t kv, const Scratch& scratch) {
+    const int64_t k_column = keys.k_column + kv * d;
+    const int64_t v_column = keys.v_column + kv * d;
+    const Tasks::Keys of = tasks.keys(task);
+    const HeadRows<T> key_rows(keys.rows, of.first);
+    const HeadRows<T> d_key_rows(d_keys.rows, of.first);
+    const Head k = key_rows.load(k_column, scratch, 0, of.count, d);
+    const Head v = key_rows.load(v_column, scratch, 1, of.count, d);
+    const Head d_k = d_key_rows.place(k_column, scratch, 2);
+    const Head d_v = d_key_rows.place(v_column, scratch, 3);
+    zero(d_k, of.count, d);
+    zero(d_v, of.count, d);
+    tasks.for_each_run(task, [&](const Document& run) {
+      const HeadRows<T> qkv(args.qkv, run.begin);
+      const HeadRows<T> out(args.out, run.begin);
+      const HeadRows<T> d_out(args.d_out, run.begin);
+      const HeadRows<T> d_qkv(args.d_qkv, run.begin);
+      const int64_t first_key = s.first_key(run) - of.first;
       Heads h;
-      h.k = rows_from(k, shared.first_key(run));
-      h.v = rows_from(v, shared.first_key(run));
+      h.k = rows_from(k, first_key);
+      h.v = rows_from(v, first_key);
+      h.d_k = rows_from(d_k, first_key);
+      h.d_v = rows_from(d_v, first_key);
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        h.q = rows_of<T>(args.qkv, run.begin).load(head * d, scratch, 2, s);
-        h.out = rows_of<T>(args.out, run.begin).place(head * d, scratch, 3);
-        forward_head(s, run.before, h, scratch, shared.lse(args.lse, run, head));
-        rows_of<T>(args.out, run.begin).store(head * d, h.out, s);
+        h.q = qkv.load(head * d, scratch, 4, run.length, d);
+        h.out = out.load(head * d, scratch, 5, run.length, d);
+        h.d_out = d_out.load(head * d, scratch, 6, run.length, d);
+        h.d_q = d_qkv.place(head * d, scratch, 7);
+        backward_head(run, d, h, scratch, args.lse.data<float>() + s.first_lse(run, head));
+        d_qkv.store(head * d, h.d_q, run.length, d);
       }
     });
-  });
-}
-
-template <typename T>
-void context_backward(const ContextSdpaBackward& args, void* workspace) {
-  const Shared shared(args.shape, args.documents);
-  const SdpaShape& q = args.shape.queries;
-  const SdpaShape whole = shared.whole();
-  const int64_t d = q.head_dim;
-  const int64_t group = q.num_heads / q.num_kv_heads;
-  for_each_sequence(shared, args.qkv.dtype(), workspace, [&](int64_t b, int64_t kv, const Scratch& scratch) {
-    const int64_t k_column = kv * d;
-    const int64_t v_column = (q.num_kv_heads + kv) * d;
-    const PackedHeads<T> keys = rows_of<T>(args.kv, b * whole.seq_len);
-    const PackedHeads<T> d_keys = rows_of<T>(args.d_kv, b * whole.seq_len);
-    const Head k = keys.load(k_column, scratch, 0, whole);
-    const Head v = keys.load(v_column, scratch, 1, whole);
-    const Head d_k = d_keys.place(k_column, scratch, 2);
-    const Head d_v = d_keys.place(v_column, scratch, 3);
-    zero(d_k, whole);
-    zero(d_v, whole);
-    shared.for_each_run(b, [&](const Document& run) {
-      const SdpaShape s = shared.shape_of(run);
-      const int64_t first = shared.first_key(run);
-      Heads h;
-      h.k = rows_from(k, first);
-      h.v = rows_from(v, first);
-      h.d_k = rows_from(d_k, first);
-      h.d_v = rows_from(d_v, first);
-      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-        h.q = rows_of<T>(args.qkv, run.begin).load(head * d, scratch, 4, s);
-        h.out = rows_of<T>(args.out, run.begin).load(head * d, scratch, 5, s);
-        h.d_out = rows_of<T>(args.d_out, run.begin).load(head * d, scratch, 6, s);
-        h.d_q = rows_of<T>(args.d_qkv, run.begin).place(head * d, scratch, 7);
-        backward_head(s, run.before, h, scratch, shared.lse(args.lse, run, head));
-        rows_of<T>(args.d_qkv, run.begin).store(head * d, h.d_q, s);
-      }
-    });
-    d_keys.store(k_column, d_k, whole);
-    d_keys.store(v_column, d_v, whole);
+    d_key_rows.store(k_column, d_k, of.count, d);
+    d_key_rows.store(v_column, d_v, of.count, d);
   });
 }
 
 }  // namespace
-
-void context_sdpa_forward(const ContextSdpaForward& args, Stream& stream) {
-  void* workspace = stream.workspace(context_sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
-  with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { context_forward<T>(args, workspace); });
-}
-
-void context_sdpa_backward(const ContextSdpaBackward& args, Stream& stream) {
-  void* workspace = stream.workspace(context_sdpa_workspace_bytes(args.shape, args.qkv.dtype()));
-  with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { context_backward<T>(args, workspace); });
-}
-
-int64_t context_sdpa_workspace_bytes(const ContextSdpaShape& shape, DType dtype) {
-  SdpaShape whole = shape.queries;
-  whole.seq_len = shape.whole_seq_len();
-  return sdpa_workspace_bytes(whole, dtype);
-}
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   void* workspace = stream.workspace(sdpa_workspace_bytes(args.shape, args.qkv.dtype()));

@@ -1,152 +1,197 @@
-// Attention of whole sequences on GPUs (kernels/attention/attend.h). Documents are copied into batches of sequences of
-// equal length, with padding that attention is told of (kernels/attention/padded_documents.h).
+// Attention on GPUs (kernels/attention/sdpa.h): each of a rank's pieces of queries is an attention of its own
+// (kernels/attention/attend.h), over the keys up to its end; a whole sequence is one piece. Within documents each batch
+// of them is (kernels/attention/padded_documents.h).
 #include <algorithm>
 
 #include "core/error.h"
 #include "kernels/attention/attend.h"
 #include "kernels/attention/padded_documents.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo::cuda {
 
 namespace {
 
-// Of the packed qkv buffer: a query sees its own sequence.
-SdpaGeometry packed_geometry(const SdpaShape& s) {
-  const Strides qkv{s.seq_len * s.qkv_width(), s.qkv_width()};
-  return {.shape = s,
-          .keys = s.seq_len,
-          .q = qkv,
-          .kv = qkv,
-          .out = {s.seq_len * s.out_width(), s.out_width()},
-          .d_kv = qkv};
-}
+// How far sequences of `tokens` rows lie apart.
+Strides strides(int64_t tokens, int64_t width) { return {tokens * width, width}; }
 
-// Where the first query, key and value head of a packed buffer lie.
-struct Heads {
-  BFloat16* q;
-  BFloat16* k;
-  BFloat16* v;
-  Heads(const Tensor& packed, const SdpaShape& s)
-      : q(packed.data<BFloat16>()), k(q + s.num_heads * s.head_dim), v(k + s.num_kv_heads * s.head_dim) {}
+BFloat16* keys_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.k_column; }
+BFloat16* values_in(const KeyRows& keys) { return keys.rows.data<BFloat16>() + keys.v_column; }
+
+// One of a rank's pieces of each sequence.
+struct Piece {
+  Piece(const SdpaShape& of, int64_t i) : shape(of), index(i) {}
+
+  bool last() const { return index == shape.context.pieces() - 1; }
+  int64_t num_keys() const { return (shape.context.piece(index) + 1) * shape.piece_length(); }
+  // Tokens of each sequence that the gradient of the keys has room for: the early one of two pieces sees at most half.
+  int64_t d_kv_tokens() const { return last() ? shape.whole_seq_len() : shape.whole_seq_len() / 2; }
+  SdpaGeometry geometry() const {
+    const int64_t key_width = shape.context.size == 1 ? shape.qkv_width() : shape.kv_width();
+    return {.shape = shape.piece(),
+            .keys = num_keys(),
+            .q = strides(shape.seq_len, shape.qkv_width()),
+            .kv = strides(shape.whole_seq_len(), key_width),
+            .out = strides(shape.seq_len, shape.out_width()),
+            .d_kv = strides(d_kv_tokens(), key_width)};
+  }
+  BFloat16* rows(const Tensor& tensor) const {
+    return tensor.data<BFloat16>() + index * shape.piece_length() * tensor.dim(1);
+  }
+  float* rows_of_lse(const Tensor& lse) const {
+    return lse.data<float>() + index * shape.batch * shape.num_heads * shape.piece_length();
+  }
+  template <typename Args>
+  SdpaPointers pointers(const Args& args) const {
+    const KeyRows keys(shape, args.qkv, args.kv);
+    return {{kQ, rows(args.qkv)},
+            {kK, keys_in(keys)},
+            {kV, values_in(keys)},
+            {kOut, rows(args.out)},
+            {kLse, rows_of_lse(args.lse)}};
+  }
+
+  SdpaShape shape;
+  int64_t index;
 };
 
-// Sequences of one length, or with `lengths` on the device of what each has before its padding.
-struct Sequences {
-  void* lengths = nullptr;
-  int64_t workspace_begin = 0;  // bytes of the workspace that are in use
-
-  SdpaLengths kind() const { return lengths == nullptr ? SdpaLengths::kFull : SdpaLengths::kSquare; }
-};
-
-SdpaPointers with_lengths(SdpaPointers pointers, const Sequences& sequences) {
-  if (sequences.lengths != nullptr) {
-    pointers.insert({{kQueryLengths, sequences.lengths}, {kKeyLengths, sequences.lengths}});
-  }
-  return pointers;
+void backward(const SdpaBackward& args, const Piece& piece, const KeyRows& d_keys, Stream& stream) {
+  SdpaPointers pointers = piece.pointers(args);
+  pointers.insert({{kDOut, piece.rows(args.d_out)},
+                   {kDQ, piece.rows(args.d_qkv)},
+                   {kDK, keys_in(d_keys)},
+                   {kDV, values_in(d_keys)}});
+  attend_backward(piece.geometry(), SdpaLengths::kFull, std::move(pointers),
+                  early_d_kv_bytes(args.shape, args.qkv.dtype()), stream);
 }
 
-void forward(const SdpaForward& args, const Sequences& sequences, Stream& stream) {
-  const Heads qkv(args.qkv, args.shape);
-  const SdpaPointers pointers{{kQ, qkv.q}, {kK, qkv.k}, {kV, qkv.v}, {kOut, args.out.raw()}, {kLse, args.lse.raw()}};
-  attend_forward(packed_geometry(args.shape), sequences.kind(), with_lengths(pointers, sequences),
-                 sequences.workspace_begin, stream);
-}
-
-void backward(const SdpaBackward& args, const Sequences& sequences, Stream& stream) {
-  const Heads qkv(args.qkv, args.shape);
-  const Heads d_qkv(args.d_qkv, args.shape);
-  const SdpaPointers pointers{{kQ, qkv.q},
-                              {kK, qkv.k},
-                              {kV, qkv.v},
-                              {kOut, args.out.raw()},
-                              {kLse, args.lse.raw()},
-                              {kDOut, args.d_out.raw()},
-                              {kDQ, d_qkv.q},
-                              {kDK, d_qkv.k},
-                              {kDV, d_qkv.v}};
-  attend_backward(packed_geometry(args.shape), sequences.kind(), with_lengths(pointers, sequences),
-                  sequences.workspace_begin, stream);
-}
-
-// Calls run(shape, tensors, map) for each batch of documents, behind which attention may use the workspace.
-template <typename Run>
-void for_padded_batches(const Documents& documents, const SdpaShape& shape, const Tensor& qkv, Stream& stream,
-                        Run run) {
-  for (int64_t first = 0; first < documents.size();) {
-    const PaddedBatch batch = padded_batch(documents, first, shape);
-    const int64_t bytes = PaddedTensors(batch.shape, qkv.dtype(), nullptr).bytes;
-    const PaddedTensors padded(batch.shape, qkv.dtype(), stream.workspace(bytes));
-    const Tensor list = documents.device.rows(first, first + batch.count);
-    const PaddedRows map{.shape = {.queries = shape, .context = {}},
-                         .documents = static_cast<const Document*>(list.raw()),
-                         .count = batch.count,
-                         .seq_len = batch.shape.seq_len};
-    padded_lengths(padded.lengths, map, stream);
-    pad_rows(padded.qkv, qkv, map, stream);
-    run(batch.shape, padded, map);
-    first += batch.count;
-  }
-}
-
-void forward_within_documents(const SdpaForward& args, Stream& stream) {
-  for_padded_batches(args.documents, args.shape, args.qkv, stream,
-                     [&](const SdpaShape& shape, const PaddedTensors& padded, const PaddedRows& map) {
-                       forward(
-                           {.shape = shape, .out = padded.out, .lse = padded.lse, .qkv = padded.qkv, .documents = {}},
-                           {padded.lengths.raw(), padded.bytes}, stream);
-                       unpad_rows(args.out, padded.out, map, stream);
-                       unpad_lse(args.lse, padded.lse, map, stream);
-                     });
-}
-
-void backward_within_documents(const SdpaBackward& args, Stream& stream) {
-  for_padded_batches(args.documents, args.shape, args.qkv, stream,
-                     [&](const SdpaShape& shape, const PaddedTensors& padded, const PaddedRows& map) {
-                       pad_rows(padded.out, args.out, map, stream);
-                       pad_rows(padded.d_out, args.d_out, map, stream);
-                       pad_lse(padded.lse, args.lse, map, stream);
-                       backward({.shape = shape,
-                                 .d_qkv = padded.d_qkv,
-                                 .d_out = padded.d_out,
-                                 .out = padded.out,
-                                 .lse = padded.lse,
-                                 .qkv = padded.qkv,
-                                 .documents = {}},
-                                {padded.lengths.raw(), padded.bytes}, stream);
-                       unpad_rows(args.d_qkv, padded.d_qkv, map, stream);
-                     });
-}
-
-int64_t workspace_bytes(const SdpaShape& shape, SdpaLengths lengths, Stream& stream) {
-  const SdpaGeometry geometry = packed_geometry(shape);
+int64_t workspace_bytes(const SdpaGeometry& geometry, SdpaLengths lengths, Stream& stream) {
   return std::max(attend_forward_workspace_bytes(geometry, lengths, stream),
                   attend_backward_workspace_bytes(geometry, lengths, stream));
 }
+
+SdpaLengths lengths_of(const PaddedBatch& batch) {
+  return batch.packed ? SdpaLengths::kSquare : SdpaLengths::kAtTheEnd;
+}
+
+SdpaGeometry geometry_of(const PaddedBatch& batch) {
+  const SdpaShape& s = batch.shape;
+  const Strides keys = strides(batch.keys, batch.packed ? s.qkv_width() : s.kv_width());
+  return {.shape = s,
+          .keys = batch.keys,
+          .q = strides(s.seq_len, batch.packed ? s.qkv_width() : s.out_width()),
+          .kv = keys,
+          .out = strides(s.seq_len, s.out_width()),
+          .d_kv = keys};
+}
+
+class CudaPaddedOps : public PaddedOps {
+ public:
+  explicit CudaPaddedOps(Stream& stream) : stream_(stream) {}
+
+  void padded_lengths(const Tensor& lengths, const PaddedRows& map) override {
+    cuda::padded_lengths(lengths, map, stream_);
+  }
+  void pad_rows(const Tensor& padded, const Tensor& rows, const PaddedRows& map) override {
+    cuda::pad_rows(padded, rows, map, stream_);
+  }
+  void unpad_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map) override {
+    cuda::unpad_rows(rows, padded, map, stream_);
+  }
+  void add_unpadded_rows(const Tensor& rows, const Tensor& padded, const PaddedRows& map, int64_t piece) override {
+    cuda::add_unpadded_rows(rows, padded, map, piece, stream_);
+  }
+  void pad_lse(const Tensor& padded, const Tensor& lse, const PaddedRows& map) override {
+    cuda::pad_lse(padded, lse, map, stream_);
+  }
+  void unpad_lse(const Tensor& lse, const Tensor& padded, const PaddedRows& map) override {
+    cuda::unpad_lse(lse, padded, map, stream_);
+  }
+  void forward(const PaddedBatch& batch, const PaddedTensors& t) override {
+    attend_forward(geometry_of(batch), lengths_of(batch), pointers_of(batch, t), t.bytes, stream_);
+  }
+  void backward(const PaddedBatch& batch, const PaddedTensors& t) override {
+    const KeyRows d_keys(batch.shape, batch.packed, t.d_qkv, t.d_kv);
+    SdpaPointers pointers = pointers_of(batch, t);
+    pointers.insert({{kDOut, t.d_out.raw()}, {kDQ, t.d_qkv.raw()}, {kDK, keys_in(d_keys)}, {kDV, values_in(d_keys)}});
+    attend_backward(geometry_of(batch), lengths_of(batch), std::move(pointers), t.bytes, stream_);
+  }
+
+ private:
+  static SdpaPointers pointers_of(const PaddedBatch& batch, const PaddedTensors& t) {
+    const KeyRows keys(batch.shape, batch.packed, t.qkv, t.kv);
+    return {{kQ, t.qkv.raw()},
+            {kK, keys_in(keys)},
+            {kV, values_in(keys)},
+            {kOut, t.out.raw()},
+            {kLse, t.lse.raw()},
+            {kQueryLengths, t.query_lengths.raw()},
+            {kKeyLengths, t.key_lengths.raw()}};
+  }
+  Stream& stream_;
+};
 
 }  // namespace
 
 void sdpa_forward(const SdpaForward& args, Stream& stream) {
   sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
-  if (!args.documents.empty()) return forward_within_documents(args, stream);
-  forward(args, {}, stream);
+  if (!args.documents.empty()) {
+    CudaPaddedOps ops(stream);
+    return forward_within_documents(args, ops, stream);
+  }
+  for (int64_t i = 0; i < args.shape.context.pieces(); ++i) {
+    const Piece piece(args.shape, i);
+    attend_forward(piece.geometry(), SdpaLengths::kFull, piece.pointers(args), 0, stream);
+  }
 }
 
+// The late piece sees all keys that the early one does, so it goes first and writes their gradients; those of the early
+// one are added. No query of the rank sees the keys after the late piece.
 void sdpa_backward(const SdpaBackward& args, Stream& stream) {
-  sdpa_check_supported(args.shape.head_dim, args.qkv.dtype(), Device::kCuda);
-  if (!args.documents.empty()) return backward_within_documents(args, stream);
-  backward(args, {}, stream);
+  const SdpaShape& s = args.shape;
+  sdpa_check_supported(s.head_dim, args.qkv.dtype(), Device::kCuda);
+  if (!args.documents.empty()) {
+    CudaPaddedOps ops(stream);
+    return backward_within_documents(args, ops, stream);
+  }
+  const Piece late(s, s.context.pieces() - 1);
+  backward(args, late, KeyRows(s, args.d_qkv, args.d_kv), stream);
+  if (s.context.pieces() == 1) return;
+  const Piece early(s, 0);
+  const Tensor early_d_kv(stream.workspace(early_d_kv_bytes(s, args.qkv.dtype())), args.qkv.dtype(),
+                          {s.batch * early.d_kv_tokens(), s.kv_width()});
+  backward(args, early, KeyRows(s, {}, early_d_kv), stream);
+  const auto rows_of = [&](const Tensor& d_kv, int64_t sequence, int64_t begin, int64_t end) {
+    const int64_t first = sequence * (d_kv.dim(0) / s.batch);
+    return d_kv.rows(first + begin, first + end).view({(end - begin) * s.kv_width()});
+  };
+  for (int64_t b = 0; b < s.batch; ++b) {
+    stream.zero(rows_of(args.d_kv, b, late.num_keys(), s.whole_seq_len()));
+    sum_terms({.out = rows_of(args.d_kv, b, 0, early.num_keys()),
+               .terms = rows_of(early_d_kv, b, 0, early.num_keys()),
+               .accumulate = true},
+              stream);
+  }
 }
 
+// Queries that see all keys, rank 0's last ones, take the most: so every rank has the same size.
 int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents) {
   sdpa_check_supported(shape.head_dim, dtype, Device::kCuda);
-  if (!within_documents) return workspace_bytes(shape, SdpaLengths::kFull, stream);
   int64_t bytes = 0;
-  for (int64_t level = 0; level < num_padded_levels(shape); ++level) {
-    const SdpaShape padded = padded_shape(shape, level);
-    bytes = std::max(
-        bytes, PaddedTensors(padded, dtype, nullptr).bytes + workspace_bytes(padded, SdpaLengths::kSquare, stream));
+  for (int64_t level = 0; within_documents && level < num_padded_levels(shape); ++level) {
+    const PaddedBatch batch = empty_padded_batch(shape, level);
+    bytes = std::max(bytes, PaddedTensors(batch, dtype, nullptr).bytes +
+                                workspace_bytes(geometry_of(batch), lengths_of(batch), stream));
   }
-  return bytes;
+  if (within_documents) return bytes;
+  SdpaShape first = shape;
+  first.context.rank = 0;
+  const int64_t pieces = shape.context.pieces();
+  bytes = workspace_bytes(Piece(first, pieces - 1).geometry(), SdpaLengths::kFull, stream);
+  for (int64_t i = 0; i < pieces; ++i) {
+    bytes = std::max(bytes, workspace_bytes(Piece(shape, i).geometry(), SdpaLengths::kFull, stream));
+  }
+  return early_d_kv_bytes(shape, dtype) + bytes;
 }
 
 }  // namespace octavo::cuda

@@ -7,8 +7,8 @@
 #include "app/config/config_check.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "kernels/attention/context_sdpa.h"
 #include "kernels/attention/flash_attention.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo {
 
@@ -207,18 +207,17 @@ TEST(PlannedStream, AttentionWithinDocumentsNeedsCopies) {
 // piece takes; every rank of the sequence asks for the same.
 TEST(PlannedStream, SharedSequencesWithinDocumentsNeedCopies) {
   Stream stream = Stream::planned(132);
-  const ContextSdpaShape shape{{2, 16384, 32, 8, 128}, {.rank = 0, .size = 4}};
-  SdpaShape piece = shape.queries;
-  piece.batch = 1;
-  piece.seq_len = 8192;
+  const SdpaShape shape{2, 16384, 32, 8, 128, {.rank = 0, .size = 4}};
+  const SdpaShape piece{1, 8192, 32, 8, 128};
   const int64_t copies = 2 * (int64_t{65536} * 2 * shape.kv_width() + int64_t{8192} * 4 * piece.out_width());
-  const int64_t bytes = context_sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
+  const int64_t bytes = sdpa_workspace_bytes(shape, DType::kBFloat16, stream, true);
   const int64_t needed = sdpa_planned_workspace_bytes(piece, 65536, false) + copies;
   EXPECT_GE(bytes, needed);
   EXPECT_LE(static_cast<double>(bytes), 1.01 * static_cast<double>(needed));
   for (int64_t rank = 1; rank < 4; ++rank) {
-    const ContextSdpaShape other{shape.queries, {.rank = rank, .size = 4}};
-    EXPECT_EQ(context_sdpa_workspace_bytes(other, DType::kBFloat16, stream, true), bytes);
+    SdpaShape other = shape;
+    other.context.rank = rank;
+    EXPECT_EQ(sdpa_workspace_bytes(other, DType::kBFloat16, stream, true), bytes);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "app/config/config_check.h"
 #include "app/run/training_state.h"
 #include "core/error.h"
-#include "kernels/attention/context_sdpa.h"
+#include "kernels/attention/sdpa.h"
 
 namespace octavo {
 

@@ -1,7 +1,6 @@
 // Attention of ranks that share sequences: every rank of a group, one after the other, together make what one rank
 // makes of whole sequences (tests/kernels/attention/sdpa_test.cpp has that against its definition).
-#include "kernels/attention/context_sdpa.h"
-
+#include "kernels/attention/sdpa.h"
 #include "kernels/math/sum_terms.h"
 #include "tests/kernels/attention/exact_sdpa.h"
 #include "tests/kernels/op_fixture.h"
@@ -41,10 +40,11 @@ std::vector<int32_t> starts_of(const SdpaShape& s, int64_t length) {
 struct Share {
   Share(const Case& c, int64_t rank) : of(c), context{.rank = rank, .size = c.ranks} {}
 
-  ContextSdpaShape shape() const {
-    SdpaShape queries = of.shape;
-    queries.seq_len = context.share(of.shape.seq_len);
-    return {queries, context};
+  SdpaShape shape() const {
+    SdpaShape share = of.shape;
+    share.seq_len = context.share(of.shape.seq_len);
+    share.context = context;
+    return share;
   }
   int64_t tokens() const { return of.shape.batch * context.share(of.shape.seq_len); }
   // Returns the row in whole sequences of the rank's token t.
@@ -119,31 +119,30 @@ TEST_P(ContextSdpaTest, RanksTogetherMakeWhatOneMakes) {
       Values all_d_qkv(static_cast<size_t>(d_qkv.size()));
       for (int64_t rank = 0; rank < c.ranks; ++rank) {
         const Share share(c, rank);
-        const ContextSdpaShape shape = share.shape();
+        const SdpaShape shape = share.shape();
         std::vector<Document> mine;
-        append_documents(length > 0 ? share.take(starts) : starts, shape.queries.seq_len, mine, share.context);
+        append_documents(length > 0 ? share.take(starts) : starts, shape.seq_len, mine, share.context);
         const Array my_qkv = share.take(qkv, 0, s.qkv_width());
         const Array my_d_out = share.take(d_out, 0, s.out_width());
         const Array my_out(dtype(), {share.tokens(), s.out_width()});
-        const Array my_lse(DType::kFloat32, {2 * s.batch, s.num_heads, shape.queries.seq_len / 2});
+        const Array my_lse(DType::kFloat32, {2 * s.batch, s.num_heads, shape.piece_length()});
         Array my_d_qkv(dtype(), {share.tokens(), s.qkv_width()});
         my_d_qkv.fill(7.0);
         const Array d_kv(dtype(), {rows, kv_width});
-        reserve(context_sdpa_workspace_bytes(shape, dtype(), stream_));
+        reserve(sdpa_workspace_bytes(shape, dtype(), stream_));
         const Documents my_documents{.list = mine, .device = {}};
-        context_sdpa_forward(
-            {.shape = shape, .out = my_out, .lse = my_lse, .qkv = my_qkv, .kv = kv, .documents = my_documents},
-            stream_);
-        context_sdpa_backward({.shape = shape,
-                               .d_qkv = my_d_qkv,
-                               .d_kv = d_kv,
-                               .d_out = my_d_out,
-                               .out = my_out,
-                               .lse = my_lse,
-                               .qkv = my_qkv,
-                               .kv = kv,
-                               .documents = my_documents},
-                              stream_);
+        sdpa_forward({.shape = shape, .out = my_out, .lse = my_lse, .qkv = my_qkv, .kv = kv, .documents = my_documents},
+                     stream_);
+        sdpa_backward({.shape = shape,
+                       .d_qkv = my_d_qkv,
+                       .d_kv = d_kv,
+                       .d_out = my_d_out,
+                       .out = my_out,
+                       .lse = my_lse,
+                       .qkv = my_qkv,
+                       .kv = kv,
+                       .documents = my_documents},
+                      stream_);
         share.add(all_out, s.out_width(), 0, my_out, s.out_width(), s.out_width());
         share.add(all_d_qkv, s.qkv_width(), 0, my_d_qkv, s.qkv_width(), s.out_width());
         for (int64_t t = 0; t < share.tokens(); ++t) {
@@ -199,25 +198,24 @@ TEST_P(ContextSdpaSums, DoNotGetLessExactWithTheRanks) {
     hop_by_hop.fill(0);
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const Share share(c, rank);
-      const ContextSdpaShape shape = share.shape();
+      const SdpaShape shape = share.shape();
       const Array my_qkv = share.take(qkv, 0, s.qkv_width());
       const Array my_out(dtype(), {share.tokens(), s.out_width()});
       const Array my_lse(DType::kFloat32, {2, s.num_heads, shape.piece_length()});
       const Array my_d_qkv(dtype(), {share.tokens(), s.qkv_width()});
       const Array d_kv(dtype(), {s.seq_len, kv_width});
-      reserve(context_sdpa_workspace_bytes(shape, dtype(), stream_));
-      context_sdpa_forward({.shape = shape, .out = my_out, .lse = my_lse, .qkv = my_qkv, .kv = kv, .documents = {}},
-                           stream_);
-      context_sdpa_backward({.shape = shape,
-                             .d_qkv = my_d_qkv,
-                             .d_kv = d_kv,
-                             .d_out = share.take(d_out, 0, s.out_width()),
-                             .out = my_out,
-                             .lse = my_lse,
-                             .qkv = my_qkv,
-                             .kv = kv,
-                             .documents = {}},
-                            stream_);
+      reserve(sdpa_workspace_bytes(shape, dtype(), stream_));
+      sdpa_forward({.shape = shape, .out = my_out, .lse = my_lse, .qkv = my_qkv, .kv = kv, .documents = {}}, stream_);
+      sdpa_backward({.shape = shape,
+                     .d_qkv = my_d_qkv,
+                     .d_kv = d_kv,
+                     .d_out = share.take(d_out, 0, s.out_width()),
+                     .out = my_out,
+                     .lse = my_lse,
+                     .qkv = my_qkv,
+                     .kv = kv,
+                     .documents = {}},
+                    stream_);
       for (int64_t i = 0; i < kv.size(); ++i) {
         terms.set(rank * kv.size() + i, d_kv.at(i));
         hop_by_hop.set(i, hop_by_hop.at(i) + d_kv.at(i));
@@ -253,23 +251,22 @@ TEST(ContextSdpa, RanksHaveEqualWork) {
 }
 
 TEST_P(ContextSdpaTest, WrongShapesThrow) {
-  const ContextSdpaShape shape{{1, 4, 2, 1, 2}, {.rank = 0, .size = 2}};
+  const SdpaShape shape{1, 4, 2, 1, 2, {.rank = 0, .size = 2}};
   const Array qkv = random({4, 8});
   const Array kv = random({8, 4});
   const Array out(dtype(), {4, 4});
   const Array lse(DType::kFloat32, {2, 2, 2});
-  reserve(context_sdpa_workspace_bytes(shape, dtype(), stream_));
-  ContextSdpaForward args{.shape = shape, .out = out, .lse = lse, .qkv = qkv, .kv = qkv, .documents = {}};
-  expect_error([&] { context_sdpa_forward(args, stream_); },
-               "expected " + std::string(dtype_name(dtype())) + " [8, 4]");
+  reserve(sdpa_workspace_bytes(shape, dtype(), stream_));
+  SdpaForward args{.shape = shape, .out = out, .lse = lse, .qkv = qkv, .kv = qkv, .documents = {}};
+  expect_error([&] { sdpa_forward(args, stream_); }, "expected " + std::string(dtype_name(dtype())) + " [8, 4]");
   args.kv = kv;
-  context_sdpa_forward(args, stream_);
+  sdpa_forward(args, stream_);
   constexpr Document kTooFew[] = {{0, 2}};
   args.documents.list = kTooFew;
-  expect_error([&] { context_sdpa_forward(args, stream_); }, "documents of 2 tokens, expected all 4");
+  expect_error([&] { sdpa_forward(args, stream_); }, "documents of 2 tokens, expected all 4");
   args.documents = {};
-  args.shape.queries.seq_len = 3;
-  expect_error([&] { context_sdpa_forward(args, stream_); }, "3 tokens in 2 pieces");
+  args.shape.seq_len = 3;
+  expect_error([&] { sdpa_forward(args, stream_); }, "3 tokens in 2 pieces");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Attention of ranks that share sequences on the GPU against the CPU.
-#include "kernels/attention/context_sdpa.h"
+#include "kernels/attention/sdpa.h"
 #include "tests/kernels/parity.h"
 
 namespace octavo::parity_context_sdpa_test {
@@ -9,36 +9,35 @@ class ContextSdpaParity : public ParityTest {
  protected:
   struct Tensors {
     Twin qkv, kv, out, lse, d_out, d_qkv, d_kv;
-    explicit Tensors(const ContextSdpaShape& shape) : Tensors(shape, shape.queries) {}
-    Tensors(const ContextSdpaShape& shape, const SdpaShape& s)
+    explicit Tensors(const SdpaShape& s)
         : qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}),
-          kv(DType::kBFloat16, {s.batch * shape.whole_seq_len(), shape.kv_width()}),
+          kv(DType::kBFloat16, {s.batch * s.whole_seq_len(), s.kv_width()}),
           out(DType::kBFloat16, {s.batch * s.seq_len, s.out_width()}),
           lse(DType::kFloat32, {2 * s.batch, s.num_heads, s.seq_len / 2}),
           d_out(DType::kBFloat16, {s.batch * s.seq_len, s.out_width()}),
           d_qkv(DType::kBFloat16, {s.batch * s.seq_len, s.qkv_width()}),
-          d_kv(DType::kBFloat16, {s.batch * shape.whole_seq_len(), shape.kv_width()}) {}
+          d_kv(DType::kBFloat16, {s.batch * s.whole_seq_len(), s.kv_width()}) {}
   };
 
   // A rank's runs of documents of these lengths, over and over; the last one of a sequence is cut at its end. None
   // where there are no lengths.
   class TwinDocuments {
    public:
-    TwinDocuments(const ContextSdpaShape& shape, const std::vector<int64_t>& lengths) {
+    TwinDocuments(const SdpaShape& shape, const std::vector<int64_t>& lengths) {
       if (lengths.empty()) return;
       const int64_t whole = shape.whole_seq_len();
       std::vector<int32_t> start;
-      for (int64_t row = 0, next = 0; row < shape.queries.batch; ++row) {
+      for (int64_t row = 0, next = 0; row < shape.batch; ++row) {
         std::vector<int32_t> of_whole;
         for (int64_t t = 0, end = 0, begin = 0; t < whole; ++t) {
           if (t == end) begin = t, end += lengths[static_cast<size_t>(next++) % lengths.size()];
           of_whole.push_back(static_cast<int32_t>(begin));
         }
-        for (int64_t t = 0; t < shape.queries.seq_len; ++t) {
+        for (int64_t t = 0; t < shape.seq_len; ++t) {
           start.push_back(of_whole[static_cast<size_t>(shape.context.position(t, whole))]);
         }
       }
-      append_documents(start, shape.queries.seq_len, list_, shape.context);
+      append_documents(start, shape.seq_len, list_, shape.context);
       twin_.emplace(DType::kInt32, std::vector<int64_t>{std::ssize(list_), kNumbersOfDocument});
       write_documents(list_, twin_->cpu().data<int32_t>());
     }
@@ -50,47 +49,48 @@ class ContextSdpaParity : public ParityTest {
     std::optional<Twin> twin_;
   };
 
-  static ContextSdpaShape shape_of(const SdpaShape& whole, const ContextRank& rank) {
-    ContextSdpaShape shape{whole, rank};
-    shape.queries.seq_len = rank.share(whole.seq_len);
+  static SdpaShape shape_of(const SdpaShape& whole, const ContextRank& rank) {
+    SdpaShape shape = whole;
+    shape.context = rank;
+    shape.seq_len = rank.share(whole.seq_len);
     return shape;
   }
 
-  void forward(const ContextSdpaShape& shape, Tensors& t, const TwinDocuments& documents, bool within_documents) {
+  void forward(const SdpaShape& shape, Tensors& t, const TwinDocuments& documents, bool within_documents) {
     if (within_documents) upload(*documents.twin());
-    reserve(context_sdpa_workspace_bytes(shape, DType::kBFloat16, cpu(), within_documents),
-            context_sdpa_workspace_bytes(shape, DType::kBFloat16, gpu(), within_documents));
+    reserve(sdpa_workspace_bytes(shape, DType::kBFloat16, cpu(), within_documents),
+            sdpa_workspace_bytes(shape, DType::kBFloat16, gpu(), within_documents));
     fill(t.qkv, 1.5f);
     fill(t.kv, 1.5f);
     fill(t.d_out);
     poison(t.out);
     poison(t.lse);
     on_both([&](Stream& s) {
-      context_sdpa_forward({.shape = shape,
-                            .out = t.out.on(s),
-                            .lse = t.lse.on(s),
-                            .qkv = t.qkv.on(s),
-                            .kv = t.kv.on(s),
-                            .documents = documents.on(s)},
-                           s);
+      sdpa_forward({.shape = shape,
+                    .out = t.out.on(s),
+                    .lse = t.lse.on(s),
+                    .qkv = t.qkv.on(s),
+                    .kv = t.kv.on(s),
+                    .documents = documents.on(s)},
+                   s);
     });
   }
-  static void backward(const ContextSdpaShape& shape, const Tensors& t, Stream& s, const TwinDocuments& documents) {
-    context_sdpa_backward({.shape = shape,
-                           .d_qkv = t.d_qkv.on(s),
-                           .d_kv = t.d_kv.on(s),
-                           .d_out = t.d_out.on(s),
-                           .out = t.out.on(s),
-                           .lse = t.lse.on(s),
-                           .qkv = t.qkv.on(s),
-                           .kv = t.kv.on(s),
-                           .documents = documents.on(s)},
-                          s);
+  static void backward(const SdpaShape& shape, const Tensors& t, Stream& s, const TwinDocuments& documents) {
+    sdpa_backward({.shape = shape,
+                   .d_qkv = t.d_qkv.on(s),
+                   .d_kv = t.d_kv.on(s),
+                   .d_out = t.d_out.on(s),
+                   .out = t.out.on(s),
+                   .lse = t.lse.on(s),
+                   .qkv = t.qkv.on(s),
+                   .kv = t.kv.on(s),
+                   .documents = documents.on(s)},
+                  s);
   }
 
   // `whole`: of whole sequences; in documents of these lengths, if there are any.
   void compare(const SdpaShape& whole, const ContextRank& rank, const std::vector<int64_t>& lengths = {}) {
-    const ContextSdpaShape shape = shape_of(whole, rank);
+    const SdpaShape shape = shape_of(whole, rank);
     SCOPED_TRACE(fmt::format("rank {} of {}, batch {}, seq_len {}, heads {}/{} of {}, documents of {}", rank.rank,
                              rank.size, whole.batch, whole.seq_len, whole.num_heads, whole.num_kv_heads, whole.head_dim,
                              fmt::join(lengths, ", ")));
@@ -148,7 +148,7 @@ TEST_F(ContextSdpaParity, DeterministicBackwardWithinDocuments) {
   gpu().set_deterministic(true);
   const SdpaShape whole{2, 1536, 8, 2, 128};
   for (int64_t rank = 0; rank < 3; ++rank) {
-    const ContextSdpaShape shape = shape_of(whole, {.rank = rank, .size = 3});
+    const SdpaShape shape = shape_of(whole, {.rank = rank, .size = 3});
     const TwinDocuments documents(shape, {1000, 90, 31, 1});
     Tensors t(shape);
     forward(shape, t, documents, true);
