@@ -5,17 +5,13 @@
 #include <cmath>
 #include <limits>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void sdpa_cache_append(const SdpaCacheAppend& args, Stream& stream);
-void cached_sdpa(const CachedSdpa& args, Stream& stream);
-}  // namespace cuda
 
 namespace {
 
@@ -112,9 +108,7 @@ void sdpa_cache_append(const SdpaCacheAppend& args, Stream& stream) {
   const OpTimer timer(stream, {.name = "sdpa_cache_append",
                                .bytes = 2.0 * static_cast<double>(elements * dtype_bytes(args.qkv.dtype()))});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sdpa_cache_append(args, stream);
-  }
+  if (ran_on_cuda<cuda::sdpa_cache_append>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::sdpa_cache_append<T>(args); });
 }
 
@@ -130,9 +124,7 @@ void cached_sdpa(const CachedSdpa& args, Stream& stream) {
                                .bytes = products * static_cast<double>(s.num_kv_heads * s.head_dim) *
                                         static_cast<double>(dtype_bytes(args.qkv.dtype()))});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::cached_sdpa(args, stream);
-  }
+  if (ran_on_cuda<cuda::cached_sdpa>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::cached_sdpa<T>(args); });
 }
 

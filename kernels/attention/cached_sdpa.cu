@@ -1,4 +1,4 @@
-#include "kernels/attention/cached_sdpa.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace octavo::cuda {

@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream);
-void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream);
-int64_t qk_norm_rope_backward_workspace_bytes(int64_t head_dim, const Stream& stream);
-}  // namespace cuda
 
 namespace {
 
@@ -162,9 +157,7 @@ void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
   check_shapes(args, args.out);
   const OpTimer timer(stream, "qk_norm_rope_forward", 0, 2 * static_cast<double>(args.qkv.bytes()));
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::qk_norm_rope_forward(args, stream);
-  }
+  if (ran_on_cuda<cuda::qk_norm_rope_forward>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() { cpu::qk_norm_rope_forward<T>(args); });
 }
 
@@ -178,9 +171,7 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
   const OpTimer timer(stream,
                       {.name = "qk_norm_rope_backward", .bytes = backward_bytes(args), .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::qk_norm_rope_backward(args, stream);
-  }
+  if (ran_on_cuda<cuda::qk_norm_rope_backward>(args, stream)) return;
   auto* partial = static_cast<float*>(stream.workspace(qk_norm_rope_backward_workspace_bytes(head_dim, stream)));
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
     cpu::qk_norm_rope_backward<T>(args, partial);
@@ -190,10 +181,9 @@ void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
 }
 
 int64_t qk_norm_rope_backward_workspace_bytes(int64_t head_dim, const Stream& stream) {
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::qk_norm_rope_backward_workspace_bytes(head_dim, stream);
-  }
-  return cpu::kNormSlices * 2 * head_dim * dtype_bytes(DType::kFloat32);
+  const int64_t rows =
+      stream.is_cuda() ? stream.multiprocessors() * cuda::kQkNormRopeBlocksPerMultiprocessor : cpu::kNormSlices;
+  return rows * 2 * head_dim * dtype_bytes(DType::kFloat32);
 }
 
 }  // namespace octavo

@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/attention/qk_norm_rope.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/cuda/amax.cuh"
+#include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/add_partials.cuh"
 
 namespace octavo::cuda {
-
-void quantize(const Quantize& args, Stream& stream);
 
 namespace {
 
@@ -15,7 +14,6 @@ constexpr int kThreads = 256;
 constexpr int kThreadsPerToken = 64;
 constexpr int kTokensPerBlock = kThreads / kThreadsPerToken;
 constexpr int kWarp = 32;
-constexpr int kBlocksPerMultiprocessor = 2;     // of backward
 constexpr int kAnyBlocksPerMultiprocessor = 8;  // of forward, any head size
 constexpr int kKinds = 2;                       // query and key heads
 
@@ -219,7 +217,8 @@ __device__ void store_sums(float* out, const float (&low)[N], const float (&high
 }
 
 template <typename T, bool kAmax>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) backward_kernel(const Arguments<T> args) {
+__global__ void __launch_bounds__(kThreads, kQkNormRopeBlocksPerMultiprocessor)
+    backward_kernel(const Arguments<T> args) {
   constexpr int N = kVector<T>;
   const Lanes lanes = Lanes::of<N>(args.head_dim);
   float d_low[kKinds][N] = {};
@@ -407,7 +406,9 @@ bool suits_lanes(const Arguments<T>& args) {
 
 constexpr dim3 kLanesBlock(kThreadsPerToken, kTokensPerBlock);
 
-int64_t most_backward_blocks(const Stream& stream) { return kBlocksPerMultiprocessor * stream.multiprocessors(); }
+int64_t most_backward_blocks(const Stream& stream) {
+  return int64_t{kQkNormRopeBlocksPerMultiprocessor} * stream.multiprocessors();
+}
 
 // Returns the number of blocks, each of which leaves a row of sums a kind.
 template <typename T, bool kAmax>
@@ -439,13 +440,9 @@ void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream) {
   });
 }
 
-int64_t qk_norm_rope_backward_workspace_bytes(int64_t head_dim, const Stream& stream) {
-  return most_backward_blocks(stream) * kKinds * head_dim * static_cast<int64_t>(sizeof(float));
-}
-
 void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream) {
   const int64_t head_dim = args.table.dim(1);
-  auto* partial = static_cast<float*>(stream.workspace(cuda::qk_norm_rope_backward_workspace_bytes(head_dim, stream)));
+  auto* partial = static_cast<float*>(stream.workspace(qk_norm_rope_backward_workspace_bytes(head_dim, stream)));
   int blocks = 0;
   with_element(args.qkv.dtype(), [&]<typename T>() {
     Arguments<T> arguments = arguments_of<T>(args, args.d_qkv);

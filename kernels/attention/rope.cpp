@@ -4,17 +4,14 @@
 #include <numbers>
 #include <vector>
 
-#include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/fp8/fp8_cast.h"
 #include "kernels/math/cpu_math.h"
 
 namespace octavo {
-
-namespace cuda {
-void rope(const Rope& args, Stream& stream);
-}  // namespace cuda
 
 namespace {
 
@@ -103,9 +100,7 @@ void rope(const Rope& args, Stream& stream) {
                                .bytes = bytes_moved(args),
                                .casts = args.cast.defined()});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::rope(args, stream);
-  }
+  if (ran_on_cuda<cuda::rope>(args, stream)) return;
   cpu::with_compute_dtype(args.qkv.dtype(), [&]<typename T>() {
     cpu::rope<T>(args);
     cpu::update_amax<T>(args.amax, args.qkv);

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/attention/rope.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 

@@ -5,19 +5,14 @@
 #include "build_config.h"
 #include "core/error.h"
 #include "core/profiler.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/attention/sdpa_cpu.h"
 #include "kernels/attention/workspace_parts.h"
+#include "kernels/cuda/dispatch.h"
 
 namespace octavo {
-
-namespace cuda {
-std::string cudnn_version();
-void sdpa_forward(const SdpaForward& args, Stream& stream);
-void sdpa_backward(const SdpaBackward& args, Stream& stream);
-int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents);
-}  // namespace cuda
 
 namespace {
 
@@ -97,9 +92,7 @@ void sdpa_forward(const SdpaForward& args, Stream& stream) {
                                .flops = causal_flops(args.shape, args.documents, 2),
                                .bound = OpBound::kAttentionForward});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sdpa_forward(args, stream);
-  }
+  if (ran_on_cuda<cuda::sdpa_forward>(args, stream)) return;
   cpu::sdpa_forward(args, stream);
 }
 
@@ -121,9 +114,7 @@ void sdpa_backward(const SdpaBackward& args, Stream& stream) {
                                .flops = causal_flops(args.shape, args.documents, 5),
                                .bound = OpBound::kAttentionBackward});
   if (timer.planned()) return;
-  if constexpr (kHasCuda) {
-    if (stream.is_cuda()) return cuda::sdpa_backward(args, stream);
-  }
+  if (ran_on_cuda<cuda::sdpa_backward>(args, stream)) return;
   cpu::sdpa_backward(args, stream);
 }
 

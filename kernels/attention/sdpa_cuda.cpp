@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/attention/attend.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/padded_documents.h"
 #include "kernels/math/sum_terms.h"
 

@@ -1,0 +1,23 @@
+// The CUDA implementations of the ops of kernels/attention/ (kernels/cuda/dispatch.h). Each has the contract of its op.
+#pragma once
+
+#include "kernels/attention/cached_sdpa.h"
+#include "kernels/attention/qk_norm_rope.h"
+#include "kernels/attention/rope.h"
+
+namespace octavo::cuda {
+
+// Blocks of qk_norm_rope_backward per multiprocessor; each leaves a row of sums for each weight in the workspace.
+inline constexpr int kQkNormRopeBlocksPerMultiprocessor = 2;
+
+void rope(const Rope& args, Stream& stream);
+void qk_norm_rope_forward(const QkNormRopeForward& args, Stream& stream);
+void qk_norm_rope_backward(const QkNormRopeBackward& args, Stream& stream);
+void sdpa_forward(const SdpaForward& args, Stream& stream);
+void sdpa_backward(const SdpaBackward& args, Stream& stream);
+int64_t sdpa_workspace_bytes(const SdpaShape& shape, DType dtype, Stream& stream, bool within_documents);
+void sdpa_cache_append(const SdpaCacheAppend& args, Stream& stream);
+void cached_sdpa(const CachedSdpa& args, Stream& stream);
+std::string cudnn_version();
+
+}  // namespace octavo::cuda
