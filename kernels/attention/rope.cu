@@ -129,28 +129,22 @@ struct RotatedSource {
   __device__ bool is_rotated(int64_t column) const { return column < sizes.rotated_heads * sizes.head_dim; }
   __device__ const float* cosines_of(int64_t token) const { return table + token % sizes.seq_len * sizes.head_dim; }
 
-  // kAligned: half a head is a whole number of patches.
+  // kAligned: no head lies in two tiles, and half a head is a whole number of patches. Head sizes that attention has
+  // kernels for (kernels/attention/sdpa.h) are aligned.
   template <bool kAligned>
   __device__ void make(Patch<Element> (&parts)[kParts], int64_t m, int64_t n, const Place& at) const {
     if constexpr (kAligned) {
-      if (kTile % sizes.head_dim == 0) {
-        make_patch<true>(parts[0], m, n, at);
-      } else {
-        make_patch<false>(parts[0], m, n, at);
-      }
+      make_patch(parts[0], m, n, at);
     } else {
       make_elements(parts[0], m, n, at);
     }
   }
 
-  // kHeadsInTile: no head lies in two tiles, so that the other half of a pair is in the patch of a neighbour in the
-  // warp; else it is loaded.
-  template <bool kHeadsInTile>
+  // The other halves of the pairs are in the patch of a neighbour in the warp.
   __device__ void make_patch(Patch<Element>& patch, int64_t m, int64_t n, const Place& at) const {
     const int64_t column = at.column + at.patch_column * kPatch;
     patch = load_patch<true>(qkv, m, n, n, at);
     const bool rotates = is_rotated(column);
-    if (!kHeadsInTile && !rotates) return;
     const Pair pair = pair_of(column);
     const int neighbour = sizes.head_dim / 2 / kPatch;
     const int64_t row = at.row + at.patch_row * kPatch;
@@ -158,10 +152,7 @@ struct RotatedSource {
     for (int r = 0; r < kPatch; ++r) {
       Vec<Element> others[Patch<Element>::kVectors];
 #pragma unroll
-      for (int v = 0; v < Patch<Element>::kVectors; ++v) {
-        const int64_t i = (row + r) * n + column + pair.other + v * kVector<Element>;
-        others[v] = kHeadsInTile ? of_neighbour(patch.rows[r][v], neighbour) : load_some<true>(qkv + i, m - row - r);
-      }
+      for (int v = 0; v < Patch<Element>::kVectors; ++v) others[v] = of_neighbour(patch.rows[r][v], neighbour);
       if (!rotates || row + r >= m) continue;
       const float* cosines = cosines_of(row + r) + pair.angle;
       float x[kPatch];
@@ -237,7 +228,7 @@ void rope(const Rope& args, Stream& stream) {
   }
   if (args.cast.defined()) {
     const RotatedSource source{pointer<const __nv_bfloat16>(args.qkv), pointer<const float>(args.table), sizes};
-    const bool source_aligned = head_dim % (2 * kPatch) == 0 &&
+    const bool source_aligned = kTile % head_dim == 0 && head_dim % (2 * kPatch) == 0 &&
                                 rows_are_aligned<__nv_bfloat16>(sizes.row_elements, {source.qkv}) &&
                                 rows_are_aligned<float>(head_dim, {source.table});
     return make_and_cast<CastOf::kGradient>("rope", source, source_aligned, args.cast, sizes.tokens, sizes.row_elements,
