@@ -24,12 +24,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size);
 
 namespace octavo::fuzz {
 
-// A promise of the code that is broken is a finding, not a refusal.
+// Reports a broken promise of the code, which is a finding and no refusal.
 inline void require(bool condition, const char* promise) {
   if (!condition) throw std::logic_error(promise);
 }
 
-// Whether `action` came to its end; false where it refused.
+// Returns true if `action` completed, and false if it refused.
 template <typename Action>
 bool accepts(const Action& action) {
   try {
@@ -40,7 +40,7 @@ bool accepts(const Action& action) {
   }
 }
 
-// A folder in memory where there is one, for one process.
+// A folder for one process, in memory if possible.
 class ScratchDir {
  public:
   ScratchDir() {
@@ -73,7 +73,7 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  // Not while the file is mapped.
+  // Must not be called while the file is mapped.
   void set(std::string_view content) {
     if (::ftruncate(descriptor_, static_cast<off_t>(content.size())) != 0) throw std::runtime_error("ftruncate failed");
     overwrite(0, content);
@@ -87,7 +87,7 @@ class ScratchFile {
   int descriptor_;
 };
 
-// The input, taken from its beginning; zeros and empty strings where it is at its end.
+// The input, consumed from its beginning. At its end it yields zeros and empty strings.
 class Input {
  public:
   Input(const uint8_t* bytes, size_t size) : rest_(reinterpret_cast<const char*>(bytes), size) {}
@@ -110,7 +110,7 @@ class Input {
   std::string_view rest_;
 };
 
-// The value at a byte of `text`, which must hold it.
+// Returns a reference to the value at a byte of `text`, which must contain it.
 template <typename T>
 T load_at(const std::string& text, size_t offset) {
   T value;

@@ -1,5 +1,5 @@
-// A model of a few weights, and the files that hold them: what the targets of checkpoints and of Hugging Face
-// directories read with.
+// A model with a few weights, and the files that hold them, for the targets of checkpoints and of Hugging Face
+// directories.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 
 namespace octavo::fuzz {
 
-// A folder with files that must never be read lies beside the one of the input.
+// Values inside the folder of the input, and in a folder next to it whose files must never be read.
 inline constexpr float kInside = 0.5F, kOutside = 666;
 
 inline ModelConfig tiny_model() {
@@ -26,7 +26,7 @@ inline ModelConfig tiny_model() {
           .rope_scaling = {}};
 }
 
-// The parameters of tiny_model(), each element `value`.
+// Writes the parameters of tiny_model(), each element with this value.
 inline void write_weights(const std::string& path, float value) {
   const ParameterLayout layout(tiny_model());
   std::vector<SafetensorsEntry> entries;
@@ -45,7 +45,7 @@ inline void check_values(const std::vector<float>& values) {
   for (const float value : values) require(value != kOutside, "nothing is read outside the directory");
 }
 
-// Lines for a terminal.
+// Checks that lines are safe to print on a terminal.
 inline void check_printed(std::string lines) {
   std::replace(lines.begin(), lines.end(), '\n', ' ');
   require(printable(lines, 4 * lines.size()) == lines, "what is printed has no control characters");

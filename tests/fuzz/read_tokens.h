@@ -1,4 +1,4 @@
-// Reads a token file in the ways that Octavo does, and holds what it gives to what its header promises.
+// Reads a token file as Octavo does, and compares the results with the promises of its header.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace octavo::fuzz {
 
-inline constexpr int64_t kReadTokens = 512;  // of a row, at most
+inline constexpr int64_t kReadTokens = 512;  // Maximum number of tokens that are read of a row.
 
 inline TokenRowOptions row_options(bool with_bos, bool with_eos) {
   TokenRowOptions options;
@@ -57,8 +57,7 @@ inline RowRead read_row(const TokenRow& row, int64_t begin, int64_t count) {
   return read;
 }
 
-// Windows over the row and past its end. Of a file that does not change they hold what one read from the beginning
-// does.
+// Checks windows over the row and past its end. If the file does not change, they equal a read from the beginning.
 inline void check_windows(const TokenRow& row, bool changes) {
   const int64_t tokens = row.num_tokens();
   const int64_t all = std::min(tokens, kReadTokens);

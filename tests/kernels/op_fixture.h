@@ -27,8 +27,8 @@ namespace octavo {
 
 using Values = std::vector<double>;
 
-// An owned tensor in host memory, exactly as large as its elements, so that AddressSanitizer sees every overrun.
-// Starts as all bits one: NaN in every float, so that an element nobody writes is noticed.
+// A tensor in host memory that owns exactly the memory of its elements, so that AddressSanitizer detects every overrun.
+// All of its bits are initially one, NaN in every float, so that an element that nobody writes is detected.
 class Array {
  public:
   Array(DType dtype, std::initializer_list<int64_t> shape)
@@ -41,7 +41,7 @@ class Array {
     return *this;
   }
 
-  operator const Tensor&() const { return tensor_; }  // NOLINT: an Array stands wherever an op takes a tensor
+  operator const Tensor&() const { return tensor_; }  // NOLINT: an Array can be passed wherever an op takes a tensor.
   int64_t size() const { return tensor_.numel(); }
   DType dtype() const { return tensor_.dtype(); }
 
@@ -50,7 +50,7 @@ class Array {
     if (dtype() == DType::kInt32) return tensor_.data<int32_t>()[i];
     return static_cast<double>(tensor_.data<float>()[i]);
   }
-  // Rounds to the dtype.
+  // Sets an element, rounded to the dtype.
   void set(int64_t i, double value) {
     if (dtype() == DType::kFloat32) tensor_.data<float>()[i] = static_cast<float>(value);
     if (dtype() == DType::kBFloat16) tensor_.data<BFloat16>()[i] = BFloat16(static_cast<float>(value));
@@ -94,7 +94,7 @@ inline Values sum_of(Values a, const Values& b) {
   return a;
 }
 
-// ||value - expected|| / ||expected||; NaN when either holds a NaN, which no tolerance admits.
+// Returns ||value - expected|| / ||expected||. NaN in either makes it NaN, which exceeds every tolerance.
 inline double relative_error(const Values& value, const Values& expected) {
   double difference = 0;
   double norm = 0;
@@ -112,11 +112,11 @@ inline void expect_close(const Array& array, const Values& expected, double tole
 }
 
 // Compares every `stride`-th element of a gradient with the central difference of the float64 function f at the stored
-// values of x. `added_to`: what the gradient held before the op, for += outputs.
+// values of x. `added_to` has the gradient's contents before the op, for += outputs.
 template <typename F>
 void expect_gradient(const Array& gradient, F f, const Array& x, double tolerance, const char* name, int64_t stride = 1,
                      const Values& added_to = {}) {
-  constexpr double kStep = 1e-5;  // truncation and rounding errors are both about 1e-10
+  constexpr double kStep = 1e-5;  // Truncation and rounding errors are both about 1e-10.
   ASSERT_EQ(gradient.size(), x.size()) << name;
   Values at = x.values();
   Values found;
@@ -134,13 +134,13 @@ void expect_gradient(const Array& gradient, F f, const Array& x, double toleranc
   EXPECT_LT(relative_error(found, expected), tolerance) << name << ", " << static_cast<const Tensor&>(x).describe();
 }
 
-// max(before, max |x|), what an op must leave in an amax that held `before`.
+// Returns max(before, max |x|), which an op must leave in an amax that held `before`.
 inline double largest_magnitude(const Array& x, double before) {
   for (int64_t i = 0; i < x.size(); ++i) before = std::max(before, std::abs(x.at(i)));
   return before;
 }
 
-// `work` throws an Error (or the named kind) whose message contains `text`.
+// Expects that `work` throws an Error (or the given type) whose message contains `text`.
 template <typename Kind = Error, typename Work>
 void expect_error(Work work, const std::string& text) {
   try {
@@ -153,7 +153,7 @@ void expect_error(Work work, const std::string& text) {
   }
 }
 
-// `run` returns the Array an op wrote; its bits must not depend on the number of threads.
+// Expects that the bits of the Array that `run` returns do not depend on the number of threads.
 template <typename Run>
 void expect_thread_independent(Run run) {
   const int before = omp_get_max_threads();
@@ -173,7 +173,7 @@ class OpTest : public ::testing::TestWithParam<DType> {
   // each element by up to 2^-8; float32 arithmetic over a few hundred terms loses a few 1e-7.
   double tolerance() const { return dtype() == DType::kBFloat16 ? 0x1p-8 : 3e-6; }
 
-  // Normally distributed values, rounded to the dtype.
+  // Returns normally distributed values, rounded to the dtype.
   Array random(DType type, std::initializer_list<int64_t> shape, double deviation = 1.0, double mean = 0.0) {
     Array array(type, shape);
     std::normal_distribution<double> normal(mean, deviation);
@@ -183,7 +183,7 @@ class OpTest : public ::testing::TestWithParam<DType> {
   Array random(std::initializer_list<int64_t> shape, double deviation = 1.0, double mean = 0.0) {
     return random(dtype(), shape, deviation, mean);
   }
-  // Uniform integers in [low, high).
+  // Returns uniform integers in [low, high).
   Array random_integers(std::initializer_list<int64_t> shape, int32_t low, int32_t high) {
     Array array(DType::kInt32, shape);
     std::uniform_int_distribution<int32_t> uniform(low, high - 1);

@@ -27,7 +27,8 @@ struct RowSize {
   int64_t tokens, hidden;
 };
 
-// One tensor on the CPU and one on the GPU. An offset shifts both by that many elements off their 256-byte alignment.
+// A tensor on the CPU and a tensor on the GPU. An offset shifts both by that many elements from their 256-byte
+// alignment.
 class Twin {
  public:
   Twin(DType dtype, std::vector<int64_t> shape, int64_t offset = 0) {
@@ -79,7 +80,7 @@ class ParityTest : public ::testing::Test {
     gpu_stream_.emplace(Stream::cuda(0));
   }
 
-  // How much of the bounds was used, so that one run tells which of them are too wide or too narrow.
+  // Prints the used share of each bound, so that one run shows which bounds are too wide or too narrow.
   void TearDown() override {
     for (const auto& [name, ratio] : worst_of_bound_) {
       std::cout << fmt::format("[  bounds  ] {:.2f} of what is allowed: {}\n", ratio, name);
@@ -89,7 +90,7 @@ class ParityTest : public ::testing::Test {
   Stream& cpu() { return cpu_stream_; }
   Stream& gpu() { return *gpu_stream_; }
 
-  // Workspaces of the two streams.
+  // Allocates workspaces of the two streams.
   void reserve(int64_t cpu_bytes, int64_t gpu_bytes) {
     gpu().synchronize();
     cpu_workspace_ = Buffer::device(Device::kCpu, cpu_bytes);
@@ -103,21 +104,21 @@ class ParityTest : public ::testing::Test {
     gpu().synchronize();
   }
 
-  // Normally distributed values.
+  // Fills both tensors with normally distributed values.
   void fill(Twin& twin, float deviation = 1.0f, float mean = 0.0f) {
     std::normal_distribution<float> normal(mean, deviation);
     for (int64_t i = 0; i < twin.cpu().numel(); ++i) twin.set(i, normal(random_));
     upload(twin);
   }
 
-  // Uniform integers in [low, high).
+  // Fills both tensors with uniform integers in [low, high).
   void fill_integers(Twin& twin, int32_t low, int32_t high) {
     std::uniform_int_distribution<int32_t> uniform(low, high - 1);
     for (int64_t i = 0; i < twin.cpu().numel(); ++i) twin.cpu().data<int32_t>()[i] = uniform(random_);
     upload(twin);
   }
 
-  // All bits one: NaN in every float, so that an element nobody writes is noticed.
+  // Sets all bits to one, NaN in every float, so that an element that nobody writes is detected.
   void poison(const Twin& twin) {
     std::memset(twin.cpu().raw(), 0xff, static_cast<size_t>(twin.cpu().bytes()));
     upload(twin);
@@ -148,7 +149,7 @@ class ParityTest : public ::testing::Test {
     return values;
   }
 
-  // ||gpu - cpu|| / ||cpu||; NaN on either side makes it NaN, which no tolerance admits.
+  // Returns ||gpu - cpu|| / ||cpu||. NaN on either side makes it NaN, which exceeds every tolerance.
   double relative_error(const Twin& twin) {
     const std::vector<float> values = gpu_values(twin);
     double difference = 0;
@@ -169,11 +170,11 @@ class ParityTest : public ::testing::Test {
     EXPECT_LT(error, tolerance) << name << ", " << twin.cpu().describe();
   }
 
-  // Every element of what the GPU has, within its bound (exact.h).
+  // Expects every element of the GPU's tensor within its bound (exact.h).
   void expect_exact(const Twin& twin, const std::string& name, const Exact& exact) {
     expect_exact(gpu_values(twin), twin.cpu(), name, exact);
   }
-  // `like`: their dtype and shape.
+  // `like` gives the dtype and shape of the values.
   void expect_exact(const std::vector<float>& values, const Tensor& like, const std::string& name, const Exact& exact) {
     const Comparison comparison = compare_elements(values, like.dtype(), exact);
     double& worst = worst_of_bound_[name];
@@ -204,7 +205,8 @@ class ParityTest : public ::testing::Test {
   std::map<std::string, double> worst_of_bound_;
 };
 
-// Relative error allowed in a result of this dtype: float32 sums in another order; one rounding to bfloat16 is 2^-9.
+// Returns the relative error allowed in a result of this dtype: float32 for sums in another order, and one rounding to
+// bfloat16, 2^-9.
 inline double tolerance_of(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : 5e-3; }
 
 class ComputeDtypeParity : public ParityTest, public ::testing::WithParamInterface<DType> {

@@ -15,7 +15,7 @@
 
 namespace octavo {
 
-// Grouped-query attention, head_dim * num_heads other than hidden, sizes without a common factor.
+// A model with grouped-query attention, head_dim * num_heads other than hidden, and sizes without a common factor.
 inline ModelConfig tiny_config() {
   return {.hidden_size = 20,
           .intermediate_size = 27,
@@ -30,7 +30,7 @@ inline ModelConfig tiny_config() {
           .tie_word_embeddings = false};
 }
 
-// Every dimension a multiple of 128, so that all FP8 recipes apply.
+// A model whose dimensions are multiples of 128, so that all FP8 recipes apply.
 inline ModelConfig fp8_config() {
   ModelConfig config;
   config.hidden_size = 128;
@@ -43,7 +43,7 @@ inline ModelConfig fp8_config() {
   return config;
 }
 
-// A micro-batch and the memory it lies in.
+// A micro-batch and its memory.
 class OwnedBatch {
  public:
   explicit OwnedBatch(int64_t tokens) : inputs_(static_cast<size_t>(tokens)), targets_(inputs_), order_(inputs_) {}
@@ -52,12 +52,12 @@ class OwnedBatch {
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(vocab_size) - 1);
     for (int32_t& id : batch.inputs_) id = token(generator);
     for (int32_t& id : batch.targets_) id = token(generator);
-    batch.targets_[1] = -1;  // one that does not count
+    batch.targets_[1] = -1;  // A target that does not count.
     batch.sort_positions();
     return batch;
   }
 
-  // Rows [begin, end), whole sequences, as a batch of their own.
+  // Returns rows [begin, end), whole sequences, as a separate batch.
   OwnedBatch slice(int64_t begin, int64_t end) const {
     OwnedBatch part(end - begin);
     std::copy(inputs_.begin() + begin, inputs_.begin() + end, part.inputs_.begin());
@@ -70,7 +70,7 @@ class OwnedBatch {
     return part;
   }
 
-  // Documents of `length` tokens in sequences of seq_len.
+  // Divides the batch into documents of `length` tokens in sequences of seq_len.
   void mask_documents(int64_t length, int64_t seq_len) {
     std::vector<int32_t> document_start;
     for (int64_t t = 0; t < static_cast<int64_t>(inputs_.size()); ++t) {
@@ -103,7 +103,8 @@ class OwnedBatch {
   std::vector<Document> documents_;
 };
 
-// Weights are normal with deviation 0.25, norm weights near one: large enough that nothing in the model is linear.
+// Weights are normal with standard deviation 0.25, and norm weights are near one. They are so large that nothing in the
+// model is linear.
 class TinyLlama {
  public:
   TinyLlama(const ModelConfig& config, const BatchShape& shape, DType compute = DType::kFloat32,
@@ -126,10 +127,10 @@ class TinyLlama {
     publish();
   }
 
-  // Makes what products read from the master weights.
+  // Casts the master weights for the matmuls.
   void publish() { parameters_.set(llama_.weight_casts(), stream_); }
 
-  // Sum of the losses of a forward pass.
+  // Returns the sum of the losses of a forward pass.
   double loss(OwnedBatch& batch) {
     llama_.forward(batch.views());
     return sum_of_losses();
@@ -176,7 +177,7 @@ class TinyLlama {
   Llama llama_;
 };
 
-// ||a - b|| / ||b|| over n elements.
+// Returns ||a - b|| / ||b|| over n elements.
 inline double relative_error(const float* a, const float* b, int64_t n) {
   double difference = 0;
   double norm = 0;

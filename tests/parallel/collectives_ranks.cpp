@@ -1,4 +1,5 @@
-// The collectives on tensors. Every rank knows what the others hold, so that it can work out the result by itself.
+// Tests of the collectives on tensors. Every rank knows the data of the others and so computes the expected result
+// itself.
 #include <cmath>
 #include <random>
 #include <span>
@@ -20,7 +21,7 @@ class Collectives : public DeviceRanksTest {
     if (!IsSkipped()) communicator_ = make_communicator(group_, stream_);
   }
 
-  // The bytes of `rank`, the same wherever they are asked for.
+  // Returns the bytes of `rank`, equal on every rank.
   static Bytes random_bytes(int rank, int64_t bytes) {
     std::mt19937 generator(static_cast<unsigned>(17 + rank));
     Bytes result(static_cast<size_t>(bytes));
@@ -28,7 +29,7 @@ class Collectives : public DeviceRanksTest {
     return result;
   }
 
-  // The terms of `rank`: of very different sizes, so that each order of summing rounds differently.
+  // Returns the terms of `rank`. Their magnitudes differ so much that each order of summation rounds differently.
   static Bytes random_terms(int rank, DType dtype, int64_t elements) {
     std::mt19937 generator(static_cast<unsigned>(31 + rank));
     std::normal_distribution<float> normal;
@@ -55,8 +56,8 @@ class Collectives : public DeviceRanksTest {
     }
   }
 
-  // `found` is elements [begin, end) of the sum over ranks: on the CPU these bits, on a GPU up to the rounding of every
-  // addition.
+  // Compares `found` with elements [begin, end) of the sum over ranks: bit for bit on the CPU, and up to the rounding
+  // of every addition on a GPU.
   template <typename T>
   void expect_sum_of(const Bytes& found, int64_t elements, int64_t begin, float epsilon) const {
     std::vector<Bytes> terms;
@@ -119,7 +120,7 @@ TEST_P(Collectives, AllGather) {
   }
 }
 
-// Any stretch of the slices, also of more than one message can carry.
+// Any range of the slices can be sent, also one longer than a message.
 TEST_P(Collectives, AllToAll) {
   struct Case {
     int64_t k, begin, end;
@@ -147,7 +148,7 @@ TEST_P(Collectives, AllToAll) {
   }
 }
 
-// In a circle, and from the first to the last alone.
+// Each rank sends to the next one: in a ring, and from the first to the last only.
 TEST_P(Collectives, SendReceive) {
   constexpr int kNobody = Communicator::kNobody;
   const int last = size_ - 1;
@@ -168,7 +169,7 @@ TEST_P(Collectives, SendReceive) {
   }
 }
 
-// More than one message can carry, in pieces that do not come out even.
+// More bytes than a message can carry, divided unevenly.
 TEST_P(Collectives, AllGatherOfManyBytes) {
   const int64_t k = (int64_t{1} << 24) + 3;
   DeviceArray out(stream_, DType::kUInt8, k * size_);
@@ -245,7 +246,7 @@ TEST_P(Collectives, AllReduceMax) {
   }
 }
 
-// Whichever rank has it.
+// NaN wins on whichever rank it is.
 TEST_P(Collectives, NanWinsAllReduceMax) {
   for (int with_nan = 0; with_nan < size_; ++with_nan) {
     DeviceArray values(stream_, DType::kFloat32, 2);
@@ -260,7 +261,7 @@ TEST_P(Collectives, NanWinsAllReduceMax) {
   }
 }
 
-// Refused by every rank alike, before anything is sent.
+// Every rank refuses before anything is sent.
 TEST_P(Collectives, TensorsThatDoNotFit) {
   DeviceArray floats(stream_, DType::kFloat32, 4 * size_);
   DeviceArray other(stream_, DType::kBFloat16, 4);

@@ -8,7 +8,7 @@ namespace {
 TEST(ParallelConfig, DataParallelRanks) {
   EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(1), 1);
   EXPECT_EQ(ParallelConfig{}.data_parallel_ranks(7), 7);
-  EXPECT_EQ((ParallelConfig{-1, 2, 3}.data_parallel_ranks(24)), 8);  // 4 shards, 2 replicas, 3 tensor-parallel
+  EXPECT_EQ((ParallelConfig{-1, 2, 3}.data_parallel_ranks(24)), 8);  // 4 shards, 2 replicas, 3 tensor-parallel ranks.
   EXPECT_EQ((ParallelConfig{4, 2, 3}.data_parallel_ranks(24)), 8);
 }
 
@@ -32,7 +32,7 @@ TEST(ParallelConfig, MeshShapeWithContext) {
   EXPECT_EQ(shape.ranks(), 48);
 }
 
-// Copies are all that is left beside a given number of shards; else it is for the run to choose, from one on.
+// The number of replicas follows from a given number of shards. Otherwise the run chooses it.
 TEST(ParallelConfig, CopiesThatAreNotGiven) {
   EXPECT_TRUE(ParallelConfig{}.leaves_copies());
   EXPECT_EQ(ParallelConfig{}.mesh_shape(16).replicate, 1);
@@ -79,10 +79,10 @@ TEST(ParallelConfig, SuitsTheRanks) {
 }
 
 TEST(MeshShape, LoadOfAnAllToAll) {
-  EXPECT_EQ((MeshShape{.shard = 8}.all_to_all_load(8)), 1);                // one machine
-  EXPECT_EQ((MeshShape{.shard = 16}.all_to_all_load(8)), 8);               // eight shards a machine
-  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 2}.all_to_all_load(8)), 4);  // four
-  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 8}.all_to_all_load(8)), 1);  // one
+  EXPECT_EQ((MeshShape{.shard = 8}.all_to_all_load(8)), 1);                // One machine.
+  EXPECT_EQ((MeshShape{.shard = 16}.all_to_all_load(8)), 8);               // Eight shards per machine.
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 2}.all_to_all_load(8)), 4);  // Four shards per machine.
+  EXPECT_EQ((MeshShape{.shard = 16, .tensor = 8}.all_to_all_load(8)), 1);  // One shard per machine.
   EXPECT_EQ((MeshShape{.replicate = 4, .shard = 2, .tensor = 4}.all_to_all_load(8)), 1);
   EXPECT_EQ((MeshShape{.shard = 4, .context = 4}.all_to_all_load(8)), 8);
 }

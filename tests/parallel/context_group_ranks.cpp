@@ -26,8 +26,8 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   const ContextRank place = group.place();
   ASSERT_EQ(place, (ContextRank{.rank = rank_, .size = size_}));
   constexpr int64_t kBatch = 3;
-  constexpr int64_t kLength = 5;  // of a piece
-  constexpr int64_t kRow = 11;    // of which columns 4 to 9 travel
+  constexpr int64_t kLength = 5;  // Tokens per chunk of a sequence.
+  constexpr int64_t kRow = 11;    // Columns of a row, of which 4 to 9 are sent.
   constexpr int64_t kBegin = 4;
   constexpr int64_t kWidth = 6;
   const int64_t whole_tokens = 2 * size_ * kLength;
@@ -36,7 +36,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   const Tensor rows = arena.allocate("rows", DType::kFloat32, {kBatch * share, kRow});
   const Tensor whole = arena.allocate("whole", DType::kFloat32, {kBatch * whole_tokens, kWidth});
   const ContextScratch scratch(place, kBatch * share, kWidth, DType::kFloat32, arena);
-  // A number that says whose it is: sequence, position, column.
+  // Returns a number that encodes sequence, position and column.
   const auto number = [](int64_t sequence, int64_t position, int64_t column) {
     return static_cast<float>((sequence * 1000 + position) * 100 + column);
   };
@@ -57,7 +57,7 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   }
   EXPECT_EQ(read(whole), expected);
 
-  // Every rank has rank + 1 times the numbers.
+  // Rank r holds r + 1 times the numbers.
   const float ranks = static_cast<float>(size_ * (size_ + 1) / 2);
   for (float& value : expected) value *= static_cast<float>(rank_ + 1);
   write(whole, expected);
@@ -69,8 +69,8 @@ TEST_P(ContextGroupRanks, WholeSequencesThereAndBack) {
   EXPECT_EQ(read(rows), mine) << "the other columns are left as they are";
 }
 
-// Rank 0 has 1 of each element and the others 2^-8, half a unit in the last place of 1: added one by one in bfloat16,
-// each of them is lost.
+// Rank 0 holds 1 in each element and the others 2^-8, half a unit in the last place of 1. Added one by one in bfloat16,
+// each of them would be lost.
 TEST_P(ContextGroupRanks, SumsAreRoundedOnce) {
   const std::unique_ptr<Communicator> communicator = make_communicator(group_, stream_);
   const ContextGroup group({.ranks = communicator.get(), .micro_batch = communicator.get()});

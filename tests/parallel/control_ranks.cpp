@@ -1,4 +1,4 @@
-// The control messages among several ranks.
+// Tests of the control messages among several ranks.
 #include <unistd.h>
 
 #include <chrono>
@@ -87,7 +87,7 @@ TEST_F(ControlMessages, Numbers) {
   group_.barrier();
 }
 
-// Whatever fails, all ranks throw the same: the lowest failing rank's error, with its kind.
+// Whichever ranks fail, all ranks throw the error of the lowest failing rank, with its type.
 TEST_F(ControlMessages, Agree) {
   bool ran = false;
   group_.agree([&] { ran = true; });
@@ -118,7 +118,7 @@ TEST_F(ControlMessages, Agree) {
   }
 }
 
-// One failure that all ranks knew of says nothing of the next one, which a rank may meet by itself.
+// After a failure that all ranks agreed on, a later failure of a single rank must still be detected.
 TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
   const auto shares = [&](const std::function<void()>& work) {
     try {
@@ -137,7 +137,7 @@ TEST_F(ControlMessages, SharesWhatWasAgreedOnAlone) {
   EXPECT_FALSE(shares(full_disk));
 }
 
-// Rank 0 is sent the texts of the others, which need not wait for one another: rank 1 does not wait for the last one.
+// Rank 0 receives the texts of the others, which do not wait for each other: rank 1 does not wait for the last rank.
 TEST_F(ControlMessages, GatherGoesToTheRootAlone) {
   group_.barrier();
   if (rank_ == size_ - 1) usleep(1'000'000);

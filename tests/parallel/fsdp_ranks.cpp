@@ -1,4 +1,4 @@
-// Sums of gradients over copies of the state (parallel/fsdp.h).
+// Tests of the sums of gradients over replicas of the state (parallel/fsdp.h).
 #include <cmath>
 #include <memory>
 #include <random>
@@ -22,7 +22,8 @@ class FsdpRanks : public DeviceRanksTest {
     return terms;
   }
 
-  // Every rank has a copy of the whole; a unit of each dtype. The gradients of this rank after their sum.
+  // Returns this rank's gradients after their sum. Every rank has a replica of the whole state, with one unit of each
+  // dtype.
   std::vector<std::vector<float>> sums(const std::vector<int64_t>& elements, DType dtype) {
     const std::unique_ptr<Communicator> world = make_communicator(group_, stream_);
     FsdpOptions options{.units = {}, .pools = {{.name = "units"}}, .groups = {.replicate = world.get()}};
@@ -60,8 +61,8 @@ class FsdpRanks : public DeviceRanksTest {
   }
 };
 
-// Every term is rounded, their sum in float32 and in rank order, and then the sum: the same bits on every rank, and on
-// every device.
+// Every term is rounded, the terms are summed in float32 in rank order, and the sum is rounded. All ranks and devices
+// have equal bits.
 TEST_P(FsdpRanks, CopiesSumBFloat16WithTwoRoundings) {
   const std::vector<int64_t> elements = {1, 1000, 5000, 70001};
   const std::vector<std::vector<float>> found = sums(elements, DType::kBFloat16);

@@ -1,4 +1,4 @@
-// The mesh: every way to arrange the ranks along its four axes.
+// Tests of the mesh: every way to arrange the ranks along its four axes.
 #include <vector>
 
 #include "parallel/mesh.h"
@@ -22,7 +22,7 @@ class MeshRanks : public DeviceRanksTest {
     return meshes;
   }
 
-  // The ranks of the run in a communicator, in its order.
+  // Returns the run's ranks in a communicator, in its order.
   std::vector<int32_t> members(Communicator& communicator) {
     DeviceArray all(stream_, DType::kInt32, communicator.size());
     DeviceArray mine(stream_, DType::kInt32, 1);
@@ -96,7 +96,7 @@ TEST_P(MeshRanks, EveryArrangement) {
   }
 }
 
-// Along one axis after the other is along all.
+// Sums along one axis after the other equal the sum over all ranks.
 TEST_P(MeshRanks, SumsOverAxes) {
   for (const ParallelConfig& config : all_meshes()) {
     Mesh mesh(config, group_, stream_);
@@ -108,7 +108,7 @@ TEST_P(MeshRanks, SumsOverAxes) {
 }
 
 TEST_P(MeshRanks, AxesWithTheSameRanksShareACommunicator) {
-  Mesh mesh({}, group_, stream_);  // all ranks along the shard axis
+  Mesh mesh({}, group_, stream_);  // All ranks lie along the shard axis.
   EXPECT_EQ(&mesh.shard(), &mesh.world());
   EXPECT_EQ(&mesh.tokens(), &mesh.world());
   EXPECT_EQ(mesh.replicate().size(), 1);

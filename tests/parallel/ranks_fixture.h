@@ -16,7 +16,7 @@
 
 namespace octavo {
 
-// The group of this process; MPI can be initialised once, so main() makes it.
+// Group of this process. main() makes it, because MPI can be initialized only once.
 extern ProcessGroup* ranks;
 
 class RanksTest : public ::testing::Test {
@@ -26,8 +26,8 @@ class RanksTest : public ::testing::Test {
   const int size_ = ranks->size();
 };
 
-// Once with tensors on the CPU, over MPI, and once on GPUs, over NCCL, where every rank has one or NCCL_HOSTID lets
-// them share.
+// Runs each test with tensors on the CPU, over MPI, and with tensors on GPUs, over NCCL, if every rank has a GPU or
+// NCCL_HOSTID lets them share one.
 class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<Device> {
  protected:
   bool is_cuda() const { return GetParam() == Device::kCuda; }
@@ -51,7 +51,7 @@ class DeviceRanksTest : public RanksTest, public ::testing::WithParamInterface<D
 
 using Bytes = std::vector<char>;
 
-// A tensor on the stream's device that is filled from and read back into host bytes.
+// A tensor on the stream's device that is filled from host bytes and read back.
 class DeviceArray {
  public:
   DeviceArray(Stream& stream, DType dtype, int64_t elements)
@@ -60,7 +60,7 @@ class DeviceArray {
         tensor_(buffer_.data(), dtype, {elements}) {}
 
   const Tensor& tensor() const { return tensor_; }
-  // Elements [begin, end).
+  // Returns elements [begin, end).
   Tensor part(int64_t begin, int64_t end) const { return tensor_.rows(begin, end); }
 
   void write(const Bytes& bytes, int64_t offset = 0) {

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   octavo::ProcessGroup group;
   octavo::ranks = &group;
-  // One rank writes --gtest_output: all run the same tests, and mpirun fails when any of them does.
+  // Only one rank writes --gtest_output, because all run the same tests, and mpirun fails when any of them does.
   ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (!group.is_root()) delete listeners.Release(listeners.default_xml_generator());
   return RUN_ALL_TESTS();

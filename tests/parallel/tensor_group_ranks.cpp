@@ -1,4 +1,4 @@
-// TensorGroup: which rank has which tokens, and when work is called.
+// Tests of TensorGroup: the tokens of each rank, and the times at which work is called.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -10,10 +10,10 @@
 namespace octavo::tensor_group_ranks {
 namespace {
 
-constexpr int64_t kShare = 96;  // tokens of a rank
+constexpr int64_t kShare = 96;  // Tokens of a rank.
 constexpr int64_t kWidth = 5;
 
-// Stretches that are asked for, and those that kShare divides into.
+// Numbers of chunks that are requested, and those into which kShare can be divided.
 struct Chunks {
   int64_t asked, taken;
 };
@@ -33,13 +33,13 @@ class TensorGroupRanks : public DeviceRanksTest {
     return TensorGroup({.ranks = communicator_.get(), .chunks = chunks}, tokens(), stream_);
   }
 
-  // Where token i of a rank's share is among all.
+  // Returns the index among all tokens of token i of a rank's share.
   int64_t token(int rank, int64_t i, int64_t chunks) const {
     const int64_t n = tokens() / (chunks * size_);
     return (i / n * size_ + rank) * n + i % n;
   }
 
-  // The stretches that work is called for.
+  // Returns the ranges of tokens for which work is called.
   Stretches stretches(int64_t chunks) const {
     const int64_t rows = tokens() / chunks;
     Stretches all;
@@ -51,7 +51,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     return array.tensor().view({array.tensor().numel() / kWidth, kWidth});
   }
 
-  // The share of `rank`: no two of its elements alike, nor like those of the neighbours.
+  // Returns the share of `rank`. All of its elements differ from each other and from those of its neighbours.
   static Bytes share_bytes(int rank, DType dtype) {
     Bytes bytes(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(61 * rank + 7 * static_cast<int>(i) + 1);
@@ -71,7 +71,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     return all;
   }
 
-  // Small integers, so that sums are exact in bfloat16 and in any order.
+  // Returns small integers, so that sums are exact in bfloat16 and in any order.
   static float term(int rank, int64_t token, int64_t column) {
     return static_cast<float>((rank + 2) * (token * kWidth + column) % 23 - 11);
   }
@@ -87,7 +87,7 @@ class TensorGroupRanks : public DeviceRanksTest {
     for (int64_t i = 0; i < tokens() * kWidth; ++i) set(all, dtype, i, term(rank_, i / kWidth, i % kWidth));
     return all;
   }
-  // This rank's share of the sum.
+  // Returns this rank's share of the sum.
   Bytes share_of_sum(DType dtype, int64_t chunks) const {
     Bytes share(static_cast<size_t>(kShare * kWidth * dtype_bytes(dtype)));
     for (int64_t i = 0; i < kShare * kWidth; ++i) {
@@ -115,7 +115,7 @@ TEST_P(TensorGroupRanks, Gather) {
   }
 }
 
-// Work that copies what it finds.
+// The work copies the rows that it finds.
 TEST_P(TensorGroupRanks, GatherCallsWorkOnceTheRowsAreThere) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
     for (const auto& [asked, taken] : kChunks) {
@@ -149,7 +149,7 @@ TEST_P(TensorGroupRanks, ReduceScatter) {
   }
 }
 
-// Work that makes the terms, and other work between the start and the wait.
+// The work makes the terms, and other work runs between the start and the wait.
 TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const auto& [asked, taken] : kChunks) {
@@ -175,7 +175,7 @@ TEST_P(TensorGroupRanks, ReduceScatterTakesWhatWorkMakes) {
   }
 }
 
-// One after the other through the same memory, as the layers of a model do.
+// Transfers follow each other through the same memory, like in the layers of a model.
 TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
   for (const auto& [asked, taken] : kChunks) {
     TensorGroup group = make_group(asked);
@@ -185,7 +185,7 @@ TEST_P(TensorGroupRanks, SharesTravelThereAndBack) {
     group.reduce_scatter(matrix(share), matrix(all), "sums");
     for (int round = 0; round < 3; ++round) {
       group.gather(matrix(all), matrix(share), "tokens");
-      if (rank_ > 0) stream_.zero(all.tensor());  // the sum is what rank 0 has
+      if (rank_ > 0) stream_.zero(all.tensor());  // The sum then equals the terms of rank 0.
       group.reduce_scatter(matrix(share), matrix(all), "sums");
     }
     EXPECT_TRUE(share.read() == share_of_sum(DType::kFloat32, taken)) << asked;
@@ -228,7 +228,7 @@ TEST_P(TensorGroupRanks, WholeTensors) {
   EXPECT_TRUE(sum.read() == values(total, kShare));
 }
 
-// Refused by every rank alike, before anything is sent.
+// Every rank refuses before anything is sent.
 TEST_P(TensorGroupRanks, WhatDoesNotFit) {
   expect_error<Error>([&] { TensorGroup({.ranks = communicator_.get()}, tokens() + 1, stream_); },
                       std::to_string(tokens() + 1) + " tokens for " + std::to_string(size_));

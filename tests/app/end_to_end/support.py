@@ -16,20 +16,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 3
-ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # for runs that are made longer
+ALLOW_SCHEDULE = "checkpoint.allow_changes=[schedule]"  # Allows runs to be made longer.
 # Line of generate on standard error.
 RATE = r"(\d+) tokens in [0-9.]+ s \([0-9.]+ tokens/s\)"
 SPEED = rf"\Aweights of [^\n]*\nprompt {RATE}, generated {RATE}\n\Z"
 
-# mpirun asks the ranks that are left when one has ended two times to end, a second apart, before it kills them. Where they have said what they
-# have to say, or are to be killed whatever they do, that is not waited for.
+# When one rank has ended, mpirun asks the others twice to end, a second apart, before it kills them. Tests in which the others
+# have already said everything, or are killed in any case, skip this wait.
 AT_ONCE = {"OMPI_MCA_odls_base_sigkill_timeout": "0"}
 
-# Where the runs train: OCTAVO_TEST_DEVICE=cuda tries on GPUs what these tests say of resuming, guards, memory and kills. A test
-# of more ranks than there are GPUs is skipped.
+# Device of the runs. OCTAVO_TEST_DEVICE=cuda runs these tests of resuming, guards, memory and kills on GPUs. A test with more
+# ranks than GPUs is skipped.
 DEVICE = os.environ.get("OCTAVO_TEST_DEVICE", "cpu")
 
-# A model that takes milliseconds a step and still has every part: grouped-query attention, several layers.
+# A model that takes milliseconds per step and still has every part: grouped-query attention and several layers.
 TINY_MODEL = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -56,14 +56,14 @@ class Result:
 def environment():
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_COMM", "PMIX", "PMI_", "SLURM_"))}
     if DEVICE == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # on every machine
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # Hides the GPUs on every machine.
     return variables | {
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks that wait leave the cores to those of the test beside this one
-        # For builds with sanitizers: memory that is refused is a case of its own, and MPI leaks.
-        # Last wins: Open MPI leaks from modules it has unloaded, which no suppression can name.
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # Waiting ranks leave the cores to the ranks of a concurrent test.
+        # For builds with sanitizers: refused memory is tested separately, and MPI leaks. The last option wins, because Open MPI
+        # leaks from modules that it has unloaded, which no suppression can name.
         "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1:detect_leaks=0",
     }
 
@@ -151,10 +151,10 @@ class Scratch(unittest.TestCase):
 
     def refused(self, *arguments, ranks=1, code=BAD_INPUT, mentions=(), **options):
         """Runs octavo, which must fail with `code` and one sentence naming everything in `mentions`."""
-        if ranks > 1 and code == BAD_INPUT:  # all ranks know of it, and none has ended before all have come to their end
+        if ranks > 1 and code == BAD_INPUT:  # All ranks know of the error, and none ends before all have finished.
             options["variables"] = AT_ONCE | options.get("variables", {})
         result = self.run_octavo(*arguments, ranks=ranks, code=code, **options)
-        if arguments[0] == "generate":  # the weights that it used are named before what fails later
+        if arguments[0] == "generate":  # generate names the weights that it used before a later failure.
             result.err = re.sub(r"\Aweights of .*\n", "", result.err)
         lines = result.octavo_lines()
         self.assertEqual(len(lines), 1, f"{arguments}: {result.err}")
@@ -176,14 +176,14 @@ class Scratch(unittest.TestCase):
             "device": DEVICE,
         }
         if DEVICE != "cpu":
-            content["training"]["deterministic"] = True  # so that two runs have equal bits
+            content["training"]["deterministic"] = True  # Makes two runs have equal bits.
         for section, values in sections.items():
             if isinstance(values, dict) and isinstance(content.get(section), dict):
                 content[section] |= values
             else:
                 content[section] = values
         path = self.dir / name
-        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))  # is YAML too
+        path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))  # JSON is valid YAML.
         return path
 
     def metrics(self, log="log"):
@@ -341,7 +341,7 @@ def checkpoint_tensors(directory):
     dtypes = {"float32": "F32", "bfloat16": "BF16", "float8_e4m3": "F8_E4M3"}
     tensors = {}
     for tensor in manifest["tensors"]:
-        slices = {}  # columns -> their elements, row by row
+        slices = {}  # Maps columns to their elements, row by row.
         for piece in sorted(tensor["pieces"], key=lambda piece: (piece.get("columns", []), piece["begin"])):
             columns = tuple(piece.get("columns", []))
             slices[columns] = slices.get(columns, b"") + shards[piece["file"]][piece["key"]][2]

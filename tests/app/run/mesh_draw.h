@@ -1,4 +1,4 @@
-// A training run drawn at random: a model, a mesh for it, and a way to train it there.
+// A random training run: a model, a mesh for it, and a way to train it there.
 #pragma once
 
 #include <random>
@@ -12,12 +12,13 @@
 namespace octavo {
 
 struct MeshDraw {
-  Config config;  // model, data.seq_len and document_mask, training batch sizes, precision, optimizer, parallel
+  Config config;  // Model, data.seq_len and document_mask, batch sizes, precision, optimizer and parallel of the run.
   bool reshard_after_forward = false;
   ActivationCheckpointing checkpointing;
-  int64_t one_rank_micro_batch_size = 1;  // of the same steps on one rank
+  int64_t one_rank_micro_batch_size = 1;  // Micro-batch size of the same steps on one rank.
 
-  // The draw of that seed for `ranks` ranks on the device; what a device has no kernels for is not drawn for it.
+  // Returns the draw of that seed for `ranks` ranks on the device. Features without kernels on the device are not
+  // drawn.
   static MeshDraw of(uint64_t seed, int ranks, Device device);
 
   bool is_fp8() const { return uses_fp8(config.precision); }
@@ -40,7 +41,7 @@ namespace mesh_draw {
 class Dice {
  public:
   explicit Dice(uint64_t seed) : generator_(seed) {}
-  // From first to last.
+  // Draws an integer from first to last.
   int64_t number(int64_t first, int64_t last) {
     return first + static_cast<int64_t>(generator_() % range(first, last));
   }
@@ -56,7 +57,7 @@ class Dice {
   std::mt19937_64 generator_;
 };
 
-// Multiples of `unit` in the dimensions that products contract, on each of the ranks that divide the layers.
+// Draws a model whose contracted dimensions are multiples of `unit` on each tensor-parallel rank.
 inline ModelConfig draw_model(Dice& dice, int64_t tensor_ranks, int64_t unit, bool gpu_heads) {
   ModelConfig model;
   const bool aligned = unit > 1;
@@ -95,8 +96,9 @@ inline void draw_parallel(Dice& dice, int64_t ranks, ParallelConfig& parallel) {
   parallel.accumulate_unsharded = dice.yes();
 }
 
-// Muon makes a matrix of norm 1 of whatever it gets, so of what nothing is left but rounding (the gradient of q over
-// documents of one token) it makes an update of rounding: not of sequences so short that they may have no others.
+// Draws an optimizer. Muon scales every gradient to norm 1, so it turns a gradient that is nothing but rounding (of q
+// over documents of one token) into an update of rounding. Therefore sequences must not be so short that they may have
+// no other documents.
 inline void draw_optimizer(Dice& dice, MeshDraw& draw) {
   const bool muon = dice.yes();
   Config& c = draw.config;
@@ -105,7 +107,8 @@ inline void draw_optimizer(Dice& dice, MeshDraw& draw) {
   c.data.document_mask = c.data.document_mask && c.data.seq_len >= 16;
 }
 
-// Drawn last, so that what a seed draws beside it stays; the dimensions grow to what its products take.
+// Draws the format of lm_head. It is drawn last, so that the other draws of a seed stay the same. The dimensions grow
+// to sizes that its matmuls support.
 inline void draw_lm_head(Dice& dice, int64_t tensor_ranks, MeshDraw& draw) {
   constexpr LmHeadPrecision kDrawn[] = {LmHeadPrecision::kFp8Backward, LmHeadPrecision::kFp8};
   const int64_t roll = dice.number(0, 5);
@@ -147,18 +150,19 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.data.seq_len = unit > 1 ? tokens_unit * dice.number(1, unit == 128 ? 1 : 3) : tensor_ranks * dice.number(1, 12);
   if (device == Device::kCuda && c.data.seq_len == 1) c.data.seq_len = 2;
   c.data.document_mask = dice.yes();
-  if (context_ranks > 1) {  // two pieces each
+  if (context_ranks > 1) {  // Each rank has two chunks.
     c.data.seq_len *= 2 * context_ranks;
     if (gpu) c.data.seq_len = std::lcm(c.data.seq_len, 2 * context_ranks * kContextPieceUnit);
   }
   c.training.global_batch_size = data_ranks * c.training.micro_batch_size * dice.number(1, 3);
-  // A scale of FP8 is of a micro-batch.
+  // An FP8 scale covers a micro-batch.
   draw.one_rank_micro_batch_size =
       draw.is_fp8() ? c.training.micro_batch_size : dice.divisor_of(c.training.global_batch_size);
   draw.reshard_after_forward = dice.yes();
   draw.checkpointing = draw_checkpointing(dice);
 
-  c.optimizer.eps = 1e-3;  // far above the rounding of a gradient, which would otherwise decide on the sign of updates
+  // eps is far above the rounding error of a gradient, which would otherwise decide on the sign of updates.
+  c.optimizer.eps = 1e-3;
   c.optimizer.grad_clip = dice.yes() ? 0.5 : 1e9;
   c.training.z_loss = dice.yes() ? 0.02 : 0.0;
   draw_optimizer(dice, draw);

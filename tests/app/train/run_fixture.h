@@ -1,4 +1,4 @@
-// A tiny run on the CPU with data of its own.
+// A tiny run on the CPU with its own data.
 #pragma once
 
 #include "app/memory/training_model.h"
@@ -55,14 +55,15 @@ struct RunProcess {
   MemoryCheckpoints memory_checkpoints{config, runtime};
 };
 
-// A process that saves the state of a model, which it does not train.
+// A process that saves the state of a model without training it.
 struct SavingProcess : RunProcess {
   using RunProcess::RunProcess;
 
   TrainingModel model{config, false, runtime};
   std::vector<CheckpointTensor> pieces = saved_tensors(model.state(), runtime);
   std::vector<TensorPart> needed = loaded_parts(model.state());
-  nlohmann::json meta = {{"imported_from", "a test"}};  // so that no loader state is expected
+  // Marks the checkpoint as imported, so that no loader state is expected.
+  nlohmann::json meta = {{"imported_from", "a test"}};
 };
 
 }  // namespace octavo

@@ -1,4 +1,4 @@
-// Whose processes a board takes for gone.
+// Tests of which processes a board considers gone.
 #include "parallel/ranks/rank_board.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class RankBoardTest : public ::testing::Test {
   }
   ~RankBoardTest() override { RankBoard::unlink(name_); }
 
-  // Another process, of rank 5, that does this and ends.
+  // Runs another process, of rank 5, that does this and ends.
   void run_other(const std::function<void(RankBoard&)>& work) {
     const pid_t child = fork();
     if (child == 0) {

@@ -1,4 +1,4 @@
-// Bytes from rank to rank beside the collectives of the main thread.
+// Tests of transfers of bytes between ranks that run concurrently with the collectives of the main thread.
 #include <future>
 #include <random>
 
@@ -35,7 +35,7 @@ class RankTransfersTest : public RanksTest {
 
 TEST_F(RankTransfersTest, RoundARingFromThreadsBesideCollectives) {
   const std::vector<std::byte> mine = content_of(group_.rank());
-  // In parts that end within a block, and empty ones.
+  // The parts end within a block, and some are empty.
   const std::span<const std::byte> whole(mine);
   const std::vector<std::span<const std::byte>> parts = {whole.first(0), whole.first(17), whole.subspan(17, 4000),
                                                          whole.subspan(4017)};

@@ -1,4 +1,4 @@
-// The checks among ranks before anything is computed.
+// Tests of the checks among ranks before anything is computed.
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 namespace octavo::start_checks_ranks {
 namespace {
 
-// The environment has NCCL_HOSTID as each test sets it, and as it was afterwards.
+// Each test sets NCCL_HOSTID in the environment. The fixture restores it.
 class StartChecks : public RanksTest {
  protected:
   void SetUp() override {
