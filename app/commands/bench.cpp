@@ -96,7 +96,7 @@ int run_bench(const BenchArguments& arguments, ProcessGroup& group) {
     if (group.is_root() && !arguments.trace.empty())
       OutputFile(arguments.trace, kStepTraceFile);  // before all else, refuses a place that cannot be written
   });
-  Runtime runtime(config, group, nullptr, copies_that_fit(config, group));
+  Runtime runtime(config, group, nullptr, mesh_that_fits(config, group));
   const std::unique_ptr<GpuEnergy> energy = energy_of(arguments, runtime);
   DeviceRates rates;
   if (arguments.ops) rates = measure_rates(config.precision, runtime.stream());

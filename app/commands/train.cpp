@@ -137,7 +137,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
   Config config = load_run_config(arguments, group, Purpose::kTrain);
   console.use_color(config.logging.color);
   timer.mark("config");
-  Runtime runtime(config, group, &timer, copies_that_fit(config, group));
+  Runtime runtime(config, group, &timer, mesh_that_fits(config, group));
   RunFolder folder(config, runtime);
   if (group.is_root()) log_info("{}", start_title(arguments.path));
   for (const std::string& note : config.notes) {

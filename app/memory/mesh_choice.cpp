@@ -65,18 +65,18 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
   return {copies, fmt::format("a copy on each of {} nodes, as it fits: gathers stay within nodes", copies.replicate)};
 }
 
-Runtime::ChooseCopies copies_that_fit(const Config& config, ProcessGroup& group) {
-  return [&](const Runtime& runtime) -> Runtime::Copies {
+Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
+  return [&](const Runtime& runtime) {
     const Machines machines(group);
-    if (machines.count() == 1) return {};
     MeshChoice choice;
+    if (machines.count() == 1) return choice;
     group.agree(
         [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
     // Where ranks choose differently, some have less memory.
     const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
     const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
-    if (other != reasons.end()) return {1, *other};
-    return {choice.mesh.replicate, choice.reason};
+    if (other != reasons.end()) choice = {.mesh = {}, .reason = *other};
+    return choice;
   };
 }
 

@@ -13,18 +13,14 @@
 
 namespace octavo {
 
-struct MeshChoice {
-  MeshShape mesh;
-  std::string reason;  // a sentence without its subject; empty where there was nothing to choose
-};
-
-// Of a run of `config`, all its stages, on `ranks` ranks, `ranks_per_node` of them on each node in their order; 0:
-// nodes with other numbers of them, or in another order. `group` is used for planning alone.
+// Returns the mesh of a run of `config`, all its stages, on `ranks` ranks. `ranks_per_node` of them are on each node,
+// in their order; it is 0 if nodes have different numbers of ranks, or in another order. `group` is used for planning
+// alone.
 MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
                        ProcessGroup& group);
-// For a Runtime of a run that trains. What it returns is a collective, by which all ranks choose alike; both must
-// outlive it.
-Runtime::ChooseCopies copies_that_fit(const Config& config, ProcessGroup& group);
+// Returns what a Runtime of a run that trains is given: a collective by which all ranks choose alike. `config` and
+// `group` must outlive it.
+Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group);
 
 // Of machines that have as many ranks each, in their order; else 0.
 int64_t ranks_per_node(const Machines& machines);

@@ -104,7 +104,7 @@ int choose_gpu(const ProcessGroup& group) {
   return group.local_rank() % gpus;
 }
 
-Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const ChooseCopies& choose_copies)
+Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const ChooseMesh& choose_mesh)
     : group_(group), parallel_(config.parallel), stream_(Stream::cpu()) {
   group.watchdog().set_timeout(config.parallel.timeout_s);
   group.agree([&] {
@@ -128,10 +128,10 @@ Runtime::Runtime(Config& config, ProcessGroup& group, StartupTimer* timer, const
   set_least_shared_work(kLeastSharedWork);
   stream_.set_deterministic(config.training.deterministic);
   if (timer != nullptr) timer->mark("device");
-  if (choose_copies && parallel_.leaves_copies()) {
-    const Copies copies = choose_copies(*this);
-    parallel_.data_parallel_replicate = copies.count;
-    mesh_reason_ = copies.reason;
+  if (choose_mesh && parallel_.leaves_copies()) {
+    const MeshChoice choice = choose_mesh(*this);
+    parallel_.data_parallel_replicate = choice.mesh.replicate;
+    mesh_reason_ = choice.reason;
   }
   mesh_ = std::make_unique<Mesh>(parallel_, group, stream_);
   if (timer != nullptr) timer->mark(stream_.is_cuda() ? "NCCL" : "MPI");

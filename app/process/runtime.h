@@ -23,20 +23,23 @@ struct RunMemory {
   std::vector<std::unique_ptr<Registration>> registrations;
 };
 
+// The mesh of a run.
+struct MeshChoice {
+  MeshShape mesh = {};
+  std::string reason =
+      {};  // Why it is this mesh, a sentence without its subject. Empty if there was nothing to choose.
+};
+
 class Runtime {
  public:
   // Picks the device (config.device; auto: the GPU if there is one with kernels here), resolves what the config leaves
   // to it, sets the number of CPU threads, and connects the ranks as config.parallel arranges them. A collective;
   // throws InputError on every rank alike when a rank has no GPU of its own or another config than rank 0.
-  // `choose_copies`, a collective, is asked for the number of copies where the config leaves it (leaves_copies()), once
-  // the device is known; without it there is one.
-  // `timer`: has the time that finding the device and connecting the ranks take, where it is given.
-  struct Copies {
-    int64_t count = 1;
-    std::string reason;  // why so many; empty where there was nothing to choose
-  };
-  using ChooseCopies = std::function<Copies(const Runtime&)>;
-  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr, const ChooseCopies& choose_copies = {});
+  // `choose_mesh`, a collective, is asked for the number of replicas once the device is known, if the config leaves it
+  // open (leaves_copies()). Without it there is one replica. `timer`, which may be null, gets the time that finding the
+  // device and connecting the ranks take.
+  using ChooseMesh = std::function<MeshChoice(const Runtime&)>;
+  Runtime(Config& config, ProcessGroup& group, StartupTimer* timer = nullptr, const ChooseMesh& choose_mesh = {});
 
   ProcessGroup& group() { return group_; }
   const ProcessGroup& group() const { return group_; }
