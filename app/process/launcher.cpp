@@ -6,33 +6,34 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <sstream>
 #include <string>
-#include <utility>
 
 #include "core/files/input_file.h"
 
 namespace octavo {
 
-namespace {
-
-// Name and parent of a process; an empty name and 0 where it cannot be read.
-std::pair<std::string, pid_t> process_facts(pid_t pid) {
-  const std::string line = read_system_file("/proc/" + std::to_string(pid) + "/stat");
+// The name may hold spaces and parentheses. The parent is the fourth field, and the start the 22nd.
+ProcessFacts process_facts(const std::string& pid) {
+  const std::string line = read_system_file("/proc/" + pid + "/stat");
   const size_t open = line.find('(');
-  const size_t close = line.rfind(')');  // a name may hold parentheses
-  if (open == std::string::npos || close == std::string::npos || line.size() < close + 5) return {"", 0};
-  return {line.substr(open + 1, close - open - 1), static_cast<pid_t>(std::atoi(line.c_str() + close + 4))};
+  const size_t close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  ProcessFacts facts{.name = line.substr(open + 1, close - open - 1)};
+  std::istringstream fields(line.substr(close + 1));
+  std::string skipped;
+  fields >> skipped >> facts.parent;
+  for (int number = 5; number < 22; ++number) fields >> skipped;
+  fields >> facts.start_ticks;
+  return facts;
 }
-
-}  // namespace
 
 pid_t find_launcher() {
   constexpr std::array kNames = {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "prun"};
   for (pid_t pid = ::getppid(); pid > 1;) {
-    const auto [name, parent] = process_facts(pid);
-    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return pid;
-    pid = parent;
+    const ProcessFacts facts = process_facts(std::to_string(pid));
+    if (std::find(kNames.begin(), kNames.end(), facts.name) != kNames.end()) return pid;
+    pid = facts.parent;
   }
   return 0;
 }

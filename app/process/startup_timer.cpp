@@ -5,34 +5,24 @@
 
 #include <algorithm>
 #include <ctime>
-#include <sstream>
 #include <utility>
 
-#include "core/files/input_file.h"
+#include "app/process/launcher.h"
 
 namespace octavo {
 
 namespace {
 
-// Since the machine started.
+// Returns the seconds since the machine started.
 double now() {
   timespec time{};
   clock_gettime(CLOCK_BOOTTIME, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// The same of this process's start, in clock ticks; `otherwise` where the system does not say. See proc(5), stat: the
-// second field, the program's name, may hold spaces and parentheses, and the start is the 22nd.
+// Returns when this process started, or `otherwise` if the system does not say.
 double process_start(double otherwise) {
-  const std::string line = read_system_file("/proc/self/stat");
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return otherwise;
-  std::istringstream fields(line.substr(name_end + 1));
-  std::string field;
-  for (int number = 3; number < 22; ++number) fields >> field;
-  double ticks = 0;
-  if (!(fields >> ticks)) return otherwise;
-  const double start = ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const double start = process_facts("self").start_ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
   return start > 0 && start < otherwise ? start : otherwise;
 }
 
