@@ -133,7 +133,7 @@ void add_plan(CommandLine& line) {
   CLI::App* plan = line.add(
       "plan", "predict memory per GPU, throughput and cost without running",
       [&](ProcessGroup& group) { return run_plan(arguments, group); },
-      "octavo plan configs/llama3_8b_8gpu.yaml --gpus 8 --price-per-gpu-hour 2.50");
+      "octavo plan configs/llama3_8b_8gpu.yaml --price-per-gpu-hour 2.50");
   TargetArguments& target = arguments.target;
   add_config_arguments(plan, target.config);
   plan->add_option("--gpus", target.gpus, "number of GPUs of the run")
