@@ -90,13 +90,13 @@ class GuardsTest(Scratch):
                     self.assert_close(back, clean, 1e-4)
 
     def test_a_stop_after_a_spike_saves_no_spike(self):
-        """With a checkpoint the run rolls back before it validates. Without one the signal comes during the validation."""
-        for every in (25, 0):
+        """With a checkpoint the signal comes after the rollback: before it, the run would stop without rolling back."""
+        for every, awaited in ((25, b" are passed over"), (0, b" is a spike, ")):
             with self.subTest(every=every):
                 log = f"every{every}"
                 validation = [f"data.validation=[{self.dir}/noisy]", f"validation.every={NOISY_STEP}", "validation.batches=1000000"]
                 process = self.start("train", self.noisy_config(log, on_loss_spike="rollback"), f"checkpoint.every={every}", *validation)
-                self.wait_for(lambda: b" is a spike, " in os.pread(process.captured[0].fileno(), 1_000_000, 0), process)
+                self.wait_for(lambda: awaited in os.pread(process.captured[0].fileno(), 1_000_000, 0), process)
                 process.send_signal(signal.SIGTERM)
                 result = self.finish(process)
                 self.assertEqual(result.code, STOPPED, result.err)
