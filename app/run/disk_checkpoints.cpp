@@ -1,5 +1,7 @@
 #include "app/run/disk_checkpoints.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -17,9 +19,23 @@ namespace octavo {
 
 namespace fs = std::filesystem;
 
+MadeDirectories::MadeDirectories(const fs::path& dir, ProcessGroup& group) {
+  group.agree([&] {
+    std::error_code error;
+    fs::path path = fs::absolute(dir).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();  // after a trailing slash
+    for (; group.is_root() && !fs::exists(path, error) && !error; path = path.parent_path()) missing_.push_back(path);
+  });
+}
+
+MadeDirectories::~MadeDirectories() {
+  for (const fs::path& path : missing_) ::rmdir(path.c_str());
+}
+
 DiskCheckpoints::DiskCheckpoints(const Config& config, Runtime& runtime)
     : config_(config),
       runtime_(runtime),
+      directories_(config.checkpoint.dir, runtime.group()),
       writer_({.dir = config.checkpoint.dir,
                .keep = config.checkpoint.keep,
                .async = config.checkpoint.async,

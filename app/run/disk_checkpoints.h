@@ -19,6 +19,20 @@
 
 namespace octavo {
 
+// Directories that are made for a run. The destructor removes them, unless something is in them: a start that is
+// refused leaves nothing behind.
+class MadeDirectories {
+ public:
+  // Notes which directories of the path `dir` are missing on rank 0, before any rank makes them. A collective.
+  MadeDirectories(const std::filesystem::path& dir, ProcessGroup& group);
+  ~MadeDirectories();
+  MadeDirectories(const MadeDirectories&) = delete;
+  MadeDirectories& operator=(const MadeDirectories&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> missing_;  // The innermost first.
+};
+
 // Every method is a collective, unless it is const or says otherwise. A save that fails (a full disk, an I/O error, a
 // directory that is gone) leaves nothing behind and is a warning of rank 0; the next one that is due tries again.
 // checkpoint.max_failed_saves of them in a row are an Error, and so is the failure of the run's final save.
@@ -90,6 +104,7 @@ class DiskCheckpoints {
 
   const Config& config_;
   Runtime& runtime_;
+  MadeDirectories directories_;
   CheckpointWriter writer_;
   std::optional<std::filesystem::path> resumed_;
   int64_t bytes_ = 0;  // Size of the tensors of a checkpoint, of all ranks.

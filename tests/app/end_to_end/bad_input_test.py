@@ -430,3 +430,4 @@ class BadPlaceTest(BadInput):
             sentences = self.run_octavo("train", self.path, ranks=ranks, code=BAD_INPUT, variables=AT_ONCE).octavo_lines()
             self.assertEqual(len(sentences), 1, sentences)
             self.assertRegex(sentences[0], r"memory.*GiB")
+            self.assertEqual([path.name for path in self.dir.iterdir() if path.is_dir()], [], "a refused start leaves nothing behind")
