@@ -1,7 +1,13 @@
-#include "app/observers/corruption_watch.h"
-
+// What a run does about silent corruption: when it is checked (app/observers/corruption_check.h), what a difference
+// leads to (training.on_corruption), and that no state is saved whose replicas are known to differ. Does nothing if
+// training.check_every is 0.
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "app/observers/corruption_check.h"
+#include "app/observers/step_observer.h"
 #include "app/process/events.h"
 #include "app/records/append_file.h"
 #include "app/run/disk_checkpoints.h"
@@ -10,80 +16,103 @@
 
 namespace octavo {
 
-CorruptionWatch::CorruptionWatch(const ObserverContext& context) : context_(context) {
-  on_new_state();
-  if (!check_ || check_->recomputes() || context.config.stage.number > 1 || !context.runtime.group().is_root()) return;
-  log_info(
-      "training.check_every compares what ranks hold alike; with training.deterministic it would also compute a "
-      "micro-batch twice");
-}
+namespace {
 
-void CorruptionWatch::on_new_state() {
-  check_.reset();
-  copies_differ_ = false;
-  if (!context_.state.hashes.defined()) return;
-  Runtime& runtime = context_.runtime;
-  std::string place = host_name();
-  if (runtime.stream().is_cuda()) place += fmt::format(", GPU {} ({})", runtime.gpu(), gpu_info(runtime.gpu()).uuid);
-  check_.emplace(context_.config, context_.state, runtime.group(), place);
-}
-
-void CorruptionWatch::before_step(const TrainingStep& step) {
-  if (due(step.number)) check_->begin_step(step);
-}
-
-void CorruptionWatch::after_step(int64_t step) {
-  if (due(step)) check_->end_step();
-}
-
-void CorruptionWatch::on_result(Step& step) {
-  if (due(step.number)) take(step.number, check_->finish());
-}
-
-bool CorruptionWatch::allows_save(int64_t step) {
-  if (check_ && !check_->due(step)) take(step, check_->check_state());
-  if (copies_differ_ && context_.runtime.group().is_root()) {
-    log_event(EventKind::kWarning, step, "no checkpoint of step {}: its replicas differ", step);
+// on_result() and allows_save() throw AgreedError, with the rank, its machine and GPU, what differs and the last
+// checkpoint, if something differs and the run is to end.
+class CorruptionWatch : public StepObserver {
+ public:
+  explicit CorruptionWatch(const ObserverContext& context) : context_(context) {
+    on_new_state();
+    if (!check_ || check_->recomputes() || context.config.stage.number > 1 || !context.runtime.group().is_root())
+      return;
+    log_info(
+        "training.check_every compares what ranks hold alike; with training.deterministic it would also compute a "
+        "micro-batch twice");
   }
-  return !copies_differ_;
-}
 
-void CorruptionWatch::take(int64_t step, const CorruptionVerdict& verdict) {
-  copies_differ_ = verdict.copies_differ;
-  if (verdict.ranks.empty()) return;
-  const bool ends = context_.config.training.on_corruption != OnCorruption::kWarn;
-  if (ends) context_.checkpoints.complete_pending_save();  // so that the one that is named is there
-  std::string message =
-      fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, context_.checkpoints.last());
-  if (context_.config.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
-  if (ends) context_.runtime.group().agree([&] { throw Error(message); });
-  if (context_.runtime.group().is_root()) log_event(EventKind::kWarning, step, message);
-}
-
-std::string CorruptionWatch::exclude(const std::vector<int>& ranks, const std::string& why) {
-  ProcessGroup& group = context_.runtime.group();
-  const std::vector<std::string> by_rank = group.all_gather(host_name());
-  std::set<std::string> wrong;
-  for (const int rank : ranks) wrong.insert(by_rank[static_cast<size_t>(rank)]);
-  const std::string names = fmt::format("{}", fmt::join(wrong, ", "));
-  if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
-    return fmt::format("; {} cannot be excluded, as there is no other machine", names);
+  void before_step(const TrainingStep& step) override {
+    if (due(step.number)) check_->begin_step(step);
   }
-  // The run ends for what was found, even if the file cannot be written. scripts/launching.sh reads the file.
-  const std::string path = context_.config.checkpoint.dir + "/excluded_hosts";
-  std::string failure;
-  try {
-    std::optional<AppendFile> file;
-    if (group.is_root()) file.emplace(path);
-    for (const std::string& host : wrong) {
-      if (file && !file->write(fmt::format("{} # {}\n", host, why))) failure = file->failure();
+
+  void after_step(int64_t step) override {
+    if (due(step)) check_->end_step();
+  }
+
+  void on_result(Step& step) override {
+    if (due(step.number)) take(step.number, check_->finish());
+  }
+
+  // Compares the replicas, unless on_result() just has. Logs a refusal.
+  bool allows_save(int64_t step) override {
+    if (check_ && !check_->due(step)) take(step, check_->check_state());
+    if (copies_differ_ && context_.runtime.group().is_root()) {
+      log_event(EventKind::kWarning, step, "no checkpoint of step {}: its replicas differ", step);
     }
-  } catch (const std::exception& error) {
-    failure = error.what();
+    return !copies_differ_;
   }
-  failure = group.broadcast(failure);
-  if (!failure.empty()) return fmt::format("; {} could not be excluded: {}", names, failure);
-  return fmt::format("; {} is in {} from now on, and excluded from the run", names, path);
+
+  void on_new_state() override {
+    check_.reset();
+    copies_differ_ = false;
+    if (!context_.state.hashes.defined()) return;
+    Runtime& runtime = context_.runtime;
+    std::string place = host_name();
+    if (runtime.stream().is_cuda()) place += fmt::format(", GPU {} ({})", runtime.gpu(), gpu_info(runtime.gpu()).uuid);
+    check_.emplace(context_.config, context_.state, runtime.group(), place);
+  }
+
+ private:
+  bool due(int64_t step) const { return check_ && check_->due(step); }
+
+  void take(int64_t step, const CorruptionVerdict& verdict) {
+    copies_differ_ = verdict.copies_differ;
+    if (verdict.ranks.empty()) return;
+    const bool ends = context_.config.training.on_corruption != OnCorruption::kWarn;
+    if (ends) context_.checkpoints.complete_pending_save();  // so that the one that is named is there
+    std::string message =
+        fmt::format("step {}: {}; the last checkpoint is {}", step, verdict.message, context_.checkpoints.last());
+    if (context_.config.training.on_corruption == OnCorruption::kExclude) message += exclude(verdict.ranks, message);
+    if (ends) context_.runtime.group().agree([&] { throw Error(message); });
+    if (context_.runtime.group().is_root()) log_event(EventKind::kWarning, step, message);
+  }
+
+  // Writes the machines of these ranks, with the reason, where the launchers find them. Returns what came of it.
+  std::string exclude(const std::vector<int>& ranks, const std::string& why) {
+    ProcessGroup& group = context_.runtime.group();
+    const std::vector<std::string> by_rank = group.all_gather(host_name());
+    std::set<std::string> wrong;
+    for (const int rank : ranks) wrong.insert(by_rank[static_cast<size_t>(rank)]);
+    const std::string names = fmt::format("{}", fmt::join(wrong, ", "));
+    if (wrong.size() == std::set(by_rank.begin(), by_rank.end()).size()) {
+      return fmt::format("; {} cannot be excluded, as there is no other machine", names);
+    }
+    // The run ends for what was found, even if the file cannot be written. scripts/launching.sh reads the file.
+    const std::string path = context_.config.checkpoint.dir + "/excluded_hosts";
+    std::string failure;
+    try {
+      std::optional<AppendFile> file;
+      if (group.is_root()) file.emplace(path);
+      for (const std::string& host : wrong) {
+        if (file && !file->write(fmt::format("{} # {}\n", host, why))) failure = file->failure();
+      }
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    failure = group.broadcast(failure);
+    if (!failure.empty()) return fmt::format("; {} could not be excluded: {}", names, failure);
+    return fmt::format("; {} is in {} from now on, and excluded from the run", names, path);
+  }
+
+  const ObserverContext context_;
+  std::optional<CorruptionCheck> check_;
+  bool copies_differ_ = false;  // as the last comparison says
+};
+
+}  // namespace
+
+std::unique_ptr<StepObserver> make_corruption_watch(const ObserverContext& context) {
+  return std::make_unique<CorruptionWatch>(context);
 }
 
 }  // namespace octavo

@@ -1,41 +1,110 @@
-#include "app/observers/fp8_watch.h"
-
+// Reports the statistics of a step's FP8 casts (app/run/fp8_report.h) every logging.fp8_stats_every steps.
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "app/observers/step_observer.h"
 #include "app/process/events.h"
+#include "app/run/fp8_report.h"
+#include "core/error.h"
+#include "model/block.h"
 
 namespace octavo {
 
-Fp8Watch::Fp8Watch(const ObserverContext& context) : context_(context) {
-  const Config& config = context.config;
-  if (!is_fp8(config.precision.linear) && config.logging.fp8_stats_every > 0 && context.runtime.group().is_root()) {
-    log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
-                config.logging.fp8_stats_every);
+namespace {
+
+constexpr int64_t kSlots = 2;  // Steps that are pending at most, as in StepResults.
+
+const char* tensor_name(AmaxTable::Kind kind) {
+  switch (kind) {
+    case AmaxTable::kInput:
+      return "input";
+    case AmaxTable::kOutputGradient:
+      return "output_gradient";
+    default:
+      return "weight";
   }
-  on_new_state();
 }
 
-void Fp8Watch::on_new_state() {
-  reporter_.reset();
-  if (Fp8StatsTable* table = context_.state.model.fp8_stats()) {
-    reporter_.emplace(context_.config, *table, context_.runtime.stream().device());
+class Fp8Watch : public StepObserver {
+ public:
+  explicit Fp8Watch(const ObserverContext& context) : context_(context), linears_(block_linears(context.config.model)) {
+    const Config& config = context.config;
+    if (!is_fp8(config.precision.linear) && config.logging.fp8_stats_every > 0 && context.runtime.group().is_root()) {
+      log_warning("logging.fp8_stats_every is {}, but no linear is in FP8, so there is nothing to measure",
+                  config.logging.fp8_stats_every);
+    }
+    on_new_state();
   }
-}
 
-void Fp8Watch::before_step(const TrainingStep& step) {
-  if (due(step.number)) reporter_->begin(context_.runtime.stream());
-}
+  void before_step(const TrainingStep& step) override {
+    if (due(step.number)) table_->begin(context_.runtime.stream());
+  }
 
-// This copy to the host comes before that of the step's results, so it is done when they are there.
-void Fp8Watch::after_step(int64_t step) {
-  if (due(step)) reporter_->end(context_.runtime.mesh().world(), context_.runtime.stream());
-}
+  // Queues the sums over the ranks and their copy to the host, which comes before that of the step's results, so it is
+  // done when they are there.
+  void after_step(int64_t step) override {
+    if (!due(step)) return;
+    CHECK(pushed_ - popped_ < kSlots, "{} steps' FP8 statistics are pending", pushed_ - popped_);
+    Stream& stream = context_.runtime.stream();
+    table_->end(context_.runtime.mesh().world(), stream);
+    const int64_t slot = pushed_++ % kSlots;
+    stream.copy(static_cast<float*>(host_.data()) + slot * table_->values().numel(), table_->values().raw(),
+                table_->values().bytes());
+  }
 
-void Fp8Watch::on_result(Step& step) {
-  if (!due(step.number)) return;
-  step.row.fp8 = reporter_->pop();
-  const std::optional<std::string> warning = fp8_warning(step.number, step.row.fp8);
-  if (warning && context_.runtime.group().is_root()) log_event(EventKind::kWarning, step.number, *warning);
+  void on_result(Step& step) override {
+    if (!due(step.number)) return;
+    step.row.fp8 = pop();
+    const std::optional<std::string> warning = fp8_warning(step.number, step.row.fp8);
+    if (warning && context_.runtime.group().is_root()) log_event(EventKind::kWarning, step.number, *warning);
+  }
+
+  void on_new_state() override {
+    pushed_ = popped_ = 0;
+    table_ = context_.state.model.fp8_stats();
+    if (table_ != nullptr) host_ = Buffer::host(context_.runtime.stream().device(), kSlots * table_->values().bytes());
+  }
+
+ private:
+  bool due(int64_t step) const { return table_ != nullptr && step % context_.config.logging.fp8_stats_every == 0; }
+
+  // Returns the statistics of the oldest pending step, by layer, linear and tensor.
+  std::vector<Fp8TensorReport> pop() {
+    CHECK(popped_ < pushed_, "no FP8 statistics are pending");
+    const int64_t slot = popped_++ % kSlots;
+    const int64_t count = table_->values().numel();
+    const std::span<const float> values(static_cast<const float*>(host_.data()) + slot * count,
+                                        static_cast<size_t>(count));
+    const auto per_block = static_cast<int64_t>(linears_.size());
+    std::vector<Fp8TensorReport> reports;
+    for (int64_t linear = 0; linear < table_->linears(); ++linear) {
+      for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kWeight, AmaxTable::kOutputGradient}) {
+        const Fp8TensorStats stats = table_->tensor(values, linear, kind);
+        if (stats.elements == 0) continue;
+        reports.push_back({.layer = linear / per_block,
+                           .linear = linears_[static_cast<size_t>(linear % per_block)].names.forward,
+                           .tensor = tensor_name(kind),
+                           .per_tensor = needs_amax(context_.config.precision.linear),
+                           .stats = stats});
+      }
+    }
+    return reports;
+  }
+
+  const ObserverContext context_;
+  const std::vector<LinearSpec> linears_;  // Of a block.
+  Fp8StatsTable* table_ = nullptr;         // Null if the model takes no statistics.
+  Buffer host_;                            // [kSlots, the table's values] float32
+  int64_t pushed_ = 0;
+  int64_t popped_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<StepObserver> make_fp8_watch(const ObserverContext& context) {
+  return std::make_unique<Fp8Watch>(context);
 }
 
 }  // namespace octavo

@@ -1,65 +1,95 @@
-#include "app/observers/slow_rank_watch.h"
-
-#include <algorithm>
+// Names the rank that the others wait for (app/observers/slow_rank.h), and whether it is slow in computing or in
+// reading data. Every logging.slow_rank_every steps all ranks time their collectives; on a GPU such a step records two
+// events per collective, which nothing waits for. A run of one rank does nothing.
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "app/observers/slow_rank.h"
+#include "app/observers/step_observer.h"
 #include "app/process/events.h"
 #include "core/format.h"
 #include "core/log.h"
+#include "core/profiler.h"
 
 namespace octavo {
 
-SlowRankWatch::SlowRankWatch(const ObserverContext& context)
-    : context_(context), every_(context.runtime.group().size() > 1 ? context.config.logging.slow_rank_every : 0) {}
+namespace {
 
-void SlowRankWatch::before_step(const TrainingStep& step) {
-  const bool is_first = std::exchange(is_first_, false);
-  Stream& compute = context_.runtime.stream();
-  if (every_ == 0 || is_first || step.number % every_ != 0 || measured_ || compute.profiler() != nullptr) return;
-  const std::vector<TrainingStream> streams = training_streams(context_.state);
-  profilers_.clear();
-  streams_.clear();
-  profilers_.reserve(streams.size());
-  origin_ = Event(compute.device(), true);
-  origin_.record(compute);
-  for (const TrainingStream& stream : streams) {
-    profilers_.emplace_back(stream.stream->device(), Profiler::Detail::kCollectives);
-    stream.stream->set_profiler(&profilers_.back());
-    streams_.push_back(stream.stream);
-  }
-  measured_ = step.number;
-}
+class SlowRankWatch : public StepObserver {
+ public:
+  explicit SlowRankWatch(const ObserverContext& context)
+      : context_(context), every_(context.runtime.group().size() > 1 ? context.config.logging.slow_rank_every : 0) {}
+  SlowRankWatch(const SlowRankWatch&) = delete;  // Streams point to its profilers.
+  SlowRankWatch& operator=(const SlowRankWatch&) = delete;
 
-void SlowRankWatch::after_step(int64_t /*step*/) {
-  for (Stream* stream : streams_) stream->set_profiler(nullptr);
-  streams_.clear();
-}
+  void before_step(const TrainingStep& step) override {
+    const bool is_first = std::exchange(is_first_, false);
+    Stream& compute = context_.runtime.stream();
+    if (every_ == 0 || is_first || step.number % every_ != 0 || measured_ || compute.profiler() != nullptr) return;
+    const std::vector<TrainingStream> streams = training_streams(context_.state);
+    profilers_.clear();
+    streams_.clear();
+    profilers_.reserve(streams.size());
+    origin_ = Event(compute.device(), true);
+    origin_.record(compute);
+    for (const TrainingStream& stream : streams) {
+      profilers_.emplace_back(stream.stream->device(), Profiler::Detail::kCollectives);
+      stream.stream->set_profiler(&profilers_.back());
+      streams_.push_back(stream.stream);
+    }
+    measured_ = step.number;
+  }
 
-void SlowRankWatch::on_result(Step& step) {
-  if (measured_ != step.number) return;
-  measured_.reset();
-  double collectives_ms = 0;
-  for (const Profiler& profiler : profilers_) {
-    for (const Profiler::Span& span : profiler.spans(origin_)) collectives_ms += span.end_ms - span.begin_ms;
+  void after_step(int64_t /*step*/) override {
+    for (Stream* stream : streams_) stream->set_profiler(nullptr);
+    streams_.clear();
   }
-  const nlohmann::json mine = {collectives_ms, step.data_lost_ms, host_name()};
-  std::vector<RankTimes> ranks;
-  std::vector<std::string> hosts;
-  for (const std::string& text : context_.runtime.group().gather(mine.dump())) {
-    const nlohmann::json rank = nlohmann::json::parse(text);
-    ranks.push_back({.collectives_ms = rank[0], .data_ms = rank[1]});
-    hosts.push_back(rank[2]);
+
+  void on_result(Step& step) override {
+    if (measured_ != step.number) return;
+    measured_.reset();
+    double collectives_ms = 0;
+    for (const Profiler& profiler : profilers_) {
+      for (const Profiler::Span& span : profiler.spans(origin_)) collectives_ms += span.end_ms - span.begin_ms;
+    }
+    const nlohmann::json mine = {collectives_ms, step.data_lost_ms, host_name()};
+    std::vector<RankTimes> ranks;
+    std::vector<std::string> hosts;
+    for (const std::string& text : context_.runtime.group().gather(mine.dump())) {
+      const nlohmann::json rank = nlohmann::json::parse(text);
+      ranks.push_back({.collectives_ms = rank[0], .data_ms = rank[1]});
+      hosts.push_back(rank[2]);
+    }
+    if (!context_.runtime.group().is_root()) return;
+    const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank(ranks, step.step_ms));
+    if (!slow) return;
+    const auto rank = static_cast<size_t>(slow->rank);
+    log_event(EventKind::kWarning, step.number,
+              "step {}: rank {} on {} is slow in {}: the other ranks wait {:.0f} ms of a step of {:.0f} ms for it (in "
+              "collectives it spends {:.0f} ms and waits {:.0f} ms for data)",
+              step.number, rank, hosts[rank], slow->in_data ? "reading data" : "computing", slow->held_ms, step.step_ms,
+              ranks[rank].collectives_ms, ranks[rank].data_ms);
   }
-  if (!context_.runtime.group().is_root()) return;
-  const std::optional<SlowRank> slow = slow_ranks_.judge(find_slow_rank(ranks, step.step_ms));
-  if (!slow) return;
-  const auto rank = static_cast<size_t>(slow->rank);
-  log_event(EventKind::kWarning, step.number,
-            "step {}: rank {} on {} is slow in {}: the other ranks wait {:.0f} ms of a step of {:.0f} ms for it (in "
-            "collectives it spends {:.0f} ms and waits {:.0f} ms for data)",
-            step.number, rank, hosts[rank], slow->in_data ? "reading data" : "computing", slow->held_ms, step.step_ms,
-            ranks[rank].collectives_ms, ranks[rank].data_ms);
+
+  void on_new_state() override { is_first_ = true; }
+
+ private:
+  const ObserverContext context_;
+  int64_t every_;                    // 0 if no step is measured.
+  std::vector<Stream*> streams_;     // Streams that are being recorded.
+  std::vector<Profiler> profilers_;  // One per stream.
+  Event origin_{Device::kCpu};
+  bool is_first_ = true;             // The first step is not measured, because it differs from the others.
+  std::optional<int64_t> measured_;  // The step whose times are recorded.
+  SlowRanks slow_ranks_;             // Used on rank 0.
+};
+
+}  // namespace
+
+std::unique_ptr<StepObserver> make_slow_rank_watch(const ObserverContext& context) {
+  return std::make_unique<SlowRankWatch>(context);
 }
 
 }  // namespace octavo

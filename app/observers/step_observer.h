@@ -1,9 +1,9 @@
-// StepObserver: what watches the steps of a run. An observer is a file and a line in make_observers().
+// StepObserver: what watches the steps of a run. An observer is a file, and here a declaration and an entry of
+// kObservers.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "app/config/config.h"
 #include "app/log/step.h"
@@ -45,6 +45,12 @@ struct ObserverContext {
   DiskCheckpoints& checkpoints;
 };
 
-std::vector<std::unique_ptr<StepObserver>> make_observers(const ObserverContext& context);
+std::unique_ptr<StepObserver> make_corruption_watch(const ObserverContext& context);
+std::unique_ptr<StepObserver> make_fp8_watch(const ObserverContext& context);
+std::unique_ptr<StepObserver> make_slow_rank_watch(const ObserverContext& context);
+std::unique_ptr<StepObserver> make_trace_watch(const ObserverContext& context);
+
+inline constexpr std::unique_ptr<StepObserver> (*kObservers[])(const ObserverContext&) = {
+    make_corruption_watch, make_fp8_watch, make_slow_rank_watch, make_trace_watch};
 
 }  // namespace octavo

@@ -1,32 +1,53 @@
-#include "app/observers/trace_watch.h"
-
+// Writes a trace of step trace.step (app/run/step_trace.h) into the run's folder.
 #include <string>
 #include <utility>
 
+#include "app/observers/step_observer.h"
 #include "app/process/events.h"
+#include "app/run/step_trace.h"
 #include "core/error.h"
 
 namespace octavo {
 
-void TraceWatch::before_batch(int64_t step) {
-  if (wants_result(step)) trace_ = std::make_unique<StepTrace>(context_.state, context_.runtime.group());
-}
+namespace {
 
-// A run is worth more than its trace.
-void TraceWatch::while_idle(int64_t step) {
-  const std::unique_ptr<StepTrace> trace = std::move(trace_);
-  if (!trace) return;
-  Runtime& runtime = context_.runtime;
-  const std::string& dir = context_.config.logging.dir;
-  const std::string path = fmt::format("{}/trace_step_{:08}.json", dir, step);
-  try {
-    trace->write(path, fmt::format("step {} of {}, {}", step, dir, runtime.describe()));
-    if (runtime.group().is_root())
-      log_event(EventKind::kNote, step, "a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
-  } catch (const std::exception& error) {
-    if (!runtime.group().shares(error)) throw;
-    if (runtime.group().is_root()) log_event(EventKind::kWarning, step, "{}; step {} has no trace", error.what(), step);
+class TraceWatch : public StepObserver {
+ public:
+  explicit TraceWatch(const ObserverContext& context) : context_(context) {}
+
+  void before_batch(int64_t step) override {
+    if (wants_result(step)) trace_ = std::make_unique<StepTrace>(context_.state, context_.runtime.group());
   }
+
+  bool wants_result(int64_t step) const override { return step == context_.config.trace.step; }
+
+  // A trace that cannot be written is a warning, because the run is worth more.
+  void while_idle(int64_t step) override {
+    const std::unique_ptr<StepTrace> trace = std::move(trace_);
+    if (!trace) return;
+    Runtime& runtime = context_.runtime;
+    const std::string& dir = context_.config.logging.dir;
+    const std::string path = fmt::format("{}/trace_step_{:08}.json", dir, step);
+    try {
+      trace->write(path, fmt::format("step {} of {}, {}", step, dir, runtime.describe()));
+      if (runtime.group().is_root())
+        log_event(EventKind::kNote, step, "a trace of step {} is in {}, for https://ui.perfetto.dev", step, path);
+    } catch (const std::exception& error) {
+      if (!runtime.group().shares(error)) throw;
+      if (runtime.group().is_root())
+        log_event(EventKind::kWarning, step, "{}; step {} has no trace", error.what(), step);
+    }
+  }
+
+ private:
+  const ObserverContext context_;
+  std::unique_ptr<StepTrace> trace_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepObserver> make_trace_watch(const ObserverContext& context) {
+  return std::make_unique<TraceWatch>(context);
 }
 
 }  // namespace octavo

@@ -4,24 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
 #include "core/format.h"
-#include "model/block.h"
 
 namespace octavo {
 
 namespace {
-
-const char* tensor_name(AmaxTable::Kind kind) {
-  switch (kind) {
-    case AmaxTable::kInput:
-      return "input";
-    case AmaxTable::kOutputGradient:
-      return "output_gradient";
-    default:
-      return "weight";
-  }
-}
 
 double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
@@ -54,43 +41,6 @@ bool reports_fp8(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   const bool any = precision.bf16_first_layers + precision.bf16_last_layers < config.model.num_layers;
   return config.logging.fp8_stats_every > 0 && is_fp8(precision.linear) && any;
-}
-
-Fp8Reporter::Fp8Reporter(const Config& config, Fp8StatsTable& table, Device device)
-    : every_(config.logging.fp8_stats_every),
-      per_tensor_(needs_amax(config.precision.linear)),
-      linears_(block_linears(config.model)),
-      table_(table),
-      host_(Buffer::host(device, kSlots * table.values().bytes())) {}
-
-void Fp8Reporter::end(Communicator& communicator, Stream& stream) {
-  CHECK(pushed_ - popped_ < kSlots, "{} steps' FP8 statistics are pending", pushed_ - popped_);
-  table_.end(communicator, stream);
-  const int64_t slot = pushed_++ % kSlots;
-  stream.copy(static_cast<float*>(host_.data()) + slot * table_.values().numel(), table_.values().raw(),
-              table_.values().bytes());
-}
-
-std::vector<Fp8TensorReport> Fp8Reporter::pop() {
-  CHECK(popped_ < pushed_, "no FP8 statistics are pending");
-  const int64_t slot = popped_++ % kSlots;
-  const int64_t count = table_.values().numel();
-  const std::span<const float> values(static_cast<const float*>(host_.data()) + slot * count,
-                                      static_cast<size_t>(count));
-  const auto per_block = static_cast<int64_t>(linears_.size());
-  std::vector<Fp8TensorReport> reports;
-  for (int64_t linear = 0; linear < table_.linears(); ++linear) {
-    for (const AmaxTable::Kind kind : {AmaxTable::kInput, AmaxTable::kWeight, AmaxTable::kOutputGradient}) {
-      const Fp8TensorStats stats = table_.tensor(values, linear, kind);
-      if (stats.elements == 0) continue;
-      reports.push_back({.layer = linear / per_block,
-                         .linear = linears_[static_cast<size_t>(linear % per_block)].names.forward,
-                         .tensor = tensor_name(kind),
-                         .per_tensor = per_tensor_,
-                         .stats = stats});
-    }
-  }
-  return reports;
 }
 
 }  // namespace octavo

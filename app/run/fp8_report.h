@@ -39,30 +39,4 @@ std::optional<std::string> fp8_warning(int64_t step, std::span<const Fp8TensorRe
 // Whether the config asks for statistics and has linears to take them of.
 bool reports_fp8(const Config& config);
 
-// The measured steps of a run. begin() and end() enclose the work of a step that is due; as in StepResults, at most two
-// steps are pending.
-class Fp8Reporter {
- public:
-  // `table` is borrowed.
-  Fp8Reporter(const Config& config, Fp8StatsTable& table, Device device);
-
-  bool due(int64_t step) const { return step % every_ == 0; }
-  void begin(Stream& stream) { table_.begin(stream); }
-  // A collective. Queues the sums over the ranks and their copy to the host.
-  void end(Communicator& communicator, Stream& stream);
-  // The oldest pending step's, by layer, linear and tensor. What end() queued must be done.
-  std::vector<Fp8TensorReport> pop();
-
- private:
-  static constexpr int64_t kSlots = 2;
-
-  int64_t every_;
-  bool per_tensor_;
-  std::vector<LinearSpec> linears_;  // of a block
-  Fp8StatsTable& table_;
-  Buffer host_;  // [kSlots, table's values] float32
-  int64_t pushed_ = 0;
-  int64_t popped_ = 0;
-};
-
 }  // namespace octavo

@@ -38,8 +38,8 @@ TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& t
       state_(model_.state()),
       results_(state_),
       checkpoints_(checkpoints),
-      memory_checkpoints_(memory_checkpoints),
-      observers_(make_observers({config_, runtime, state_, checkpoints})) {
+      memory_checkpoints_(memory_checkpoints) {
+  for (const auto make : kObservers) observers_.push_back(make({config_, runtime, state_, checkpoints}));
   timer_.mark("memory");
   runtime.group().agree_on_files("opening the data", [&] { with_validation(model_.arena()); });
   const std::unique_ptr<WeightSource> initial =
