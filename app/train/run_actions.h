@@ -62,14 +62,7 @@ class RunActions {
   // Returns the progress after `step`, the last one judged.
   Progress progress_after(int64_t step) const;
 
-  const Config& config_;
-  Runtime& runtime_;
-  MemoryCheckpoints& memory_checkpoints_;
-  TrainingRun& run_;
-  StepGuard& guard_;
-  PrecisionComparison& comparison_;
-  StepLog& log_;
-  Goodput& goodput_;
+  const RunParts parts_;
   nlohmann::json loader_state_;  // After the last step judged.
   Progress good_;                // Before the steps that are skipped in a row.
   std::string rolled_back_to_;   // The checkpoint that the run rolled back to last,

@@ -7,20 +7,10 @@
 namespace octavo {
 
 TrainingLoop::TrainingLoop(const RunParts& parts)
-    : config_(parts.config),
-      runtime_(parts.runtime),
-      memory_checkpoints_(parts.memory_checkpoints),
-      run_(parts.run),
-      validator_(parts.validator),
-      guard_(parts.guard),
-      comparison_(parts.comparison),
-      log_(parts.log),
-      goodput_(parts.goodput),
-      actions_(parts),
-      steps_in_flight_(runtime_.stream().is_cuda() ? 1 : 0) {}
+    : parts_(parts), actions_(parts), steps_in_flight_(parts.runtime.stream().is_cuda() ? 1 : 0) {}
 
 RunOutcome TrainingLoop::run(StopSignals& signals) {
-  std::optional<int64_t> done = run_.start().step;
+  std::optional<int64_t> done = parts_.run.start().step;
   bool owes_save = false;
   bool stopped = false;
   while (done) {
@@ -31,9 +21,9 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
     // the first one, whose line says that the run is under way. Any other is in flight while the next one is queued.
     const bool waits = steps_in_flight_ == 0 || due.any() || is_first(step) || is_watched(step) || agree(signals).any();
     std::optional<Step> newest = finish_steps(waits);
-    if (run_.results().pending() > 0) {
+    if (parts_.run.results().pending() > 0) {
       if (newest) report(*newest, false);
-      run_.poll_saves();
+      parts_.run.poll_saves();
       done = step;
       continue;
     }
@@ -55,39 +45,40 @@ RunOutcome TrainingLoop::run(StopSignals& signals) {
 }
 
 Due TrainingLoop::due_after(int64_t step, bool owes_save) const {
-  const DiskCheckpoints& checkpoints = run_.checkpoints();
+  const DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Due due;
-  due.last = step == config_.training.steps;
+  due.last = step == parts_.config.training.steps;
   due.save = checkpoints.due(step) || (owes_save && !checkpoints.pending());
-  due.memory_save = memory_checkpoints_.due(step);
-  due.validation = validator_ && config_.validation.every > 0 && (due.last || step % config_.validation.every == 0);
-  due.comparison = comparison_.due(step) && !due.last;
-  due.fp8_again = comparison_.ends_fallback(step);
+  due.memory_save = parts_.memory_checkpoints.due(step);
+  due.validation = parts_.validator && parts_.config.validation.every > 0 &&
+                   (due.last || step % parts_.config.validation.every == 0);
+  due.comparison = parts_.comparison.due(step) && !due.last;
+  due.fp8_again = parts_.comparison.ends_fallback(step);
   return due;
 }
 
 void TrainingLoop::queue_step(int64_t step, StopSignals& signals) {
-  for (const auto& observer : run_.observers()) observer->before_batch(step);
-  Step next = comparison_.next_batch(step);
+  for (const auto& observer : parts_.run.observers()) observer->before_batch(step);
+  Step next = parts_.comparison.next_batch(step);
   signals.at_step(step);
-  run_.queue_step(std::move(next), guard_.loss_limit(step));
+  parts_.run.queue_step(std::move(next), parts_.guard.loss_limit(step));
 }
 
 bool TrainingLoop::is_watched(int64_t step) const {
-  const auto& observers = run_.observers();
+  const auto& observers = parts_.run.observers();
   return std::any_of(observers.begin(), observers.end(),
                      [&](const auto& observer) { return observer->wants_result(step); });
 }
 
 void TrainingLoop::watch_while_idle(int64_t step) {
   const auto begin = std::chrono::steady_clock::now();
-  for (const auto& observer : run_.observers()) observer->while_idle(step);
+  for (const auto& observer : parts_.run.observers()) observer->while_idle(step);
   actions_.account(Goodput::kChecks, begin);
 }
 
 std::optional<Step> TrainingLoop::finish_steps(bool all) {
   std::optional<Step> newest;
-  while (run_.results().pending() > (all || guard_.has_given_up() ? 0 : steps_in_flight_)) {
+  while (parts_.run.results().pending() > (all || parts_.guard.has_given_up() ? 0 : steps_in_flight_)) {
     if (newest) report(*newest, false);
     newest = pop_step();
   }
@@ -95,30 +86,30 @@ std::optional<Step> TrainingLoop::finish_steps(bool all) {
 }
 
 Step TrainingLoop::pop_step() {
-  Step step = run_.pop_step();
+  Step step = parts_.run.pop_step();
   const double lost_ms = std::min(step.data_lost_ms, step.step_ms);
-  goodput_.add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
-  goodput_.add(Goodput::kData, lost_ms / 1e3);
-  goodput_.add(Goodput::kSaving, std::max(step.pause_ms / 1e3 - actions_.take_accounted(), 0.0));
+  parts_.goodput.add(step.skipped ? Goodput::kSkipped : Goodput::kSteps, (step.step_ms - lost_ms) / 1e3);
+  parts_.goodput.add(Goodput::kData, lost_ms / 1e3);
+  parts_.goodput.add(Goodput::kSaving, std::max(step.pause_ms / 1e3 - actions_.take_accounted(), 0.0));
   judge(step);
-  log_.count(step.row);
+  parts_.log.count(step.row);
   return step;
 }
 
 void TrainingLoop::judge(Step& step) {
-  if (step.skipped && guard_.skipped_in_a_row() == 0) actions_.remember_good_state(step.number - 1);
-  step.judgement = guard_.judge(step);
+  if (step.skipped && parts_.guard.skipped_in_a_row() == 0) actions_.remember_good_state(step.number - 1);
+  step.judgement = parts_.guard.judge(step);
   actions_.set_loader_state(step.loader_state);
-  comparison_.add(step.number, step.loss());
+  parts_.comparison.add(step.number, step.loss());
   step.row.set("loss_z", step.judgement.loss_z);
   step.row.set("grad_norm_z", step.judgement.grad_norm_z);
   step.row.set("slowdown", step.judgement.slowdown);
-  step.row.set("precision_gap", comparison_.gap());
-  if (guard_.skipped() > 0) step.row.set("skipped_steps", guard_.skipped());
-  if (!runtime_.group().is_root()) return;
-  if (comparison_.wants_rollback()) wanted_.roll_back(Back::kComparison, 0);
+  step.row.set("precision_gap", parts_.comparison.gap());
+  if (parts_.guard.skipped() > 0) step.row.set("skipped_steps", parts_.guard.skipped());
+  if (!parts_.runtime.group().is_root()) return;
+  if (parts_.comparison.wants_rollback()) wanted_.roll_back(Back::kComparison, 0);
   warn_of(step);
-  if (step.judgement.spike && config_.training.on_loss_spike == OnLossSpike::kRollback) {
+  if (step.judgement.spike && parts_.config.training.on_loss_spike == OnLossSpike::kRollback) {
     wanted_.roll_back(Back::kCheckpoint, step.number);
   }
 }
@@ -128,21 +119,21 @@ void TrainingLoop::judge(Step& step) {
 Wishes TrainingLoop::agree(const StopSignals& signals) {
   Wishes wishes = wanted_;
   wishes.stop = signals.requested();
-  wishes.save = run_.checkpoints().has_time_passed();
-  wishes = Wishes::unpack(runtime_.group().all_reduce_or(wishes.pack()));
-  if (wishes.back != Back::kComparison) comparison_.settle();
+  wishes.save = parts_.run.checkpoints().has_time_passed();
+  wishes = Wishes::unpack(parts_.runtime.group().all_reduce_or(wishes.pack()));
+  if (wishes.back != Back::kComparison) parts_.comparison.settle();
   return wishes;
 }
 
 Facts TrainingLoop::collect(const Due& due, const Wishes& wishes, bool owes_save) {
-  DiskCheckpoints& checkpoints = run_.checkpoints();
+  DiskCheckpoints& checkpoints = parts_.run.checkpoints();
   Facts facts{.due = due,
               .wishes = wishes,
-              .skipping = guard_.skipped_in_a_row() > 0,
-              .over_limit = guard_.has_given_up(),
-              .comparing = comparison_.running(),
+              .skipping = parts_.guard.skipped_in_a_row() > 0,
+              .over_limit = parts_.guard.has_given_up(),
+              .comparing = parts_.comparison.running(),
               .owes_save = owes_save};
-  run_.poll_saves();
+  parts_.run.poll_saves();
   if ((due.save || wishes.save) && checkpoints.pending()) {
     const auto begin = std::chrono::steady_clock::now();
     checkpoints.wait_briefly();
@@ -159,17 +150,17 @@ Facts TrainingLoop::collect(const Due& due, const Wishes& wishes, bool owes_save
 void TrainingLoop::compare_replicas(Facts& facts, int64_t step) {
   const Save save = decide(facts).save;
   if (save == Save::kNone || save == Save::kLastGood) return;
-  facts.save_allowed = run_.allows_save(step);
+  facts.save_allowed = parts_.run.allows_save(step);
 }
 
 void TrainingLoop::validate(Step& step, const StopSignals& signals) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto validation = validator_->loss(run_.model(), [&] { return agree(signals).stop; });
+  const auto validation = parts_.validator->loss(parts_.run.model(), [&] { return agree(signals).stop; });
   actions_.account(Goodput::kValidation, begin);
   if (!validation) return;
   step.row.set("validation_loss", validation->loss);
   NumbersByName by_dataset;
-  const auto& datasets = validator_->datasets();
+  const auto& datasets = parts_.validator->datasets();
   for (size_t d = 0; datasets.size() > 1 && d < datasets.size(); ++d) {
     by_dataset.emplace_back(datasets[d].name, validation->by_dataset[d].loss);
   }
@@ -177,15 +168,15 @@ void TrainingLoop::validate(Step& step, const StopSignals& signals) {
 }
 
 void TrainingLoop::report(const Step& step, bool always) {
-  const bool due = step.number % config_.logging.every == 0 || !step.row.fp8.empty();
+  const bool due = step.number % parts_.config.logging.every == 0 || !step.row.fp8.empty();
   const Judgement& judgement = step.judgement;
   const bool stands_out =
       judgement.loss_z || judgement.grad_norm_z || step.skipped || step.row.get("precision_gap").has_value();
   if (!due && !always && !stands_out && !is_first(step.number)) return;
   MetricRow row = step.row;
-  row.set("goodput", goodput_.share());
-  log_.report(std::move(row));
-  if (runtime_.group().is_root()) actions_.write_goodput(false);
+  row.set("goodput", parts_.goodput.share());
+  parts_.log.report(std::move(row));
+  if (parts_.runtime.group().is_root()) actions_.write_goodput(false);
 }
 
 }  // namespace octavo

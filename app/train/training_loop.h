@@ -43,17 +43,9 @@ class TrainingLoop {
   void validate(Step& step, const StopSignals& signals);
   // Logs a step if it is due to be logged, stands out, or must be logged `always`.
   void report(const Step& step, bool always);
-  bool is_first(int64_t step) const { return step == run_.start().step + 1; }
+  bool is_first(int64_t step) const { return step == parts_.run.start().step + 1; }
 
-  const Config& config_;
-  Runtime& runtime_;
-  MemoryCheckpoints& memory_checkpoints_;
-  TrainingRun& run_;
-  Validator* validator_;
-  StepGuard& guard_;
-  PrecisionComparison& comparison_;
-  StepLog& log_;
-  Goodput& goodput_;
+  const RunParts parts_;
   RunActions actions_;
   const int64_t steps_in_flight_;  // While the host queues the next step.
   Wishes wanted_;                  // Wishes of this rank, without those of the signals and the clock.
