@@ -16,7 +16,6 @@
 #include "app/inputs/model_path.h"
 #include "app/process/exit_codes.h"
 #include "app/report/run_table.h"
-#include "app/train/inspect_run.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
@@ -82,8 +81,8 @@ int run_inspect(const InspectArguments& arguments) {
   }
   CHECK_INPUT(arguments.overrides.empty() && !is_config(arguments.target),
               "inspecting the config {} needs --samples A:B", arguments.target);
-  if (is_directory_at(arguments.target) && is_run_folder(arguments.target)) {
-    const nlohmann::ordered_json description = inspect_run(arguments.target);
+  if (is_directory_at(arguments.target) && path_exists(arguments.target + "/metrics.jsonl")) {
+    const nlohmann::ordered_json description = describe_run(arguments.target);
     const bool for_people = !arguments.json && ::isatty(STDOUT_FILENO) == 1;
     if (for_people) {
       std::cout << run_table(read_run(arguments.target), description.value("goodput", nlohmann::ordered_json()))

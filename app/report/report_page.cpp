@@ -122,14 +122,6 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
                       {"kind", kind},
                       {"text", event.text}});
   }
-  Json starts = Json::array();
-  for (const RunStart& start : run.starts) {
-    starts.push_back({{"time", start.time},
-                      {"version", start.version},
-                      {"runs_on", start.runs_on},
-                      {"hosts", start.hosts},
-                      {"command", start.command}});
-  }
   return {{"name", run.name},
           {"dir", run.dir},
           {"last_step", run.last_step},
@@ -137,7 +129,7 @@ Json run_json(const RunRecords& run, const RunRecords& first) {
           {"summary", summary_json(run)},
           {"counts", counts},
           {"events", events},
-          {"starts", starts},
+          {"starts", run.starts},
           {"config", run.config}};
 }
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "app/config/config_node.h"
+#include "app/records/goodput.h"
 #include "app/records/metrics_course.h"
-#include "app/report/config_values.h"
 #include "core/error.h"
 #include "core/files/input_file.h"
 #include "core/files/json_input.h"
@@ -17,6 +18,7 @@ namespace octavo {
 namespace {
 
 using nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
 // A line of a run's metrics is a few hundred bytes, with FP8 statistics of a large model some hundred kilobytes.
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
@@ -82,9 +84,92 @@ void read_metrics(RunRecords& run) {
     const auto number = step->get<int64_t>();
     if (course.parts(number, line)) forget_from(run, static_cast<double>(number));
     add_line(run, static_cast<double>(number), line);
+    if (number == course.last_step()) run.last_line = text;
   }
   run.last_step = course.last_step();
   std::erase_if(run.metrics, [](const auto& metric) { return metric.second.empty(); });
+}
+
+// Returns a value of a line of starts.jsonl as text, a list as its words.
+std::string text_at(const json& line, const char* key) {
+  const auto found = line.find(key);
+  if (found == line.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return found->dump();
+  std::string words;
+  for (const json& word : *found) {
+    words += (words.empty() ? "" : " ") + (word.is_string() ? word.get<std::string>() : word.dump());
+  }
+  return words;
+}
+
+// Returns the events of events.jsonl. Nothing if there is no such file, as in the folders of earlier versions.
+std::optional<std::vector<RunEvent>> read_events(const std::string& dir) {
+  const std::string path = fmt::format("{}/{}", dir, kEventsName);
+  if (!path_exists(path)) return std::nullopt;
+  std::vector<RunEvent> events;
+  InputFile file(path);
+  for (std::string line; file.read_line(line);) {
+    if (std::optional<RunEvent> event = parse_event(line)) events.push_back(std::move(*event));
+  }
+  return events;
+}
+
+// Reads starts.jsonl. A line that is no JSON is skipped.
+std::vector<json> read_starts(const std::string& dir) {
+  const std::string path = dir + "/starts.jsonl";
+  std::vector<json> starts;
+  if (!path_exists(path)) return starts;
+  InputFile file(path);
+  for (std::string line; file.read_line(line);) {
+    const json start = json::parse(line, nullptr, false);
+    if (!start.is_object()) continue;
+    starts.push_back({{"time", text_at(start, "time")},
+                      {"version", fmt::format("{} ({})", text_at(start, "version"), text_at(start, "commit"))},
+                      {"runs_on", text_at(start, "runs_on")},
+                      {"hosts", text_at(start, "hosts")},
+                      {"command", text_at(start, "command")}});
+  }
+  return starts;
+}
+
+std::string in_one_line(const ConfigNode& node) {
+  std::string text;
+  switch (node.kind) {
+    case ConfigNode::Kind::kNull:
+      return "null";
+    case ConfigNode::Kind::kScalar:
+      return node.text.empty() ? "\"\"" : node.text;
+    case ConfigNode::Kind::kList:
+      for (const ConfigNode& child : node.children) text += (text.empty() ? "" : ", ") + in_one_line(child);
+      return "[" + text + "]";
+    case ConfigNode::Kind::kMap:
+      for (size_t i = 0; i < node.children.size(); ++i) {
+        text += fmt::format("{}{}: {}", i == 0 ? "" : ", ", node.keys[i], in_one_line(node.children[i]));
+      }
+      return "{" + text + "}";
+  }
+  return text;
+}
+
+void add_values(const ConfigNode& map, const std::string& prefix, std::map<std::string, std::string>& values) {
+  for (size_t i = 0; i < map.children.size(); ++i) {
+    const std::string key = prefix + map.keys[i];
+    if (map.children[i].kind == ConfigNode::Kind::kMap) {
+      add_values(map.children[i], key + ".", values);
+    } else {
+      values[key] = in_one_line(map.children[i]);
+    }
+  }
+}
+
+// Returns config.yaml as "section.key" and its value, lists and their maps in one line. Empty without the file.
+// InputError if it is no YAML.
+std::map<std::string, std::string> read_config_values(const std::string& dir) {
+  std::map<std::string, std::string> values;
+  const std::string path = dir + "/config.yaml";
+  if (path_exists(path)) add_values(node_from_file(path), "", values);
+  return values;
 }
 
 }  // namespace
@@ -107,6 +192,20 @@ RunRecords read_run(const std::string& dir) {
       .text = fmt::format("{} is missing, as in runs of earlier versions: log.txt tells what happened", kEventsName)}});
   run.config = read_config_values(dir);
   return run;
+}
+
+OrderedJson describe_run(const std::string& dir) {
+  RunRecords run;
+  run.dir = dir;
+  read_metrics(run);
+  OrderedJson description{{"run", dir}};
+  const OrderedJson numbers = OrderedJson::parse(run.last_line);
+  for (const auto& [key, value] : numbers.items()) {
+    if (value.is_number()) description[key] = value;
+  }
+  const std::string goodput = dir + "/" + Goodput::kFileName;
+  if (path_exists(goodput)) description["goodput"] = parse_ordered_json(read_input_file(goodput), goodput);
+  return description;
 }
 
 }  // namespace octavo

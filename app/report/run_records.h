@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "app/report/run_events.h"
+#include "app/process/events.h"
 #include "app/report/series.h"
 
 namespace octavo {
@@ -17,12 +18,13 @@ struct RunRecords {
   // By metric: "loss", "grad_norm"... as in metrics.jsonl; of what is by dataset "loss_by_dataset/NAME", of the FP8
   // statistics "fp8_saturated/TENSOR" and "fp8_flushed/TENSOR", the largest share of all tensors of a kind.
   std::map<std::string, Series> metrics;
-  std::vector<RunEvent> events;               // In the order of their times.
-  bool has_events = false;                    // Whether the run has an events.jsonl.
-  std::vector<RunStart> starts;               // of starts.jsonl
+  std::vector<RunEvent> events;        // In the order of their times.
+  bool has_events = false;             // Whether the run has an events.jsonl.
+  std::vector<nlohmann::json> starts;  // {time, version, runs_on, hosts, command} of each start, all of them texts
   std::map<std::string, std::string> config;  // "section.key" to its value as YAML or JSON; empty without config.yaml
   int64_t last_step = 0;
-  Series none;  // of metrics that are not there
+  std::string last_line = "{}";  // The newest line of metrics.jsonl on that step.
+  Series none;                   // of metrics that are not there
 
   const Series& metric(const std::string& key) const;  // empty where there is none
 };
@@ -32,5 +34,10 @@ struct RunRecords {
 // a crash) and values that are not finite are passed over. InputError where `dir` has no metrics.jsonl, or a file
 // cannot be read.
 RunRecords read_run(const std::string& dir);
+
+// Returns what `octavo inspect RUN` says of the folder `dir`. run: the folder; step, loss, tokens and the other numbers
+// of its last step, as the newest line of it has them; goodput: the content of goodput.json, if it was written.
+// InputError naming a file that cannot be read.
+nlohmann::ordered_json describe_run(const std::string& dir);
 
 }  // namespace octavo

@@ -176,8 +176,8 @@ TEST_F(ReportTest, ReadsEventsAndStarts) {
   EXPECT_EQ(run.events[2].kind, EventKind::kSkip);
   EXPECT_EQ(run.events[2].step, 12);
   ASSERT_EQ(run.starts.size(), 1u);
-  EXPECT_EQ(run.starts[0].command, "octavo train x.yaml");
-  EXPECT_EQ(run.starts[0].hosts, "a b");
+  EXPECT_EQ(run.starts[0].at("command"), "octavo train x.yaml");
+  EXPECT_EQ(run.starts[0].at("hosts"), "a b");
 }
 
 nlohmann::json document_of(const std::string& page) {
