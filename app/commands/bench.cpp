@@ -1,15 +1,16 @@
 #include "app/measure/bench.h"
 
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "app/commands/commands.h"
 #include "app/commands/options.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
 #include "app/measure/bench_ops.h"
-#include "app/measure/data_bench.h"
 #include "app/memory/inference.h"
 #include "app/memory/mesh_choice.h"
 #include "app/process/exit_codes.h"
@@ -19,6 +20,7 @@
 #include "core/files/output_file.h"
 #include "core/format.h"
 #include "core/median.h"
+#include "data/loader.h"
 
 namespace octavo {
 
@@ -37,10 +39,11 @@ struct BenchArguments {
   bool json = false;
 };
 
-// The same config with the smallest batch that its ranks can make a step of; none where that is its own.
+// Returns the config with the smallest batch that its ranks can make a step of: a micro-batch of each that has samples
+// of its own. Returns nothing if that is the batch of the config.
 std::optional<Config> with_one_micro_batch(const Config& config, int64_t ranks) {
   Config one = config;
-  one.training.global_batch_size = smallest_batch(config, ranks);
+  one.training.global_batch_size = config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
   if (one.training.global_batch_size == config.training.global_batch_size) return std::nullopt;
   return one;
 }
@@ -64,6 +67,38 @@ std::unique_ptr<GpuEnergy> energy_of(const BenchArguments& arguments, Runtime& r
     energy = std::make_unique<GpuEnergy>(gpu_info(runtime.gpu()).pci_bus_id);
   });
   return energy;
+}
+
+// Times the loader alone, which makes `warmup` and then `steps` batches of data-parallel rank 0 of `num_ranks`. Keys:
+// tokens_per_s, reader_threads, seq_len, batch (sequences of the rank), first_batch_ms (from opening the files on),
+// batch_ms (the median).
+nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64_t warmup, int64_t steps) {
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto milliseconds_since = [&](std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(now() - begin).count();
+  };
+  const auto opening = now();
+  Loader loader(config.data, {.global_batch_size = config.training.global_batch_size,
+                              .num_ranks = num_ranks,
+                              .vocab_size = config.model.vocab_size});
+  loader.next();
+  const double first_batch_ms = milliseconds_since(opening);
+  for (int64_t i = 0; i < warmup; ++i) loader.next();
+  std::vector<double> times;
+  const auto begin = now();
+  for (int64_t i = 0; i < steps; ++i) {
+    const auto before = now();
+    loader.next();
+    times.push_back(milliseconds_since(before));
+  }
+  const double seconds = milliseconds_since(begin) / 1e3;
+  const int64_t batch = config.training.global_batch_size / num_ranks;
+  return {{"tokens_per_s", static_cast<double>(steps * batch * config.data.seq_len) / seconds},
+          {"reader_threads", config.data.reader_threads},
+          {"seq_len", config.data.seq_len},
+          {"batch", batch},
+          {"first_batch_ms", first_batch_ms},
+          {"batch_ms", median(times)}};
 }
 
 // Of one rank; the others would do the same.

@@ -142,10 +142,6 @@ void Bench::trace_step(const std::string& path) {
   trace.write(path, fmt::format("a step of octavo bench {}, {}", config_.source, runtime_.describe()));
 }
 
-int64_t smallest_batch(const Config& config, int64_t ranks) {
-  return config.training.micro_batch_size * config.parallel.data_parallel_ranks(ranks);
-}
-
 void add_throughput(Table& table, const char* batch, const Config& config, Runtime& runtime,
                     const std::vector<double>& step_times, const std::optional<GpuUse>& use) {
   const double tokens = static_cast<double>(config.training.global_batch_size * config.data.seq_len);

@@ -49,10 +49,6 @@ class Bench {
   int64_t targets_ = 0;  // of a step, all ranks'
 };
 
-// Sequences of the smallest batch that `ranks` ranks can make a step of: a micro-batch of each that has samples of its
-// own.
-int64_t smallest_batch(const Config& config, int64_t ranks);
-
 // Adds a row with the throughput of steps of `config` that took `step_times`, in milliseconds: parameters, compute (the
 // dtype), seq_len, micro_batch_size, global_batch_size, step_ms (the median), step_ms_min, step_ms_max, wps, tflops,
 // memory_gib, on GPUs mfu, and with `use` sm_mhz, watts (per GPU) and joules_per_token. `batch` names the row.

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "app/plan/plan_search.h"
-#include "app/plan/step_timeline.h"
+#include "app/plan/step_clock.h"
 #include "core/files/output_file.h"
 
 namespace octavo {

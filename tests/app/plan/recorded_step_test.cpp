@@ -10,7 +10,6 @@
 #include "app/plan/machine_files.h"
 #include "app/plan/predictor_rates.h"
 #include "app/plan/step_clock.h"
-#include "app/plan/step_timeline.h"
 
 namespace octavo {
 
