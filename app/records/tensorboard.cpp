@@ -32,35 +32,37 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + kCrcMaskDelta; }
 
 template <typename T>
-void append_raw(std::string& out, T value) {
+std::string raw(T value) {
   const auto bytes = std::bit_cast<std::array<char, sizeof(T)>>(value);
-  out.append(bytes.data(), bytes.size());
+  return {bytes.data(), bytes.size()};
+}
+
+std::string varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>((value & 0x7f) | 0x80));
+  bytes.push_back(static_cast<char>(value));
+  return bytes;
 }
 
 // Protobuf's encoding: every field starts with (number << 3 | wire type).
 enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
-void append_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
-  out.push_back(static_cast<char>(value));
+std::string field_key(uint32_t field, Wire wire) { return varint(field << 3 | static_cast<uint32_t>(wire)); }
+
+std::string varint_field(uint32_t field, uint64_t value) { return field_key(field, Wire::kVarint) + varint(value); }
+
+template <typename T>
+std::string fixed_field(uint32_t field, T value) {
+  return field_key(field, sizeof(T) == sizeof(uint64_t) ? Wire::kFixed64 : Wire::kFixed32) + raw(value);
 }
 
-void append_key(std::string& out, uint32_t field, Wire wire) {
-  append_varint(out, field << 3 | static_cast<uint32_t>(wire));
-}
-
-void append_bytes_field(std::string& out, uint32_t field, std::string_view bytes) {
-  append_key(out, field, Wire::kBytes);
-  append_varint(out, bytes.size());
-  out += bytes;
+std::string bytes_field(uint32_t field, std::string_view bytes) {
+  return field_key(field, Wire::kBytes) + varint(bytes.size()) + std::string(bytes);
 }
 
 std::string event_with_time() {
   const std::chrono::duration<double> since_epoch = std::chrono::system_clock::now().time_since_epoch();
-  std::string event;
-  append_key(event, 1, Wire::kFixed64);
-  append_raw(event, since_epoch.count());
-  return event;
+  return fixed_field(1, since_epoch.count());
 }
 
 std::string new_event_path(const std::string& dir) {
@@ -82,64 +84,32 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::string& dir) : file_(new_event_path(dir)) {
-  std::string event = event_with_time();
-  append_bytes_field(event, 3, "brain.Event:2");
-  write_record(event);
+  write_record(event_with_time() + bytes_field(3, "brain.Event:2"));
 }
 
 void TensorBoardWriter::write(int64_t step, std::span<const Scalar> scalars) {
   std::string summary;
   for (const Scalar& scalar : scalars) {
-    std::string value;
-    append_bytes_field(value, 1, scalar.tag);
-    append_key(value, 2, Wire::kFixed32);
-    append_raw(value, static_cast<float>(scalar.value));
-    append_bytes_field(summary, 1, value);
+    summary += bytes_field(1, bytes_field(1, scalar.tag) + fixed_field(2, static_cast<float>(scalar.value)));
   }
   write_summary(step, summary);
 }
 
 void TensorBoardWriter::write_text(int64_t step, const std::string& tag, std::string_view markdown) {
   constexpr uint64_t kStringType = 7;
-  std::string dim;
-  append_key(dim, 1, Wire::kVarint);
-  append_varint(dim, 1);
-  std::string shape;
-  append_bytes_field(shape, 2, dim);
-  std::string tensor;
-  append_key(tensor, 1, Wire::kVarint);
-  append_varint(tensor, kStringType);
-  append_bytes_field(tensor, 2, shape);
-  append_bytes_field(tensor, 8, markdown);
-  std::string plugin;
-  append_bytes_field(plugin, 1, "text");
-  std::string metadata;
-  append_bytes_field(metadata, 1, plugin);
-  std::string value;
-  append_bytes_field(value, 1, tag);
-  append_bytes_field(value, 8, tensor);
-  append_bytes_field(value, 9, metadata);
-  std::string summary;
-  append_bytes_field(summary, 1, value);
-  write_summary(step, summary);
+  const std::string shape = bytes_field(2, varint_field(1, 1));  // of one dimension, which has the size 1
+  const std::string tensor = varint_field(1, kStringType) + bytes_field(2, shape) + bytes_field(8, markdown);
+  const std::string metadata = bytes_field(1, bytes_field(1, "text"));
+  write_summary(step, bytes_field(1, bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata)));
 }
 
 void TensorBoardWriter::write_summary(int64_t step, std::string_view summary) {
-  std::string event = event_with_time();
-  append_key(event, 2, Wire::kVarint);
-  append_varint(event, static_cast<uint64_t>(step));
-  append_bytes_field(event, 5, summary);
-  write_record(event);
+  write_record(event_with_time() + varint_field(2, static_cast<uint64_t>(step)) + bytes_field(5, summary));
 }
 
 void TensorBoardWriter::write_record(std::string_view event) {
-  std::string length;
-  append_raw(length, static_cast<uint64_t>(event.size()));
-  std::string record = length;
-  append_raw(record, masked_crc(length));
-  record += event;
-  append_raw(record, masked_crc(event));
-  file_.write(record);
+  const std::string length = raw(static_cast<uint64_t>(event.size()));
+  file_.write(length + raw(masked_crc(length)) + std::string(event) + raw(masked_crc(event)));
 }
 
 }  // namespace octavo
