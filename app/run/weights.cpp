@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "checkpoint/weight_source.h"
 #include "core/error.h"
@@ -25,34 +26,30 @@ struct Staging {
   Event copied;  // the last part is on the GPU
 };
 
-}  // namespace
+// Writes elements [begin, end) of a parameter, or of a state of it, to `out`, host memory of the state's dtype.
+using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
 
-namespace {
-
-struct PlacedPiece {
-  const ParameterPiece* piece;
-  Tensor place;
-};
-
-// `shards` has all the places.
-void fill_pieces(const Tensor& shards, const std::vector<PlacedPiece>& pieces, const ParameterReader& read,
-                 Stream& stream) {
-  const int64_t elements = std::min(kStagingElements, std::max<int64_t>(shards.numel(), 1));
+// Fills a state of the optimizer, or the master weights (master_state), with this rank's pieces of the parameters from
+// `read`. Waits for the copies.
+void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
+                Stream& stream) {
+  const int64_t elements = std::min(kStagingElements, std::max<int64_t>(state.shards.numel(), 1));
   // One is read into while the other is copied from.
-  std::array<Staging, 2> stagings{Staging(shards, elements, stream), Staging(shards, elements, stream)};
+  std::array<Staging, 2> stagings{Staging(state.shards, elements, stream), Staging(state.shards, elements, stream)};
   size_t turn = 0;
-  for (const auto& [piece, whole] : pieces) {
-    for (int64_t begin = piece->begin; begin < piece->end; begin += elements) {
-      const int64_t end = std::min(begin + elements, piece->end);
-      const Tensor place = whole.rows(begin - piece->begin, end - piece->begin);
+  for (const ParameterPiece& piece : parameters.pieces()) {
+    if (!state.has(piece.spec->unit)) continue;
+    for (int64_t begin = piece.begin; begin < piece.end; begin += elements) {
+      const int64_t end = std::min(begin + elements, piece.end);
+      const Tensor place = state.of(piece).rows(begin - piece.begin, end - piece.begin);
       if (!stream.is_cuda()) {
-        read(*piece->spec, begin, end, place);
+        read(*piece.spec, begin, end, place);
         continue;
       }
       Staging& staging = stagings[turn++ % stagings.size()];
       staging.copied.synchronize();
       const Tensor part = staging.elements.rows(0, end - begin);
-      read(*piece->spec, begin, end, part);
+      read(*piece.spec, begin, end, part);
       stream.copy(place, part);
       staging.copied.record(stream);
     }
@@ -61,23 +58,6 @@ void fill_pieces(const Tensor& shards, const std::vector<PlacedPiece>& pieces, c
 }
 
 }  // namespace
-
-void fill_parameters(const ShardedParameters& parameters, const ParameterReader& read, Stream& stream) {
-  std::vector<PlacedPiece> pieces;
-  pieces.reserve(parameters.pieces().size());
-  for (const ParameterPiece& piece : parameters.pieces()) pieces.push_back({&piece, parameters.master(piece)});
-  fill_pieces(parameters.master(), pieces, read, stream);
-}
-
-void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
-                Stream& stream) {
-  std::vector<PlacedPiece> pieces;
-  pieces.reserve(parameters.pieces().size());
-  for (const ParameterPiece& piece : parameters.pieces()) {
-    if (state.has(piece.spec->unit)) pieces.push_back({&piece, state.of(piece)});
-  }
-  fill_pieces(state.shards, pieces, read, stream);
-}
 
 std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
                                  const std::string& prefix) {
@@ -105,7 +85,7 @@ void load_initial_weights(const Config& config, WeightSource* source, const Shar
       const int64_t offset = spec.column_offset();
       source->read(spec.name, spec.columns(), offset + begin, offset + end, out.data<float>());
     };
-    return fill_parameters(parameters, read, stream);
+    return fill_state(master_state(parameters), parameters, read, stream);
   }
   initialize_parameters(parameters, config.training.seed, stream);
 }
@@ -160,7 +140,8 @@ void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& l
 
 void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, Stream& stream, SavedWeights which) {
   const OptimizerState master = master_state(parameters);
-  fill_parameters(parameters, verified_reader(checkpoint, checkpoint.prefix(which), parameters, master), stream);
+  const ParameterReader read = verified_reader(checkpoint, checkpoint.prefix(which), parameters, master);
+  fill_state(master, parameters, read, stream);
 }
 
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,

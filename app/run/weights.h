@@ -1,7 +1,6 @@
 // Sets parameters and moments on the device: from a file through a small staging buffer, or by numbers made there.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,17 +11,8 @@
 
 namespace octavo {
 
-// Writes elements [begin, end) of a parameter (or of its moment) to `out`, host memory of flat's dtype.
-using ParameterReader = std::function<void(const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out)>;
-
-// Fills the master weights, or a state of an optimizer of theirs, with this rank's pieces of the parameters from
-// `read`. Waits for the copies.
-void fill_parameters(const ShardedParameters& parameters, const ParameterReader& read, Stream& stream);
-void fill_state(const OptimizerState& state, const ShardedParameters& parameters, const ParameterReader& read,
-                Stream& stream);
-
-// Returns what fill_state() fills with this rank's pieces, as checkpoints name it after `prefix`; for the master
-// weights of master_state().
+// Returns the parts of a checkpoint that this rank's pieces of `state` are, by their names after `prefix`. The master
+// weights are master_state().
 std::vector<TensorPart> parts_of(const ShardedParameters& parameters, const OptimizerState& state,
                                  const std::string& prefix);
 
