@@ -42,23 +42,22 @@ nlohmann::json recorded_loader(const CheckpointConfig& config) {
   }
 }
 
-// Takes the ids of a loader state that has them.
-void take_recorded(const nlohmann::json& loader, DataConfig& data) {
-  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
-    if (!std::exchange(is_auto, false)) return;
-    const nlohmann::json& recorded = loader.at(key);
-    id = recorded.is_number_integer() ? std::optional(recorded.get<int32_t>()) : std::nullopt;
-  };
-  take("bos_id", data.bos_auto, data.bos_id);
-  take("eos_id", data.eos_auto, data.eos_id);
-}
-
 std::string describe(const DataConfig& data) {
   const auto text = [](const std::optional<int32_t>& id) { return id ? std::to_string(*id) : "none"; };
   return fmt::format("bos {} and eos {}", text(data.bos_id), text(data.eos_id));
 }
 
 }  // namespace
+
+void take_document_tokens(const nlohmann::json& recorded, DataConfig& data) {
+  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
+    if (!std::exchange(is_auto, false)) return;
+    const nlohmann::json& found = recorded.at(key);
+    id = found.is_number_integer() ? std::optional(found.get<int32_t>()) : std::nullopt;
+  };
+  take("bos_id", data.bos_auto, data.bos_id);
+  take("eos_id", data.eos_auto, data.eos_id);
+}
 
 std::string resolve_document_tokens(Config& config, Purpose purpose) {
   DataConfig& data = config.data;
@@ -69,7 +68,7 @@ std::string resolve_document_tokens(Config& config, Purpose purpose) {
     return "";
   }
   DataConfig named = data;
-  take_recorded(loader, data);
+  take_document_tokens(loader, data);
   try {
     find_document_tokens(named, token_files(config, purpose));
   } catch (const InputError&) {  // what the files name does not matter to this run

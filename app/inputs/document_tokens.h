@@ -14,4 +14,8 @@ namespace octavo {
 // Throws as find_document_tokens() (data/sidecar.h).
 std::string resolve_document_tokens(Config& config, Purpose purpose);
 
+// Sets data.bos_id and data.eos_id, where they are auto, to the ids at these keys of `recorded`, a loader state or the
+// data of a config.
+void take_document_tokens(const nlohmann::json& recorded, DataConfig& data);
+
 }  // namespace octavo

@@ -117,13 +117,7 @@ void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpos
     data = to_json(config).at("data");
   });
   if (!note.empty()) log_line(LogLevel::kWarning, note);
-  data = nlohmann::json::parse(group.broadcast(data.dump()));
-  const auto take = [&](const char* key, bool& is_auto, std::optional<int32_t>& id) {
-    is_auto = false;
-    id = data.at(key).is_null() ? std::nullopt : std::optional(data.at(key).get<int32_t>());
-  };
-  take("bos_id", config.data.bos_auto, config.data.bos_id);
-  take("eos_id", config.data.eos_auto, config.data.eos_id);
+  take_document_tokens(nlohmann::json::parse(group.broadcast(data.dump())), config.data);
 }
 
 }  // namespace
