@@ -48,7 +48,7 @@ int run_evaluate(const EvaluateArguments& arguments, ProcessGroup& group) {
   InferenceModel inference(config, {}, runtime);
   inference.load(config, checkpoint ? &*checkpoint : nullptr, which);
   Validator& validator = *inference.state().validator;
-  const ValidationLoss result = validator.loss(inference.state().model);
+  const ValidationLoss result = validator.loss(inference.state().model, [] { return false; }).value();
   if (!group.is_root()) return kExitDone;
   const auto line = [](const std::string& what, double loss, int64_t targets) {
     log_info("{}  validation_loss {:.6f}  perplexity {:.4f}  tokens {}", what, unsigned_nan(loss),

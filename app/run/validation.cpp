@@ -29,10 +29,6 @@ const Batch* Validator::next_batch(size_t dataset) {
   return batch;
 }
 
-ValidationLoss Validator::loss(Llama& model) {
-  return *loss(model, [] { return false; });
-}
-
 std::optional<ValidationLoss> Validator::loss(Llama& model, const std::function<bool()>& should_stop) {
   ValidationLoss result;
   double weights = 0;

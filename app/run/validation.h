@@ -37,10 +37,8 @@ class Validator {
   // Opens data.validation; takes its buffers from `arena`.
   Validator(const Config& config, Runtime& runtime, Arena& arena);
 
-  // A collective.
-  ValidationLoss loss(Llama& model);
-  // The same, or nothing once `should_stop` is true, which is asked before every micro-batch and a collective of the
-  // ranks too. After that nothing but the destructor may be called.
+  // Returns the loss, or nothing once `should_stop`, a collective that is asked before every micro-batch, is true.
+  // After that nothing but the destructor may be called. A collective.
   std::optional<ValidationLoss> loss(Llama& model, const std::function<bool()>& should_stop);
   const std::vector<ValidationSet::Dataset>& datasets() const { return samples_.datasets(); }
 
