@@ -64,8 +64,7 @@ std::string describe_time(const Config& config, const Runtime& runtime, const Tr
 void log_start(const Config& config, const Runtime& runtime, const Trainer& trainer, const MemoryRoom& room) {
   const TrainingRun& run = trainer.training_run();
   if (trainer.is_finished()) return;
-  const BatchSchedule batches = config.training.batch_schedule();
-  const int64_t samples = batches.samples(config.training.steps) - batches.samples(run.start().step);
+  const int64_t samples = samples_left(config, run.start().step);
   const TrainingOptions& options = run.training_model().options();
   const auto last = run.checkpoints().last_path();
   StartFacts facts{.config = config,

@@ -172,13 +172,11 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 
 Config config_from_json(const nlohmann::json& json, const std::string& source, std::span<const std::string> overrides) {
   CHECK_INPUT(json.is_object(), "{} is not a JSON object, expected the sections of a config", source);
-  nlohmann::json known = json;  // A checkpoint of an older version may have keys and values that are gone.
-  for (const RetiredKey& key : kRetiredKeys) {
-    if (!known.contains(key.section) || !known[key.section].is_object()) continue;
-    nlohmann::json& section = known[key.section];
-    if (key.value == nullptr || section.value(key.name, nlohmann::json()) == key.value) section.erase(key.name);
-  }
-  ConfigNode tree = node_from_json(known, source);
+  ConfigNode tree = node_from_json(json, source);
+  // A checkpoint of an older version may have keys and values that are gone.
+  std::vector<std::string> notes;
+  ErrorList errors;
+  take_retired_keys(tree, notes, errors);
   for (const std::string& override_text : overrides) apply_override(tree, override_text);
   return read_config(std::move(tree), source);
 }

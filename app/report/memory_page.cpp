@@ -12,21 +12,8 @@ namespace {
 using Json = nlohmann::json;
 
 const char* contents_name(Contents contents) {
-  switch (contents) {
-    case Contents::kWeights:
-      return "weights";
-    case Contents::kGatheredWeights:
-      return "gathered weights";
-    case Contents::kOptimizer:
-      return "optimizer";
-    case Contents::kGradients:
-      return "gradients";
-    case Contents::kActivations:
-      return "activations";
-    case Contents::kOther:
-      break;
-  }
-  return "other";
+  constexpr const char* kNames[] = {"other", "weights", "gathered weights", "optimizer", "gradients", "activations"};
+  return kNames[static_cast<size_t>(contents)];
 }
 
 Json items_json(const std::vector<MemoryItem>& items) {
