@@ -97,27 +97,24 @@ void check_is_directory(const std::string& dir) {
 void find_former_checkpoints_on_root(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
   std::string note;
-  group.agree_on_files("looking for checkpoints", [&] {
-    if (!group.is_root()) return;
+  config.checkpoint.dir = found_by_root("looking for checkpoints", group, [&] {
     check_is_directory(config.checkpoint.dir);
     note = find_former_checkpoints(config);
+    return config.checkpoint.dir;
   });
-  config.checkpoint.dir = group.broadcast(config.checkpoint.dir);
   if (!note.empty() && purpose == Purpose::kTrain) log_info("{}", note);
 }
 
 // Rank 0 looks at the token files, and every rank takes what it finds.
 void resolve_document_tokens(Config& config, ProcessGroup& group, Purpose purpose) {
   if (purpose == Purpose::kSynthetic) return;
-  nlohmann::json data;
   std::string note;
-  group.agree_on_files("looking for the bos and eos of the token files", [&] {
-    if (!group.is_root()) return;
+  const std::string data = found_by_root("looking for the bos and eos of the token files", group, [&] {
     note = resolve_document_tokens(config, purpose);
-    data = to_json(config).at("data");
+    return to_json(config).at("data").dump();
   });
   if (!note.empty()) log_line(LogLevel::kWarning, note);
-  take_document_tokens(nlohmann::json::parse(group.broadcast(data.dump())), config.data);
+  take_document_tokens(nlohmann::json::parse(data), config.data);
 }
 
 }  // namespace

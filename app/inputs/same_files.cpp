@@ -171,6 +171,14 @@ class ProbeFile {
 
 }  // namespace
 
+std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find) {
+  std::string found;
+  group.agree_on_files(what, [&] {
+    if (group.is_root()) found = find();
+  });
+  return group.broadcast(found);
+}
+
 std::optional<Checkpoint> open_run_checkpoint(const CheckpointConfig& config, ProcessGroup& group) {
   const auto choose = [&]() -> std::string {
     if (config.resume == "never") return "";
@@ -242,10 +250,8 @@ std::unique_ptr<WeightSource> open_same_weights(const std::string& path, Process
 void check_shared_directory(const char* key, const std::string& dir, ProcessGroup& group) {
   if (group.size() == 1) return;
   std::optional<ProbeFile> probe;
-  group.agree_on_files("making a file in a directory", [&] {
-    if (group.is_root()) probe.emplace(key, dir);
-  });
-  const std::string path = group.broadcast(probe ? probe->path() : "");
+  const std::string path =
+      found_by_root("making a file in a directory", group, [&] { return probe.emplace(key, dir).path(); });
   group.agree_on_files("looking for a file in a directory", [&] {
     CHECK_INPUT(is_there(path),
                 "{} {} of rank {} is not that of rank 0, whose file {} is not in it; expected a directory on a file "

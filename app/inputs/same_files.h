@@ -6,6 +6,7 @@
 // it and rank 0 have there.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +20,9 @@
 #include "parallel/ranks/process_group.h"
 
 namespace octavo {
+
+// Returns on every rank what `find` returns on rank 0, which alone calls it. `what` names the work in messages.
+std::string found_by_root(const char* what, ProcessGroup& group, const std::function<std::string()>& find);
 
 // The checkpoint of a run: the one that checkpoint.resume names (resolve_checkpoint), with auto the newest of
 // checkpoint.dir; none where there is none. Its checksums are compared when it is read.

@@ -43,11 +43,9 @@ DiskCheckpoints::DiskCheckpoints(const Config& config, Runtime& runtime)
               runtime.group(), runtime.stream()) {}
 
 std::optional<fs::path> DiskCheckpoints::newest() {
-  std::optional<fs::path> found;
-  runtime_.group().agree_on_files("looking for checkpoints", [&] {
-    if (runtime_.group().is_root()) found = Checkpoint::newest(config_.checkpoint.dir);
+  const std::string path = found_by_root("looking for checkpoints", runtime_.group(), [&] {
+    return Checkpoint::newest(config_.checkpoint.dir).value_or("").string();
   });
-  const std::string path = runtime_.group().broadcast(found.value_or("").string());
   return path.empty() ? std::nullopt : std::optional<fs::path>(path);
 }
 
