@@ -95,30 +95,22 @@ void MachineMemory::keep_copies(const fs::path& directory, const std::span<const
   if (failure) std::rethrow_exception(failure);
 }
 
-std::vector<nlohmann::json> MachineMemory::by_machine(const std::function<nlohmann::json()>& look) {
-  nlohmann::json found;
+std::vector<MachineMemory::Files> MachineMemory::by_machine(const std::function<Files()>& look) {
+  Files found;
   group_.agree_on_files("looking into the memory of machines", [&] {
     if (keeps_house()) found = look();
   });
-  const std::vector<std::string> texts = group_.all_gather(found.dump());
-  std::vector<nlohmann::json> by_machine;
+  const std::vector<std::string> texts = group_.all_gather(nlohmann::json(found).dump());
+  std::vector<Files> by_machine;
   for (int machine = 0; machine < machines_.count(); ++machine) {
-    by_machine.push_back(nlohmann::json::parse(texts[static_cast<size_t>(machines_.first_rank(machine))]));
+    const std::string& text = texts[static_cast<size_t>(machines_.first_rank(machine))];
+    by_machine.push_back(nlohmann::json::parse(text).get<Files>());
   }
   return by_machine;
 }
 
-ManifestFile MachineMemory::manifest_of(int rank, int64_t step) {
-  ManifestFile manifest{dir_ / step_directory_name(step), {}};
-  group_.agree_on_files("reading a manifest", [&] {
-    if (group_.rank() == rank) manifest = read_manifest(manifest.checkpoint);
-  });
-  manifest.text = group_.broadcast(std::move(manifest.text), rank);
-  return manifest;
-}
-
 std::vector<MachineMemory::Files> MachineMemory::files_by_machine(const Checkpoint& checkpoint) {
-  const auto look = [&] {
+  return by_machine([&] {
     Files files;
     const auto add = [&](const std::string& name, int64_t bytes) {
       std::error_code error;
@@ -127,25 +119,28 @@ std::vector<MachineMemory::Files> MachineMemory::files_by_machine(const Checkpoi
     };
     for (const CheckpointShard& shard : checkpoint.shards()) add(shard.file, shard.bytes);
     for (const CarriedFileInfo& file : checkpoint.files()) add(file.name, file.bytes);
-    return nlohmann::json(files);
-  };
-  const std::vector<nlohmann::json> lists = by_machine(look);
-  return {lists.begin(), lists.end()};
+    return files;
+  });
 }
 
 std::optional<Checkpoint> MachineMemory::bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                                         std::span<const TensorPart> needed) {
-  const std::vector<nlohmann::json> lists = by_machine([&] {
-    nlohmann::json steps = nlohmann::json::array();
-    for (const FoundCheckpoint& found : find_checkpoints(dir_)) steps.push_back(found.step);
-    return steps;
+  const std::vector<Files> directories = by_machine([&] {
+    Files names;
+    for (const FoundCheckpoint& found : find_checkpoints(dir_)) names.insert(found.path.filename().string());
+    return names;
   });
   std::map<int64_t, int, std::greater<>> owners;  // A rank whose machine has the manifest, by step, the newest first.
   for (int machine = 0; machine < machines_.count(); ++machine) {
-    for (const int64_t step : lists[static_cast<size_t>(machine)]) owners.emplace(step, machines_.first_rank(machine));
+    for (const std::string& name : directories[static_cast<size_t>(machine)])
+      owners.emplace(step_of_directory(name).value(), machines_.first_rank(machine));
   }
   for (const auto& [step, owner] : owners) {
-    const ManifestFile manifest = manifest_of(owner, step);
+    ManifestFile manifest{dir_ / step_directory_name(step), {}};
+    group_.agree_on_files("reading a manifest", [&] {
+      if (group_.rank() == owner) manifest = read_manifest(manifest.checkpoint);
+    });
+    manifest.text = group_.broadcast(std::move(manifest.text), owner);
     std::optional<Checkpoint> checkpoint;
     group_.agree([&] { checkpoint.emplace(manifest); });
     const std::vector<Files> held = files_by_machine(*checkpoint);
@@ -202,10 +197,6 @@ void MachineMemory::fetch(const std::vector<Files>& held, const Checkpoint& chec
     log_info("{} files of {} were fetched from the memory of other machines", fetched.size(),
              checkpoint.path().string());
   }
-}
-
-void MachineMemory::remove() const {
-  if (keeps_house()) remove_directory(dir_);
 }
 
 }  // namespace octavo

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -51,16 +50,12 @@ class MachineMemory {
   // AgreedInputError if the checkpoint is damaged.
   std::optional<Checkpoint> bring_together(const std::function<bool(const Checkpoint&)>& wanted,
                                            std::span<const TensorPart> needed);
-  // Removes the directory and its contents. Every rank calls it.
-  void remove() const;
 
  private:
   using Files = std::set<std::string>;
 
   // Calls `look` on one rank of each machine and returns the results.
-  std::vector<nlohmann::json> by_machine(const std::function<nlohmann::json()>& look);
-  // Returns the manifest that `rank` has of a step.
-  ManifestFile manifest_of(int rank, int64_t step);
+  std::vector<Files> by_machine(const std::function<Files()>& look);
   // Returns the files of a checkpoint that each machine has in full length.
   std::vector<Files> files_by_machine(const Checkpoint& checkpoint);
   void fetch(const std::vector<Files>& held, const Checkpoint& checkpoint, const Files& needed);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "app/inputs/same_files.h"
 #include "checkpoint/memory_directory.h"
 #include "core/error.h"
 #include "core/format.h"
@@ -65,11 +66,8 @@ void MemoryCheckpoints::begin() {
   if (writer_) return;
   free_left();
   if (!config_.checkpoint.in_memory) return;
-  fs::path directory;
-  runtime_.group().agree_on_files("naming a directory in memory", [&] {
-    if (runtime_.group().is_root()) directory = renew_memory_directory(config_.checkpoint.dir);
-  });
-  use(runtime_.group().broadcast(directory.string()));
+  use(found_by_root("naming a directory in memory", runtime_.group(),
+                    [&] { return renew_memory_directory(config_.checkpoint.dir).string(); }));
   reserve();
 }
 
@@ -92,24 +90,16 @@ void MemoryCheckpoints::poll() {
 }
 
 void MemoryCheckpoints::free() {
-  if (!writer_) return free_left();
-  attempt([&] { writer_->finish(); });
-  runtime_.group().agree_on_files("freeing memory", [&] {
-    writer_->wait_for_removals();
-    memory_->remove();
-    if (runtime_.group().is_root()) forget_memory_directory(config_.checkpoint.dir);
-  });
+  if (writer_) attempt([&] { writer_->finish(); });
   writer_.reset();
   memory_.reset();
+  free_left();
 }
 
 // Returns the directory in memory that an earlier start named, or an empty path.
 fs::path MemoryCheckpoints::left_directory() {
-  fs::path left;
-  runtime_.group().agree_on_files("looking for what is in memory", [&] {
-    if (runtime_.group().is_root()) left = memory_directory(config_.checkpoint.dir);
-  });
-  return runtime_.group().broadcast(left.string());
+  return found_by_root("looking for what is in memory", runtime_.group(),
+                       [&] { return memory_directory(config_.checkpoint.dir).string(); });
 }
 
 void MemoryCheckpoints::use(const fs::path& directory) {
@@ -157,11 +147,8 @@ void MemoryCheckpoints::reserve() {
 
 // Returns what tells a checkpoint on disk from any other. Empty for none.
 std::string MemoryCheckpoints::mark_of(const std::optional<fs::path>& checkpoint) {
-  std::string mark;
-  runtime_.group().agree_on_files("reading a manifest", [&] {
-    if (runtime_.group().is_root() && checkpoint) mark = manifest_mark(*checkpoint);
-  });
-  return runtime_.group().broadcast(mark);
+  return found_by_root("reading a manifest", runtime_.group(),
+                       [&] { return checkpoint ? manifest_mark(*checkpoint) : ""; });
 }
 
 void MemoryCheckpoints::attempt(const std::function<void()>& work) {
