@@ -11,7 +11,6 @@
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
-#include "app/inputs/model_path.h"
 #include "app/inputs/same_files.h"
 #include "app/log/start_screen.h"
 #include "app/memory/memory_room.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "app/config/config_keys.h"
 #include "app/config/config_node.h"

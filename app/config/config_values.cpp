@@ -1,11 +1,9 @@
 #include "app/config/config_values.h"
 
-#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 
 #include "core/error.h"
 #include "core/files/json_input.h"

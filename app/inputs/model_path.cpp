@@ -1,7 +1,5 @@
 #include "app/inputs/model_path.h"
 
-#include <vector>
-
 #include "app/config/config_node.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"

@@ -3,11 +3,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <functional>
-#include <vector>
 
 #include "app/inputs/resumable.h"
 #include "checkpoint/checkpoint_files.h"

@@ -1,8 +1,6 @@
 // Bench: training steps of a config on synthetic tokens, timed. `octavo bench` is made of it.
 #pragma once
 
-#include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +10,6 @@
 #include "app/memory/training_model.h"
 #include "app/process/gpu_energy.h"
 #include "app/process/runtime.h"
-#include "core/profiler.h"
 #include "core/table.h"
 
 namespace octavo {

@@ -1,7 +1,6 @@
 #include "app/measure/bench_rates.h"
 
 #include <algorithm>
-#include <functional>
 #include <random>
 
 #include "core/arena.h"

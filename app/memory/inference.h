@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "app/config/config.h"
 #include "app/process/runtime.h"

@@ -3,8 +3,6 @@
 // copy; else that. Gathers then stay within nodes, and only sums of gradients go between them, once a step.
 #pragma once
 
-#include <string>
-
 #include "app/config/config.h"
 #include "app/memory/memory_room.h"
 #include "app/process/runtime.h"

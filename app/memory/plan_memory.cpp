@@ -4,7 +4,6 @@
 #include <map>
 
 #include "app/run/validation.h"
-#include "core/error.h"
 
 namespace octavo {
 

@@ -4,7 +4,6 @@
 // are estimates.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <iostream>
 
-#include "app/config/config_check.h"
 #include "app/config/config_names.h"
 #include "app/process/runtime.h"
 #include "core/error.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <sstream>

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <sstream>
-#include <string>
 
 #include "core/files/input_file.h"
 

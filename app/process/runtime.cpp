@@ -8,17 +8,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "app/config/config_check.h"
 #include "app/process/cores.h"
 #include "core/error.h"
 #include "core/files/checksum.h"
-#include "core/files/input_file.h"
 #include "core/format.h"
 #include "core/log.h"
-#include "core/profiler.h"
 #include "kernels/attention/sdpa.h"
 #include "kernels/matmul/matmul.h"
 #include "parallel/ranks/start_checks.h"

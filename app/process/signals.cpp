@@ -11,7 +11,6 @@
 #include <ctime>
 #include <fstream>
 #include <initializer_list>
-#include <string>
 
 #include "app/process/events.h"
 #include "app/process/exit_codes.h"

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <thread>
 
 #include "parallel/ranks/process_group.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <utility>
 
 #include "app/process/launcher.h"
 

@@ -10,7 +10,6 @@
 #include "core/files/input_file.h"
 #include "core/files/output_file.h"
 #include "core/log.h"
-#include "core/printable.h"
 #include "kernels/matmul/tuned_algorithms.h"
 
 namespace octavo {

@@ -7,7 +7,6 @@
 #include "app/records/append_file.h"
 #include "app/records/metrics.h"
 #include "app/records/tensorboard.h"
-#include "core/error.h"
 #include "core/log.h"
 
 namespace octavo {

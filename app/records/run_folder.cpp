@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>

@@ -1,7 +1,6 @@
 #include "app/report/report_page.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 

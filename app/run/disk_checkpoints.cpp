@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numeric>
 #include <thread>
-#include <utility>
 
 #include "app/inputs/same_files.h"
 #include "app/process/events.h"

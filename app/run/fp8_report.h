@@ -5,7 +5,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "app/config/config.h"
 #include "model/fp8_stats_table.h"

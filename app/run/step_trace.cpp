@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/files/output_file.h"
 
 namespace octavo {
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <functional>
 
-#include "checkpoint/weight_source.h"
 #include "core/error.h"
 #include "kernels/optimizer/adamw_float8.h"
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <system_error>
 
 #include "app/text/child_process.h"

@@ -1,6 +1,5 @@
 #include "app/train/trainer.h"
 
-#include <chrono>
 #include <utility>
 
 #include "core/log.h"

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <span>
-#include <utility>
 
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
@@ -15,7 +13,6 @@
 #include "app/text/tokenizer.h"
 #include "app/train/resume.h"
 #include "core/error.h"
-#include "core/format.h"
 #include "core/log.h"
 #include "core/profiler.h"
 #include "kernels/math/reduce.h"
