@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "app/commands/options.h"
 #include "app/commands/run_start.h"
 #include "app/config/config_check.h"
 #include "app/config/stages.h"
@@ -143,14 +144,15 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
   }
 }
 
+}  // namespace
+
 int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
+  check_one_process("octavo train --dry-run", group);
   const PlanTarget target = target_of(arguments, group);
   Config config = load_run_config(arguments.config, group, Purpose::kTrain, target.gpus);
   resolve_device(config, target.device.device);
   log_info("{}", start_title(arguments.config.path));
-  check_overlap_of_stages(config, group);
-  for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
-  check_same_data("data.validation", config.data.validation, group);
+  check_data(config, group);
   if (!config.logging.prometheus.empty()) check_output(config.logging.prometheus, kPrometheusFile);
   const MeshChoice mesh = choose_mesh(config, target.gpus, target.device.gpus_per_node, target.device, group);
   const std::optional<Checkpoint> resumed = open_checkpoint_to_resume(config.checkpoint, {}, group, false);
@@ -161,18 +163,6 @@ int dry_run(const TargetArguments& arguments, ProcessGroup& group) {
     plan_stage(stage_config(config, later), mesh.mesh, target, group);
   log_info("dry run: nothing is wrong, and nothing was written");
   return kExitDone;
-}
-
-}  // namespace
-
-int dry_run_command(const TargetArguments& arguments, ProcessGroup& group) {
-  group.agree([&] {
-    CHECK_INPUT(group.size() == 1,
-                "octavo train --dry-run was started on {} ranks, expected one process; --gpus says how many ranks the "
-                "run has",
-                group.size());
-  });
-  return dry_run(arguments, group);
 }
 
 }  // namespace octavo

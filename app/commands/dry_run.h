@@ -7,6 +7,6 @@ namespace octavo {
 
 // Checks what a run of the config needs, prints its start screen and what it would resume, and writes nothing. Needs
 // neither GPUs nor ranks. Returns the exit code.
-int dry_run_command(const TargetArguments& arguments, ProcessGroup& group);
+int dry_run(const TargetArguments& arguments, ProcessGroup& group);
 
 }  // namespace octavo

@@ -70,4 +70,12 @@ void add_config_arguments(CLI::App* command, ConfigArguments& arguments, const c
   add_overrides(command, arguments.overrides, "section.key=value, overrides the file");
 }
 
+void check_one_process(const char* command, ProcessGroup& group) {
+  group.agree([&] {
+    CHECK_INPUT(group.size() == 1,
+                "{} was started on {} ranks, expected one process; --gpus says how many ranks the run has", command,
+                group.size());
+  });
+}
+
 }  // namespace octavo

@@ -23,4 +23,7 @@ CLI::Validator one_of(const std::vector<std::string>& choices);
 void add_overrides(CLI::App* command, std::vector<std::string>& overrides, const char* what);
 void add_config_arguments(CLI::App* command, ConfigArguments& arguments, const char* what = "CONFIG.yaml");
 
+// Refuses several ranks for `command`, which plans a run on --gpus ranks. A collective.
+void check_one_process(const char* command, ProcessGroup& group);
+
 }  // namespace octavo

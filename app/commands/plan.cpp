@@ -81,7 +81,8 @@ void write_memory_page(const std::string& path, const Plan& plan, const PlanTarg
   write_output_file(path, kMemoryPage, memory_page(plan, step_timeline(run, *target.machine, target.cluster)));
 }
 
-int plan(const PlanArguments& arguments, ProcessGroup& group) {
+int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
+  check_one_process("octavo plan", group);
   const Config stated = load_config(arguments.target.config.path, arguments.target.config.overrides);
   const PlanTarget target = find_target(arguments.target, stated, group);
   CHECK_INPUT(
@@ -115,15 +116,6 @@ int plan(const PlanArguments& arguments, ProcessGroup& group) {
   if (fits || arguments.search) return kExitDone;
   std::cout.flush();
   throw InputError(unfitting(report));
-}
-
-int run_plan(const PlanArguments& arguments, ProcessGroup& group) {
-  group.agree([&] {
-    CHECK_INPUT(group.size() == 1,
-                "octavo plan was started on {} ranks, expected one process; --gpus says how many ranks are planned",
-                group.size());
-  });
-  return plan(arguments, group);
 }
 
 }  // namespace

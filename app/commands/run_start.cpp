@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/config/stages.h"
+#include "app/inputs/same_files.h"
 #include "app/log/config_warnings.h"
 #include "core/format.h"
 #include "core/log.h"
@@ -12,15 +13,16 @@
 
 namespace octavo {
 
-void check_overlap_of_stages(const Config& config, ProcessGroup& group) {
-  if (config.data.allow_overlap) return;
+void check_data(const Config& config, ProcessGroup& group) {
+  const std::vector<Config> stages = stage_configs(config);
   group.agree_on_files("looking for training data that is held out", [&] {
-    if (!group.is_root()) return;
+    if (!group.is_root() || config.data.allow_overlap) return;
     std::vector<DatasetSource> train;
-    for (const Config& stage : stage_configs(config))
-      train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
+    for (const Config& stage : stages) train.insert(train.end(), stage.data.train.begin(), stage.data.train.end());
     check_overlap(train, config.data.validation);
   });
+  for (const Config& stage : stages) check_same_data("data.train", stage.data.train, group);
+  check_same_data("data.validation", config.data.validation, group);
 }
 
 std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,

@@ -11,8 +11,9 @@
 
 namespace octavo {
 
-// Throws InputError where a stage would train on a file that data.validation holds out. A collective.
-void check_overlap_of_stages(const Config& config, ProcessGroup& group);
+// Throws InputError where a stage would train on a file that data.validation holds out, or where a rank sees other data
+// than rank 0. A collective.
+void check_data(const Config& config, ProcessGroup& group);
 
 // Returns the time of the start screen: when the steps for `samples` sequences end by the rates of the machine.
 std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,

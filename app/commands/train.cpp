@@ -143,9 +143,7 @@ int run_train(const ConfigArguments& arguments, ProcessGroup& group, StartupTime
   }
   const RunOutcome outcome = [&] {
     try {
-      check_overlap_of_stages(config, group);
-      for (const Config& stage : stage_configs(config)) check_same_data("data.train", stage.data.train, group);
-      check_same_data("data.validation", config.data.validation, group);
+      check_data(config, group);
       timer.mark("data");
       DiskCheckpoints checkpoints(config, runtime);
       MemoryCheckpoints memory_checkpoints(config, runtime);
@@ -172,7 +170,7 @@ void add_train(CommandLine& line) {
   auto& arguments = line.arguments<TrainArguments>();
   TargetArguments& target = arguments.target;
   const auto run = [&](ProcessGroup& group) {
-    return arguments.dry_run ? dry_run_command(target, group)
+    return arguments.dry_run ? octavo::dry_run(target, group)
                              : run_train(target.config, group, line.timer(), line.console());
   };
   CLI::App* train =

@@ -8,6 +8,7 @@
 
 #include "app/config/config_names.h"
 #include "app/memory/memory_choice.h"
+#include "app/memory/mesh_choice.h"
 #include "build_config.h"
 #include "core/commit.h"
 #include "core/format.h"
@@ -118,13 +119,8 @@ std::string schedule_text(const Config& config) {
 }
 
 std::vector<std::string> mesh_texts(const StartFacts& facts) {
-  std::string axes;
-  for (const MeshAxis& axis : kMeshAxes) {
-    if (!axis.always_named && facts.mesh.*axis.size == 1) continue;
-    axes += fmt::format("{}{} {}", axes.empty() ? "" : " x ", axis.name, facts.mesh.*axis.size);
-  }
   const TrainingConfig& training = facts.config.training;
-  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, axes,
+  std::vector<std::string> texts = {fmt::format("{}; {}; {} micro-batches of {}", facts.runs_on, describe(facts.mesh),
                                                 facts.options.local_batch / training.micro_batch_size,
                                                 training.micro_batch_size)};
   if (!facts.mesh_reason.empty()) texts.push_back(facts.mesh_reason);

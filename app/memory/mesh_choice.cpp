@@ -44,6 +44,15 @@ std::optional<std::string> hindrance(const Config& config, const MeshShape& shar
 
 }  // namespace
 
+std::string describe(const MeshShape& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : kMeshAxes) {
+    const int64_t size = mesh.*axis.size;
+    if (axis.always_named || size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, size);
+  }
+  return text;
+}
+
 MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_node, const PlannedDevice& device,
                        ProcessGroup& group) {
   const MeshShape sharded = config.parallel.mesh_shape(ranks);

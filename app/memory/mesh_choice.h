@@ -11,6 +11,9 @@
 
 namespace octavo {
 
+// Returns the sizes of the axes: "replicate 2 x shard 4".
+std::string describe(const MeshShape& mesh);
+
 // Returns the mesh of a run of `config`, all its stages, on `ranks` ranks. `ranks_per_node` of them are on each node,
 // in their order; it is 0 if nodes have different numbers of ranks, or in another order. `group` is used for planning
 // alone.

@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "app/config/config_names.h"
-#include "app/process/runtime.h"
+#include "app/memory/mesh_choice.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "core/table.h"
@@ -194,15 +194,6 @@ Table search_table(const PlanReport& report) {
   return table;
 }
 
-std::string mesh_text(const MeshShape& mesh) {
-  std::string text;
-  for (const MeshAxis& axis : kMeshAxes) {
-    const int64_t size = mesh.*axis.size;
-    if (axis.always_named || size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis.name, size);
-  }
-  return text;
-}
-
 std::string device_of(const PlanTarget& target) { return target.machine ? target.machine->device : "cpu"; }
 
 // Whether it fits, and how fast it would be.
@@ -236,7 +227,7 @@ void print_set_up(const PlanReport& r) {
       config.training.micro_batch_size, config.data.seq_len, config.training.global_batch_size);
   if (!r.mesh_reason.empty()) std::cout << r.mesh_reason << "\n";
   std::cout << fmt::format(
-      "{}; {}, activation checkpointing {}\n\n", mesh_text(r.plan.mesh),
+      "{}; {}, activation checkpointing {}\n\n", describe(r.plan.mesh),
       r.plan.memory.sharding.reshard_after_forward ? "full weights gathered again in backward" : "full weights kept",
       checkpointing_text(r.plan.memory.checkpointing));
 }
