@@ -100,7 +100,7 @@ nlohmann::ordered_json bench_data(const Config& config, int64_t num_ranks, int64
           {"batch_ms", median(times)}};
 }
 
-// Of one rank; the others would do the same.
+// Times the loader of one rank, as those of the others would do the same.
 int bench_data_command(BenchArguments arguments, ProcessGroup& group) {
   arguments.config.overrides.emplace_back("data.validation=[]");  // only the training data are read
   const Config config = stage_config(load_run_config(arguments.config, group, Purpose::kTrain), 0);

@@ -28,7 +28,7 @@ struct Argument {
   std::string fallback;  // empty: none
 };
 
-// Those between braces in the name of a type, as CLI11 has it: "TEXT:{auto,cpu,cuda}".
+// Returns the choices between the braces of a type, as CLI11 names it: "TEXT:{auto,cpu,cuda}".
 std::vector<std::string> choices_of(const std::string& type) {
   const size_t begin = type.find(":{");
   if (begin == std::string::npos || type.back() != '}') return {};

@@ -62,7 +62,7 @@ std::string unfitting(const PlanReport& report) {
   return unfitting_message(plan.memory, plan.config.model.num_layers, report.advice);
 }
 
-// Of the stages of a run, that which takes the most memory.
+// Returns the plan of the stage that takes the most memory.
 Plan largest_plan(const Config& config, const PlanTarget& target, ProcessGroup& group) {
   std::optional<Plan> largest;
   for (const Config& stage : stage_configs(config)) {

@@ -33,7 +33,8 @@ class DataReport {
   void log_events(const Batch& batch, int64_t step);
 
   NumbersByName epochs(const StreamState& state) const;
-  // Of sums and numbers of targets by dataset, the means of those that have targets; none of a single dataset.
+  // Returns the mean of each dataset that has targets, from sums and numbers of targets by dataset. Empty for a single
+  // dataset.
   NumbersByName means(const std::vector<double>& sums, const std::vector<int64_t>& targets) const;
 
  private:

@@ -22,7 +22,7 @@ struct Field {
   int worth;  // that of the least is left out first
 };
 
-// Of the dataset with the most.
+// Returns the epochs over the dataset that has the most.
 double most_epochs(const MetricRow& row) {
   double most = 0;
   for (const auto& [name, epochs] : row.by_dataset("epochs")) most = std::max(most, epochs);

@@ -19,7 +19,7 @@ struct StartFacts {
   std::string runs_on;  // Runtime::describe()
   MeshShape mesh;
   std::string mesh_reason = {};  // why it is that one, where the config leaves it
-  // Of one rank: what is kept and made again, what is allocated, and the room that there was for it.
+  // What one rank saves and recomputes, what it allocates, and the memory budget that it had.
   const TrainingOptions& options;
   int64_t planned_bytes = 0;
   MemoryRoom room;

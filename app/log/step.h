@@ -44,7 +44,7 @@ struct Step {
   Judgement judgement = {};
   MetricRow row = {};  // What is reported of the step.
 
-  int64_t num_targets() const;    // Of all datasets.
+  int64_t num_targets() const;    // The number of targets of all datasets.
   double mean(double sum) const;  // The mean over the targets of what sums to `sum`.
   double loss() const;            // The mean loss.
 };

@@ -42,7 +42,7 @@ class StepLog {
   // Waits until all lines are written: before a checkpoint, so that no line is missing of what a restart does not
   // repeat.
   void flush() { queue_.wait(); }
-  // The same, and says what of it all is in memory alone, where there is anything.
+  // Waits until all lines are written, and warns of lines that are only in memory.
   void end();
 
  private:
@@ -65,7 +65,7 @@ class StepLog {
   Smoothed token_s_;                                            // of all ranks
   MetricRow progress_;                                          // The last step, with smoothed loss and rates.
   std::optional<std::chrono::steady_clock::time_point> shown_;  // when it was, last
-  // Of the thread.
+  // Used by the thread alone.
   std::optional<GpuEnergy> energy_;  // Empty where the driver has no counters.
   bool has_opened_energy_ = false;
   std::optional<MetricsWriter> metrics_;

@@ -22,9 +22,9 @@ constexpr double kStepsMs = 2000;  // time over which the power of steps is meas
 
 constexpr double kMeanDocument = 1024;  // tokens
 
-// Random tokens: real work for the embedding and the loss, no data files. With a document mask in documents whose
-// lengths are distributed exponentially, cut at the ends of the sequences.
-// Of each row the rank's share.
+// Returns a batch of random tokens: real work for the embedding and the loss, without data files. With a document mask
+// they are documents whose lengths are distributed exponentially, cut at the ends of the sequences. Of each row the
+// batch has the share of this rank.
 Batch synthetic_batch(const Config& config, int64_t rows, const Mesh& mesh) {
   std::mt19937_64 random(config.training.seed + static_cast<uint64_t>(mesh.data_rank()));
   std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config.model.vocab_size - 1));

@@ -20,13 +20,13 @@ class Bench {
   // `runtime` must outlive the bench.
   Bench(const Config& config, Runtime& runtime);
 
-  // Of the arena, on this rank.
+  // Returns the bytes of the arena of this rank.
   int64_t allocated_bytes() { return model_.arena().used(); }
-  // Milliseconds of each of `steps` steps behind `warmup` others, the slowest rank's. A collective.
+  // Returns the milliseconds of each of `steps` steps after `warmup` others, on the slowest rank. A collective.
   std::vector<double> time_steps(int64_t warmup, int64_t steps);
-  // The same of the forward and backward passes of a step alone.
+  // Returns the milliseconds of the forward and backward passes of each of `steps` steps. A collective.
   std::vector<double> time_forward_backward(int64_t steps);
-  // A step with its ops, the mean of a few. A collective.
+  // Returns a step with its ops, the mean of a few. A collective.
   ProfiledStep profile_step();
   // Returns what the GPUs draw over at least two more seconds of steps, of `step_ms` each: the mean of all ranks. A
   // collective.

@@ -15,7 +15,7 @@ namespace {
 // A CUDA context takes about half a GiB, and the process that looks has one.
 constexpr int64_t kOwnContextBytes = kGiB / 2;
 constexpr int64_t kForeignBytes = kGiB;
-// Of a GPU's memory: more in use by others leaves too little, and is what an earlier run has left behind.
+// Share of a GPU's memory. If others use more, too little is left; an earlier run may have left it behind.
 constexpr double kForeignShare = 0.1;
 constexpr int64_t kFreeDiskBytes = kGiB;
 constexpr double kLeastFreeMemory = 0.1;  // of the host's

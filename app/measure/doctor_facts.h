@@ -13,7 +13,7 @@ namespace octavo {
 // `planned_ranks`: as in RankFacts. `disk`: directory to look at for checkpoints, there or to be made; empty for none.
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group);
 
-// As JSON, keys are the members' names.
+// JSON of the facts. The keys are the names of the members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuInfo, name, pci_bus_id, uuid, compute_major, compute_minor, total_bytes,
                                    free_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuHealth, setting, uncorrected_errors, remapping_pending, remapping_failed,

@@ -37,8 +37,8 @@ std::string names(const RankSet& ranks, std::span<const CheckedRank> all) {
   return text;
 }
 
-// Of two findings the narrower is right, where one lies within the other (sums are of several ranks' stretches, two
-// copies have no majority); else they are findings of their own.
+// Combines two findings. If one lies within the other, the narrower one is right: a sum is of several ranks' stretches,
+// and two copies have no majority. Otherwise both are findings of their own.
 RankSet merge(const RankSet& a, const RankSet& b) {
   if (!b.empty() && std::includes(a.begin(), a.end(), b.begin(), b.end())) return b;
   if (!a.empty() && std::includes(b.begin(), b.end(), a.begin(), a.end())) return a;

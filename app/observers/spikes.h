@@ -21,14 +21,14 @@ class Spikes {
   Spikes(int64_t window, double threshold, double least_spread)
       : window_(window), threshold_(threshold), least_spread_(least_spread) {}
 
-  // Of a step that counted: neither skipped nor a spike that the run goes back for.
+  // Adds the value of a step that counts: it was not skipped, and the run does not roll back from it.
   void add(int64_t step, double value);
-  // How many standard deviations `value` lies above the mean; 0 where too little is known.
+  // Returns how many standard deviations `value` lies above the mean, or 0 if too few values are known.
   double z_score(int64_t step, double value) const;
   bool is_spike(int64_t step, double value) const { return z_score(step, value) > threshold_; }
-  // The value of that z-score; infinity where too little is known.
+  // Returns the value whose z-score is the threshold, or infinity if too few values are known.
   double limit(int64_t step) const;
-  // That the z-score is relative to; 0 where too little is known.
+  // Returns the mean of the window of steps before this one, or 0 if too few values are known.
   double mean(int64_t step) const { return spread_before(step).mean; }
 
   // The values, for checkpoints; from_json ignores what is no such state.

@@ -8,8 +8,8 @@ namespace octavo {
 
 namespace {
 
-// Of their means, what counts as the least deviation (Spikes): losses hardly move from step to step, norms and times
-// do.
+// Least standard deviation that counts, as a share of the mean (Spikes). Losses hardly move from step to step, norms
+// and times do.
 constexpr double kLeastSpreadOfLosses = 0.005;
 constexpr double kLeastSpreadOfGradNorms = 0.05;
 constexpr double kLeastSpreadOfTimes = 0.1;

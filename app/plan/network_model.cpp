@@ -51,7 +51,7 @@ const CollectiveRates& collectives_of(const MachineRates& machine) {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Of a tensor, what others of the group have.
+// Returns the share of a tensor that the other ranks of the group have.
 double peers_share(const RankSpread& group) { return real(group.ranks - 1) / real(group.ranks); }
 
 double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }

@@ -63,7 +63,8 @@ enum class Beside : uint8_t { kNothing, kCompute };
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
                           CollectiveKind op, double bytes, Beside beside = Beside::kNothing);
 
-// As nccl-tests and machine files count it: bytes (n-1)/n over the seconds, twice that for all_reduce.
+// Returns the bandwidth as nccl-tests and machine files count it: bytes (n-1)/n over the seconds, twice that for
+// all_reduce.
 double bus_bytes_per_s(const MachineRates& machine, const Cluster& cluster, const RankSpread& group, CollectiveKind op,
                        double bytes);
 

@@ -96,7 +96,7 @@ OrderedJson mesh_json(const MeshShape& mesh) {
 // Dollars of a billion tokens.
 double cost_of_billion(double price, double wps) { return price / 3600 / wps * 1e9; }
 
-// Those of the run, or where it has stages of the one that is planned.
+// Returns the steps of the run, or of the stage that is planned.
 int64_t num_steps(const Config& config) { return config.training.steps - config.stage.steps_before; }
 
 int64_t num_tokens(const Config& config) {

@@ -119,7 +119,7 @@ class Search {
     if (least_s < at_most_s_) queue_.emplace(least_s, candidate);
   }
 
-  // Of one that recomputes nothing.
+  // Adds what differs from a candidate that recomputes nothing.
   void add_variants(const Candidate& candidate, const StepPrediction& p) {
     const ParallelConfig& parallel = candidate.config.parallel;
     const TrainingConfig& training = candidate.config.training;
@@ -198,7 +198,7 @@ class Search {
     predict(std::move(candidate));
   }
 
-  // Those of mode auto that recompute none of the blocks, or some of them.
+  // Returns the choices of mode auto that recompute none of the blocks, or some of them.
   static std::vector<MemoryChoice> block_choices(Config config) {
     config.activation_checkpointing = {};
     std::vector<MemoryChoice> choices = memory_choices(config, true);
@@ -251,7 +251,7 @@ std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, s
     if (!plan) break;
     plans.push_back(std::move(*plan));
   }
-  // Those that memory asked for may differ from what they were placed by in the digits behind.
+  // The prediction of a plan may differ in its last digits from the one by which its candidate was placed.
   std::stable_sort(plans.begin(), plans.end(), [](const Plan& a, const Plan& b) {
     return a.prediction.value().step_s < b.prediction.value().step_s;
   });

@@ -93,7 +93,7 @@ class Predictor {
   std::map<Key, std::unique_ptr<StepClock>> clocks_;
 };
 
-// Of a single run.
+// Predicts a step of a single run.
 StepPrediction predict_step(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster);
 
 }  // namespace octavo

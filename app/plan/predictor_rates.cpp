@@ -21,7 +21,8 @@ constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
 // What ops reach of a large copy's bandwidth: 3,500 to 4,060 GB/s of 4,250.
 constexpr double kMemoryShare = 0.88;
-// Of that, ops that cast their result to FP8 on the way: in keeping with steps of the 1.8B, delayed and blockwise.
+// Share of kMemoryShare that ops reach which cast their result to FP8 on the way: in keeping with steps of the 1.8B,
+// delayed and blockwise.
 constexpr double kCastingShare = 0.73;
 // Ops bound by memory that are not like all others.
 constexpr auto kMemoryOps = std::to_array<MemoryOp>({

@@ -18,7 +18,7 @@ double product_rate(const MachineRates& machine, const std::string& precision, b
 double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                        const ProductSize& size);
 
-// Of the causal half.
+// Returns the FLOPs of the causal half.
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 

@@ -11,7 +11,7 @@ namespace octavo {
 namespace {
 
 constexpr int64_t kRecordedShards = 8;
-// Of Fsdp, in the order in which it makes them.
+// Streams of Fsdp, in the order in which it makes them.
 constexpr int kShardStream = 1;
 constexpr int kReplicaStream = 2;
 

@@ -31,7 +31,7 @@ struct RecordedStep {
   int64_t shards = 1;  // that it was recorded on
 };
 
-// Of the micro-batches of a step so many are recorded at most.
+// Number of micro-batches of a step that are recorded at most.
 inline constexpr int64_t kFirstMiddleLast = 3;
 // The micro-batches of a rank in a step.
 int64_t micro_batches_of(const PredictedRun& run);

@@ -202,7 +202,7 @@ void StepClock::Walk::wait(int stream, const Place& place) {
   side.behind = place;
 }
 
-// As far as `length` of the queue, which the compute stream waits for.
+// Runs the first `length` entries of the queue, for which the compute stream waits.
 void StepClock::Walk::advance(Side& side, size_t length) {
   while (side.ends_s.size() < length) {
     const auto& [op, times, ready_s, behind] = side.queue[side.ends_s.size()];

@@ -22,7 +22,7 @@ class MetricRow {
   explicit MetricRow(int64_t step_number, int64_t steps_of_run = 0) : step(step_number), total_steps(steps_of_run) {}
 
   int64_t step = 0;                       // From 1.
-  int64_t total_steps = 0;                // Of the run.
+  int64_t total_steps = 0;                // Number of steps of the run.
   std::vector<Fp8TensorReport> fp8 = {};  // Empty unless the step took statistics.
 
   // An empty value leaves the metric out.

@@ -18,7 +18,7 @@ class MetricsCourse {
   // or is new between others.
   bool parts(int64_t step, const nlohmann::json& line);
 
-  // Of those that count; 0 where there is none.
+  // Returns the last step whose line counts, or 0 if there is none.
   int64_t last_step() const { return lines_.empty() ? 0 : lines_.rbegin()->first; }
 
  private:

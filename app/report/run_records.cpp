@@ -36,7 +36,7 @@ void add(RunRecords& run, const std::string& name, double step, const json& valu
   }
 }
 
-// Of an array of tensors' statistics: the largest shares of each kind of tensor.
+// Adds the largest shares of each kind of tensor in an array of tensors' statistics.
 void add_fp8(RunRecords& run, double step, const json& tensors) {
   std::map<std::string, double> most;
   for (const json& tensor : tensors) {

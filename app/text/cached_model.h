@@ -15,7 +15,7 @@ class CachedModel {
   // `config`: without an FP8 recipe. See InferenceModel.
   CachedModel(const Config& config, const GenerationShape& shape, Runtime& runtime);
 
-  // As InferenceModel::load().
+  // Loads the weights (InferenceModel::load).
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster) {
     inference_.load(config, checkpoint, which);
   }

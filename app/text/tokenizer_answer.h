@@ -9,7 +9,7 @@
 
 namespace octavo {
 
-// Of a line that the script prints; a tokenizer whose answer is longer is refused.
+// Largest size of a line that the script prints. A tokenizer whose answer is longer is refused.
 inline constexpr int64_t kMaxAnswerBytes = int64_t{64} << 20;
 
 // The first line says that there is a tokenizer; else InputError with the script's reason, where it gives one.
