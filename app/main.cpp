@@ -87,8 +87,8 @@ int fail(ProcessGroup& group, const std::exception& error, int exit_code) {
   group.abort(exit_code);
 }
 
-// What nobody can catch (a failure in a thread, in a destructor, before there are ranks) ends the process with a
-// sentence all the same.
+// Ends the process with a sentence after a failure that nobody can catch: in a thread, in a destructor, or before there
+// are ranks.
 [[noreturn]] void end_process() {
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);

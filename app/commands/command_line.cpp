@@ -42,7 +42,7 @@ constexpr std::pair<const char*, const char*> kRetiredOptions[] = {
     {"--sweep", "scripts/bench_sweep.py"},
 };
 
-// What `command` was given and cannot take.
+// Describes an argument that `command` cannot take.
 std::string describe_extra(const CLI::App& command, const std::string& extra) {
   if (!extra.starts_with('-')) return fmt::format("the argument '{}' is one too many", extra);
   const std::string name = extra.substr(0, extra.find('='));
@@ -56,7 +56,7 @@ std::string describe_extra(const CLI::App& command, const std::string& extra) {
   return no_such("option", name, options);
 }
 
-// What was found wrong with what `command` was given.
+// Describes what is wrong with the arguments of `command`.
 std::string describe_in(const CLI::App& command, const CLI::ParseError& error) {
   std::string sentence = error.what();
   const std::string option = sentence.substr(0, sentence.find_first_of(": "));

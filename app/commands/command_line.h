@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// What a subcommand does, on every rank. Returns the process's exit code.
+// A subcommand's work, which every rank does. Returns the process's exit code.
 using Command = std::function<int(ProcessGroup&)>;
 
 // Returns a command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
@@ -39,7 +39,7 @@ class CommandLine {
   CLI::App& app() { return app_; }
   StartupTimer& timer() { return timer_; }  // since the launch
   Console& console() { return console_; }   // where the log goes
-  // What the arguments ask for, once they are parsed.
+  // Returns the command that the parsed arguments ask for.
   const Command& command() const { return command_; }
   bool prints_json() const { return prints_json_; }
 

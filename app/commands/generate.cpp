@@ -45,7 +45,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// What is given to generate: a checkpoint, or a Hugging Face directory with what an import would remember of it.
+// The model to generate with: a checkpoint, or a Hugging Face directory with what an import would remember of it.
 struct GivenModel {
   std::string path;
   std::optional<Checkpoint> checkpoint;
@@ -218,7 +218,7 @@ class Samples {
     return std::all_of(samples_.begin(), samples_.end(), [](const Sample& sample) { return sample.ended; });
   }
   int64_t drawn() const { return drawn_; }
-  // What each has drawn last; those that have ended stay in the batch.
+  // Returns the last token of each sample. Samples that have ended stay in the batch.
   const std::vector<int32_t>& tokens() const { return tokens_; }
 
  private:

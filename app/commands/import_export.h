@@ -22,7 +22,7 @@ struct ImportReport {
 };
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
-// What a checkpoint that is imported from a Hugging Face directory with this config.json remembers: the ids for an
+// Returns the meta of a checkpoint that is imported from a Hugging Face directory with this config.json: the ids for an
 // export back, and the tokenizer for text in and out.
 nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hf_config, bool has_tokenizer);
 // The files of the directory's tokenizer; none for the byte tokenizer, which Octavo needs no files for.

@@ -1,4 +1,4 @@
-// What the options of several subcommands share: values that an option may have, and options of several commands.
+// The rules of the values of options, and the options that several subcommands have.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,8 +13,8 @@ inline constexpr const char* kModelHelp =
     "MODEL: a checkpoint, a directory of checkpoints or a run folder (their newest one), or a Hugging Face directory";
 inline constexpr const char* kEmaHelp = "use the moving average of the weights (optimizer.ema_decay)";
 
-// What a value may be. CLI11's own rules and sentences are others than those of the config's keys: it reads 010 as
-// eight and -1 as a large seed, and lets NaN pass.
+// The rules of values. CLI11's own rules and sentences differ from those of the config's keys: it reads 010 as eight
+// and -1 as a large seed, and accepts NaN.
 CLI::Validator number(double least, double most);
 template <typename Integer>  // int, int64_t or uint64_t
 CLI::Validator integer(Integer least, Integer most);

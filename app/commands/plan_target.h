@@ -1,4 +1,4 @@
-// What a plan and a dry run are for: ranks, device and machine, by options and by keys of the config.
+// The target of a plan and of a dry run: ranks, device and machine, by options and by keys of the config.
 #pragma once
 
 #include <cstdint>

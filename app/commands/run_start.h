@@ -1,4 +1,4 @@
-// What `octavo train` and its dry run say and check alike before the first step.
+// Checks and messages that `octavo train` and its dry run share before the first step.
 #pragma once
 
 #include <cstdint>

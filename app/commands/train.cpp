@@ -35,7 +35,7 @@ struct TrainArguments {
   bool dry_run = false;
 };
 
-// What goes wrong from here on shows only while running, whatever its cause.
+// Turns an InputError into an Error: it was found while running, not before.
 template <typename Work>
 auto while_running(const ProcessGroup& group, Work work) {
   try {

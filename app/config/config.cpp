@@ -50,7 +50,7 @@ void check_sections(const ConfigNode& tree, const std::vector<std::string>& sect
   }
 }
 
-// What a config may leave out of the shape because the rest implies it.
+// Sets the fields of the shape that a config may leave out because the others imply them.
 void derive_heads(Config& config) {
   ModelConfig& model = config.model;
   const std::vector<std::string>& given = config.model_fields;

@@ -57,8 +57,8 @@ struct PrecisionGuardConfig {
   int64_t fallback_steps = 1000;
 };
 
-// What a key decides: how a run is carried out (on which ranks, with which checkpoints, logs and checks), or a part of
-// what the run computes, which a resumed run keeps (app/config/config_changes.h).
+// The effect of a key: it decides how a run is carried out (on which ranks, with which checkpoints, logs and checks),
+// or a part of what the run computes, which a resumed run keeps (app/config/config_changes.h).
 enum class KeyClass : uint8_t { kCarriesOut, kModel, kData, kTraining, kSchedule, kOptimizer, kPrecision };
 
 struct CheckpointConfig {
@@ -98,7 +98,7 @@ struct ValidationConfig {
   int64_t batches = 20;
 };
 
-// What `octavo plan` plans for unless its options say otherwise; a run reads neither.
+// The target of `octavo plan`, unless its options say otherwise. A run reads neither key.
 struct PlanConfig {
   int64_t gpus = 0;              // 0: as many as the mesh states
   std::string machine = "h200";  // a name of machines/, or the path of a machine file
@@ -106,7 +106,7 @@ struct PlanConfig {
 
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 
-// What a stage of a run changes (app/config/stages.h).
+// The changes of a stage of a run (app/config/stages.h).
 struct StageChanges {
   int64_t steps = 1;                    // its length
   nlohmann::ordered_json changes = {};  // {"data.seq_len": 64, ...}
@@ -151,7 +151,7 @@ struct Config {
   std::vector<StageChanges> stages;  // of the run; a stage's config has them too
   StageSpan stage;
 
-  // Of the run, where training.steps are those up to the end of a stage.
+  // Returns the steps of the whole run. In the config of a stage, training.steps is the last step of the stage.
   int64_t total_steps() const { return stage.number > 0 ? stage.run_steps : training.steps; }
   // The steps (first, second] that the schedule of the learning rate stretches over.
   std::pair<int64_t, int64_t> schedule_steps() const {
@@ -173,7 +173,7 @@ struct Config {
 // `model.rope_scaling: null` (or none) removes the preset's scaling.
 Config load_config(const std::string& path, std::span<const std::string> overrides = {});
 
-// The same from to_json's JSON, whose every value comes back unchanged; `source` names it in messages.
+// Reads a config from the JSON of to_json(), whose every value comes back unchanged. `source` names it in messages.
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
 
@@ -182,7 +182,7 @@ std::string default_checkpoint_dir(const Config& config);
 
 // Every key with its resolved value, in the config's own layout; of a stage's config the whole run's.
 nlohmann::json to_json(const Config& config);
-// The same as a YAML config that load_config reads.
+// Returns every key with its resolved value as a YAML config that load_config reads.
 std::string to_yaml(const Config& config);
 // The value of the key of that full name: a text as it stands, everything else as YAML. InputError where there is no
 // such key.

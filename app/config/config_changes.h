@@ -1,5 +1,5 @@
-// What a resumed run does otherwise than the run that saved its checkpoint, and whether it may. Which keys compute, and
-// how a change of theirs is seen, stands in the table of keys (app/config/config_keys.h).
+// Finds what a resumed run does otherwise than the run that saved its checkpoint, and whether it may. Which keys
+// compute, and how a change of theirs is seen, stands in the table of keys (app/config/config_keys.h).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now
 // data.train is not compared, as its files tell (SampleStream::restore).
 std::string refusal_to_resume(const Config& before, const Config& now, int64_t steps_done);
 
-// What the config of a run makes of a step, from 1.
+// The schedules of a run at one step, from 1.
 struct StepSchedule {
   double lr = 0;
   int64_t batch_size = 0;

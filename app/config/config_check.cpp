@@ -93,7 +93,7 @@ void check_model(const Config& config) {
   check_token_id(config.data.eos_id, "data.eos_id", config.model.vocab_size);
 }
 
-// Of a rank, or of the tensor-parallel group that it is of.
+// Returns the tokens of a micro-batch of a rank, or of its tensor-parallel group.
 int64_t micro_batch_tokens(const Config& config) {
   return config.training.micro_batch_size * config.data.seq_len / config.parallel.context_parallel;
 }
@@ -135,7 +135,7 @@ void check_division(const Config& config, int64_t ranks) {
   }
 }
 
-// Of blockwise scales, whose blocks of tokens are the same on every mesh where they lie within a piece.
+// Returns the tokens of a block of blockwise scales. The blocks are equal on every mesh if they lie within a chunk.
 int64_t piece_unit(const Config& config) {
   return traits(config.precision.linear).activations == Scaling::kBlock1x128 ? traits(config.precision.linear).alignment
                                                                              : 1;
@@ -159,7 +159,8 @@ std::string of_each_rank(const Config& config) {
   return ranks == 1 ? "" : fmt::format(" on each of parallel.tensor_parallel {} ranks", ranks);
 }
 
-// Hopper's FP8 products want the contracted dimension in whole units, and every dimension is contracted once.
+// Hopper's FP8 matrix multiplication needs the contracted dimension in whole units, and every dimension is contracted
+// once.
 void check_linear_shapes(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   if (!is_fp8(precision.linear)) return;
@@ -181,7 +182,7 @@ void check_linear_shapes(const Config& config) {
   }
 }
 
-// The same for lm_head, whose vocabulary ranks divide. The nearest that would do is of the whole key.
+// Checks the shape of lm_head, whose vocabulary the ranks divide. The nearest size that works is of the whole key.
 void check_lm_head_shape(const Config& config) {
   const LmHeadPrecision lm_head = config.precision.lm_head;
   if (!is_fp8(lm_head)) return;
@@ -206,7 +207,7 @@ void check_lm_head_shape(const Config& config) {
   }
 }
 
-// What attention has no kernels for there.
+// Refuses sequence lengths for which attention has no kernels on GPUs.
 void check_lengths_on_gpu(const Config& config) {
   for (const Config& stage : stage_configs(config)) {
     CHECK_INPUT(stage.data.seq_len > 1,

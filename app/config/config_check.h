@@ -1,4 +1,4 @@
-// What holds between the keys of a config, and against the number of ranks, the device and the weights. All throw
+// Checks of the keys of a config against each other, the number of ranks, the device and the weights. All throw
 // InputError naming the key, what was found and what was expected.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace octavo {
 
-// What the command needs of the datasets.
+// The datasets that a command needs.
 enum class Purpose : uint8_t { kTrain, kEvaluate, kSynthetic };
 
 // Checks the keys against each other for a run on `ranks` ranks. The model is checked when its shape is complete; while

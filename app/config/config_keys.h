@@ -51,7 +51,7 @@ struct ConfigKey {
   std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
 };
 
-// Of a run, and of intervals in one.
+// Largest number of steps of a run, and of an interval in a run.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
 // A key of earlier versions, or a value that a key no longer has. Checkpoints and dumped configs contain every key, so
@@ -59,7 +59,7 @@ inline constexpr int64_t kMaxSteps = 1'000'000'000;
 struct RetiredKey {
   const char* section;
   const char* name;
-  const char* old_default;      // As YAML writes it; empty if every value is refused.
+  const char* old_default;      // The text that YAML writes for it. Empty if every value is refused.
   const char* sentence;         // Says why the key or the value is gone, or what replaces it.
   const char* value = nullptr;  // The only value that is retired; null if the whole key is.
 };

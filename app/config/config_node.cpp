@@ -21,7 +21,7 @@ using Kind = ConfigNode::Kind;
 constexpr size_t kMaxDescribedText = 80;
 // An anchor that contains itself makes a YAML tree endless; no config is nested deeper than this.
 constexpr int kMaxDepth = 16;
-// What a config may hold: tens of thousands of datasets, and parsed in less than a second and some 300 MB at worst.
+// Limits of a config: it may name tens of thousands of datasets, and takes less than a second and some 300 MB at worst.
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxNodes = 100'000;
 constexpr size_t kMaxKeyBytes = 200;

@@ -24,11 +24,11 @@ struct ConfigNode {
 
   // The child of that key; null when there is none or this is not a map.
   const ConfigNode* find(std::string_view key) const;
-  // What is written under a full name, "training.steps"; null where nothing is.
+  // Returns the node of a full name, "training.steps", or null if there is none.
   const ConfigNode* find_name(std::string_view name) const;
   // Returns the items of a list, or this node as the only item. A null has none.
   std::span<const ConfigNode> items() const;
-  // What a message says was found: 'text', the string "text", a list, a map or nothing.
+  // Returns the words of a message for what was found: 'text', the string "text", a list, a map or nothing.
   std::string describe() const;
 };
 

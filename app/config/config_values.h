@@ -1,4 +1,4 @@
-// What a value of the config may be. A rule is a small struct that describes, reads and writes the values of one kind:
+// Rules of the values of a config. A rule is a small struct that describes, reads and writes the values of one kind:
 //   expected()          completes "expected ..." in errors and says what is allowed in the documentation
 //   read(node, value)   false, and `value` as it was, where the node is none; an empty node is none but where said
 //   write(value)        as JSON, which read() takes back unchanged

@@ -15,15 +15,16 @@ namespace octavo {
 
 // At least 1: a run without stages is one.
 size_t num_stages(const Config& config);
-// That the step, from 1, is in; the last one for steps behind the run. Of a whole config, or that of a stage.
+// Returns the stage of a step, which counts from 1. Steps after the run belong to the last stage. `config`: that of the
+// whole run or of a stage.
 size_t stage_of_step(const Config& config, int64_t step);
 
 // The config of a stage, from 0; the config itself where it has none. InputError where it cannot be.
 Config stage_config(const Config& config, size_t stage);
 Config config_of_step(const Config& config, int64_t step);
-// Of all stages, in order.
+// Returns the configs of all stages, in order.
 std::vector<Config> stage_configs(const Config& config);
-// What stage_config() was made of.
+// Returns the config from which stage_config() made this one.
 Config whole_config(const Config& of_stage);
 
 // The key `stages`, whose items may give any of the keys that a stage may change, which are among `keys`.

@@ -1,5 +1,5 @@
-// What a MODEL argument and model.init_from name: a checkpoint, a directory of checkpoints, the folder of a run or a
-// Hugging Face directory.
+// Finds the model that a MODEL argument or model.init_from names: a checkpoint, a directory of checkpoints, the folder
+// of a run or a Hugging Face directory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace octavo {
 
 enum class ModelKind : uint8_t { kCheckpoint, kCheckpoints, kRun, kHuggingFace };
 
-// What is at a path, as far as it tells the kinds apart.
+// Facts about a path that tell the kinds apart.
 struct ModelPathFacts {
   bool is_there = false;
   bool is_directory = false;

@@ -16,7 +16,7 @@ namespace octavo {
 
 namespace {
 
-// What the command line says of the weights.
+// Keys of the weights that the command line gives.
 struct GivenWeights {
   std::string init_from;
   std::string resume;  // empty too where it names no checkpoint

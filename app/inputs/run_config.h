@@ -20,9 +20,9 @@ struct ConfigArguments {
 // A checkpoint is evaluated with its own config, except for the ranks and the device; a model that was imported, and a
 // Hugging Face directory, with their shape alone. What is evaluated is the model that is given, or else the one that
 // model.init_from names on the command line, or else the newest checkpoint of the config's run. data.bos_id and
-// data.eos_id are found where they are auto (app/inputs/document_tokens.h), but for synthetic data. A run that resumes
-// a checkpoint takes the shape from it, and does not open model.init_from unless the command line gives it. The config
-// is checked for `planned_ranks` ranks, or for those of `group` if that is 0.
+// data.eos_id are found where they are auto (app/inputs/document_tokens.h), except for synthetic data. A run that
+// resumes a checkpoint takes the shape from it, and does not open model.init_from unless the command line gives it. The
+// config is checked for `planned_ranks` ranks, or for those of `group` if that is 0.
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose,
                        int64_t planned_ranks = 0);
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kCheckpoint = "the checkpoint";  // in messages
 
-// What `look` finds, or what is in its way.
+// Returns what `look` finds, or the message of its error.
 std::string found_by(const std::function<std::string()>& look) {
   try {
     return look();
@@ -29,7 +29,7 @@ std::string found_by(const std::function<std::string()>& look) {
   }
 }
 
-// Of all token files that `path` names.
+// Returns the identities of all token files that `path` names.
 std::string identities(const std::string& path) {
   std::string lines;
   for (const std::string& file : find_token_files(path)) lines += token_file_identity(file) + "; ";
@@ -49,7 +49,8 @@ ManifestFile read_manifest_of_root(const std::function<std::string()>& choose, P
   return manifest;
 }
 
-// That what the other ranks have under its path is it. Of their manifests they look at no more than tells.
+// Checks that the other ranks have the same checkpoint under its path. They read only as much of their manifests as
+// tells checkpoints apart.
 void check_same_manifest(const char* what, const ManifestFile& manifest, const Checkpoint& checkpoint,
                          ProcessGroup& group) {
   std::string found = checkpoint.identity();
@@ -73,7 +74,7 @@ std::optional<Checkpoint> open_checkpoint(const char* what, const std::function<
   return checkpoint;
 }
 
-// What `look` meets of damage on any rank, that of the lowest; empty where there is none.
+// Returns the damage that `look` finds on the lowest rank that finds any. Empty if no rank does.
 std::string damage_found(const std::function<void()>& look, ProcessGroup& group) {
   std::string damage;
   group.agree_on_files("comparing the checksums of a checkpoint", [&] {

@@ -1,4 +1,4 @@
-// What a run says of its data: what it will take of each dataset, when it begins another pass, what it passes over.
+// Reports on the data of a run: how much of each dataset it takes, when an epoch begins, and which samples are skipped.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace octavo {
 
-// What a run takes of a dataset.
+// The use that a run makes of a dataset.
 struct DatasetUse {
   std::string name;
   int64_t tokens = 0;  // of one pass
   double weight = 0;
-  double epochs = 0;  // passes over it so far, and at the end of the run
+  double epochs = 0;  // epochs so far, and at the end of the run
   double epochs_at_end = 0;
 };
 
@@ -29,7 +29,7 @@ class DataReport {
   void check_max_epochs() const;
   std::vector<DatasetUse> datasets() const;
   int64_t next_sample() const { return loader_.state().next_sample; }
-  // Logs what happens with the batch of a step: ranges passed over, passes that begin, a max_epochs passed.
+  // Logs the events of the batch of a step: ranges that are skipped, epochs that begin, a max_epochs that is exceeded.
   void log_events(const Batch& batch, int64_t step);
 
   NumbersByName epochs(const StreamState& state) const;

@@ -1,4 +1,4 @@
-// What a run is about to do, on one screen: the first lines of its log.
+// The start screen: the first lines of the log of a run, which say what it is about to do.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct StartFacts {
   std::string runs_on;  // Runtime::describe()
   MeshShape mesh;
   std::string mesh_reason = {};  // why it is that one, where the config leaves it
-  // What one rank saves and recomputes, what it allocates, and the memory budget that it had.
+  // The activations that one rank saves and recomputes, the bytes that it allocates, and the memory budget that it had.
   const TrainingOptions& options;
   int64_t planned_bytes = 0;
   MemoryRoom room;
   std::vector<DatasetUse> datasets;
   int64_t next_sample = 0;
   std::vector<ValidationSet::Dataset> validation;
-  std::string resumes_from;  // a checkpoint; empty where the run begins anew
+  std::string resumes_from;  // a checkpoint; empty if the run begins
   int64_t step = 0;          // done
   int64_t tokens = 0;        // seen
   std::string time;          // what is known of how long it takes

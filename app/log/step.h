@@ -11,7 +11,7 @@
 
 namespace octavo {
 
-// What is wrong with a step, or stands out from the steps before it (app/observers/step_guard.h).
+// The judgement of a step that went wrong, or that stands out from the steps before it (app/observers/step_guard.h).
 struct Judgement {
   bool skipped = false;                    // The step changed nothing.
   bool spike = false;                      // The step changed the state, and its loss is a spike.
@@ -42,7 +42,7 @@ struct Step {
   double pause_ms = 0;  // Time from the end of the step before to StepResults::start(), if it was called.
 
   Judgement judgement = {};
-  MetricRow row = {};  // What is reported of the step.
+  MetricRow row = {};  // The values that are reported of the step.
 
   int64_t num_targets() const;    // The number of targets of all datasets.
   double mean(double sum) const;  // The mean over the targets of what sums to `sum`.

@@ -1,5 +1,4 @@
-// What a run says of its steps: the console line, or a terminal's progress, metrics.jsonl, TensorBoard events,
-// warnings.
+// Reports the steps of a run: the console line, or a terminal's progress, metrics.jsonl, TensorBoard events, warnings.
 #pragma once
 
 #include <chrono>

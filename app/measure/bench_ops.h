@@ -18,7 +18,7 @@ struct ProfiledStep {
   std::map<std::string, Profiler::Total> ops;
 };
 
-// What ops are compared with.
+// The times that ops are compared with.
 struct Floors {
   DeviceRates rates;
   std::vector<double> forward_backward_times;  // milliseconds of the forward and backward passes of steps

@@ -12,8 +12,8 @@
 namespace octavo {
 
 struct DeviceRates {
-  double product = 0;      // FLOP/s of a large product in the compute dtype
-  double fp8_product = 0;  // FLOP/s of a large FP8 product under the config's recipe; 0 without FP8
+  double product = 0;      // FLOP/s of a large matrix multiplication in the compute dtype
+  double fp8_product = 0;  // FLOP/s of a large FP8 matrix multiplication by the config's recipe; 0 without FP8
   double bandwidth = 0;    // bytes/s, read and written together, of a large copy
 };
 

@@ -1,4 +1,4 @@
-// What `octavo doctor` finds wrong: a pure function from the facts of each rank to sentences, so that it is tested
+// The checks of `octavo doctor`: pure functions from the facts of each rank to sentences, so that they are tested
 // without a machine that is broken.
 #pragma once
 
@@ -22,7 +22,7 @@ struct DiskFacts {
   int64_t free_bytes = 0;  // for this user
 };
 
-// What holds for one rank before it measures anything.
+// Facts about one rank before it measures anything.
 struct RankFacts {
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 

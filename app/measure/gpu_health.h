@@ -1,5 +1,5 @@
-// What nvidia-smi knows of the GPUs of a machine and CUDA does not tell: errors of their memory, and what slows their
-// clocks down now.
+// Facts about the GPUs of a machine that nvidia-smi knows and CUDA does not tell: errors of their memory, and what
+// slows their clocks down now.
 #pragma once
 
 #include <cstdint>

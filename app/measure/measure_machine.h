@@ -1,4 +1,4 @@
-// What `octavo doctor` measures; app/plan/machine_rates.h says what each number is.
+// The measurements of `octavo doctor`. app/plan/machine_rates.h says what each number is.
 #pragma once
 
 #include <string>

@@ -10,21 +10,21 @@
 
 namespace octavo {
 
-// What is to be generated: sequences that begin with the same prompt.
+// The sequences to generate, which begin with the same prompt.
 struct GenerationShape {
   int64_t sequences = 1;
   int64_t prompt_length = 0;
   int64_t capacity = 0;  // tokens of a sequence at most, with the prompt's
 };
 
-// What generating takes beside the model, which passes over the prompt.
+// The buffers of generation alongside the model, which runs on the prompt.
 struct GenerationState {
   GenerationState(const Config& config, const GenerationShape& shape, Arena& arena);
 
   KvCache cache;
   Tensor prompt;              // [prompt_length] int32
   Tensor tokens;              // [sequences] int32
-  std::optional<Llama> step;  // passes over one token of each sequence
+  std::optional<Llama> step;  // runs on one token of each sequence
 };
 
 // The buffers of a model without gradients or moments.

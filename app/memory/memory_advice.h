@@ -1,4 +1,4 @@
-// What is said of a run that does not fit, before it begins or in a plan of it.
+// The advice for a run that does not fit, before it begins or in a plan of it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-// What makes a config fit.
+// Changes that make a config fit.
 struct FittingChange {
   std::string overrides;  // of keys, as on the command line; empty: nothing was found
   int64_t ranks = 0;      // of the run, with them

@@ -1,6 +1,6 @@
-// What a run keeps in memory and what it makes again, cheapest first: the full weights, gathered again in backward or
-// not (parallel.reshard_after_forward), and the activations (activation_checkpointing.mode). Where the config says
-// auto, the first choice that fits is taken:
+// The choices of what a run keeps in memory and what it recomputes, cheapest first: the full weights, gathered again in
+// backward or not (parallel.reshard_after_forward), and the activations (activation_checkpointing.mode). If the config
+// says auto, the first choice that fits is taken:
 //
 //   all activations, weights kept;  all activations;  selective, weights kept;  selective;
 //   2, 3, ... of the blocks recomputed whole;  all of them

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kGpuMargin = 1536 * kMiB;
 constexpr int64_t kCpuMarginShare = 20;
 
-// What a GPU's memory holds besides the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN; from
+// Memory of a GPU outside the arena: the CUDA context with this program's kernels, cuBLASLt and cuDNN; from
 // the second rank on, NCCL with its buffers, and what it takes to have memory registered.
 struct OutsideArena {
   int64_t early = 0;  // by the time a run decides, at most
@@ -22,8 +22,8 @@ struct OutsideArena {
 
 constexpr OutsideArena kContext = {445 * kMiB, 100 * kMiB};  // of one GPU
 
-// Of the ranks of the first axis. NCCL's own buffers depend on how it connects the GPUs: on two of them 1.4 GiB were
-// measured, on four 0.9; with registered memory 0.4 to 0.9, and 2.3.
+// Returns the memory that NCCL takes for the ranks of the first axis. NCCL's own buffers depend on how it connects the
+// GPUs: on two of them 1.4 GiB were measured, on four 0.9; with registered memory 0.4 to 0.9, and 2.3.
 OutsideArena outside_of_nccl(int64_t ranks, bool registered) {
   if (!registered) return {900 * kMiB, 250 * kMiB};
   return ranks == 2 ? OutsideArena{450 * kMiB, 450 * kMiB} : OutsideArena{500 * kMiB, 1900 * kMiB};

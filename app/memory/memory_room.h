@@ -25,7 +25,7 @@ struct PlannedDevice {
   Device device = Device::kCuda;
   int multiprocessors = 132;
   int64_t memory_bytes = 0;  // all of a GPU's; 0: unknown, then everything fits
-  // Of it when a run decides; none in a plan.
+  // Free memory of the GPU when a run decides. None in a plan.
   std::optional<int64_t> free_bytes = std::nullopt;
   int64_t gpus_per_node = 8;
 };
@@ -33,7 +33,7 @@ struct PlannedDevice {
 // This rank's in a run, with what is free now.
 PlannedDevice own_device(const Runtime& runtime);
 
-// The same before there are communicators, as a plan has it: what others hold is not the run's.
+// Returns the device before there are communicators, as a plan has it: memory that others hold is not the run's.
 PlannedDevice unused_device(const Runtime& runtime);
 
 struct MemoryRoom {
@@ -44,9 +44,9 @@ struct MemoryRoom {
   bool fits(int64_t arena_bytes) const { return available == 0 || needed(arena_bytes) <= available; }
 };
 
-// Of a run of `config` on the mesh, each rank on such a device.
+// Returns the budget of a run of `config` on the mesh, each rank on such a device.
 MemoryRoom memory_room(const Config& config, const MeshShape& mesh, const PlannedDevice& device);
-// Of a run under way.
+// Returns the budget of a run under way.
 MemoryRoom memory_room(const Config& config, const Runtime& runtime);
 
 }  // namespace octavo

@@ -23,7 +23,7 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
 // `group` must outlive it.
 Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group);
 
-// Of machines that have as many ranks each, in their order; else 0.
+// Returns the number of ranks of each machine if all have as many, in their order; otherwise 0.
 int64_t ranks_per_node(const Machines& machines);
 
 }  // namespace octavo

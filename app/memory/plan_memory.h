@@ -1,5 +1,5 @@
 // The memory of a run, item by item, for any number of ranks and without a GPU: the same TrainingState that a run
-// allocates, laid out in a planning arena on a planned stream, among planned communicators. Exact, but for cuDNN's
+// allocates, laid out in a planning arena on a dry-run stream, among dry-run communicators. Exact, except for cuDNN's
 // workspace of a GPU (kernels/attention/sdpa.h) and for what lies outside the arena (app/memory/memory_room.h), which
 // are estimates.
 #pragma once
@@ -37,8 +37,8 @@ struct MemoryPlan {
   bool fits() const { return room.fits(arena_bytes); }
 };
 
-// What `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for the
-// device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.
+// Returns what `octavo train` allocates on rank 0 of the mesh, which has as much as any. `config` must be resolved for
+// the device (resolve_device) and valid for mesh.ranks() ranks; `group` is this process's alone.
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
 // Plans the memory of a rank whose choices are made.
 MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room);

@@ -25,8 +25,8 @@ class TrainingModel {
 
   // Whether the linears are in bfloat16, though the config has them in FP8.
   bool in_bfloat16() const { return in_bfloat16_; }
-  // Lays the state out anew, with the linears in bfloat16 or as the config has them. What it held is lost, and what
-  // refers to the old one's parts (the FP8 statistics) no longer valid. Only with precision.guard.every.
+  // Lays the state out again, with the linears in bfloat16 or as the config has them. The values of the state are lost,
+  // and references to its parts (the FP8 statistics) are no longer valid. Only with precision.guard.every.
   void use_bfloat16(bool in_bfloat16, Runtime& runtime);
 
  private:

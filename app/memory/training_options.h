@@ -1,4 +1,4 @@
-// What a run trains and keeps, decided by the memory there is; and what is said where nothing fits.
+// The options of a rank, decided by its memory budget, and the error if nothing fits.
 #pragma once
 
 #include <functional>

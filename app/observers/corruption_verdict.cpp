@@ -12,7 +12,7 @@ namespace {
 
 using RankSet = std::set<int>;
 
-// What one of the comparisons found.
+// The finding of one of the comparisons.
 struct Difference {
   RankSet suspects;               // ranks of which one, several or all are wrong
   std::vector<std::string> what;  // names of what differs, in the order of the first rank that has it

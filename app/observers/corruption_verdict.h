@@ -22,7 +22,7 @@ struct HashedPart {
   std::string copy;
 };
 
-// What is known of a rank from the start.
+// Facts about a rank that are known from the start.
 struct CheckedRank {
   std::string place;  // "node7, GPU 3 (GPU-4f1c...)"
   std::vector<HashedPart> parts;

@@ -1,6 +1,6 @@
-// What a run does about silent corruption: when it is checked (app/observers/corruption_check.h), what a difference
-// leads to (training.on_corruption), and that no state is saved whose replicas are known to differ. Does nothing if
-// training.check_every is 0.
+// Watches for silent corruption: checks for it (app/observers/corruption_check.h) every training.check_every steps,
+// acts on a difference (training.on_corruption), and refuses to save a state whose replicas are known to differ. Does
+// nothing if training.check_every is 0.
 #include <optional>
 #include <set>
 #include <string>

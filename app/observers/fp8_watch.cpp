@@ -94,7 +94,7 @@ class Fp8Watch : public StepObserver {
   }
 
   const ObserverContext context_;
-  const std::vector<LinearSpec> linears_;  // Of a block.
+  const std::vector<LinearSpec> linears_;  // Linears of a block.
   Fp8StatsTable* table_ = nullptr;         // Null if the model takes no statistics.
   Buffer host_;                            // [kSlots, the table's values] float32
   int64_t pushed_ = 0;

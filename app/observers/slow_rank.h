@@ -11,7 +11,7 @@
 
 namespace octavo {
 
-// What a rank did in one step.
+// The times of a rank in one step.
 struct RankTimes {
   double collectives_ms = 0;  // In collectives, waiting for other ranks included.
   double data_ms = 0;         // Waiting for the data loader while the device had nothing to do.

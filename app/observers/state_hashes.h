@@ -1,4 +1,4 @@
-// What a rank of a training run holds that another rank holds as well:
+// The parts of the state that a rank of a training run holds and another rank holds as well:
 //
 //   over the replicate axis   each unit's shard of the master weights, of the weights that are cast from them and
 //                             travel, and of what the optimizer keeps

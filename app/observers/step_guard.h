@@ -1,6 +1,6 @@
-// What a run does about steps that went wrong: a loss or gradient norm that is not finite (the device has passed over
-// the update by itself, kernels/optimizer/skip_update.h), and a loss that jumps (app/observers/spikes.h). Gradient
-// norms that jump and steps that take unusually long are pointed out alone.
+// Judges steps that went wrong: a loss or gradient norm that is not finite (the device has skipped the update by
+// itself, kernels/optimizer/skip_update.h), and a loss that jumps (app/observers/spikes.h). Gradient norms that jump
+// and steps that take unusually long are pointed out alone.
 //
 // Judged when a step's result reaches the host, one step late. All ranks see the same skips. Spikes are told from
 // losses whose last bits may differ between ranks, so only one rank's verdict on them is acted upon.
@@ -29,7 +29,7 @@ class StepGuard {
   int64_t skipped_in_a_row() const { return in_a_row_; }  // up to the last one judged
   bool has_given_up() const { return in_a_row_ > config_.max_skipped_steps; }
 
-  // For checkpoints. How long steps take begins anew, as another machine may.
+  // The state for checkpoints. The times of steps are not part of it, because another machine may resume the run.
   nlohmann::json to_json() const;
   void from_json(const nlohmann::json& json);
 

@@ -23,7 +23,7 @@ class StepObserver {
   virtual void before_batch(int64_t /*step*/) {}
   // The batch is uploaded, and nothing else of the step is queued.
   virtual void before_step(const TrainingStep& /*step*/) {}
-  // The step is queued, but for the copy of its results to the host.
+  // The step is queued, except for the copy of its results to the host.
   virtual void after_step(int64_t /*step*/) {}
   // Whether the loop waits for the step's result before it queues the next step. Equal on all ranks.
   virtual bool wants_result(int64_t /*step*/) const { return false; }
@@ -37,7 +37,7 @@ class StepObserver {
   virtual void on_new_state() {}
 };
 
-// What observers are made of. All of it outlives them.
+// The parts of a run that observers see. All of them outlive the observers.
 struct ObserverContext {
   const Config& config;
   Runtime& runtime;

@@ -14,10 +14,10 @@ namespace {
 // A collective over NVLink beside products takes 1.1 to 3.5 times as long. Assumed within that, and in keeping with
 // layers of 70B and 405B over 4 GPUs.
 constexpr double kBesideCompute = 1.5;
-// What NCCL reaches of a network card: 46 to 48 of 50 GB/s.
+// Share of a network card that NCCL reaches: 46 to 48 of 50 GB/s.
 constexpr double kNetworkShare = 0.94;
 constexpr double kLeafNodes = 32;
-// What a message to one of many ranks costs the host that posts it.
+// Time that the host takes to post a message to one of many ranks.
 constexpr double kPost_s = 1e-6;
 
 struct Protocol {
@@ -56,7 +56,8 @@ double peers_share(const RankSpread& group) { return real(group.ranks - 1) / rea
 
 double rounds_of(CollectiveKind op) { return op == CollectiveKind::kAllReduce ? 2 : 1; }
 
-// What a group has of the links between leaf switches, at most 1; `crossing` of a leaf's cards are in need of them.
+// Returns a group's share of the links between leaf switches, at most 1. `crossing`: the share of a leaf's cards that
+// need them.
 double uplink_share(const Cluster& cluster, const RankSpread& group, double crossing) {
   if (real(group.nodes() * group.node_stride) <= kLeafNodes) return 1;
   return std::min(1.0, 1 / (cluster.network_oversubscription * crossing));

@@ -116,7 +116,7 @@ double save_interval_s(const CheckpointConfig& checkpoint, double step_s, double
   return interval_s;
 }
 
-// What the planned steps take, without validation.
+// Time and cost of the planned steps, without validation.
 struct RunEstimate {
   double seconds;    // of steps alone
   double gpu_hours;  // of steps alone

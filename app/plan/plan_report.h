@@ -1,4 +1,4 @@
-// What `octavo plan` prints, as text and as JSON.
+// The output of `octavo plan`, as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -153,7 +153,7 @@ class Search {
     return prediction(candidate).step_s < prediction(each).step_s;
   }
 
-  // What memory grows with, apart from checkpointing.
+  // Properties with which memory grows, apart from checkpointing.
   struct Needs {
     int64_t tensor, replicate, micro_batch_size;
     bool keeps_weights, keeps_gradients;

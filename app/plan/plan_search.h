@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// What a plan is made for.
+// The target of a plan.
 struct PlanTarget {
   int64_t gpus = 1;
   PlannedDevice device;
@@ -35,7 +35,7 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
 
 // The fastest plans that fit, at most `count`, over all meshes with 1, 2, 4 or 8 tensor-parallel ranks, micro-batches
 // of powers of two, the checkpointing modes there are (of block mode, the fewest blocks that fit), full weights kept or
-// gathered anew, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
+// gathered again, and gradients reduced with every micro-batch or, where that is faster, once a step; the batch and the
 // rest stay as the config says. Memory is planned only for candidates fast enough to be among them. Those whose step
 // takes `at_most_s` or longer are left out. Needs target.machine.
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,

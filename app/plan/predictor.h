@@ -1,7 +1,7 @@
 // How long a training step takes on a machine whose rates are known (app/plan/machine_rates.h), before it runs.
 //
 // The step itself says what it is made of: the model's own forward and backward, the collectives and the optimizer are
-// queued on a planned stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
+// queued on a dry-run stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
 // (app/plan/predictor_rates.h): products (2 m n k FLOPs at the rate of the nearest shapes measured), causal attention,
 // ops bound by memory (the bytes they must move), and collectives (app/plan/network_model.h). A clock
 // (app/plan/step_clock.h) lets the streams run beside each other as their events do, and says what of the collectives
@@ -46,7 +46,7 @@ struct StepPrediction {
   double communication_s = 0;   // all collectives, hidden or not
   double step_s = 0;
   double tokens_per_step = 0;  // of all ranks
-  double wps = 0;              // tokens a second and GPU
+  double wps = 0;              // tokens per second and GPU
   double mfu = 0;              // as in training
   double flops_per_token = 0;  // of all ranks, as mfu counts them
   CostKind bound = CostKind::kProduct;
@@ -83,8 +83,8 @@ class Predictor {
   StepPrediction predict(const PredictedRun& run);
 
  private:
-  // What a recorded step depends on besides the config: the mesh on which it is recorded, how gradients in bfloat16 are
-  // summed, the size and number of micro-batches, the options of sharding, the checkpointing.
+  // The properties on which a recorded step depends besides the config: the mesh on which it is recorded, how gradients
+  // in bfloat16 are summed, the size and number of micro-batches, the options of sharding, the checkpointing.
   using Key = std::tuple<MeshShape, int64_t, int64_t, int64_t, bool, bool, ActivationCheckpointing::Mode, double>;
   const StepClock& clock(const PredictedRun& run);
 

@@ -19,7 +19,7 @@ constexpr double kAttentionBackwardOverhead_s = 40e-6;
 // Attention in a step to attention alone, on the H200: 626 of 746 TFLOP/s and 493 of 550.
 constexpr double kAttentionForwardInStep = 0.84;
 constexpr double kAttentionBackwardInStep = 0.90;
-// What ops reach of a large copy's bandwidth: 3,500 to 4,060 GB/s of 4,250.
+// Share of a large copy's bandwidth that ops reach: 3,500 to 4,060 GB/s of 4,250.
 constexpr double kMemoryShare = 0.88;
 // Share of kMemoryShare that ops reach which cast their result to FP8 on the way: in keeping with steps of the 1.8B,
 // delayed and blockwise.

@@ -1,4 +1,4 @@
-// What single operations take on a machine, from its measured rates: the parts that predict_step adds up.
+// The times of single operations on a machine, from its measured rates: the parts that predict_step adds up.
 #pragma once
 
 #include <string_view>

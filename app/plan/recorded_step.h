@@ -1,5 +1,5 @@
 // RecordedStep: what a training step queues, in order: the model's own forward and backward, its collectives, the
-// optimizer and the casts of its weights, run on a planned stream (core/op_record.h) on rank 0 of the mesh.
+// optimizer and the casts of its weights, run on a dry-run stream (core/op_record.h) on rank 0 of the mesh.
 #pragma once
 
 #include <cstdint>

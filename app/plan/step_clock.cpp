@@ -87,7 +87,7 @@ std::vector<StepClock::Price> StepClock::prices(const MeshShape& mesh) const {
   return prices;
 }
 
-// One pass over the entries.
+// One iteration over the entries.
 class StepClock::Walk {
  public:
   Walk(const RecordedStep& step, std::vector<Price> prices)
@@ -122,7 +122,7 @@ class StepClock::Walk {
     Place behind = {};
     double clock_s() const { return ends_s.empty() ? 0 : ends_s.back(); }
   };
-  // What all entries of an op have come to.
+  // The sum over all entries of an op.
   struct Sum {
     double times = 0;
     double takes_s = 0;
@@ -212,7 +212,7 @@ void StepClock::Walk::advance(Side& side, size_t length) {
       advance(other, behind.length);
       start_s = std::max(start_s, other.ends_s[behind.length - 1]);
     }
-    // What nothing covers at all is alone; the rest keeps the pace at which it began.
+    // A transfer that nothing covers at all is alone. Any other keeps the pace at which it began.
     const double takes_s = now_s_ > start_s ? prices_[op].beside_s : prices_[op].alone_s;
     side.ends_s.push_back(start_s + takes_s);
     add(op, times, takes_s, std::max(side.clock_s() - now_s_, 0.0));

@@ -39,7 +39,7 @@ class StepClock {
 
  private:
   class Walk;
-  // What an op takes, by itself and beside the compute stream.
+  // The time of an op, alone and alongside the compute stream.
   struct Price {
     double alone_s = 0;
     double beside_s = 0;

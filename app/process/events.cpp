@@ -20,7 +20,7 @@ bool is_warning(EventKind kind) {
          kind == EventKind::kFallback;
 }
 
-constexpr size_t kMaxTextBytes = 2000;  // Of an event that is read.
+constexpr size_t kMaxTextBytes = 2000;  // Limit of the text of an event that is read.
 
 std::optional<EventKind> kind_of(std::string_view name) {
   for (size_t i = 0; i < std::size(kEventNames); ++i) {

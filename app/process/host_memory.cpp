@@ -130,8 +130,8 @@ std::optional<int64_t> count_in(const Environment& environment, const std::strin
   return is_count ? std::optional(count) : std::nullopt;
 }
 
-// What Slurm granted on this node, in MiB. It may enforce it without a control group. It knows nothing of this
-// process's use of memory, so that of each rank is taken for this one's.
+// Applies what Slurm granted on this node, in MiB. Slurm may enforce the grant without a control group. The memory that
+// the other ranks use is not known, so each of them is assumed to use as much as this one.
 void apply_slurm(HostMemory& memory, int processes, const Environment& environment, const fs::path& root) {
   struct Grant {
     const char* variable;

@@ -1,5 +1,5 @@
-// What the system says of processes, and Open MPI's launcher, seen from a process that it started: mpirun, or its
-// daemon on another machine.
+// Facts about processes, and Open MPI's launcher, seen from a process that it started: mpirun, or its daemon on another
+// machine.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +8,7 @@
 
 namespace octavo {
 
-// What /proc/PID/stat says of a process (proc(5)). Empty and 0 if it cannot be read.
+// Facts about a process from /proc/PID/stat (proc(5)). Empty and 0 if it cannot be read.
 struct ProcessFacts {
   std::string name = {};
   pid_t parent = 0;

@@ -31,7 +31,7 @@ Device choose_device(const Config& config, const ProcessGroup& group) {
   if (config.device == DeviceChoice::kCpu) return Device::kCpu;
   if (config.device == DeviceChoice::kCuda) return Device::kCuda;
   if (cuda_device_count() == 0) return Device::kCpu;
-  // Of this rank's own GPU: asking opens a context there, which takes time and memory.
+  // Only this rank's own GPU is asked, because asking opens a context there, which takes time and memory.
   const GpuInfo gpu = gpu_info(choose_gpu(group));
   if (!has_kernels_for(gpu)) log_warning("running on the CPU: {} is not a Hopper GPU", gpu.name);
   return has_kernels_for(gpu) ? Device::kCuda : Device::kCpu;

@@ -1,4 +1,4 @@
-// What a command that computes runs on: the device, its stream, the threads and the communicators of this rank.
+// Runtime: the device, its stream, the threads and the communicators of this rank.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace octavo {
 
-// What a run computes in: one arena, registered with the mesh where parallel.nccl_memory says so.
+// The memory of a run: one arena, registered with the mesh where parallel.nccl_memory says so.
 struct RunMemory {
   Arena arena;
   std::vector<std::unique_ptr<Registration>> registrations;

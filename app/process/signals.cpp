@@ -47,7 +47,7 @@ int64_t now_ms() {
 
 void tell_thread(char word) { [[maybe_unused]] const ssize_t written = ::write(wake_up, &word, 1); }
 
-// What is next on the terminal is the shell's.
+// Ends the line of the terminal, because the shell writes next.
 void end_line_of_terminal() {
   if (terminal < 0) return;
   [[maybe_unused]] const ssize_t written = ::write(terminal, "\n", 1);
@@ -126,8 +126,8 @@ StopSignals::StopSignals(ProcessGroup& group) : group_(group) {
   wake_up = ends[1];
   launcher = find_launcher();
   terminal = ::isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : -1;
-  // Signals are for that thread alone: generated code of matrix products keeps no stack that a handler could run on.
-  // Threads that are made from now on block them as this one does.
+  // Signals are for that thread alone: generated code of matrix multiplication keeps no stack that a handler could run
+  // on. Threads that are made from now on block them as this one does.
   mask(SIG_BLOCK);
   thread_ = start_thread("signals", [this, pipe = ends[0]] { listen(pipe); });
   handle({SIGTERM, SIGINT, SIGUSR1}, on_signal);

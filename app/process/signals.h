@@ -1,4 +1,4 @@
-// What asks a training run to save and stop: SIGTERM, SIGINT, SIGUSR1, and the launcher's SIGCONT.
+// Signals that ask a training run to save and stop: SIGTERM, SIGINT, SIGUSR1, and the launcher's SIGCONT.
 //
 // SIGUSR1 is for launchers: mpirun passes it on to its ranks as it is. On SIGTERM, SIGINT and SIGHUP mpirun ends its
 // ranks: it sends SIGCONT at once, SIGTERM odls_base_sigkill_timeout later (1 s unless told otherwise) and SIGKILL as

@@ -28,8 +28,8 @@ class TuningFile {
   // same; and `work` is done once more if there were any. A collective.
   void tune(const std::function<void()>& work);
 
-  // On the root: writes the file, if anything was timed since it was read or written, and logs how much, and what was
-  // not for want of memory. Never throws.
+  // On the root: writes the file, if anything was timed since it was read or written, and logs how much was timed and
+  // what could not be, because too little memory was left. Never throws.
   void keep() noexcept;
 
  private:

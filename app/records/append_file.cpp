@@ -72,7 +72,7 @@ bool AppendFile::write(std::string_view record) {
   kept_.emplace_back(record);
   kept_bytes_ += std::ssize(record);
   write_kept();
-  // What is partly in the file must be completed; of the others the oldest go.
+  // A record that is partly in the file must be completed. Of the others the oldest are dropped.
   while (kept_bytes_ > kMostKeptBytes && std::ssize(kept_) > 1) {
     const auto oldest = kept_.begin() + (first_is_partial_ ? 1 : 0);
     kept_bytes_ -= std::ssize(*oldest);

@@ -45,8 +45,8 @@ class Goodput {
   std::string report() const;
   nlohmann::ordered_json to_json() const;
 
-  // What writes the file as things stand now, and throws Error where it cannot; empty unless the last time is some
-  // seconds ago, or at the `end` of the run. For any thread.
+  // Returns a function, for any thread, that writes the file as things stand now, and throws Error if it cannot.
+  // Returns an empty function if the last time was a few seconds ago, unless it is the `end` of the run.
   std::function<void()> writing(bool end);
 
   static constexpr const char* kFileName = "goodput.json";

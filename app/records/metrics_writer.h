@@ -58,7 +58,7 @@ class MetricsWriter {
   bool is_repeated(const MetricRow& row);
 
   std::vector<Sink> sinks_;
-  std::map<int64_t, nlohmann::json> repeated_;  // What tells the lines of steps after resumes_after from others.
+  std::map<int64_t, nlohmann::json> repeated_;  // Distinctions of the lines of steps after resumes_after.
 };
 
 }  // namespace octavo

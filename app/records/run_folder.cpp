@@ -190,7 +190,7 @@ void RunFolder::claim(const fs::path& resumed_from) {
   if (find_use_of_folder(config_, resumed_from) == FolderUse::kSetAside) set_aside();
 }
 
-// What Octavo writes into a run's folder; whatever else lies there stays.
+// Moves the files that Octavo writes into a run's folder. Other files stay.
 void RunFolder::set_aside() const {
   const fs::path dir = config_.logging.dir;
   constexpr std::array kNames = {"metrics.jsonl", kMetricTableName, "log.txt",         kEventsName,

@@ -1,4 +1,4 @@
-// What lies in logging.dir beside the metrics, so that a run is known by its folder alone:
+// The files in logging.dir besides the metrics, so that a run is known by its folder alone:
 //   config.yaml     the config of its last start, every key with its value
 //   starts.jsonl    a line a start: when, the command line and where, version and commit, hosts, ranks, device
 //   log.txt         the console's lines of every start, each with the time of day; "warning: " marks the warnings
@@ -21,7 +21,7 @@
 
 namespace octavo {
 
-// What a start finds in logging.dir and starts from.
+// Facts about logging.dir and about the checkpoint that a start resumes.
 struct FolderFacts {
   bool has_steps = false;               // whether a step was logged there
   bool knows_its_run = false;           // whether its config.yaml can be read

@@ -63,7 +63,7 @@ void add_line(RunRecords& run, double step, const json& line) {
   }
 }
 
-// What was written of `step` and the steps behind it counts no more.
+// Removes what was written of `step` and of the steps after it.
 void forget_from(RunRecords& run, double step) {
   for (auto& [name, series] : run.metrics) {
     while (!series.empty() && series.back().x >= step) series.pop_back();

@@ -29,10 +29,10 @@ struct RunRecords {
   const Series& metric(const std::string& key) const;  // empty where there is none
 };
 
-// Of a step that was done again after a restart the later line counts; where it is another than the one before, none of
-// the steps behind it that were written before (app/records/metrics_course.h). Lines that are no JSON (one cut short by
-// a crash) and values that are not finite are passed over. InputError where `dir` has no metrics.jsonl, or a file
-// cannot be read.
+// Reads the folder of a run. If a restart repeats a step, the later line counts; if that line differs from the earlier
+// one, no step after it counts that was written before (app/records/metrics_course.h). Lines that are no JSON, such as
+// one that a crash cut short, and values that are not finite are skipped. InputError if `dir` has no metrics.jsonl, or
+// a file cannot be read.
 RunRecords read_run(const std::string& dir);
 
 // Returns what `octavo inspect RUN` says of the folder `dir`. run: the folder; step, loss, tokens and the other numbers

@@ -26,9 +26,9 @@ class BatchBuffers {
 
   // Micro-batch i of the batch uploaded last, valid until the second upload from then.
   MicroBatch micro_batch(int64_t i) const;
-  // Of the same; before there is one, of a full batch.
+  // Returns the number of micro-batches of the batch uploaded last, or of a full batch before there is one.
   int64_t num_micro_batches() const { return uploaded_rows_ / shape_.micro_batch_size; }
-  // That a sequence of the batch uploaded last is of.
+  // Returns the dataset of a sequence of the batch uploaded last.
   int64_t dataset(int64_t row) const { return datasets_[static_cast<size_t>(row)]; }
 
  private:
@@ -37,7 +37,7 @@ class BatchBuffers {
   struct Set {
     Tensor inputs, targets, order, documents;
   };
-  // The same lists on the host, one behind the other, and where that of each micro-batch begins.
+  // The lists of documents on the host, one after another, and where the list of each micro-batch begins.
   struct DocumentLists {
     std::vector<Document> documents;
     std::vector<size_t> begin;

@@ -215,7 +215,7 @@ void DiskCheckpoints::report_saved() {
             static_cast<double>(bytes_) / 1e9 / seconds);
 }
 
-// Of all ranks, which then throw rank 0's error.
+// Counts a failure on all ranks. If it is one too many, all throw rank 0's error.
 void DiskCheckpoints::count_failure(const std::string& reason) {
   ++failed_saves_;
   const int64_t most = std::max<int64_t>(1, config_.checkpoint.max_failed_saves);

@@ -1,4 +1,4 @@
-// What checkpoints hold of a training state: the tensors that a rank saves, and the parts that it loads.
+// The training state in checkpoints: the tensors that a rank saves, and the parts that it loads.
 #pragma once
 
 #include <vector>

@@ -34,7 +34,7 @@ const char* category(const Span& span) {
   return "memory";
 }
 
-// What an op does, and how fast.
+// Describes an op and its rate.
 OrderedJson describe(const Op& op, double ms) {
   OrderedJson args = OrderedJson::object();
   if (op.m > 0) args["shape"] = fmt::format("{} x {} over {}", op.m, op.n, op.k);
@@ -66,7 +66,7 @@ OrderedJson complete_event(const Span& span, int rank, int thread, double begin_
   return event;
 }
 
-// Of this rank's host clock to rank 0's. Ranks leave a barrier at about the same time.
+// Returns the offset of this rank's host clock to rank 0's. Ranks leave a barrier at about the same time.
 double clock_offset_ms(ProcessGroup& group) {
   std::vector<double> left;
   for (int round = 0; round < kClockRounds; ++round) {

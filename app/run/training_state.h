@@ -12,7 +12,7 @@
 
 namespace octavo {
 
-// What a rank trains: everything that decides on its memory.
+// The options of a rank that decide how much memory it takes.
 struct TrainingOptions {
   const Config& config;
   const ParameterLayout& layout;
@@ -62,12 +62,13 @@ struct TrainingStep {
   int64_t number = 1;  // from 1
   double lr = 0;
   int64_t targets = 1;  // that the loss counts, of all ranks: their mean is what is minimized
-  // A step of a larger loss is passed over, as one of a loss or gradient norm that is not finite always is.
+  // A step with a larger loss is skipped. One whose loss or gradient norm is not finite always is.
   float loss_limit = std::numeric_limits<float>::infinity();
-  const Event* update_after = nullptr;  // that weights and the optimizer's states are changed after; null: at once
+  const Event* update_after =
+      nullptr;  // Event to wait for before the weights and optimizer states are written. Null: no wait.
 };
 
-// Of the sum of the losses, for their mean.
+// Returns 1 / number of targets, which turns the summed loss into the mean.
 float loss_scale(const TrainingStep& step);
 
 // One optimizer step on the batch uploaded last: forward and backward of each micro-batch, gradients summed over the

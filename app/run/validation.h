@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// What it keeps on the device: two micro-batches of tokens and a sum.
+// Buffers of a Validator on the device: two micro-batches of tokens and a sum.
 struct ValidationBuffers {
   ValidationBuffers(const Config& config, const Mesh& mesh, Arena& arena);
 

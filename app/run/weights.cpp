@@ -101,8 +101,8 @@ ParameterReader verified_reader(Checkpoint& checkpoint, const std::string& prefi
   };
 }
 
-// As `first`, the reader of the first moment, but from floats to codes or the reverse
-// (kernels/optimizer/adamw_float8.h), beside the second moment as `second` reads it.
+// Returns a reader of the first moment that converts what `first` reads from floats to codes or the reverse
+// (kernels/optimizer/adamw_float8.h). The conversion needs the second moment, which `second` reads.
 ParameterReader converting_reader(const ParameterReader& first, const ParameterReader& second) {
   return [=](const ParameterSpec& spec, int64_t begin, int64_t end, const Tensor& out) {
     const int64_t count = end - begin;

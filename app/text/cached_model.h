@@ -1,4 +1,4 @@
-// A model that continues sequences: it passes over the prompt once, and then over one token of each sequence at a time,
+// A model that continues sequences: it runs on the prompt once, and then on one token of each sequence at a time,
 // with the keys and values of what came before in a cache.
 #pragma once
 

@@ -17,7 +17,7 @@ namespace octavo {
 
 namespace {
 
-// What the child has as its standard streams, in place of this process's.
+// The standard streams of the child, in place of this process's.
 class FileActions {
  public:
   explicit FileActions(int socket) {

@@ -19,7 +19,7 @@ class TextStream {
   // Takes a token; returns what can be shown since the last call, often nothing. After a stop string, what stood before
   // it, and the stream has stopped.
   std::string push(int32_t token);
-  // What is still held back, at the end of a text that did not stop.
+  // Returns the text that is still held back, at the end of a text that did not stop.
   std::string finish();
   bool stopped() const { return stopped_; }
 

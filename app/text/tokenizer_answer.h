@@ -1,5 +1,5 @@
-// What scripts/hf_tokenizer.py answers: the one thing that Octavo itself reads of a Hugging Face tokenizer.json, whose
-// content decides what stands in it.
+// The answers of scripts/hf_tokenizer.py: all that Octavo itself reads of a Hugging Face tokenizer.json, whose content
+// decides what they contain.
 #pragma once
 
 #include <cstdint>

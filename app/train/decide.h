@@ -14,7 +14,7 @@
 
 namespace octavo {
 
-// What the config asks for after a step. Known when the step is queued.
+// Work that the config asks for after a step. Known when the step is queued.
 struct Due {
   bool last = false;         // The step is the last of the run or of its stage.
   bool save = false;         // checkpoint.every is reached, or a save is owed and no other is being written.
@@ -32,7 +32,7 @@ enum class Back : uint8_t {
   kComparison,  // To the state before the comparison with bfloat16, because the losses differ too much.
 };
 
-// What ranks ask for. The wishes of all ranks are combined by a bitwise or of pack(), so only rank 0 sets `back` and
+// Wishes of ranks. The wishes of all ranks are combined by a bitwise or of pack(), so only rank 0 sets `back` and
 // `spike`.
 struct Wishes {
   bool stop = false;  // A signal asks the run to save and stop.

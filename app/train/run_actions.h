@@ -20,7 +20,7 @@
 
 namespace octavo {
 
-// What a run consists of, owned by the trainer.
+// The parts of a run, owned by the trainer.
 struct RunParts {
   const Config& config;
   Runtime& runtime;

@@ -15,7 +15,7 @@
 
 namespace octavo {
 
-// What the stages of a run share.
+// The objects that the stages of a run share.
 struct RunContext {
   Runtime& runtime;
   StartupTimer& timer;

@@ -105,7 +105,7 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
             .guard = meta.value("guard", nlohmann::json()),
             .bfloat16_until = meta.value("bfloat16_until", int64_t{0})};
-  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data anew
+  const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data from the beginning
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
   if (has_precision_guard(config_) && in_bfloat16() != (start_.step < start_.bfloat16_until)) switch_precision();

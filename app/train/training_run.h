@@ -26,7 +26,7 @@
 
 namespace octavo {
 
-// What belongs to the state after some step, beside what is on the device.
+// The part of the state after a step that is not on the device.
 struct Progress {
   int64_t step = 0;    // done
   int64_t tokens = 0;  // seen by all ranks
@@ -59,7 +59,7 @@ class TrainingRun {
   // Whether no observer objects to saving the state after the step.
   bool allows_save(int64_t step);
 
-  // What the run goes on from, or was set back to.
+  // Returns the progress that the run resumes from, or was rolled back to.
   const Progress& start() const { return start_; }
   int64_t tokens_seen(int64_t step) const {
     const BatchSchedule batches = config_.training.batch_schedule();
@@ -85,7 +85,7 @@ class TrainingRun {
   void poll_saves();
   bool weights_are_finite();
 
-  // Back to the last checkpoint; the samples of a step, one of the last few, are passed over from then on.
+  // Rolls back to the last checkpoint. The samples of a step, one of the last few, are skipped from then on.
   void roll_back(int64_t step);
   // Sets the progress to an earlier one, whose state the caller restores.
   void return_to(const Progress& progress);
