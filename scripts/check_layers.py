@@ -11,7 +11,8 @@
   * no conditional compilation: the one switch is the generated build_config.h. A .cuh may ask for __CUDACC__, to keep its
     device code from the C++ compiler;
   * every header begins with #pragma once;
-  * headers include each other in no circle.
+  * headers include each other in no circle;
+  * no folder of app/ has more than 25 sources.
 
     check_layers.py [ROOT]       exit code 1 when there is a breach
     check_layers.py --counts     files, lines and includes of other folders, a row a folder
@@ -174,6 +175,17 @@ def check_circles(root, files):
     return [f"{circle[0]}:1: headers include each other in a circle: {' -> '.join(circle)}" for circle in find_circles(headers)]
 
 
+MOST_SOURCES = 25  # in a folder of app/
+
+
+def check_sizes(root, files):
+    folders = collections.defaultdict(list)
+    for path in files:
+        folders[path.relative_to(root).parent.as_posix()].append(path.relative_to(root).as_posix())
+    return [f"{names[MOST_SOURCES]}:1: {folder} has {len(names)} sources, at most {MOST_SOURCES}: cut it in two"
+            for folder, names in folders.items() if folder.startswith("app") and len(names) > MOST_SOURCES]
+
+
 def check_tree(root):
     files = sorted(
         path
@@ -181,7 +193,7 @@ def check_tree(root):
         for path in (root / folder).rglob("*")
         if path.suffix in SUFFIXES and path.is_file()
     )
-    return len(files), [breach for path in files for breach in check_file(root, path)] + check_circles(root, files)
+    return len(files), [breach for path in files for breach in check_file(root, path)] + check_circles(root, files) + check_sizes(root, files)
 
 
 def print_counts(root):
@@ -257,6 +269,7 @@ def self_test():
         "core/c.h": (header + '#include "core/c.h"\n', 1),
         "core/d.h": (header, 0),
     }
+    planted |= {f"app/plan/part_{number}.h": (header, number == 10 + MOST_SOURCES) for number in range(10, 11 + MOST_SOURCES)}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         for name, (text, _) in planted.items():
