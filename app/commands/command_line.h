@@ -1,4 +1,5 @@
-// The command line: its subcommands, each described by its file (app/commands/commands.h), and what is wrong with one.
+// The command line: its subcommands, each described by its file (app/commands/commands.h), and the errors of a command
+// line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,7 +17,7 @@ namespace octavo {
 // A subcommand's work, which every rank does. Returns the process's exit code.
 using Command = std::function<int(ProcessGroup&)>;
 
-// Returns a command that works on files alone: under mpirun rank 0 does it, and the others share its outcome.
+// Returns a command that works only on files: under mpirun rank 0 runs it, and the others share its result.
 Command on_root(std::function<int()> work);
 
 class CommandLine {
@@ -43,8 +44,8 @@ class CommandLine {
   const Command& command() const { return command_; }
   bool prints_json() const { return prints_json_; }
 
-  // Returns what parse() found wrong, as a sentence that names the command or option, what was found and what was
-  // expected. `first_argument`: the first word of the command line, empty where there is none.
+  // Returns the error of parse() as a sentence with the command or option, what was found and what was expected.
+  // `first_argument` is the first word of the command line, which may be empty.
   std::string describe(const CLI::ParseError& error, const std::string& first_argument) const;
 
  private:

@@ -1,4 +1,4 @@
-// `octavo train --dry-run`.
+// Implements `octavo train --dry-run`.
 #pragma once
 
 #include "app/commands/plan_target.h"

@@ -1,5 +1,5 @@
-// Conversion between Hugging Face directories and checkpoints, tensor by tensor: the largest one is what is held in
-// memory. Import and export give back the same float32 values.
+// Converts between Hugging Face directories and checkpoints, tensor by tensor, so memory holds one tensor at a time.
+// Import and export give back the same float32 values.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,29 @@ namespace octavo {
 // A checkpoint that was not imported is replaced only with `overwrite`.
 struct ImportReport {
   int64_t parameters = 0;
-  bool tokenizer = false;  // whether the checkpoint carries one
+  bool tokenizer = false;  // Whether the checkpoint carries a tokenizer.
 };
 ImportReport import_hf(const std::string& hf_dir, const std::string& checkpoint_dir, bool overwrite = false);
 
 // Returns the meta of a checkpoint that is imported from a Hugging Face directory with this config.json: the ids for an
 // export back, and the tokenizer for text in and out.
 nlohmann::json import_meta(const std::string& hf_dir, const nlohmann::json& hf_config, bool has_tokenizer);
-// The files of the directory's tokenizer; none for the byte tokenizer, which Octavo needs no files for.
+// Returns the files of the directory's tokenizer. Empty for the byte tokenizer, for which Octavo needs no files.
 std::vector<CarriedFile> imported_tokenizer(const std::string& hf_dir);
 
 struct ExportOptions {
-  DType dtype = DType::kFloat32;            // or bfloat16
-  int64_t max_shard_bytes = 5'000'000'000;  // of tensors in a file; more than one file gets an index
-  bool overwrite = false;                   // replace a model that is not an earlier export
+  DType dtype = DType::kFloat32;            // float32 or bfloat16.
+  int64_t max_shard_bytes = 5'000'000'000;  // Maximum size of the tensors in a file. Several files get an index.
+  bool overwrite = false;                   // Whether to replace a model that is not an earlier export.
   SavedWeights weights = SavedWeights::kMaster;
 };
 
 struct ExportReport {
-  std::vector<std::string> files;  // written, without the directory
-  int64_t step = 0;                // of the checkpoint
+  std::vector<std::string> files;  // Written files, without the directory.
+  int64_t step = 0;                // Step of the checkpoint.
   int64_t parameters = 0;
-  int64_t bytes = 0;                // of the tensors
-  std::string tokenizer_elsewhere;  // the tokenizer that the checkpoint names and does not carry; it is not copied
+  int64_t bytes = 0;                // Bytes of the tensors.
+  std::string tokenizer_elsewhere;  // The tokenizer that the checkpoint names but does not carry. It is not copied.
 };
 
 // A checkpoint (or the newest of a directory of them or of a run) -> a Hugging Face directory: config.json,

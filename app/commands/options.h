@@ -16,7 +16,7 @@ inline constexpr const char* kEmaHelp = "use the moving average of the weights (
 // The rules of values. CLI11's own rules and sentences differ from those of the config's keys: it reads 010 as eight
 // and -1 as a large seed, and accepts NaN.
 CLI::Validator number(double least, double most);
-template <typename Integer>  // int, int64_t or uint64_t
+template <typename Integer>  // int, int64_t or uint64_t.
 CLI::Validator integer(Integer least, Integer most);
 CLI::Validator one_of(const std::vector<std::string>& choices);
 

@@ -12,13 +12,13 @@ namespace octavo {
 
 struct TargetArguments {
   ConfigArguments config;
-  int64_t gpus = 0;        // ranks; 0: plan.gpus
-  std::string gpu_memory;  // "80GiB"; empty: the machine's
-  std::string machine;     // a name of machines/, or a machine file; empty: plan.machine
+  int64_t gpus = 0;        // Number of GPUs. 0 means plan.gpus.
+  std::string gpu_memory;  // "80GiB". Empty means the machine's.
+  std::string machine;     // A name in machines/, or a machine file. Empty means plan.machine.
   int64_t gpus_per_node = 8;
   double network_gbps = 400;
   double network_latency_us = 14;
-  double network_oversubscription = 0;  // 0: the machine's
+  double network_oversubscription = 0;  // 0 means the machine's.
 };
 
 // Returns the ranks, device and machine that the arguments and the config name.

@@ -15,10 +15,10 @@ namespace octavo {
 // than rank 0. A collective.
 void check_data(const Config& config, ProcessGroup& group);
 
-// Returns the time of the start screen: when the steps for `samples` sequences end by the rates of the machine.
+// Returns the time on the start screen: when the steps for `samples` sequences end by the rates of the machine.
 std::string predicted_time(const PredictedRun& run, const MachineRates& machine, const Cluster& cluster,
                            int64_t samples);
-// Returns the same for a run on a CPU, for which nothing is predicted.
+// Returns the text for a run on a CPU, for which nothing is predicted.
 std::string time_on_cpu();
 
 // Logs the start screen and the warnings on the config (app/log/config_warnings.h).

@@ -1,7 +1,8 @@
-// The whole config of a run: every section, resolved, with its defaults. What each key says is in the table of
-// app/config/config_keys.cpp, which docs/config.md is made of; what holds between keys in app/config/config_check.h.
+// The whole config of a run: every section, resolved, with its defaults. The table of app/config/config_keys.cpp
+// describes each key, and docs/config.md is generated from it. app/config/config_check.h checks keys against each
+// other.
 //
-// All functions throw InputError naming the key, what was found and what was expected. Relative paths in a config are
+// All functions throw an InputError with the key, what was found and what was expected. Relative paths in a config are
 // relative to the current directory.
 #pragma once
 
@@ -62,7 +63,7 @@ struct PrecisionGuardConfig {
 enum class KeyClass : uint8_t { kCarriesOut, kModel, kData, kTraining, kSchedule, kOptimizer, kPrecision };
 
 struct CheckpointConfig {
-  std::string dir = {};  // holds step_00000500/ and so on; a config that was read always names one
+  std::string dir = {};  // Directory of step_00000500/ and so on. A config that was read always names one.
   int64_t every = 500;
   double every_minutes = 0;
   int64_t keep = 3;
@@ -72,27 +73,27 @@ struct CheckpointConfig {
   bool in_memory = false;
   int64_t in_memory_every = 50;
   std::string resume = "auto";
-  std::vector<KeyClass> allow_changes = {};  // that a resumed run may compute otherwise
+  std::vector<KeyClass> allow_changes = {};  // Classes of keys that a resumed run may change.
 };
 
 enum class LogColor : uint8_t { kAuto, kAlways, kNever };
 
 // logging.trace: a trace of one step (app/run/step_trace.h).
 struct TraceConfig {
-  int64_t step = 0;  // 0: none
+  int64_t step = 0;  // 0 disables it.
 };
 
 struct LoggingConfig {
   int64_t every = 10;
   std::string dir;
   bool tensorboard = true;
-  std::string prometheus = {};  // a file; empty: none
+  std::string prometheus = {};  // Path of a file. Empty disables it.
   int64_t fp8_stats_every = 0;
   int64_t slow_rank_every = 10;
   LogColor color = LogColor::kAuto;
 };
 
-// When and how much to validate; the datasets are data.validation.
+// When and how much to validate. data.validation has the datasets.
 struct ValidationConfig {
   int64_t every = 500;
   int64_t batches = 20;
@@ -100,46 +101,46 @@ struct ValidationConfig {
 
 // The target of `octavo plan`, unless its options say otherwise. A run reads neither key.
 struct PlanConfig {
-  int64_t gpus = 0;              // 0: as many as the mesh states
-  std::string machine = "h200";  // a name of machines/, or the path of a machine file
+  int64_t gpus = 0;              // 0 means the size of the mesh.
+  std::string machine = "h200";  // A name in machines/, or the path of a machine file.
 };
 
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 
 // The changes of a stage of a run (app/config/stages.h).
 struct StageChanges {
-  int64_t steps = 1;                    // its length
+  int64_t steps = 1;                    // Length of the stage.
   nlohmann::ordered_json changes = {};  // {"data.seq_len": 64, ...}
 };
 
-// Which part of a run a config is of.
+// The part of a run that a config describes.
 struct StageSpan {
-  int64_t number = 0;                 // of the stage, from 1; 0: all of a run
-  int64_t steps_before = 0;           // of the stages before
-  int64_t run_steps = 0;              // of all stages
-  int64_t later_tokens = 0;           // of the stages behind
-  bool own_schedule = false;          // whether its learning rate is not that of the whole run
-  nlohmann::ordered_json whole = {};  // by name: what the run's config says where the stage's may say something else
+  int64_t number = 0;                 // Number of the stage, from 1. 0 means the whole run.
+  int64_t steps_before = 0;           // Steps of the earlier stages.
+  int64_t run_steps = 0;              // Steps of all stages.
+  int64_t later_tokens = 0;           // Tokens of the later stages.
+  bool own_schedule = false;          // Whether the stage has its own learning rate schedule.
+  nlohmann::ordered_json whole = {};  // Values of the run's config, by name, that the stage's config may replace.
 };
 
 struct Config {
-  std::string source;              // where it was read from, for messages
-  std::vector<std::string> notes;  // Sentences about retired keys that were ignored.
+  std::string source;              // Place that the config was read from, for messages.
+  std::vector<std::string> notes;  // Sentences about ignored retired keys.
 
-  // The shape, preset and fields merged. head_dim is hidden_size / num_heads unless given, with a preset too;
+  // The shape, merged from preset and fields. head_dim is hidden_size / num_heads unless given, even with a preset.
   // num_kv_heads is the preset's, or num_heads without one.
   ModelConfig model;
-  std::string preset;                     // model.preset; empty when not given
-  std::vector<std::string> model_fields;  // the fields of `model` that the config states: all of them with a preset
-  std::string init_from;                  // model.init_from; empty when not given
-  std::string init_from_given = {};       // as it was given on the command line, which asks for these weights
+  std::string preset;                     // model.preset. Empty if not given.
+  std::vector<std::string> model_fields;  // Fields of `model` that the config gives; all of them with a preset.
+  std::string init_from;                  // model.init_from. Empty if not given.
+  std::string init_from_given = {};       // model.init_from as given on the command line, which requests these weights.
 
   DataConfig data;
   TrainingConfig training;
   OptimizerConfig optimizer;
   PrecisionConfig precision;
   PrecisionGuardConfig precision_guard;
-  bool compute_given = false;  // whether precision.compute was; otherwise resolve_device sets it
+  bool compute_given = false;  // Whether precision.compute was given. Otherwise resolve_device sets it.
   ParallelConfig parallel;
   ActivationCheckpointing activation_checkpointing;
   CheckpointConfig checkpoint;
@@ -148,12 +149,12 @@ struct Config {
   ValidationConfig validation;
   PlanConfig plan;
   DeviceChoice device = DeviceChoice::kAuto;
-  std::vector<StageChanges> stages;  // of the run; a stage's config has them too
+  std::vector<StageChanges> stages;  // Stages of the run. A stage's config has them too.
   StageSpan stage;
 
   // Returns the steps of the whole run. In the config of a stage, training.steps is the last step of the stage.
   int64_t total_steps() const { return stage.number > 0 ? stage.run_steps : training.steps; }
-  // The steps (first, second] that the schedule of the learning rate stretches over.
+  // Returns the steps (first, second] that the learning rate schedule covers.
   std::pair<int64_t, int64_t> schedule_steps() const {
     return stage.own_schedule ? std::pair(stage.steps_before, training.steps) : std::pair(int64_t{0}, total_steps());
   }
@@ -162,9 +163,9 @@ struct Config {
     return octavo::learning_rate(optimizer, step - begin, end - begin);
   }
 
-  // Whether a preset or any field of the shape was given.
+  // Returns whether a preset or any field of the shape was given.
   bool model_given() const { return !model_fields.empty(); }
-  // Whether the shape is known; without it, it must come from init_from (adopt_model).
+  // Returns whether the shape is known. Otherwise it must come from init_from (adopt_model).
   bool model_complete() const;
 };
 
@@ -177,15 +178,15 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 Config config_from_json(const nlohmann::json& json, const std::string& source = "the recorded config",
                         std::span<const std::string> overrides = {});
 
-// The directory of the checkpoints of a run whose config names none.
+// Returns the directory of checkpoints of a run whose config names none.
 std::string default_checkpoint_dir(const Config& config);
 
-// Every key with its resolved value, in the config's own layout; of a stage's config the whole run's.
+// Returns every key with its resolved value, in the config's layout. For a stage's config, returns the whole run's.
 nlohmann::json to_json(const Config& config);
 // Returns every key with its resolved value as a YAML config that load_config reads.
 std::string to_yaml(const Config& config);
-// The value of the key of that full name: a text as it stands, everything else as YAML. InputError where there is no
-// such key.
+// Returns the value of the key with that full name: a text as it is, everything else as YAML. Throws an InputError if
+// there is no such key.
 std::string value_text(const Config& config, const std::string& key);
 
 }  // namespace octavo

@@ -17,14 +17,14 @@ struct ConfigChange {
   std::string now;
 };
 
-// The keys whose values differ, in the order of the table, without those that say where to resume from and what may
-// change, and without those that only octavo plan reads.
+// Returns the keys whose values differ, in the order of the table. Leaves out keys that say where to resume and what
+// may change, and keys that only octavo plan reads.
 std::vector<ConfigChange> config_changes(const Config& before, const Config& now);
-// "training.steps 400 -> 4000, optimizer.lr 0.003 -> 0.001"
+// Returns "training.steps 400 -> 4000, optimizer.lr 0.003 -> 0.001".
 std::string describe(const std::vector<ConfigChange>& changes);
 
-// The changes because of which a run that starts with its first step is another run than one with the config `before`:
-// those of all keys that compute.
+// Returns the changes that make a run from its first step another run than one with the config `before`: those of all
+// keys that compute.
 std::vector<ConfigChange> changes_of_run(const Config& before, const Config& now);
 
 // Why a run with the config `now` may not resume a checkpoint of `steps_done` steps that a run with the config `before`

@@ -1,5 +1,5 @@
-// The keys of the config, each described once. What reads, writes, checks and documents a config goes over this table.
-// A new key is a member of a struct and a line here.
+// The keys of the config, each described once. Reading, writing, checking and documenting a config use this table. A
+// new key is a member of a struct and a line here.
 #pragma once
 
 #include <functional>
@@ -13,22 +13,22 @@
 
 namespace octavo {
 
-// How it is seen whether a change of a key that computes changes what a resumed run computes.
+// How to decide whether a change of a key that computes changes what a resumed run computes.
 enum class Compared : uint8_t {
-  kByValue,   // by the values alone
-  kByEffect,  // by what the values amount to: the files of the data, the steps of the schedule
-  kAtStart    // not at all, as the key decides only what a run starts from
+  kByValue,   // By comparing the values.
+  kByEffect,  // By comparing their effects: the files of the data, the steps of the schedule.
+  kAtStart    // Never, because the key only decides what a run starts from.
 };
 
 struct ConfigKey {
-  std::string name;      // in full: "training.steps"
-  std::string expected;  // type and range, or choices; completes "expected ..."
-  std::string fallback;  // what holds where the key is not given, as YAML or in words
-  std::string unit;      // empty: none
+  std::string name;      // Full name: "training.steps".
+  std::string expected;  // Type and range, or choices. Completes "expected ...".
+  std::string fallback;  // Value if the key is not given, as YAML or in words.
+  std::string unit;      // Empty if there is no unit.
   std::string sentence;  // Description.
   KeyClass key_class = KeyClass::kCarriesOut;
   Compared compared = Compared::kByValue;
-  std::vector<std::string> item_keys = {};  // of the maps in the list that the value is
+  std::vector<std::string> item_keys = {};  // Keys of the maps in the list that is the value.
 
   bool computes() const { return key_class != KeyClass::kCarriesOut; }
   // Sets the class of a key that differs from the class of its section.
@@ -42,12 +42,12 @@ struct ConfigKey {
     return *this;
   }
 
-  // Takes the value of a key that is written; false where it is none that is expected.
+  // Reads a value. Returns false if it is not an expected one.
   std::function<bool(const ConfigNode& found, Config& config)> read = {};
-  // Nothing where the config does not say: a shape that is still to be read from model.init_from.
+  // Returns nothing if the config does not know the value: a shape that is still to be read from model.init_from.
   std::function<std::optional<nlohmann::ordered_json>(const Config& config)> write = {};
 
-  // Its part before the key itself; empty for a key of the whole config.
+  // Returns the part before the key itself. Empty for a key of the whole config.
   std::string section() const { return name.substr(0, name.find('.') == std::string::npos ? 0 : name.find('.')); }
 };
 
@@ -70,7 +70,7 @@ inline constexpr RetiredKey kRetiredKeys[] = {
     {"parallel", "nccl_memory", "", "it was no faster than registered, which replaces it", "copy_engine"},
 };
 
-// In the order in which they are read, written and documented: section by section.
+// The keys in the order in which they are read, written and documented, section by section.
 const std::vector<ConfigKey>& config_keys();
 
 }  // namespace octavo

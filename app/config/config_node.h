@@ -16,13 +16,13 @@ struct ConfigNode {
   enum class Kind : uint8_t { kNull, kScalar, kList, kMap };
 
   Kind kind = Kind::kNull;
-  std::string text;                  // scalar: as written; null: "null" where it is written out
-  bool is_string = false;            // scalar: quoted or tagged, so never a number or a boolean
-  std::vector<std::string> keys;     // map: one a child, no two alike
-  std::vector<ConfigNode> children;  // map or list, in the order written
-  std::string where;                 // "config.yaml:12" or "command line", for messages
+  std::string text;                  // Text of a scalar as written. For a null, "null" if it is written out.
+  bool is_string = false;            // Whether a scalar is quoted or tagged, so that it is never a number or a boolean.
+  std::vector<std::string> keys;     // Keys of a map, one per child, all different.
+  std::vector<ConfigNode> children;  // Children of a map or list, in the order written.
+  std::string where;                 // "config.yaml:12" or "command line", for messages.
 
-  // The child of that key; null when there is none or this is not a map.
+  // Returns the child with that key, or null if there is none or this is not a map.
   const ConfigNode* find(std::string_view key) const;
   // Returns the node of a full name, "training.steps", or null if there is none.
   const ConfigNode* find_name(std::string_view name) const;
@@ -37,7 +37,7 @@ struct ConfigNode {
 // aliases that stand for too much. Takes about a second and some 300 MB at most.
 ConfigNode node_from_file(const std::string& path);
 
-// The tree of a JSON value; `where` names it in messages.
+// Returns the tree of a JSON value. `where` names it in messages.
 ConfigNode node_from_json(const nlohmann::ordered_json& json, const std::string& where);
 
 // Sets `section.key=value` (any depth, one key too), the value parsed as YAML. A map is merged into a map key by key,

@@ -21,7 +21,7 @@
 
 namespace octavo {
 
-// No run draws as many samples.
+// Larger than the number of samples of any run.
 inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 
 // Throws InputError "PLACE: section.key is FOUND, expected WHAT".
@@ -30,10 +30,10 @@ inline constexpr int64_t kMaxSample = int64_t{1} << 60;
 [[noreturn]] void refuse_choice(const ConfigNode& found, std::string_view key, std::string_view expected,
                                 std::span<const std::string> choices);
 
-// A value as it stands in a YAML file, on one line; load_config reads it back as the same.
+// Returns a value as YAML on one line, which load_config reads back unchanged.
 std::string yaml_text(const nlohmann::ordered_json& value);
 
-// For rules whose member is written as it is.
+// Base of rules whose member is written as it is.
 struct PlainValue {
   template <typename T>
   nlohmann::ordered_json write(const T& value) const {
@@ -41,8 +41,7 @@ struct PlainValue {
   }
 };
 
-// Decimal digits, or a number with an exponent that is whole, such as 1e3. 3.0, 1_000, 0x10, 007 and quoted numbers are
-// refused.
+// Decimal digits, or an integer with an exponent, such as 1e3. 3.0, 1_000, 0x10, 007 and quoted numbers are refused.
 struct Integers : PlainValue {
   int64_t low;
   int64_t high;
@@ -52,14 +51,14 @@ struct Integers : PlainValue {
   bool read(const ConfigNode& node, int64_t& value) const;
 };
 
-// A number of ranks, or -1 for all that the other axes leave.
+// A number of ranks, or -1 for all ranks that the other axes leave.
 struct RanksOrRest : Integers {
   using Integers::Integers;
   std::string expected() const;
   bool read(const ConfigNode& node, int64_t& value) const;
 };
 
-// Empty: there is none.
+// An optional value. Empty means none.
 template <typename Integer>
 struct OptionalInteger {
   Integers range;
@@ -96,7 +95,7 @@ inline constexpr Numbers kUnitInterval{0, 1, true, true, "a number from 0 to 1"}
 inline constexpr Numbers kBelowOne{0, 1, true, false, "a number of at least 0 and below 1 as float32"};
 inline constexpr Numbers kAtLeastOne{1, kLargestNumber, true, true, "a number of at least 1 as float32"};
 
-// Or 0, which says that there is none of it; what only rounds to 0 does not.
+// A number of the base rule, or 0 to disable it. A number that only rounds to 0 is refused.
 struct ZeroOr : Numbers {
   constexpr explicit ZeroOr(const Numbers& others) : Numbers(others) {}
   std::string expected() const { return "0 or " + Numbers::expected(); }
@@ -125,7 +124,7 @@ struct PathText : Text {
   static bool expand(const ConfigNode& node, std::string& path);
 };
 
-// Empty or `none`: there is none.
+// A text. Empty or `none` means that there is none.
 struct OptionalText : Text {
   bool read(const ConfigNode& node, std::string& value) const;
   nlohmann::ordered_json write(const std::string& value) const;
@@ -203,7 +202,7 @@ struct OptionalPath : OptionalText {
   bool read(const ConfigNode& node, std::string& value) const;
 };
 
-// Two numbers in a list, each of at least 0 and below 1. Throws for a wrong one of them, under the name `key`.
+// A list of two numbers, each at least 0 and below 1. Throws for a wrong one, under the name `key`.
 struct NumberPair {
   const char* key;
 

@@ -1,4 +1,4 @@
-// The stages of a run: one config, of which steps further on change some keys.
+// The stages of a run: one config that changes some keys from certain steps on.
 //
 // A stage is a run of its own: its config is the whole config with what the stage changes, and begins at the step and
 // the sample at which the stage before ends. All of that follows from the config alone: where a stage begins, and how
@@ -13,13 +13,14 @@
 
 namespace octavo {
 
-// At least 1: a run without stages is one.
+// Returns the number of stages, at least 1. A run without stages is one stage.
 size_t num_stages(const Config& config);
 // Returns the stage of a step, which counts from 1. Steps after the run belong to the last stage. `config`: that of the
 // whole run or of a stage.
 size_t stage_of_step(const Config& config, int64_t step);
 
-// The config of a stage, from 0; the config itself where it has none. InputError where it cannot be.
+// Returns the config of a stage, from 0, or the config itself if it has no stages. Throws an InputError if it is
+// invalid.
 Config stage_config(const Config& config, size_t stage);
 Config config_of_step(const Config& config, int64_t step);
 // Returns the configs of all stages, in order.
@@ -27,7 +28,7 @@ std::vector<Config> stage_configs(const Config& config);
 // Returns the config from which stage_config() made this one.
 Config whole_config(const Config& of_stage);
 
-// The key `stages`, whose items may give any of the keys that a stage may change, which are among `keys`.
+// Returns the key `stages`, whose items may give any of the keys that a stage may change. These are among `keys`.
 ConfigKey stages_key(const std::vector<ConfigKey>& keys);
 
 }  // namespace octavo

@@ -26,8 +26,8 @@ struct ConfigArguments {
 Config load_run_config(const ConfigArguments& arguments, ProcessGroup& group, Purpose purpose,
                        int64_t planned_ranks = 0);
 
-// Takes the shape of the weights that config.init_from names (adopt_model). Returns what they have to say of it
-// (WeightSource::note); InputError where the config states the opposite.
+// Takes the shape of the weights that config.init_from names (adopt_model). Returns the note of the weights
+// (WeightSource::note). Throws an InputError if the config contradicts them.
 std::string adopt_initial_model(Config& config, const WeightSource& source);
 
 }  // namespace octavo

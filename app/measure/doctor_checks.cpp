@@ -26,7 +26,7 @@ constexpr int64_t kOpenFiles = 4096;
 class Findings {
  public:
   template <typename... Args>
-  void hindrance(fmt::format_string<Args...> format, Args&&... args) {
+  void problem(fmt::format_string<Args...> format, Args&&... args) {
     all.push_back({true, fmt::format(format, std::forward<Args>(args)...)});
   }
   template <typename... Args>
@@ -46,7 +46,7 @@ bool is_driver_too_old(const RankFacts& r) {
 
 void check_driver(const RankFacts& r, Findings& findings) {
   if (is_driver_too_old(r)) {
-    findings.hindrance(
+    findings.problem(
         "{}: the driver can do CUDA {}, but this program uses CUDA {}; install a newer driver, or build "
         "with a CUDA toolkit that it knows",
         r.host, cuda_version(r.driver_cuda), cuda_version(r.runtime_cuda));
@@ -60,7 +60,7 @@ void check_driver(const RankFacts& r, Findings& findings) {
 
 void check_planned(const RankFacts& r, Findings& findings) {
   if (r.gpus_visible == 0 || r.gpus_visible >= r.planned_ranks) return;
-  findings.hindrance(
+  findings.problem(
       "{}: {} {} visible, and {} ranks are to run here, one a GPU; look at nvidia-smi and at dmesg for "
       "GPUs that have failed (Xid), and at CUDA_VISIBLE_DEVICES",
       r.host, r.gpus_visible, r.gpus_visible == 1 ? "GPU is" : "GPUs are", r.planned_ranks);
@@ -68,7 +68,7 @@ void check_planned(const RankFacts& r, Findings& findings) {
 
 void check_memory(const RankFacts& r, Findings& findings) {
   if (r.memory_errors > 0) {
-    findings.hindrance(
+    findings.problem(
         "{}: {} of the memory since the machine was started could not be corrected; have it replaced "
         "(dmesg and edac-util name the module)",
         r.host, r.memory_errors == 1 ? "an error" : fmt::format("{} errors", r.memory_errors));
@@ -82,7 +82,7 @@ void check_memory(const RankFacts& r, Findings& findings) {
 void check_disk(const RankFacts& r, Findings& findings) {
   if (r.disk.dir.empty()) return;
   if (!r.disk.error.empty()) {
-    findings.hindrance("{}: checkpoints cannot be written: {}", r.host, r.disk.error);
+    findings.problem("{}: checkpoints cannot be written: {}", r.host, r.disk.error);
   } else if (r.disk.free_bytes < kFreeDiskBytes) {
     findings.warning("{}: {} has {:.2f} GiB free for checkpoints", r.host, r.disk.dir, gib(r.disk.free_bytes));
   }
@@ -135,13 +135,13 @@ void check_host(const RankFacts& r, size_t num_ranks, Findings& findings) {
 void check_health(const RankFacts& r, const GpuInfo& gpu, const GpuHealth& health, Findings& findings) {
   const std::string where = fmt::format("{}: GPU {} ({})", r.host, gpu.pci_bus_id, gpu.name);
   if (health.uncorrected_errors > 0) {
-    findings.hindrance(
+    findings.problem(
         "{} had {} uncorrected memory errors since its last reset; reset it (nvidia-smi --gpu-reset), "
         "and have it replaced if they come back",
         where, health.uncorrected_errors);
   }
   if (health.remapping_failed) {
-    findings.hindrance("{} has no spare row left for one of its memory that failed; have it replaced", where);
+    findings.problem("{} has no spare row left for one of its memory that failed; have it replaced", where);
   } else if (health.remapping_pending) {
     findings.warning("{} is to replace a row of its memory at its next reset (nvidia-smi --gpu-reset)", where);
   }
@@ -183,7 +183,7 @@ void check_own_gpus(std::span<const RankFacts> ranks, Findings& findings) {
     const GpuInfo& gpu = r.gpus.front();
     const auto [first, is_new] = users.emplace(gpu.uuid, &r);
     if (is_new) continue;
-    findings.hindrance(
+    findings.problem(
         "{}: ranks {} and {} both use GPU {} ({}); start one rank per GPU (this machine shows {} and has "
         "{} ranks)",
         r.host, first->second->rank, r.rank, gpu.pci_bus_id, gpu.name, r.gpus_visible, r.local_size);
@@ -195,9 +195,9 @@ void check_alike(std::span<const RankFacts> ranks, Findings& findings) {
   const RankFacts& first = ranks.front();
   for (const RankFacts& r : ranks) {
     if (r.gpus.empty() != first.gpus.empty()) {
-      findings.hindrance("rank {} on {} has {} GPU, but rank {} on {} has {}; give all ranks one, or use device: cpu",
-                         first.rank, first.host, first.gpus.empty() ? "no" : "a", r.rank, r.host,
-                         r.gpus.empty() ? "none" : "one");
+      findings.problem("rank {} on {} has {} GPU, but rank {} on {} has {}; give all ranks one, or use device: cpu",
+                       first.rank, first.host, first.gpus.empty() ? "no" : "a", r.rank, r.host,
+                       r.gpus.empty() ? "none" : "one");
       break;
     }
   }

@@ -1,4 +1,4 @@
-// The facts of each rank that `octavo doctor` reports and checks, as the system tells them.
+// Gathers the facts of each rank that `octavo doctor` reports and checks.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,8 +9,9 @@
 
 namespace octavo {
 
-// Every rank's, on every rank, in rank order. A collective; makes a CUDA context on the GPUs it looks at.
-// `planned_ranks`: as in RankFacts. `disk`: directory to look at for checkpoints, there or to be made; empty for none.
+// Returns the facts of every rank on every rank, in rank order. A collective. Makes a CUDA context on the GPUs that it
+// inspects. `planned_ranks` is as in RankFacts. `disk` is the directory of checkpoints, which may not exist yet; empty
+// for none.
 std::vector<RankFacts> gather_facts(int planned_ranks, const std::string& disk, ProcessGroup& group);
 
 // JSON of the facts. The keys are the names of the members.

@@ -14,29 +14,29 @@ namespace octavo {
 // One rate over all ranks.
 struct RateSpread {
   std::string name;
-  std::string unit;  // FLOP/s or B/s
+  std::string unit;  // FLOP/s or B/s.
   double slowest = 0;
   double fastest = 0;
   int slowest_rank = 0;
   int fastest_rank = 0;
 };
-// Each rate of ranks that measured the same, given in rank order.
+// Returns the spread of each rate of ranks that measured the same things, given in rank order.
 std::vector<RateSpread> spreads(std::span<const MachineRates> ranks);
 
 struct DoctorReport {
   std::vector<RankFacts> ranks;
   std::vector<Finding> findings;
-  std::vector<MachineRates> rates;  // of each rank; none where measuring failed
+  std::vector<MachineRates> rates;  // One element per rank. Empty if measuring failed.
 
-  // Whether nothing hinders training.
+  // Returns whether nothing prevents training.
   bool is_ok() const;
 };
 
-// {ok, findings: [{hinders, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank, fastest,
+// Returns {ok, findings: [{hinders, text}], ranks: [facts], rates: [{name, unit, slowest, slowest_rank, fastest,
 // fastest_rank}], machine: the machine file, or null}.
 nlohmann::ordered_json to_json(const DoctorReport& report);
 
-// To standard output: all of it, and a line a finding and the verdict alone.
+// Print to standard output: the whole report, and only the findings and the verdict.
 void print_report(const DoctorReport& report);
 void print_findings(const DoctorReport& report);
 

@@ -10,13 +10,13 @@
 namespace octavo {
 
 struct MeasureOptions {
-  std::string disk_dir = ".";  // written to and left as it was
-  bool collectives = true;     // among the ranks, if there are several
+  std::string disk_dir = ".";  // Directory that is written to and left unchanged.
+  bool collectives = true;     // Whether to measure collectives, if there are several ranks.
 };
 
-// This rank's rates while all ranks measure the same; about half a minute on a GPU, seconds on the CPU, with sizes to
-// fit. Takes a few GiB of a GPU's memory meanwhile, and the stream's workspace away. Does not set name,
-// gpu_memory_bytes and versions. A collective; `hosts` is how many machines the ranks are on.
+// Returns this rank's rates while all ranks measure the same things. Takes about half a minute on a GPU, and seconds on
+// the CPU, where sizes are smaller. Temporarily takes a few GiB of a GPU's memory, and removes the stream's workspace.
+// Does not set name, gpu_memory_bytes and versions. A collective. `hosts` is the number of machines.
 MachineRates measure_machine(const MeasureOptions& options, int hosts, ProcessGroup& group, Stream& stream);
 
 }  // namespace octavo

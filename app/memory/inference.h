@@ -1,4 +1,4 @@
-// A model ready for forward passes only, its weights loaded from wherever the config or the user says.
+// A model for forward passes only, with weights loaded from the place that the config or the user names.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace octavo {
 struct GenerationShape {
   int64_t sequences = 1;
   int64_t prompt_length = 0;
-  int64_t capacity = 0;  // tokens of a sequence at most, with the prompt's
+  int64_t capacity = 0;  // Maximum number of tokens per sequence, including the prompt.
 };
 
 // The buffers of generation alongside the model, which runs on the prompt.
@@ -27,9 +27,9 @@ struct GenerationState {
   std::optional<Llama> step;  // runs on one token of each sequence
 };
 
-// The buffers of a model without gradients or moments.
+// The buffers of a model without gradients and moments.
 struct InferenceState {
-  // To generate, or with the buffers of a Validator of config.data.validation. `layout` must outlive the state.
+  // Lays out buffers for generation, or for a Validator of config.data.validation. `layout` must outlive the state.
   InferenceState(const Config& config, const ParameterLayout& layout, const std::optional<GenerationShape>& shape,
                  Arena& arena, Runtime& runtime);
   InferenceState(const InferenceState&) = delete;
@@ -41,13 +41,14 @@ struct InferenceState {
   std::optional<Validator> validator;
 };
 
-// Plans and allocates in one go.
+// Plans and allocates the buffers of a model and holds them.
 class InferenceModel {
  public:
-  // To generate `shape`; without one, to validate. InputError, saying what it takes, where that does not fit.
+  // Prepares to generate `shape`, or to validate without one. Throws an InputError with the needed memory if it does
+  // not fit.
   InferenceModel(const Config& config, const std::optional<GenerationShape>& shape, Runtime& runtime);
 
-  // From a checkpoint, or from config.model.init_from without one.
+  // Loads the weights from a checkpoint, or from config.model.init_from if there is none.
   void load(const Config& config, Checkpoint* checkpoint, SavedWeights which = SavedWeights::kMaster);
 
   InferenceState& state() { return *state_; }

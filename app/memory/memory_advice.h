@@ -10,17 +10,17 @@ namespace octavo {
 
 // Changes that make a config fit.
 struct FittingChange {
-  std::string overrides;  // of keys, as on the command line; empty: nothing was found
-  int64_t ranks = 0;      // of the run, with them
+  std::string overrides;  // Overrides of keys, as on the command line. Empty if nothing was found.
+  int64_t ranks = 0;      // Number of ranks of the run with the overrides.
 };
 
-// The smallest change by which `config`, valid for a run on `ranks` ranks, fits: a key, else two, else more ranks with
-// a batch grown alike. `group` is used for nothing but to plan; no collective.
+// Returns the smallest change by which `config`, valid for a run on `ranks` ranks, fits: one key, otherwise two,
+// otherwise more ranks with a proportionally larger batch. `group` is used only to plan. Not a collective.
 FittingChange find_fitting_change(const Config& config, int64_t ranks, const PlannedDevice& device,
                                   ProcessGroup& group);
 
-// One sentence: what is needed and what there is, the largest items, and `advice`, words that would make it fit; empty
-// where none are known.
+// Returns one sentence with the needed and the available memory, the largest items, and `advice`, a phrase that says
+// what would fit. `advice` may be empty.
 std::string unfitting_message(const MemoryPlan& plan, int64_t num_layers, const std::string& advice);
 
 }  // namespace octavo

@@ -5,7 +5,7 @@
 //   all activations, weights kept;  all activations;  selective, weights kept;  selective;
 //   2, 3, ... of the blocks recomputed whole;  all of them
 //
-// (Of the recomputed blocks the last one's activations are still there, so one alone would save nothing.)
+// The activations of the last recomputed block are still in memory, so recomputing one block alone would save nothing.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,14 @@ struct MemoryChoice {
   bool reshard_after_forward = false;
 };
 
-// Those that the config leaves open, one or more. `sharded`: weights are gathered at all.
+// Returns the choices that the config leaves open, one or more. `sharded` says whether weights are gathered at all.
 std::vector<MemoryChoice> memory_choices(const Config& config, bool sharded);
 
-// The first that fits, or how many there are. `fits` is asked for few of the blocks' numbers: more of them take less.
+// Returns the index of the first choice that fits, or the number of choices. `fits` is called for few numbers of
+// blocks, because recomputing more of them takes less memory.
 size_t first_fitting(const std::vector<MemoryChoice>& choices, const std::function<bool(const MemoryChoice&)>& fits);
 
-// "selective, weights gathered again in backward".
+// Returns "selective, weights gathered again in backward".
 std::string describe(const MemoryChoice& choice, int64_t num_layers);
 
 }  // namespace octavo

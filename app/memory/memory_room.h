@@ -1,5 +1,5 @@
-// How much of a device's memory a run may allocate: the one rule by which mode auto chooses and by which runs are
-// refused, in a run as in a plan of it.
+// The amount of a device's memory that a run may allocate. Mode auto chooses and runs are refused by this one rule, in
+// runs and in plans.
 //
 //   arena + outside + margin <= available
 //
@@ -9,7 +9,7 @@
 //   outside    what libraries still take after that            all that they take
 //   margin     1.5 GiB of a GPU; of the CPU's memory a twentieth
 //
-// A run that has its GPUs to itself decides exactly as a plan for as many of them.
+// A run that has its GPUs to itself decides exactly like a plan for the same number of GPUs.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ struct PlannedDevice {
   int64_t gpus_per_node = 8;
 };
 
-// This rank's in a run, with what is free now.
+// Returns this rank's device in a run, with the memory that is free now.
 PlannedDevice own_device(const Runtime& runtime);
 
 // Returns the device before there are communicators, as a plan has it: memory that others hold is not the run's.
 PlannedDevice unused_device(const Runtime& runtime);
 
 struct MemoryRoom {
-  int64_t available = 0;  // 0: unknown, then everything fits
+  int64_t available = 0;  // 0 means unknown; everything fits then.
   int64_t outside = 0;
   int64_t margin = 0;
   int64_t needed(int64_t arena_bytes) const { return arena_bytes + outside + margin; }

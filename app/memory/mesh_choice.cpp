@@ -22,9 +22,9 @@ std::pair<ActivationCheckpointing::Mode, double> recomputed(const ActivationChec
   return {checkpointing.mode, has_ratio ? checkpointing.ratio : 0};
 }
 
-// Why copies on `nodes` nodes cannot be; nothing where they can.
-std::optional<std::string> hindrance(const Config& config, const MeshShape& sharded, const MeshShape& copies,
-                                     const PlannedDevice& device, ProcessGroup& group) {
+// Returns the reason why replicas on `nodes` nodes are impossible, or nothing.
+std::optional<std::string> reason_against(const Config& config, const MeshShape& sharded, const MeshShape& copies,
+                                          const PlannedDevice& device, ProcessGroup& group) {
   for (const Config& stage : stage_configs(config)) {
     const MemoryPlan with_copies = plan_memory(stage, copies, device, group);
     if (!with_copies.fits()) {
@@ -68,7 +68,7 @@ MeshChoice choose_mesh(const Config& config, int64_t ranks, int64_t ranks_per_no
   MeshShape copies = sharded;
   copies.replicate = ranks / ranks_per_node;
   copies.shard = ranks_per_node / same_samples;
-  if (const std::optional<std::string> why = hindrance(config, sharded, copies, device, group)) {
+  if (const std::optional<std::string> why = reason_against(config, sharded, copies, device, group)) {
     return {sharded, all_shard + *why};
   }
   return {copies, fmt::format("a copy on each of {} nodes, as it fits: gathers stay within nodes", copies.replicate)};
@@ -81,7 +81,7 @@ Runtime::ChooseMesh mesh_that_fits(const Config& config, ProcessGroup& group) {
     if (machines.count() == 1) return choice;
     group.agree(
         [&] { choice = choose_mesh(config, group.size(), ranks_per_node(machines), unused_device(runtime), group); });
-    // Where ranks choose differently, some have less memory.
+    // If ranks choose differently, some have less memory.
     const std::vector<std::string> reasons = group.all_gather(choice.mesh.replicate == 1 ? choice.reason : "");
     const auto other = std::find_if(reasons.begin(), reasons.end(), [](const auto& reason) { return !reason.empty(); });
     if (other != reasons.end()) choice = {.mesh = {}, .reason = *other};

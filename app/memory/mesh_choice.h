@@ -1,6 +1,7 @@
-// The mesh where the config leaves it (ParallelConfig::leaves_copies): on several nodes a copy of the state on each of
-// them, sharded over its ranks, where that fits and no more has to be recomputed for it than if all ranks shard one
-// copy; else that. Gathers then stay within nodes, and only sums of gradients go between them, once a step.
+// Chooses the mesh if the config leaves it open (ParallelConfig::leaves_copies). On several nodes each node gets a
+// replica of the state, sharded over its ranks, if that fits and needs no more recomputation than if all ranks shard
+// one replica; otherwise all ranks shard one. With a replica per node gathers stay within nodes, and only sums of
+// gradients go between them, once per step.
 #pragma once
 
 #include "app/config/config.h"

@@ -14,24 +14,25 @@
 
 namespace octavo {
 
-const char* lifetime_name(Lifetime lifetime);  // "whole run", "one step", "one block"
+const char* lifetime_name(Lifetime lifetime);  // Returns "whole run", "one step" or "one block".
 
-// All tensors of one name.
+// All tensors with one name.
 struct MemoryItem {
   std::string name;
   int64_t count = 0;
   int64_t bytes = 0;
   Lifetime lifetime = Lifetime::kRun;
   Contents contents = Contents::kOther;
-  std::vector<int64_t> blocks = {};  // of each tensor that a block or slot has (Arena::Item)
+  std::vector<int64_t> blocks = {};  // Block or slot of each tensor (Arena::Item).
 };
 
 struct MemoryPlan {
-  ShardingOptions sharding;  // as chosen for the memory there is
+  ShardingOptions sharding;  // Options chosen by the available memory.
   ActivationCheckpointing checkpointing;
-  std::vector<MemoryItem> items;     // of the arena, the largest first; the padding between tensors is the last
-  std::vector<MemoryItem> overlaid;  // in memory of these, at other times
-  int64_t arena_bytes = 0;           // the sum of the items, what the run allocates
+  // Items of the arena, the largest first. The padding between tensors is the last item.
+  std::vector<MemoryItem> items;
+  std::vector<MemoryItem> overlaid;  // Items that use the memory of these at other times.
+  int64_t arena_bytes = 0;           // Sum of the items, which is what the run allocates.
   MemoryRoom room;
   int64_t total_bytes() const { return arena_bytes + room.outside; }
   bool fits() const { return room.fits(arena_bytes); }
@@ -42,13 +43,13 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Config& config, const MeshShape& mesh, const PlannedDevice& device, ProcessGroup& group);
 // Plans the memory of a rank whose choices are made.
 MemoryPlan plan_memory(const TrainingOptions& options, const Mesh& mesh, const MemoryRoom& room);
-// The bytes of its arena.
+// Returns the bytes of the rank's arena.
 int64_t planned_bytes(const TrainingOptions& options, const Mesh& mesh);
-// Without what validation needs: of the state, or of that in bfloat16 where precision.guard asks for it and it is
-// larger.
+// Returns the bytes without those of validation: of the state, or of the state with linears in bfloat16 if
+// precision.guard needs it and it is larger.
 int64_t state_bytes(const TrainingOptions& options, const Mesh& mesh);
 
-// Whether precision.guard compares linears in FP8 with bfloat16, and the config of the latter.
+// Return whether precision.guard compares FP8 with bfloat16, and the config with linears in bfloat16.
 bool has_precision_guard(const Config& config);
 Config without_fp8(const Config& config);
 

@@ -1,9 +1,10 @@
-// How long collectives take: NCCL's rings, trees and parallel aggregated trees (PAT), by ranks, bytes and where the
-// ranks are. Seconds and bytes; a node has g ranks of the group, the group n ranks on m nodes.
+// Predicts the time of collectives with NCCL's rings, trees and parallel aggregated trees (PAT) from the ranks, the
+// bytes and the places of the ranks. Units are seconds and bytes. A node has g ranks of the group, and the group has n
+// ranks on m nodes.
 //
-// Within a node it is what the machine file measured, whatever NCCL chose there:
+// Within a node the time is what the machine file measured, whatever algorithm NCCL chose:
 //   rounds bytes (n-1)/n / bus + latency         rounds: 2 of all_reduce, which sends everything twice; else 1
-// Between nodes it is the least of what NCCL may choose from, each to that latency
+// Between nodes it is the shortest time among NCCL's algorithms, each with a latency of
 //   ring        rounds ((m-1) (hop + (g-1) nvlink_hop) + bytes (n-1)/n / (bus share))
 //   tree        2 (ceil(log2 m) hop + bytes / (bus share))                            all_reduce
 //   PAT         ceil(log2 m) hop / 3.5 + 2.8 us n + bytes (n-1)/n / (bus share)       g = 1, all_gather, reduce_scatter
@@ -32,34 +33,36 @@
 
 namespace octavo {
 
-// How GPUs are connected beyond the machine that was measured.
+// Connection of GPUs beyond the measured machine.
 struct Cluster {
   int64_t gpus_per_node = 8;
-  double network_gbps = 400;       // Gbit/s of each GPU's card to other nodes
-  double network_latency_us = 14;  // of one hop between nodes by the protocol Simple; the others' are shorter alike
-  double network_oversubscription = 1;  // of the links between leaf switches; at least 1
+  double network_gbps = 400;  // Gbit/s of each GPU's card to other nodes.
+  // Latency of one hop between nodes with the protocol Simple. Those of the other protocols scale with it.
+  double network_latency_us = 14;
+  double network_oversubscription = 1;  // Oversubscription of the links between leaf switches, at least 1.
 };
 
-// Ranks of a collective, how many of them share a node, and how many nodes apart its neighbours on different nodes are.
+// Ranks of a collective, the number of them that share a node, and the distance in nodes of neighbours on different
+// nodes.
 struct RankSpread {
   int64_t ranks = 1;
   int64_t per_node = 1;
   int64_t node_stride = 1;
   int64_t nodes() const { return (ranks + per_node - 1) / per_node; }
 };
-// The ranks of an axis whose neighbours are `stride` ranks apart.
+// Returns the ranks of an axis whose neighbours are `stride` ranks apart.
 RankSpread spread(int64_t ranks, int64_t stride, const Cluster& cluster);
 
 enum class CollectiveKind : uint8_t { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
-// By the name of the op as parallel/communicator.h records it.
+// Returns the collective with the name that parallel/communicator.h records.
 CollectiveKind collective_named(std::string_view op);
 
-// A collective either has the machine to itself, or shares its multiprocessors and memory with products.
+// Whether a collective has the machine to itself, or shares its multiprocessors and memory with matmuls.
 enum class Beside : uint8_t { kNothing, kCompute };
 
-// `bytes`: of the whole tensor, gathered, before it is scattered, reduced, or of all that a rank receives and keeps; 0
-// seconds of one rank. Never less with more bytes, or with more ranks of the same kind. Throws InputError when the
-// machine has no collectives.
+// Returns the time of a collective. `bytes` is the size of the whole tensor: gathered, before scattering, reduced, or
+// everything that a rank receives and keeps. It is 0 for one rank, and never decreases with more bytes or more ranks of
+// the same kind. Throws an InputError if the machine has no collectives.
 double collective_seconds(const MachineRates& machine, const Cluster& cluster, const RankSpread& group,
                           CollectiveKind op, double bytes, Beside beside = Beside::kNothing);
 

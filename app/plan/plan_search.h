@@ -1,4 +1,4 @@
-// Plans of one config: as it stands, and with other meshes, micro-batches and checkpointing modes.
+// Plans of one config: unchanged, and with other meshes, micro-batches and checkpointing modes.
 #pragma once
 
 #include <limits>
@@ -17,18 +17,18 @@ namespace octavo {
 struct PlanTarget {
   int64_t gpus = 1;
   PlannedDevice device;
-  std::optional<MachineRates> machine;  // none: memory alone
+  std::optional<MachineRates> machine;  // Without a machine only the memory is planned.
   Cluster cluster;
 };
 
 struct Plan {
-  Config config;  // resolved
+  Config config;  // The config with every default resolved.
   MeshShape mesh;
   MemoryPlan memory;
   std::optional<StepPrediction> prediction;
 };
 
-// Reads the config as a run on target.gpus ranks would, without its datasets. Throws InputError.
+// Reads the config like a run on target.gpus ranks, without its datasets. Throws an InputError.
 Config load_planned_config(const ConfigArguments& arguments, const PlanTarget& target);
 
 Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& group);
@@ -41,7 +41,7 @@ Plan make_plan(const Config& config, const PlanTarget& target, ProcessGroup& gro
 std::vector<Plan> search_plans(const Config& config, const PlanTarget& target, size_t count, ProcessGroup& group,
                                double at_most_s = std::numeric_limits<double>::infinity());
 
-// The keys by which a plan of a search differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
+// Returns the keys in which a found plan differs from `plan`: "parallel.tensor_parallel=2 training.micro_batch_size=1".
 std::string differences(const Plan& plan, const Plan& found);
 
 }  // namespace octavo

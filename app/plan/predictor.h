@@ -1,4 +1,4 @@
-// How long a training step takes on a machine whose rates are known (app/plan/machine_rates.h), before it runs.
+// Predicts the time of a training step on a machine with known rates (app/plan/machine_rates.h).
 //
 // The step itself says what it is made of: the model's own forward and backward, the collectives and the optimizer are
 // queued on a dry-run stream and recorded (app/plan/recorded_step.h). Each op of the record has a price
@@ -7,8 +7,8 @@
 // (app/plan/step_clock.h) lets the streams run beside each other as their events do, and says what of the collectives
 // nothing covers.
 //
-// The constants that the measurements do not say are in predictor_rates.cpp, with where they come from. Against the
-// benchmarks (docs/benchmarks) predictions are within 8%.
+// Constants that were not measured are in predictor_rates.cpp with their source. Predictions are within 8% of the
+// benchmarks (docs/benchmarks).
 #pragma once
 
 #include <cstdint>
@@ -29,21 +29,21 @@ namespace octavo {
 enum class CostKind : uint8_t { kProduct, kAttention, kMemory, kOptimizer, kCommunication };
 inline constexpr CostKind kCostKinds[] = {CostKind::kProduct, CostKind::kAttention, CostKind::kMemory,
                                           CostKind::kOptimizer, CostKind::kCommunication};
-const char* cost_kind_name(CostKind kind);  // "products", ..., "exposed communication"
+const char* cost_kind_name(CostKind kind);  // Returns "exposed communication" and the like.
 
 // A part of a step on one rank.
 struct StepCost {
   std::string name;
   CostKind kind = CostKind::kProduct;
-  double seconds = 0;  // that it adds to the step; of a collective, the exposed part
+  double seconds = 0;  // Time that it adds to the step. For a collective, the exposed part.
   double flops = 0;
-  double bytes = 0;  // moved in memory, or sent and received
+  double bytes = 0;  // Bytes moved in memory, or sent and received.
 };
 
 struct StepPrediction {
-  std::vector<StepCost> costs;  // the longest first
-  double floor_s = 0;           // products and attention alone
-  double communication_s = 0;   // all collectives, hidden or not
+  std::vector<StepCost> costs;  // Sorted by time, the longest first.
+  double floor_s = 0;           // Time of matmuls and attention only.
+  double communication_s = 0;   // Time of all collectives, hidden or not.
   double step_s = 0;
   double tokens_per_step = 0;  // of all ranks
   double wps = 0;              // tokens per second and GPU
@@ -53,7 +53,7 @@ struct StepPrediction {
   double seconds(CostKind kind) const;
 };
 
-// FLOPs of training on one token, by part; attention counted causal.
+// Training FLOPs per token, by part. Attention counts its causal half.
 struct TokenFlops {
   std::string part;
   double flops = 0;
@@ -61,16 +61,16 @@ struct TokenFlops {
 std::vector<TokenFlops> flops_by_part(const ModelConfig& model, int64_t seq_len);
 
 struct PredictedRun {
-  const Config& config;  // valid for the mesh
+  const Config& config;  // The config must be valid for the mesh.
   MeshShape mesh;
   ShardingOptions sharding;
-  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // auto counts as none
+  ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // Mode auto counts as none.
 };
 
 class StepClock;
 
-// Predicts steps of one config on one machine; what it has recorded of one serves others that differ in the number of
-// shards, copies or micro-batches.
+// Predicts steps of one config on one machine. A recorded step is reused for runs that differ only in the number of
+// shards, replicas or micro-batches.
 class Predictor {
  public:
   // The machine is borrowed.
@@ -79,7 +79,7 @@ class Predictor {
   Predictor(const Predictor&) = delete;
   Predictor& operator=(const Predictor&) = delete;
 
-  // Throws InputError when the machine's rates lack the config's products.
+  // Throws an InputError if the machine has no rates for the config's matmuls.
   StepPrediction predict(const PredictedRun& run);
 
  private:

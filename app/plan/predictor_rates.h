@@ -10,9 +10,9 @@
 
 namespace octavo {
 
-// FLOP/s of a product of any size: those of the sizes measured in that precision (and kind of accumulation, where there
-// are any), weighted by the inverse fourth power of their distance in log2 of m, n and k. Throws InputError when the
-// machine has no rate of the precision.
+// Returns the FLOP/s of a matmul of any size: the average of the rates measured in that precision (and kind of
+// accumulation, if there is one), weighted by the inverse fourth power of their distance in log2 of m, n and k. Throws
+// an InputError if the machine has no rate of the precision.
 double product_rate(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
                     const ProductSize& size);
 double product_seconds(const MachineRates& machine, const std::string& precision, bool fast_accumulation,
@@ -22,13 +22,14 @@ double product_seconds(const MachineRates& machine, const std::string& precision
 double attention_forward_flops(const SdpaShape& shape);
 inline double attention_backward_flops(const SdpaShape& shape) { return 2.5 * attention_forward_flops(shape); }
 
-// An op inside a step, where the machine is warmer than in measurements of single ops; 0 of a collective.
+// Returns the time of an op inside a step, where the machine is warmer than in measurements of single ops. Returns 0
+// for a collective.
 double op_seconds(const MachineRates& machine, const Op& op);
 
-// How ops bound by memory differ, by name.
+// Difference between memory-bound ops, by name.
 struct MemoryOp {
   std::string_view name;
-  double share = 1;  // of the rate that the others reach
+  double share = 1;  // Share of the usual memory rate that the op reaches.
   CostKind kind = CostKind::kMemory;
 };
 const MemoryOp& memory_op(std::string_view name);

@@ -46,7 +46,7 @@ Console::~Console() {
 
 int Console::columns() const {
   if (!terminal_) return 0;
-  constexpr int kUsual = 80;  // of a terminal that does not say
+  constexpr int kUsual = 80;  // Width of a terminal that does not report one.
   winsize size{};
   return ::ioctl(descriptor_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }

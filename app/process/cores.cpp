@@ -80,7 +80,7 @@ bool is_bound_by_default(const Environment& environment) {
   return mapping.find("PE=") == std::string::npos;
 }
 
-std::optional<Widening> widen_to_share(int local_rank, int local_size) {
+std::optional<WidenedBinding> widen_to_share(int local_rank, int local_size) {
   if (!is_bound_by_default(process_environment())) return std::nullopt;
   const pid_t parent = find_launcher();
   if (parent == 0) return std::nullopt;
@@ -93,8 +93,8 @@ std::optional<Widening> widen_to_share(int local_rank, int local_size) {
   CPU_ZERO(&set);
   for (const int core : share) CPU_SET(core, &set);
   if (sched_setaffinity(0, sizeof(set), &set) != 0) return std::nullopt;
-  return Widening{static_cast<int>(bound.size()), static_cast<int>(cores_of(0).size()),
-                  static_cast<int>(machine.size())};
+  return WidenedBinding{static_cast<int>(bound.size()), static_cast<int>(cores_of(0).size()),
+                        static_cast<int>(machine.size())};
 }
 
 }  // namespace octavo

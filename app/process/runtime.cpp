@@ -74,7 +74,7 @@ std::string host_name() {
 }
 
 int choose_threads(ProcessGroup& group) {
-  const std::optional<Widening> wider = widen_to_share(group.local_rank(), group.local_size());
+  const std::optional<WidenedBinding> wider = widen_to_share(group.local_rank(), group.local_size());
   if (wider && group.is_root()) {
     log_info("mpirun bound a rank to {} of {} cores; using {}, its share (--bind-to or OMP_NUM_THREADS to choose)",
              wider->from_cores, wider->machine_cores, wider->to_cores);

@@ -23,14 +23,13 @@ namespace octavo {
 
 namespace {
 
-// A signal handler can reach nothing but globals. Several threads may run it at once; what it does twice then is
-// harmless.
-volatile std::sig_atomic_t received = 0;  // the first request's signal
-std::atomic<int64_t> received_ms{0};      // time of the first request on the monotonic clock
+// A signal handler can only reach globals. Several threads may run it at once; running its work twice is harmless.
+volatile std::sig_atomic_t received = 0;  // Signal of the first request.
+std::atomic<int64_t> received_ms{0};      // Time of the first request on the monotonic clock.
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 pid_t launcher = 0;
-int wake_up = -1;   // the writing end of the pipe to the thread
-int terminal = -1;  // standard output where it is a terminal
+int wake_up = -1;   // Writing end of the pipe to the thread.
+int terminal = -1;  // Standard output if it is a terminal.
 
 constexpr char kRequest = 'r';
 constexpr char kLauncherContinues = 'c';  // SIGCONT from the launcher: a request unless the process was suspended
@@ -80,7 +79,7 @@ void handle(std::initializer_list<int> signals, void (*handler)(int, siginfo_t*,
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
-// For the calling thread.
+// Sets the mask of the calling thread.
 void mask(int how) {
   sigset_t signals;
   sigemptyset(&signals);

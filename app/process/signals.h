@@ -31,10 +31,11 @@ class SuspensionClock {
   std::optional<int64_t> resumed_ms_;
 };
 
-// Milliseconds that the calling thread has waited for a core since it began; 0 where the system does not say.
+// Returns the milliseconds that the calling thread has waited for a core since it began, or 0 if the system does not
+// say.
 int64_t waited_for_core_ms();
 
-// From construction to destruction, one at a time, on the main thread.
+// Active from construction to destruction, one object at a time, on the main thread.
 //
 // A request that comes when another rank of this machine is gone ends the run with exit code 1: batch systems send
 // SIGTERM to the ranks that are left, and a checkpoint needs all of them.
@@ -54,19 +55,19 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // `step`, 1 or more, is under way.
+  // Says that `step`, 1 or more, is running.
   void at_step(int64_t step) { step_.store(step, std::memory_order_relaxed); }
-  // Whether this process got a request.
+  // Returns whether this process got a request.
   bool requested() const;
 
  private:
-  void listen(int pipe);  // the work of thread_
+  void listen(int pipe);  // Work of thread_.
   void acknowledge();
 
   ProcessGroup& group_;
-  std::atomic<int64_t> step_{0};  // 0: none yet
+  std::atomic<int64_t> step_{0};  // 0 means that no step has begun.
   std::atomic<bool> ending_{false};
-  std::thread thread_;  // a handler must not log, and the main thread may be in a long step
+  std::thread thread_;  // A handler must not log, and the main thread may be in a long step.
 };
 
 }  // namespace octavo

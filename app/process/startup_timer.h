@@ -1,5 +1,5 @@
-// Where the time between the launch of a process and its first step goes: a run marks the end of each phase of its
-// start, one after the other, and says once how long all of them took.
+// Measures where the time between the launch of a process and its first step goes. A run marks the end of each phase of
+// its start, and prints the times once.
 #pragma once
 
 #include <functional>
@@ -9,19 +9,20 @@
 
 namespace octavo {
 
-// Since the operating system started this process, the loading of its libraries included; since the first call where
-// that is not known.
+// Returns the seconds since the operating system started this process, including the loading of its libraries, or since
+// the first call if that is unknown.
 double seconds_since_launch();
 
 class StartupTimer {
  public:
-  // `clock`: seconds since the launch. What came before counts as "program".
+  // `clock` returns seconds since the launch. Time before the constructor counts as "program".
   explicit StartupTimer(std::function<double()> clock = seconds_since_launch);
 
-  // The time since the last mark was spent in `phase`; one may be marked several times, and its times are added.
+  // Adds the time since the last mark to `phase`. A phase may be marked several times.
   void mark(const std::string& phase);
 
-  // Up to the last mark, phases in the order in which they were first marked: "5.8 s: program 0.1, MPI 0.4, NCCL 1.9".
+  // Returns the times up to the last mark, with phases in the order of their first marks: "5.8 s: program 0.1, MPI 0.4,
+  // NCCL 1.9".
   std::string report() const;
 
  private:

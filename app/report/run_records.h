@@ -1,4 +1,4 @@
-// RunRecords: what the folder of a run (app/records/run_folder.h) holds, read again for a report.
+// RunRecords: the contents of a run's folder (app/records/run_folder.h), read for a report.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace octavo {
 
 struct RunRecords {
   std::string dir;
-  std::string name;  // the folder's
-  // By metric: "loss", "grad_norm"... as in metrics.jsonl; of what is by dataset "loss_by_dataset/NAME", of the FP8
-  // statistics "fp8_saturated/TENSOR" and "fp8_flushed/TENSOR", the largest share of all tensors of a kind.
+  std::string name;  // Name of the folder.
+  // Series by metric: "loss", "grad_norm" and so on as in metrics.jsonl. Metrics by dataset are "loss_by_dataset/NAME",
+  // and FP8 statistics "fp8_saturated/TENSOR" and "fp8_flushed/TENSOR", the largest share among all tensors of a kind.
   std::map<std::string, Series> metrics;
   std::vector<RunEvent> events;        // In the order of their times.
   bool has_events = false;             // Whether the run has an events.jsonl.
@@ -26,7 +26,7 @@ struct RunRecords {
   std::string last_line = "{}";  // The newest line of metrics.jsonl on that step.
   Series none;                   // of metrics that are not there
 
-  const Series& metric(const std::string& key) const;  // empty where there is none
+  const Series& metric(const std::string& key) const;  // Returns an empty series if there is none.
 };
 
 // Reads the folder of a run. If a restart repeats a step, the later line counts; if that line differs from the earlier

@@ -1,4 +1,4 @@
-// Series of numbers over steps, and what charts show of them.
+// Series of numbers over steps, and their reduction for charts.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,22 @@ struct Point {
   double x = 0;
   double y = 0;
 };
-// In rising order of x, all finite.
+// Sorted by x, all finite.
 using Series = std::vector<Point>;
 
-// At most `points` (an even number) of them: of each of points / 2 equal stretches of x the least and the largest, so
-// that no spike is lost; and always the first and the last.
+// Returns at most `points` (an even number) points: the minimum and maximum of each of points / 2 equal intervals of x,
+// so that no spike is lost, and always the first and the last point.
 Series decimate(const Series& series, size_t points);
 
-// Mean over about `window` points to both sides, so that it neither lags nor leads: sum(d^|i-j| y_j) / sum(d^|i-j|),
-// d = 1 - 1 / window.
+// Returns the mean over about `window` points to both sides, which neither lags nor leads: sum(d^|i-j| y_j) /
+// sum(d^|i-j|), d = 1 - 1 / window.
 Series smooth(const Series& series, double window);
 
-// The window for a series of so many points: a two-hundredth, 50 at most; 1, which changes nothing, of a short one.
+// Returns the window for a series of this many points: 1/200 of them, at most 50. A short series has window 1, which
+// changes nothing.
 double smoothing_window(size_t points);
 
-// (y - base) / base where both have values: at the points of `series` within those of `base`, which is taken to be
-// straight between its points.
+// Returns (y - base) / base at the points of `series` within the range of `base`, which is interpolated linearly.
 Series relative_gap(const Series& series, const Series& base);
 
 double median_of(Series series);

@@ -8,10 +8,11 @@
 
 namespace octavo {
 
-// tokenizer.json and tokenizer_config.json. bos, eos and pad are <|bos|>, <|eos|> and <|pad|>; none is added to a text.
+// Returns tokenizer.json and tokenizer_config.json. bos, eos and pad are <|bos|>, <|eos|> and <|pad|>. None is added to
+// a text.
 std::vector<CarriedFile> byte_tokenizer_files();
 
-// Whether a tokenizer.json of that content is the byte tokenizer.
+// Returns whether a tokenizer.json with that content is the byte tokenizer.
 bool is_byte_tokenizer(const CarriedFile& tokenizer);
 
 }  // namespace octavo

@@ -12,7 +12,7 @@ namespace octavo {
 
 class CachedModel {
  public:
-  // `config`: without an FP8 recipe. See InferenceModel.
+  // `config` must have no FP8 recipe. See InferenceModel.
   CachedModel(const Config& config, const GenerationShape& shape, Runtime& runtime);
 
   // Loads the weights (InferenceModel::load).
@@ -20,10 +20,10 @@ class CachedModel {
     inference_.load(config, checkpoint, which);
   }
 
-  // The logits [vocab] behind the prompt, which all sequences then have. Waits for them; valid until the next call, as
-  // those of step().
+  // Processes the prompt of all sequences and returns the logits [vocab] after it. Waits for them. They are valid until
+  // the next call, like those of step().
   std::span<const float> read_prompt(std::span<const int32_t> prompt);
-  // Appends tokens[i] to sequence i; the logits [sequences, vocab] behind them.
+  // Appends tokens[i] to sequence i and returns the logits [sequences, vocab] after them.
   std::span<const float> step(std::span<const int32_t> tokens);
 
  private:

@@ -1,5 +1,5 @@
-// A program that serves: it reads lines from its standard input and answers on its standard output. Its standard error
-// goes nowhere.
+// A program that reads lines from its standard input and answers on its standard output. Its standard error is
+// discarded.
 #pragma once
 
 #include <sys/types.h>
@@ -14,21 +14,23 @@ namespace octavo {
 
 class ChildProcess {
  public:
-  // `command`: the program, found in PATH, and its arguments. One that cannot be started is one that says nothing.
+  // `command` is the program, found in PATH, and its arguments. A program that cannot be started behaves like one that
+  // prints nothing.
   explicit ChildProcess(const std::vector<std::string>& command);
-  // Closes its standard input and waits for it to end.
+  // Closes the program's standard input and waits for its end.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // Gives it all of `text`, unless it has ended.
+  // Writes all of `text` to the program, unless it has ended.
   void write(std::string_view text);
-  // The next line it writes, without the newline; nothing when it has ended. Of a longer line the first `max_bytes`.
+  // Returns the next line that the program writes, without the newline, cut to `max_bytes`. Returns nothing if it has
+  // ended.
   std::optional<std::string> read_line(int64_t max_bytes);
 
  private:
   pid_t pid_ = -1;
-  int socket_ = -1;  // its standard input and output
+  int socket_ = -1;  // Standard input and output of the program.
   std::string received_;
 };
 
