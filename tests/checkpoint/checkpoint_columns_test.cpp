@@ -1,4 +1,4 @@
-// Checkpoints of tensor-parallel ranks, which hold some columns of a matrix.
+// Tests of checkpoints of tensor-parallel ranks, which hold some columns of a matrix.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,7 +15,7 @@
 namespace octavo {
 namespace {
 
-// The columns of a matrix of 5 columns, flattened row by row.
+// Returns columns of a matrix with 5 columns, flattened row by row.
 template <typename T>
 std::vector<T> take_columns(const std::vector<T>& matrix, ColumnRange columns) {
   std::vector<T> slice;
@@ -35,7 +35,7 @@ class ColumnSlices {
           slice("exp_avg.a.weight", state.exp_avg, DType::kFloat32, floats_, columns),
           slice("exp_avg_sq.a.weight", state.exp_avg_sq, DType::kBFloat16, halves_, columns)};
       for (int part = 0; part < fsdp; ++part) {
-        // Last to first, so that order cannot be taken for granted.
+        // Written from last to first, so that the test does not depend on the order.
         const auto divided = divide_tensors(slices, part, fsdp);
         pieces_.insert(pieces_.begin(), divided.begin(), divided.end());
       }
@@ -73,7 +73,7 @@ class CheckpointColumns : public CheckpointTest {
     writer.finish();
   }
 
-  // The Error with which the pieces are refused; empty when they are not.
+  // Returns the Error with which the pieces are refused, or an empty text.
   std::string refusal(const std::vector<CheckpointTensor>& pieces) {
     try {
       save_pieces(1, pieces);

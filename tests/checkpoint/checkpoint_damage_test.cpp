@@ -1,4 +1,4 @@
-// Checkpoints that are damaged, incomplete, or hold what no model has.
+// Tests of checkpoints that are damaged, incomplete, or hold values that no model has.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -61,7 +61,7 @@ TEST_F(CheckpointTest, FindsDamageWhenResuming) {
   EXPECT_NE(description.at("damage").get<std::string>().find("exp_avg_sq.a.weight"), std::string::npos);
 }
 
-// The InputError of `work`; empty when there is none.
+// Returns the InputError of `work`, or an empty text.
 std::string refusal(const std::function<void()>& work) {
   try {
     work();
@@ -81,7 +81,7 @@ void flip_byte(const std::string& path, size_t from_end) {
 TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
   State state(23);
   save(1, state);
-  flip_byte(shard_path(1).string(), 1);  // the last moment
+  flip_byte(shard_path(1).string(), 1);  // This is the last moment before the shard is read.
   Checkpoint checkpoint(root());
   std::vector<float> values(35);
   checkpoint.read("exp_avg.a.weight", 3, 7, values.data());
@@ -93,8 +93,8 @@ TEST_F(CheckpointTest, ReadsNoPartOfADamagedPiece) {
   EXPECT_NE(refusal([&] { checkpoint.read("exp_avg_sq.a.weight", {1, 3}, 2, 9, values.data()); }), "");
 }
 
-// Ranks of several machines may see other bytes under the same name. Each finds a flip in what it is going to use, and
-// only there.
+// Ranks on several machines may see other bytes under the same name. Each finds damage in the pieces that it will use,
+// and only there.
 TEST_F(CheckpointTest, VerifiesThePiecesThatAreUsed) {
   State state(24);
   save(1, state);
@@ -161,7 +161,8 @@ TEST_F(CheckpointTest, FindsEveryFlippedByteOfTheManifest) {
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x04);
-    if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;  // white space for white space
+    // White space was replaced by other white space.
+    if (nlohmann::json::parse(damaged, nullptr, false) == original) continue;
     write_file(path, damaged);
     ASSERT_NE(damage(step_path(1)).find(path), std::string::npos) << "byte " << i;
   }

@@ -44,7 +44,7 @@ TEST_F(DirectoryLockTest, ASecondOneIsRefusedByName) {
   EXPECT_TRUE(fs::is_empty(path_)) << "left over";
 }
 
-// So that logging.dir may be checkpoint.dir.
+// Locks of different uses do not conflict, so that logging.dir may be checkpoint.dir.
 TEST_F(DirectoryLockTest, IsOfOneUse) {
   const DirectoryLock lock(path_, kCheckpointDirectory);
   EXPECT_EQ(refusal(kLoggingDirectory), "");
@@ -166,7 +166,7 @@ TEST_F(CheckpointTest, SetsAsideUnderAFreeName) {
   EXPECT_EQ(free_bytes(dir_ / "nowhere"), std::nullopt);
 }
 
-// Sizes around pages and blocks, parts of all lengths.
+// Sizes around pages and blocks, with parts of all lengths.
 TEST(ParallelFilesTest, GiveBackWhatWasWritten) {
   const TempDir dir;
   std::mt19937 random(3);

@@ -1,4 +1,4 @@
-// A few tensors, and what the tests of their checkpoints share.
+// Shared by the tests of checkpoints: a few tensors, and checkpoints of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline ModelConfig small_model() {
   return config;
 }
 
-// Owns the values of some tensors: float32 weights and first moments, bfloat16 second moments.
+// Owns the values of some tensors: float32 weights and first moments, and bfloat16 second moments.
 struct State {
   explicit State(unsigned seed) {
     std::mt19937 random(seed);
@@ -84,7 +84,7 @@ class CheckpointTest : public testing::Test {
     return names;
   }
 
-  // The InputError with which reading everything fails; empty when it does not.
+  // Returns the InputError with which reading everything fails, or an empty text.
   std::string damage(const fs::path& path) {
     try {
       Checkpoint(path).verify();

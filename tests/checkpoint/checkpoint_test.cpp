@@ -93,7 +93,7 @@ TEST_F(CheckpointTest, ConvertsRangesToTheDtypeAskedFor) {
 TEST_F(CheckpointTest, ReadsRangesAcrossPieces) {
   State state(3);
   std::vector<CheckpointTensor> pieces;
-  // Saved last to first, so that order cannot be taken for granted.
+  // Saved from last to first, so that the test does not depend on the order.
   for (int part = 4; part >= 0; --part) {
     const auto divided = divide_tensors(state.tensors(), part, 5);
     pieces.insert(pieces.end(), divided.begin(), divided.end());
@@ -240,7 +240,7 @@ TEST_F(CheckpointTest, IgnoresDirectoriesWithoutAManifest) {
   EXPECT_NE(damage(step_path(2)).find(step_path(2).string()), std::string::npos);
 }
 
-// Taking an older one, or none, would train again what is done.
+// Taking an older checkpoint, or none, would repeat training that is done.
 TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
   State state(23);
   save(1, state);
@@ -259,7 +259,7 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
       }
     }
   };
-  for (const char* target : {"step_00000002", "/nowhere"}) {  // a loop, and a link to nothing
+  for (const char* target : {"step_00000002", "/nowhere"}) {  // A loop, and a link to nothing.
     fs::create_symlink(target, step_path(2));
     expect_refused(step_path(2));
     fs::remove(step_path(2));
@@ -271,7 +271,7 @@ TEST_F(CheckpointTest, RefusesToPassOverWhatCannotBeLookedAt) {
   fs::remove(manifest);
   EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
   write_file(step_path(3).string(), "a file of such a name is no checkpoint");
-  fs::create_symlink("link", fs::path(root()) / "link");  // nor is what has another name
+  fs::create_symlink("link", fs::path(root()) / "link");  // A link with another name is ignored.
   EXPECT_EQ(Checkpoint::newest(root()), std::nullopt);
 }
 
@@ -325,7 +325,7 @@ TEST_F(CheckpointTest, DescribesItself) {
   EXPECT_EQ(description.at("intact"), true);
 }
 
-// Writing fails beyond a file size, as it does on a full disk.
+// Makes writing fail beyond a file size, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -373,7 +373,7 @@ TEST_F(CheckpointTest, SurvivesAFullDisk) {
   }
 }
 
-// Writing, checksums and pruning are done by the calling thread then.
+// The calling thread then writes, computes checksums and prunes.
 TEST_F(CheckpointTest, SavesWithoutThreads) {
   State first(24), second(25);
   const NoThreads none;
@@ -409,7 +409,7 @@ TEST_F(CheckpointTest, DoesNotWaitForADirectoryThatVanished) {
   const std::string gone = dir_ / "gone";
   CheckpointWriter writer({root(), 1, true}, group_, stream_);
   writer.save(2, small_model(), {}, state.tensors());
-  // The shard's writing goes on by its descriptor; only what is done by the directory's name can fail.
+  // The shard is written through its descriptor, so only operations by the directory's name can fail.
   while (!fs::exists(fs::path(root()) / ".tmp_step_00000002" / shard_name(0))) continue;
   fs::rename(root(), gone);
   const auto begin = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// Manifests with a valid checksum that claim what cannot be.
+// Tests of manifests with a valid checksum and impossible claims.
 #include <functional>
 #include <limits>
 
@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 class HostileManifestTest : public CheckpointTest {
  protected:
-  // The manifest of a sound checkpoint with a change, and its checksum made to fit.
+  // Returns the refusal of the manifest of a sound checkpoint after a change, with its checksum repaired.
   std::string refusal(const std::function<void(Json&)>& change) {
     State state(1);
     save(5, state);
@@ -56,7 +56,7 @@ TEST_F(HostileManifestTest, ModelsThatCannotExist) {
   }
   expect_refused("/model/num_kv_heads", 255);
   expect_refused("/model/num_layers", int64_t{1} << 32);
-  expect_refused("/model/num_layers", 4);  // there are 3 tensors
+  expect_refused("/model/num_layers", 4);  // There are 3 tensors.
   expect_refused("/model/rope_theta", "x");
   expect_refused("/model/rope_scaling", 1);
   expect_refused("/model/rms_norm_eps", -1);

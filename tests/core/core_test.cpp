@@ -1,4 +1,4 @@
-// kernels/core: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
+// Tests of core/: bfloat16, Tensor, Arena, Stream, StagingMemory, Profiler.
 #include <omp.h>
 
 #include <bit>
@@ -39,15 +39,15 @@ TEST(BFloat16, EveryValueSurvivesTheWayThroughFloat) {
   }
 }
 
-// Between two neighbours the nearer wins, and half way the one whose last bit is zero.
+// Between two neighbours the nearer one wins, and halfway the one whose last bit is zero.
 TEST(BFloat16, RoundsToNearestEven) {
   std::mt19937 generator(7);
   std::uniform_int_distribution<uint32_t> any;
   for (int i = 0; i < 200'000; ++i) {
     uint32_t word = any(generator);
-    if (i % 3 == 0) word = (word & 0xffff0000u) | 0x8000u;  // exactly half way
+    if (i % 3 == 0) word = (word & 0xffff0000u) | 0x8000u;  // The value lies exactly halfway.
     const float x = std::bit_cast<float>(word);
-    const auto low = static_cast<uint16_t>(word >> 16);  // toward zero
+    const auto low = static_cast<uint16_t>(word >> 16);  // The neighbour toward zero.
     if (!std::isfinite(x) || (low & 0x7fff) == 0x7f7f) continue;
     const auto high = static_cast<uint16_t>(low + 1);
     const double to_low = std::abs(static_cast<double>(x) - value_of(low));
@@ -61,15 +61,15 @@ TEST(BFloat16, Ends) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(BFloat16(kInfinity).bits, 0x7f80);
   EXPECT_EQ(BFloat16(-kInfinity).bits, 0xff80);
-  EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // beyond the largest bfloat16
+  EXPECT_EQ(BFloat16(std::numeric_limits<float>::max()).bits, 0x7f80);  // The value lies beyond the largest bfloat16.
   EXPECT_EQ(BFloat16(-0.0f).bits, 0x8000);
-  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0x7f800001u)).bits));  // a NaN whose upper half is an infinity
+  EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0x7f800001u)).bits));  // The upper half of this NaN is an infinity.
   EXPECT_TRUE(is_nan(BFloat16(std::bit_cast<float>(0xffffffffu)).bits));
 }
 
 // ---- Tensor
 
-// Every byte by the formula of the format.
+// Compares every byte with the formula of the format.
 template <typename F>
 void expect_values_of_format(int mantissa_bits, int largest) {
   for (int byte = 0; byte < 256; ++byte) {
@@ -243,7 +243,7 @@ TEST(Stream, PlannedOnesRecord) {
   Stream compute = Stream::planned(132, &record);
   Stream beside = Stream::beside(compute);
   Event event(compute.device());
-  event.wait(beside);  // not recorded yet, so there is nothing to wait for
+  event.wait(beside);  // The event is not recorded yet, so there is nothing to wait for.
   event.record(compute);
   event.wait(beside);
   const char* name = "add";
@@ -284,7 +284,7 @@ TEST(StagingMemory, IsThereWhenItIsAskedFor) {
   staging.reserve(100);
   EXPECT_EQ(staging.data(), data) << "there are enough already";
   EXPECT_EQ(data[4'999'999], 2);
-  staging.reserve(9'000'000);  // while nobody has waited for it yet
+  staging.reserve(9'000'000);  // The first request has not been waited for yet.
   staging.reserve(10'000'000);
   std::memset(staging.data(), 3, 10'000'000);
   EXPECT_EQ(staging.bytes(), 10'000'000);

@@ -55,15 +55,16 @@ TEST(Printable, EscapesControlCharactersAndWhatIsNoUtf8) {
   EXPECT_EQ(printable("plain, caf\u00e9 \u4e2d \U0001f600 \\n"), "plain, caf\u00e9 \u4e2d \U0001f600 \\n");
   EXPECT_EQ(printable("a\nb\tc\r\x1b[31m\x7f"), "a\\nb\\tc\\r\\x1b[31m\\x7f");
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "\\x00x");
-  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");               // a byte that never is, half a character
-  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // a control character beyond ASCII
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");  // A byte that never occurs in UTF-8, and half a character.
+  EXPECT_EQ(printable("\xc2\x85\xc2\xa0"), "\\u0085\xc2\xa0");  // A control character beyond ASCII.
   // A character that reverses the text after it, so that gpj.exe reads exe.jpg; a mark, a line separator, a byte order
   // mark.
   EXPECT_EQ(printable("\u202egpj.exe"), "\\u202egpj.exe");
   EXPECT_EQ(printable("\u200f \u2066 \u2069 \u2028 \ufeff"), "\\u200f \\u2066 \\u2069 \\u2028 \\ufeff");
-  EXPECT_EQ(printable("\u200c \u200d \u2027 \u202f"), "\u200c \u200d \u2027 \u202f");  // these belong to words
-  EXPECT_EQ(printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"),  // too long, a surrogate, beyond Unicode
-            "\\xc0\\xaf \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80");
+  // These characters belong to words.
+  EXPECT_EQ(printable("\u200c \u200d \u2027 \u202f"), "\u200c \u200d \u2027 \u202f");
+  // An overlong encoding, a surrogate, and a code point beyond Unicode.
+  EXPECT_EQ(printable("\xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80"), "\\xc0\\xaf \\xed\\xa0\\x80 \\xf4\\x90\\x80\\x80");
 }
 
 TEST(Printable, LongTextLosesItsMiddle) {
@@ -133,7 +134,7 @@ TEST_F(UntrustedInput, LinksStayInside) {
   for (const char* name : {"far", "absolute"}) {
     expect_refusal([&] { path_inside(home.string(), name); }, "1/" + std::string(name) + ": is a link that leads out");
   }
-  // The directory itself may be one.
+  // The directory itself may be a link.
   fs::create_symlink(home, dir_ / "link");
   EXPECT_EQ(path_inside((dir_ / "link").string(), "near"), (dir_ / "link/near").string());
   expect_refusal([&] { path_inside((dir_ / "link").string(), "far"); }, "is a link that leads out");
@@ -158,7 +159,7 @@ TEST_F(UntrustedInput, ReadsAllAndLineByLine) {
   }
   EXPECT_EQ(read_input_file(write("file", "1234"), 4), "1234");
   expect_refusal([&] { read_input_file(write("file", "12345"), 4); }, "file: is longer than 4 bytes");
-  EXPECT_FALSE(read_input_file("/proc/self/status").empty());  // of size 0, by its own account
+  EXPECT_FALSE(read_input_file("/proc/self/status").empty());  // The file claims a size of 0.
 }
 
 TEST_F(UntrustedInput, RefusesAtOnceWhatIsNoFile) {

@@ -1,4 +1,4 @@
-// Files that change while they are mapped.
+// Tests of files that change while they are mapped.
 #include <unistd.h>
 
 #include <csignal>
@@ -25,10 +25,10 @@ TEST(ChangedFilesDeathTest, AReadBeyondATruncatedFileEndsWithASentence) {
   write_file(path, std::string(100'000, 'x'));
   const auto read_truncated = [&] {
     MappedFile first(path);
-    const MappedFile moved = std::move(first);  // what is watched is the mapping, whatever object has it
+    const MappedFile moved = std::move(first);  // The mapping is watched, whatever object owns it.
     { const MappedFile gone(path); }
     if (::truncate(path.c_str(), 10) != 0) std::exit(3);
-    // From a thread, as the loader's.
+    // Reads from a thread, as the loader does.
     std::thread([&] { std::exit(sum_bytes(moved) == 0 ? 4 : 5); }).join();
   };
   EXPECT_EXIT(read_truncated(), testing::ExitedWithCode(1),
@@ -39,7 +39,7 @@ TEST(ChangedFilesDeathTest, OtherBusErrorsStayWhatTheyWere) {
   const TempDir dir;
   write_file(dir / "file", "x");
   const auto raise_bus_error = [&] {
-    std::signal(SIGBUS, SIG_DFL);  // AddressSanitizer has its own
+    std::signal(SIGBUS, SIG_DFL);  // AddressSanitizer has its own handler.
     const MappedFile file(dir / "file");
     ::kill(::getpid(), SIGBUS);
     ::sleep(10);

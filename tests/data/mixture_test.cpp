@@ -35,7 +35,7 @@ TEST(Mixture, WeightsBecomeTheSmallestIntegers) {
   EXPECT_GE(thirds[2], 1);
 }
 
-// Spelled out from the definition; beside it, how far the counts are off their shares.
+// Computes the choices from the definition, and the distance of the counts from their shares.
 TEST(Mixture, TakesTheDatasetThatIsFurthestBehind) {
   std::mt19937_64 random(7);
   for (int draw = 0; draw < 300; ++draw) {
@@ -65,7 +65,7 @@ TEST(Mixture, TakesTheDatasetThatIsFurthestBehind) {
   }
 }
 
-// Weights that people write hold to one sample at every moment, and are exact after each period.
+// With simple weights each count stays within one sample of its share at every moment, and is exact after each period.
 TEST(Mixture, PlainWeightsHoldToOneSample) {
   for (const Weights& weights : {Weights{7, 3}, {5, 3, 2}, {1, 1, 1, 1, 1}, {50, 25, 15, 7, 3}, {1, 99}, {6, 3, 1}}) {
     const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
@@ -97,7 +97,7 @@ TEST(Mixture, ASampleIsReachedFromAnywhere) {
   }
 }
 
-// Each weight has a number of bits of its own, so that some datasets are taken seldom.
+// The weights have different numbers of bits, so that some datasets are taken rarely.
 TEST(Mixture, ASampleIsWhatTheWalkFromTheBeginningMakesIt) {
   std::mt19937_64 random(11);
   for (int draw = 0; draw < 120; ++draw) {
@@ -124,14 +124,15 @@ TEST(Mixture, FarSamplesAreReachedQuickly) {
   constexpr int64_t kFar = int64_t{1} << 58;
   Mixture decimals(integer_weights(std::vector<double>{0.7, 0.2, 0.1}));
   decimals.seek(kFar);
-  EXPECT_NEAR(static_cast<double>(decimals.taken(0)), 0.7 * static_cast<double>(kFar), 64);  // what a double holds
+  // Rounded to what a double holds.
+  EXPECT_NEAR(static_cast<double>(decimals.taken(0)), 0.7 * static_cast<double>(kFar), 64);
   Mixture single({1});
   single.seek(kFar);
   EXPECT_EQ(single.taken(0), kFar);
   Mixture thirds(integer_weights(std::vector<double>{1.0 / 3, 2.0 / 3}));
   thirds.seek(10'000'000);
   EXPECT_NEAR(static_cast<double>(thirds.taken(0)), 1e7 / 3, 1);
-  // 2^32 choices among 100 datasets would take minutes.
+  // Walking 2^32 choices among 100 datasets would take minutes.
   std::vector<double> shares;
   for (int d = 1; d <= 100; ++d) shares.push_back(std::sqrt(d));
   Mixture many(integer_weights(shares));

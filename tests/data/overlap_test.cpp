@@ -46,7 +46,7 @@ TEST_F(OverlapTest, HeldOutFilesAreFoundByPlaceAndByContent) {
   refused(sources({"copy", "as_long"}), sources({"corpus"}), {"copy.bin", "corpus/train.bin", content});
   overwrite(dir_ / "copy.bin", 0, "\xff");
   check_overlap(sources({"copy", "as_long"}), sources({"corpus"}));
-  check_overlap(sources({"corpus"}, 0), sources({"corpus"}));  // a dataset of weight 0 is never read
+  check_overlap(sources({"corpus"}, 0), sources({"corpus"}));  // A dataset with weight 0 is never read.
   EXPECT_THROW(check_overlap(sources({"nowhere"}), {}), UnreadableFile);
 }
 
@@ -57,7 +57,7 @@ TEST_F(OverlapTest, ADatasetNamesAFileOnce) {
   refused(sources({"as_long", "hard"}), {}, {"hard.bin twice, also as", "as_long.bin"});
   Sources two = sources({"as_long"});
   two.push_back(two.front());
-  check_overlap(two, {});  // two datasets may share a file
+  check_overlap(two, {});  // Two datasets may share a file.
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(Permutation, RefusesImpossibleSizes) {
 TEST(Permutation, DependsOnSeedDatasetAndEpochOnly) {
   const auto base = images(1000, 1, 2, 3);
   EXPECT_EQ(base, images(1000, 1, 2, 3));
-  // Two random permutations of 1000 agree in one place on average.
+  // Two random permutations of 1000 elements agree in one place on average.
   for (const auto& other : {images(1000, 2, 2, 3), images(1000, 1, 3, 3), images(1000, 1, 2, 4), images(1000, 3, 2, 1),
                             images(1000, 2, 1, 3), images(1000, 1, 3, 2)}) {
     int equal = 0;
@@ -75,12 +75,12 @@ TEST(Permutation, TinySizesTakeAllOrdersOverTheEpochs) {
   for (const uint64_t n : {2u, 3u, 4u}) {
     std::set<std::vector<uint64_t>> orders;
     for (uint64_t epoch = 0; epoch < 2000; ++epoch) orders.insert(images(n, 1234, 0, epoch));
-    // The 4-element family has fewer members than the 24 permutations; the smaller ones are complete.
+    // The 4-element family has fewer members than the 24 permutations. The smaller families are complete.
     EXPECT_GE(orders.size(), n == 2 ? 2u : n == 3 ? 6u : 8u) << n;
   }
 }
 
-// Chi-square of `counts` against equal shares, in standard deviations from its mean.
+// Returns the chi-square of `counts` against equal shares, in standard deviations from its mean.
 double chi_square_deviation(const std::vector<double>& counts) {
   double total = 0, statistic = 0;
   for (const double count : counts) total += count;
@@ -90,11 +90,11 @@ double chi_square_deviation(const std::vector<double>& counts) {
   return (statistic - freedom) / std::sqrt(2 * freedom);
 }
 
-// How the images of consecutive positions hang together.
+// Statistics of the images of consecutive positions.
 struct SerialStatistics {
-  double correlation = 0;  // of neighbours
-  double alternation = 0;  // the share of neighbours of which one is even and one odd
-  double chi_square = 0;   // of the pairs of neighbours on a 64 x 64 grid, a degree of freedom
+  double correlation = 0;  // Correlation of neighbours.
+  double alternation = 0;  // Share of neighbours of which one is even and the other odd.
+  double chi_square = 0;   // Chi-square per degree of freedom of the pairs of neighbours on a 64 x 64 grid.
 };
 
 template <typename Image>
@@ -114,7 +114,7 @@ SerialStatistics serial_statistics(uint64_t n, const Image& image) {
   }
   const double expected = pairs / static_cast<double>(cells.size());
   for (const double count : cells) statistics.chi_square += (count - expected) * (count - expected) / expected;
-  // Rows and columns of the grid are filled evenly by the permutation itself.
+  // The permutation itself fills rows and columns of the grid evenly, which takes degrees of freedom.
   statistics.chi_square /= static_cast<double>((kCells - 1) * (kCells - 1));
   return statistics;
 }

@@ -20,7 +20,7 @@ class SampleStreamTest : public testing::Test {
     config_.eos_id = 77;
   }
 
-  // A dataset of documents of varied lengths whose tokens are all different, from `first` on.
+  // Returns a dataset of documents of varied lengths whose tokens are all different, counting up from `first`.
   DatasetSource dataset(const std::string& name, int64_t documents, double weight, int32_t first = 100) {
     write_tokens(dir_ / name, counting_documents(varied_lengths(documents, 40), first));
     return {.paths = {dir_ / name}, .weight = weight};
@@ -77,7 +77,7 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   // Without a vocabulary nothing is compared.
   EXPECT_EQ(refusal(R"({"eos": 78})", 0), "none");
 
-  // Files are the same that have the same content; of one that is not there nobody knows.
+  // Files with equal content count as equal. A missing file is not compared.
   config_.tokenizer = dir_ / "copy.json";
   EXPECT_EQ(refusal(own), "none");
   EXPECT_EQ(refusal(R"({"tokenizer": "elsewhere/tokenizer.json"})"), "none");
@@ -87,7 +87,7 @@ TEST_F(SampleStreamTest, SidecarsMustAgree) {
   EXPECT_NE(refusal(own).find("other.json, expected the same"), std::string::npos);
 }
 
-// Spelled out from the definition: which window, and where it lies in the row.
+// Computes the window and its place in the row from the definition.
 TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   use_three();
   for (const Shuffle shuffle : {Shuffle::kLcg, Shuffle::kNone}) {
@@ -112,7 +112,7 @@ TEST_F(SampleStreamTest, SamplesAreAsDefined) {
   }
 }
 
-// The tokens of one epoch, which are all different here.
+// Returns the tokens of one epoch, which are all different here.
 TEST_F(SampleStreamTest, AnEpochReadsEachTokenOnceButForTheRest) {
   config_.eos_id = {};
   config_.train = {dataset("a", 200, 1)};
@@ -272,11 +272,12 @@ TEST_F(SampleStreamTest, TheSameFileTwiceIsShuffledDifferently) {
   EXPECT_EQ(stream.name(1), "a_2");
 }
 
-// Three sources one behind the other: each batch has of each what its share is.
+// Three sources follow each other in the corpus. Each batch has its share of each source.
 TEST_F(SampleStreamTest, BatchesOfASortedCorpusHaveAllItsSources) {
   constexpr int64_t kWindows = 100'000;
   constexpr int64_t kBatch = 256;
-  constexpr int64_t kBatches = 300;  // of 15,000 counts one is further off by chance, and 2,700 are looked at
+  // One count in 15,000 deviates further by chance, and 2,700 are checked.
+  constexpr int64_t kBatches = 300;
   const std::vector<double> shares{0.6, 0.3, 0.1};
   for (const uint64_t seed : {1234u, 1u, 2u}) {
     WindowOrder order({.num_tokens = kWindows * 13, .seq_len = 12, .seed = seed});

@@ -41,7 +41,7 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-// Makes writes fail that would make a file larger than `bytes`, as a full disk does, while the object lives.
+// While the object lives, writes fail that would make a file larger than `bytes`, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -68,7 +68,7 @@ inline void write_file(const std::string& path, std::string_view content) {
   ASSERT_TRUE(file.good());
 }
 
-// In place, which mapped files show.
+// Overwrites bytes in place, which mapped files show.
 inline void overwrite(const std::string& path, int64_t offset, std::string_view bytes) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(offset);
@@ -81,7 +81,7 @@ inline std::string read_whole_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Little-endian bytes, value after value.
+// Little-endian bytes, one value after the other.
 class Bytes {
  public:
   template <typename T>
@@ -108,7 +108,7 @@ inline void write_tokens(const std::string& prefix, const TokenLists& documents,
   writer.finish();
 }
 
-// Documents of the given lengths in which every token is unique, counting up from `first`.
+// Returns documents of the given lengths in which every token is unique, counting up from `first`.
 inline TokenLists counting_documents(const std::vector<int64_t>& lengths, int32_t first = 0) {
   TokenLists documents;
   for (const int64_t length : lengths) {
@@ -119,7 +119,7 @@ inline TokenLists counting_documents(const std::vector<int64_t>& lengths, int32_
   return documents;
 }
 
-// `count` lengths between 0 and `longest`, the same ones at every run.
+// Returns `count` lengths between 0 and `longest`, equal in every run.
 inline std::vector<int64_t> varied_lengths(int64_t count, int64_t longest, uint32_t seed = 1) {
   std::vector<int64_t> lengths;
   uint32_t x = seed;
@@ -130,7 +130,8 @@ inline std::vector<int64_t> varied_lengths(int64_t count, int64_t longest, uint3
   return lengths;
 }
 
-// Runs `action` and returns the message of the exception of type E that it must throw: an InputError or none, as E is.
+// Runs `action` and returns the message of the exception that it must throw. The exception must be an InputError if E
+// is one, and must not be one otherwise.
 template <typename E, typename Action>
 std::string message_of(Action action) {
   try {

@@ -66,7 +66,7 @@ TEST(OutputFile, TogetherAllAreReplacedOrNone) {
     rename_together(std::vector<OutputFile*>{&a, &b, &c});
   };
   write_file(dir / "a", "old");
-  write_file(dir / "c", "old");  // there was no b
+  write_file(dir / "c", "old");  // There was no b before.
   for (const char* lost : {"a.tmp", "b.tmp", "c.tmp"}) {
     expect_mentions(message_of<Error>([&] { replace(lost); }), {lost, "cannot be renamed"});
     EXPECT_EQ(contents(), "old-old2") << lost;

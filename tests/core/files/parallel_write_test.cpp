@@ -1,5 +1,5 @@
-// Writing in parallel where the file system accepts O_DIRECT at open and refuses it at the writes. This program's
-// pwrite takes the place of the system's.
+// Tests parallel writing on a file system that accepts O_DIRECT when a file is opened and refuses it when it is
+// written. This program's pwrite replaces the system's.
 #include "core/files/parallel_write.h"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ void wait_until(const Condition& condition) {
 
 }  // namespace
 
-// Refuses the first direct write when a second one is under way, and the second when the flag has been cleared.
+// Refuses the first direct write when a second one is in progress, and the second when the flag was cleared.
 extern "C" ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t place) {
   if (refuses_direct && is_direct(descriptor)) {
     if (direct_writes++ == 0) {

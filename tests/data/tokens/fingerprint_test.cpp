@@ -10,7 +10,7 @@
 namespace octavo {
 namespace {
 
-// A file of `bytes` zeros that takes no room.
+// Writes a sparse file of `bytes` zeros, which takes no space.
 void write_zeros(const std::string& path, int64_t bytes) {
   write_file(path, "");
   std::filesystem::resize_file(path, static_cast<uintmax_t>(bytes));
@@ -62,7 +62,7 @@ TEST(Fingerprint, WhereDocumentsAndFilesEndCounts) {
 
 TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
   const TempDir dir;
-  // A terabyte in three files, of which nothing is stored, and an index that is large too.
+  // Three sparse files of a terabyte in total, and an index that is large too.
   constexpr int64_t kBytes = (int64_t{1} << 38) + 12345;
   std::vector<std::string> paths;
   for (const char* name : {"a", "b", "c"}) {
@@ -79,7 +79,7 @@ TEST(Fingerprint, OfALargeCorpusSamplesAreRead) {
   expect_seen(dir / "c.bin", kBytes - 1, 1);
   expect_seen(dir / "a.idx", 0, 1);
   expect_seen(dir / "c.idx", kFingerprintBytes / 2 - 1, 1);
-  // Longer than what lies between two blocks.
+  // Longer than the gap between two blocks.
   expect_seen(dir / "b.idx", 1'000'000, kFingerprintBytes * 3 / 2 / 255 + 1);
   std::filesystem::resize_file(dir / "b.bin", kBytes + 1);
   EXPECT_TRUE(seen.insert(fingerprint_of(paths)).second) << "a byte more";

@@ -16,7 +16,7 @@ std::vector<int32_t> read_document(const TokenFile& file, int64_t document) {
   return ids;
 }
 
-// The bytes of an index, spelled out independently of the writer.
+// Returns the bytes of an index, written independently of the writer.
 std::string index_bytes(uint8_t code, const std::vector<int32_t>& lengths, const std::vector<int64_t>& offsets,
                         const std::vector<int64_t>& document_index) {
   Bytes bytes;
@@ -152,7 +152,7 @@ std::vector<BrokenFile> broken_files() {
   std::string version = good, dtype = good, counts = good;
   version[9] = 2;
   dtype[17] = 6;
-  counts[18 + 7] = 0x7f;  // an absurd number of sequences
+  counts[18 + 7] = 0x7f;  // An impossible number of sequences.
   return {
       {"missing", "absent", "absent", {"t.idx", "no such token file"}},
       {"missing_bin", "absent", good, {"t.bin", "cannot be opened"}},

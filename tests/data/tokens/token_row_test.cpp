@@ -12,7 +12,7 @@
 namespace octavo {
 namespace {
 
-// The row, spelled out from the definition.
+// Returns the row, computed from the definition.
 std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const TokenRowOptions& options) {
   std::vector<int32_t> row;
   for (const TokenLists& documents : files) {
@@ -25,7 +25,8 @@ std::vector<int32_t> spelled_out(const std::vector<TokenLists>& files, const Tok
   return row;
 }
 
-// For each token of [begin, begin + count) of the row, joined to a ring, the position of its document's first.
+// Returns, for each token of [begin, begin + count) of the circular row, the position of the first token of its
+// document.
 std::vector<int32_t> document_starts(const std::vector<TokenLists>& files, int64_t extra, int64_t begin,
                                      int64_t count) {
   std::vector<bool> begins;
@@ -89,7 +90,7 @@ TEST_F(TokenRowTest, IsTheDocumentsOfItsFilesAsARing) {
   }
 }
 
-// More documents than lie between two entries of the table that a search begins with.
+// More documents than between two entries of the table with which a search begins.
 TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   const TokenLists documents = counting_documents(varied_lengths(20'000, 3));
   const TokenRow row(write({documents}), {.eos_id = 0});
@@ -101,7 +102,7 @@ TEST_F(TokenRowTest, FindsDocumentsAmongMany) {
   }
 }
 
-// Sequences may lie in PREFIX.bin in any order, as other writers leave them.
+// Sequences may lie in PREFIX.bin in any order, as other programs write them.
 TEST_F(TokenRowTest, ReadsFilesWhoseSequencesLieInAnotherOrder) {
   Bytes idx;
   idx.text(std::string("MMIDIDX\0\0", 9)).add<uint64_t>(1).add<uint8_t>(1).add<uint64_t>(3).add<uint64_t>(3);
