@@ -60,7 +60,11 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   if (training() && options.z_loss > 0)
     z_losses_ = arena.allocate("z-losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
-  activations_.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
+  CHECK(options.in_flight > 0, "{} micro-batches in flight", options.in_flight);
+  in_flight_.resize(static_cast<size_t>(options.in_flight));
+  for (LlamaActivations& a : in_flight_) {
+    a.delta = arena.allocate("residual delta", compute, {shape.share(), config.hidden_size}, Lifetime::kStep);
+  }
   const int64_t positions = options.cache != nullptr ? options.cache->capacity() : shape.seq_len;
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) make_gradients(arena);
@@ -97,7 +101,9 @@ void Llama::make_gradients(Arena& arena) {
 void Llama::make_fp8_tables(Arena& arena) {
   const PrecisionConfig& precision = options_.precision;
   const int64_t linears = static_cast<int64_t>(linears_.size()) * options_.config.num_layers;
-  if (needs_amax(precision.linear)) amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena);
+  if (needs_amax(precision.linear)) {
+    amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena, options_.in_flight);
+  }
   if (is_fp8(precision.linear) && options_.fp8_stats) fp8_stats_ = std::make_unique<Fp8StatsTable>(linears, arena);
 }
 
@@ -131,7 +137,9 @@ void Llama::make_block(int64_t layer, Arena& arena) {
   weights_.push_back(make_weights(layer, arena));
   std::vector<LinearLayer> linears;
   for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i));
-  activations_.blocks.push_back(make_activations(layer, linears, arena));
+  for (size_t i = 0; i < in_flight_.size(); ++i) {
+    in_flight_[i].blocks.push_back(make_activations(layer, static_cast<int64_t>(i), linears, arena));
+  }
   const auto parameter = [&](const char* name) -> const ParameterSpec& {
     return parameters_->layout().find(layer_parameter(layer, name));
   };
@@ -187,14 +195,15 @@ LinearLayer Llama::make_linear(int64_t layer, size_t i) {
                       .input_pass = input_pass(block, linear.input)});
 }
 
-BlockActivations Llama::make_activations(int64_t layer, const std::vector<LinearLayer>& linears, Arena& arena) {
+BlockActivations Llama::make_activations(int64_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
+                                         Arena& arena) {
   const auto block = static_cast<size_t>(layer);
   const LinearPrecision recipe = recipe_of(block);
   const auto of_linear = [&](const char* name) {
     const size_t i = linear_of(name);
     const bool keeps_input = !training() || keeps(recompute_[block], linear_input_kind(linears_[i].input, recipe));
     std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
-    return linears[i].make_activations(0, keeps_input ? nullptr : &shared, arena);
+    return linears[i].make_activations(in_flight, keeps_input ? nullptr : &shared, arena);
   };
   return {local_,
           options_.shape,
@@ -267,22 +276,45 @@ Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a,
 void Llama::forward(const MicroBatch& batch) {
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
   const BlockContext c = context(batch.documents);
-  const Tensor residual = forward_blocks(batch, activations_, c, layers_);
+  const LlamaActivations& a = in_flight_.front();
+  const Tensor residual = forward_blocks(batch, a, c, layers_);
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
-  head_norm_forward(c, head_weights_, residual, activations_.delta, *head_activations_);
+  head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   head_loss(c, head_weights_, batch.targets, *head_activations_);
   fsdp_->release(head);
 }
 
+// Entries of a micro-batch that follow each other are one range.
+void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
+  for (size_t i = 0; i < entries.size();) {
+    const ProfilerRange range(*stream_, "micro-batch");
+    const int64_t micro_batch = entries[i].micro_batch;
+    for (; i < entries.size() && entries[i].micro_batch == micro_batch; ++i) run(entries[i], step);
+  }
+}
+
+void Llama::run(const StepEntry& entry, const StepBatches& step) {
+  const int64_t number = entry.micro_batch;
+  const MicroBatch batch = step.micro_batch(number);
+  const Work work{.a = in_flight_[static_cast<size_t>(number % options_.in_flight)],
+                  .batch = batch,
+                  .place = {.first = number == 0, .last = number + 1 == step.count},
+                  .layers = layers_};
+  if (entry.kind == StepEntry::Kind::kBackward) return backward_training(work);
+  if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
+  forward_training(work, step.scale);
+  if (step.after_losses) step.after_losses(number);
+}
+
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
-  forward_backward(batch, scale, first, last, layers_);
+  forward_backward(batch, scale, {.first = first, .last = last}, layers_);
 }
 
 void Llama::warm_up(const MicroBatch& batch, bool several) {
   const Layers layers = layers_of_each_kind();
-  forward_backward(batch, 0.0f, true, !several, layers);
-  if (several) forward_backward(batch, 0.0f, false, true, layers);
+  forward_backward(batch, 0.0f, {.first = true, .last = !several}, layers);
+  if (several) forward_backward(batch, 0.0f, {.first = false, .last = true}, layers);
   if (amaxes_) amaxes_->forget_micro_batches(*stream_);
   fsdp_->weights_changed();  // so that a first step casts, and measures, all of them
 }
@@ -298,44 +330,56 @@ Llama::Layers Llama::layers_of_each_kind() const {
   return chosen;
 }
 
-void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers) {
+void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers) {
+  const Work work{.a = in_flight_.front(), .batch = batch, .place = place, .layers = layers};
+  if (amaxes_) amaxes_->begin_micro_batch(place.first, 0, *stream_);
+  forward_training(work, scale);
+  backward_training(work);
+}
+
+// The norms' gradients are sums from the first on: the head's is added to them in forward.
+void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");
-  const BlockContext c = context(batch.documents);
-  fsdp_->begin_micro_batch(first, last);
-  if (!fsdp_->begin_gradient(ParameterLayout::kNorms)) stream_->zero(fsdp_->gradient(ParameterLayout::kNorms));
-  if (amaxes_) amaxes_->begin_micro_batch(first, 0, *stream_);
-  const LlamaActivations& a = activations_;
-  run_head(c, batch, a, forward_blocks(batch, a, c, layers), scale);
-  backward_blocks(a, c, last, layers);
-  backward_embedding(batch, a.delta);
-  fsdp_->reduce(ParameterLayout::kNorms);
+  constexpr size_t kNorms = ParameterLayout::kNorms;
+  const BlockContext c = context(work.batch.documents);
+  if (!fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
+  run_head(work, c, forward_blocks(work.batch, work.a, c, work.layers), scale);
+}
+
+void Llama::backward_training(const Work& work) {
+  backward_blocks(work, context(work.batch.documents));
+  backward_embedding(work);
+  fsdp_->reduce(ParameterLayout::kNorms, work.place);
 }
 
 // Forward and backward, chunk by chunk; `residual` is the last block's h1.
-void Llama::run_head(const BlockContext& c, const MicroBatch& batch, const LlamaActivations& a, const Tensor& residual,
-                     float scale) {
+void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale) {
   const ProfilerRange range(*stream_, "head");
+  const LlamaActivations& a = work.a;
   const size_t head = parameters_->layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
                          .gradients = head_gradients_,
                          .activations = *head_activations_,
-                         .targets = batch.targets,
+                         .targets = work.batch.targets,
                          .d_h = a.delta,
                          .d_h_amax = blocks_.back().output_gradient_amax(a.blocks.back()),
                          .scale = scale,
-                         .accumulate = fsdp_->begin_gradient(head),
+                         .accumulate = fsdp_->begin_gradient(head, work.place),
                          .z_loss = options_.z_loss,
                          .z_losses = z_losses_});
   fsdp_->release(head);
-  if (!options_.config.tie_word_embeddings) fsdp_->reduce(head);  // a tied table's gradient is not complete yet
+  // A tied table's gradient is not complete yet.
+  if (!options_.config.tie_word_embeddings) fsdp_->reduce(head, work.place);
 }
 
-// Whether the block's activations have to be made again: those of the last recomputed block are still there.
+// Whether the block's activations have to be made again: those of the last recomputed block are still there, unless
+// another micro-batch's forward came between.
 bool Llama::runs_again(size_t layer) const {
-  return recompute_[layer] == Recompute::kBlock && std::find(recompute_.begin() + static_cast<int64_t>(layer) + 1,
-                                                             recompute_.end(), Recompute::kBlock) != recompute_.end();
+  if (recompute_[layer] != Recompute::kBlock) return false;
+  const auto later = recompute_.begin() + static_cast<int64_t>(layer) + 1;
+  return options_.in_flight > 1 || std::find(later, recompute_.end(), Recompute::kBlock) != recompute_.end();
 }
 
 // The pass of block `layer` that makes what the backward of a linear of its reads.
@@ -347,8 +391,9 @@ ForwardPass Llama::input_pass(size_t layer, InputSource source) const {
   return runs_again(layer) ? ForwardPass::kAgain : ForwardPass::kFirst;
 }
 
-void Llama::backward_blocks(const LlamaActivations& a, const BlockContext& c, bool last, const Layers& layers) {
+void Llama::backward_blocks(const Work& work, const BlockContext& c) {
   const ProfilerRange backward(*stream_, "backward");
+  const auto& [a, batch, place, layers] = work;
   for (size_t i = layers.size(); i-- > 0;) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
@@ -358,38 +403,41 @@ void Llama::backward_blocks(const LlamaActivations& a, const BlockContext& c, bo
     weights_[layer].prepare_backward(runs_again(layer), *stream_);
     if (runs_again(layer)) blocks_[layer].forward_again(c, a.blocks[layer]);
     const Tensor d_h_amax = layer > 0 ? blocks_[layer - 1].output_gradient_amax(a.blocks[layer - 1]) : Tensor();
-    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, fsdp_->begin_gradient(unit));
+    blocks_[layer].backward(c, a.blocks[layer], a.delta, d_h_amax, fsdp_->begin_gradient(unit, place));
     fsdp_->release(unit);
-    finish_block(layer, last);
+    finish_block(layer, place);
   }
   tensor_.run_deferred();
 }
 
 // Behind the weight gradients of the block, which may be deferred.
-void Llama::finish_block(size_t layer, bool last) {
-  const auto finish = [this, layer, last] {
+void Llama::finish_block(size_t layer, const MicroBatchPlace& place) {
+  const auto finish = [this, layer, place] {
     const size_t unit = unit_of(layer);
-    const bool complete = last || !fsdp_->keeps_gradient(unit);
-    if (kv_copies_ && complete) kv_copies_->sum(blocks_[layer].qkv_gradient(), tensor_, *stream_);
-    fsdp_->reduce(unit);
+    if (kv_copies_ && fsdp_->is_complete(unit, place)) {
+      kv_copies_->sum(blocks_[layer].qkv_gradient(), tensor_, *stream_);
+    }
+    fsdp_->reduce(unit, place);
   };
   if (tensor_.alone()) return finish();
   tensor_.defer(finish, false);
 }
 
-void Llama::backward_embedding(const MicroBatch& batch, const Tensor& d_h0) {
+void Llama::backward_embedding(const Work& work) {
   const ProfilerRange range(*stream_, "embedding");
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
+  const MicroBatch& batch = work.batch;
   const bool takes_tokens = fsdp_->takes_tokens(kUnit);
   // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
-  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit) && !takes_tokens) {
+  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit, work.place) && !takes_tokens) {
     stream_->zero(d_embedding_);
   }
+  const Tensor& d_h0 = work.a.delta;
   const Tensor d_out = tensor_.alone() ? d_h0 : all_tokens();
   if (!tensor_.alone()) tensor_.gather(d_out, d_h0, "embedding");
   if (takes_tokens) {
     return fsdp_->reduce_tokens(
-        kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()});
+        kUnit, {.gradients = d_out, .ids = batch.inputs, .order = batch.order, .first_row = vocab_begin()}, work.place);
   }
   embedding_backward({.d_table = d_embedding_,
                       .d_out = d_out,
@@ -398,7 +446,7 @@ void Llama::backward_embedding(const MicroBatch& batch, const Tensor& d_h0) {
                       .vocab_begin = vocab_begin(),
                       .share = 1.0 / tensor_.size()},
                      *stream_);
-  fsdp_->reduce(kUnit);
+  fsdp_->reduce(kUnit, work.place);
 }
 
 Tensor Llama::last_logits(const Tensor& inputs) {
@@ -408,7 +456,7 @@ Tensor Llama::last_logits(const Tensor& inputs) {
   stream_->set_workspace(workspace_);  // another model of the stream's may have set its own
   const BlockContext c = context({});
   if (amaxes_) amaxes_->begin_micro_batch(true, 0, *stream_);
-  const LlamaActivations& a = activations_;
+  const LlamaActivations& a = in_flight_.front();
   const Tensor residual =
       forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, a, c, layers_);
   const size_t head = parameters_->layout().head_unit();

@@ -5,7 +5,9 @@
 // there when the stream gets there. Where parameters are sharded, every pass is a collective.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "model/block.h"
@@ -15,6 +17,7 @@
 #include "model/kv_copies.h"
 #include "model/precision.h"
 #include "model/sharded_parameters.h"
+#include "model/step_entries.h"
 
 namespace octavo {
 
@@ -45,8 +48,18 @@ struct LlamaOptions {
   ParallelConfig parallel = {};  // how tensor-parallel ranks overlap their collectives
   ActivationCheckpointing checkpointing = {.mode = ActivationCheckpointing::Mode::kNone};  // not auto; in training
   float z_loss = 0;             // its coefficient (CrossEntropy), in training
+  int64_t in_flight = 1;        // micro-batches that have activations at a time, at most; in training
   KvCache* cache = nullptr;     // for last_logits(), in inference without FP8; borrowed, several models may share it
   int64_t workspace_bytes = 0;  // of the stream's workspace, at least
+};
+
+// A step's micro-batches, for Llama::run().
+struct StepBatches {
+  int64_t count = 1;
+  std::function<MicroBatch(int64_t micro_batch)> micro_batch;
+  float scale = 1;
+  // Called when losses() and z_losses() of a micro-batch are queued; the next micro-batch overwrites them.
+  std::function<void(int64_t micro_batch)> after_losses = {};
 };
 
 class Llama {
@@ -60,9 +73,13 @@ class Llama {
   // losses() = the loss of every token; the same on all tensor-parallel ranks.
   void forward(const MicroBatch& batch);
 
-  // losses() and z_losses() of every token, the former as forward(), and the gradient of scale * (the sum of both) into
-  // the gradient shards: = when `first`, += after.
-  // They are complete, over all ranks, once the reductions of the `last` micro-batch are finished.
+  // Queues entries of a step (step_entries() of as many micro-batches and as many in flight), in order. A forward has
+  // losses() and z_losses() of every token, the former as forward(); the gradient of scale * (the sum of both) goes
+  // into the gradient shards: = of the step's first micro-batch, += of the later ones. Gradients are complete, over all
+  // ranks, once the reductions of the last micro-batch are finished.
+  void run(std::span<const StepEntry> entries, const StepBatches& step);
+
+  // The entries of one micro-batch.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
   // Does forward_backward() of a step of one micro-batch, or of `several`, with a scale of 0 and over one block of each
@@ -100,7 +117,8 @@ class Llama {
   void make_block(int64_t layer, Arena& arena);
   BlockWeights make_weights(int64_t layer, Arena& arena);
   LinearLayer make_linear(int64_t layer, size_t i);
-  BlockActivations make_activations(int64_t layer, const std::vector<LinearLayer>& linears, Arena& arena);
+  BlockActivations make_activations(int64_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
+                                    Arena& arena);
   size_t linear_of(const char* name) const;
   LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
@@ -109,18 +127,27 @@ class Llama {
   // Layers in rising order: all of the model, but to warm up.
   using Layers = std::vector<size_t>;
   Layers layers_of_each_kind() const;
-  void forward_backward(const MicroBatch& batch, float scale, bool first, bool last, const Layers& layers);
+  // One micro-batch and its activations.
+  struct Work {
+    const LlamaActivations& a;
+    const MicroBatch& batch;
+    MicroBatchPlace place;
+    const Layers& layers;
+  };
+  void run(const StepEntry& entry, const StepBatches& step);
+  void forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers);
+  void forward_training(const Work& work, float scale);
+  void backward_training(const Work& work);
   // Embedding and blocks; returns the last block's h1, to which a.delta is still to be added.
   Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                         const Layers& layers);
-  void backward_blocks(const LlamaActivations& a, const BlockContext& c, bool last, const Layers& layers);
+  void backward_blocks(const Work& work, const BlockContext& c);
   bool runs_again(size_t layer) const;
   ForwardPass input_pass(size_t layer, InputSource source) const;
-  void finish_block(size_t layer, bool last);
-  void run_head(const BlockContext& c, const MicroBatch& batch, const LlamaActivations& a, const Tensor& residual,
-                float scale);
+  void finish_block(size_t layer, const MicroBatchPlace& place);
+  void run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale);
   void forward_embedding(const MicroBatch& batch, const Tensor& h0);
-  void backward_embedding(const MicroBatch& batch, const Tensor& d_h0);
+  void backward_embedding(const Work& work);
   Tensor all_tokens() const;
   int64_t vocab_begin() const { return tensor_.rank() * local_.vocab_size; }
 
@@ -156,7 +183,7 @@ class Llama {
   std::vector<Block> blocks_;
   std::vector<Recompute> recompute_;  // in training
 
-  LlamaActivations activations_;
+  std::vector<LlamaActivations> in_flight_;
 
   // Shared by the blocks, where there is use for them.
   SharedActivations shared_activations_;

@@ -241,13 +241,11 @@ void Fsdp::release(size_t unit) {
   weight_slots_[states_[unit].weight_slot].free.record(*compute_);
 }
 
-void Fsdp::begin_micro_batch(bool first, bool last) { micro_batch_ = {.first = first, .last = last}; }
-
-bool Fsdp::begin_gradient(size_t unit) {
+bool Fsdp::begin_gradient(size_t unit, const MicroBatchPlace& place) {
   if (!alone()) gradient_slots_[states_[unit].gradient_slot].filled.wait(*compute_);
   for (const size_t slot : states_[unit].overwrites) weight_slots_[slot].unit = -1;
   if (!states_[unit].overwrites.empty() || behind_tokens(unit)) clear_padding(unit);
-  return states_[unit].keeps_gradient && !micro_batch_.first;
+  return states_[unit].keeps_gradient && !place.first;
 }
 
 // Whether the unit's gradient lies where the tokens of another unit do.
@@ -264,16 +262,16 @@ void Fsdp::clear_padding(size_t unit) {
   }
 }
 
-void Fsdp::reduce(size_t unit) {
+void Fsdp::reduce(size_t unit, const MicroBatchPlace& place) {
   if (observer_) observer_(unit);
   const State& s = states_[unit];
-  const bool reduces = s.reduction && s.reduction->is_due(micro_batch_);
-  const bool replicates = options_.groups.replicated() && micro_batch_.last;
+  const bool reduces = s.reduction && s.reduction->is_due(place);
+  const bool replicates = options_.groups.replicated() && place.last;
   if (!reduces && !replicates) return;
   written_.record(*compute_);
   written_.wait(transfers_);
   if (reduces) {
-    s.reduction->run(micro_batch_, transfers_);
+    s.reduction->run(place, transfers_);
     gradient_slots_[s.gradient_slot].filled.record(transfers_);
   }
   if (!replicates) return;
@@ -282,9 +280,9 @@ void Fsdp::reduce(size_t unit) {
   sum_over_replicas(unit);
 }
 
-void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens) {
+void Fsdp::reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPlace& place) {
   states_[unit].tokens->cut(tokens, *compute_);
-  reduce(unit);
+  reduce(unit, place);
 }
 
 bool Fsdp::rounds_over_replicas(size_t unit) const {

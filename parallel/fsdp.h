@@ -3,8 +3,8 @@
 // and every rank of the shard group keeps an equal slice of its weights and of its gradient.
 //
 //   forward and backward of unit u     gather(u) ahead; use(u); the ops that read weight(u); release(u)
-//   backward of unit u                 begin_gradient(u); the ops that write gradient(u); reduce(u)
-//     of one that takes tokens         begin_gradient(u); reduce_tokens(u, the gradients of the tokens)
+//   backward of unit u                 begin_gradient(u, place); the ops that write gradient(u); reduce(u, place)
+//     of one that takes tokens         begin_gradient(u, place); reduce_tokens(u, the gradients of the tokens, place)
 //   before the optimizer               finish_reductions()
 //   after it                           weights_changed()
 //
@@ -132,17 +132,17 @@ class Fsdp {
   // The compute stream has queued its last reader for now: the slot may be given to the next.
   void release(size_t unit);
 
-  // A new micro-batch: gradients are added to the shards unless it is the `first` of the step; kept gradients, and
-  // those of replicas, are reduced with the `last`.
-  void begin_micro_batch(bool first, bool last);
   // The compute stream waits until the gradient's slot is free, and clears the unit's padding where other things lay
   // there. True when the ops are to add to what it holds.
-  bool begin_gradient(size_t unit);
-  // The compute stream has queued the last writer: reduces into gradient_shard(), and over replicas.
-  void reduce(size_t unit);
+  bool begin_gradient(size_t unit, const MicroBatchPlace& place);
+  // Whether the gradient that the micro-batch leaves is reduced as it is: no later one adds to it before that.
+  bool is_complete(size_t unit, const MicroBatchPlace& place) const { return place.last || !keeps_gradient(unit); }
+  // The compute stream has queued the last writer: reduces into gradient_shard(), where it is complete, and adds to
+  // that but for the first micro-batch; over replicas with the last micro-batch.
+  void reduce(size_t unit, const MicroBatchPlace& place);
   // The same of a table, where takes_tokens(): of the gradients of this rank's tokens, which are copied on the compute
   // stream.
-  void reduce_tokens(size_t unit, const TokenRows& tokens);
+  void reduce_tokens(size_t unit, const TokenRows& tokens, const MicroBatchPlace& place);
   // From now on reduce() calls `observer` first, when what the gradient gets from this rank and micro-batch is queued
   // on the compute stream and nothing has been reduced; null: no longer. It may queue what reads the gradient there.
   void observe_gradients(std::function<void(size_t unit)> observer) { observer_ = std::move(observer); }
@@ -203,7 +203,6 @@ class Fsdp {
   Event shards_ready_;
   Event written_;    // the gradient to reduce is complete
   Event scattered_;  // and so is the shard's sum over the shard group
-  MicroBatchPlace micro_batch_;
   std::function<void(size_t unit)> observer_;
 };
 

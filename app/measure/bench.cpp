@@ -82,11 +82,10 @@ std::vector<double> Bench::time_steps(int64_t warmup, int64_t steps) {
 std::vector<double> Bench::time_forward_backward(int64_t steps) {
   const int64_t micro_batches = state_.batch.num_micro_batches();
   const auto tokens = static_cast<float>(micro_batches * state_.model.shape().tokens());
-  return time(steps, [&] {
-    for (int64_t i = 0; i < micro_batches; ++i) {
-      state_.model.forward_backward(state_.batch.micro_batch(i), 1 / tokens, i == 0, i + 1 == micro_batches);
-    }
-  });
+  const StepBatches batches{.count = micro_batches,
+                            .micro_batch = [this](int64_t i) { return state_.batch.micro_batch(i); },
+                            .scale = 1 / tokens};
+  return time(steps, [&] { state_.model.run(entries_of_step(state_), batches); });
 }
 
 ProfiledStep Bench::profile_step() {

@@ -101,19 +101,27 @@ void decide_on_update(TrainingState& state, const TrainingStep& step) {
 }  // namespace
 
 void training_step(TrainingState& state, const TrainingStep& step) {
-  for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i);
+  queue_entries(state, step, entries_of_step(state));
   finish_step(state, step);
 }
 
 float loss_scale(const TrainingStep& step) { return 1.0f / static_cast<float>(std::max<int64_t>(step.targets, 1)); }
 
-void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i) {
-  const ProfilerRange range(state.mesh.stream(), "micro-batch");
-  const int64_t micro_batches = state.batch.num_micro_batches();
-  if (i == 0) state.mesh.stream().zero(state.loss);
-  if (i == 0) state.scalars.zero(state.mesh.stream());
-  state.model.forward_backward(state.batch.micro_batch(i), loss_scale(step), i == 0, i + 1 == micro_batches);
-  add_losses(state, i, state.mesh.stream());
+std::vector<StepEntry> entries_of_step(const TrainingState& state) {
+  return step_entries(state.batch.num_micro_batches());
+}
+
+void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries) {
+  Stream& stream = state.mesh.stream();
+  const auto add = [&](int64_t micro_batch) {
+    if (micro_batch == 0) stream.zero(state.loss);
+    if (micro_batch == 0) state.scalars.zero(stream);
+    add_losses(state, micro_batch, stream);
+  };
+  state.model.run(entries, {.count = state.batch.num_micro_batches(),
+                            .micro_batch = [&](int64_t i) { return state.batch.micro_batch(i); },
+                            .scale = loss_scale(step),
+                            .after_losses = add});
 }
 
 void finish_step(TrainingState& state, const TrainingStep& step) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "app/process/runtime.h"
@@ -75,8 +76,9 @@ float loss_scale(const TrainingStep& step);
 // ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets
 // there.
 void training_step(TrainingState& state, const TrainingStep& step);
-// Its parts: forward and backward of micro-batch i, from 0; and all that follows the last.
-void queue_micro_batch(TrainingState& state, const TrainingStep& step, int64_t i);
+// Its parts: entries of the step's list, in order; and all that follows the last.
+std::vector<StepEntry> entries_of_step(const TrainingState& state);
+void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries);
 void finish_step(TrainingState& state, const TrainingStep& step);
 
 // The amaxes of delayed FP8 scaling; undefined without it.

@@ -66,9 +66,13 @@ LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& che
           .checkpointing = checkpointing};
 }
 
-// The bits of what two steps of two micro-batches leave: losses, gradients, amaxes and statistics of the casts.
-std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false) {
-  TinyLlama model(options_of(recipe, checkpointing));
+// The bits of what two steps of three micro-batches leave: losses, gradients, amaxes and statistics of the casts.
+std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing, bool warm = false,
+                              int64_t in_flight = 1) {
+  constexpr int64_t kMicroBatches = 3;
+  LlamaOptions options = options_of(recipe, checkpointing);
+  options.in_flight = in_flight;
+  TinyLlama model(options);
   Llama& llama = model.llama();
   std::mt19937_64 others(8);
   OwnedBatch other = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, others);  // larger in places
@@ -84,12 +88,16 @@ std::vector<float> numbers_of(const Recipe& recipe, const ActivationCheckpointin
     // The first step with statistics, which casts otherwise take a shorter way.
     const bool measures = llama.fp8_stats() != nullptr && step == 0;
     if (measures) llama.fp8_stats()->begin(model.stream());
-    for (const bool first : {true, false}) {
-      OwnedBatch batch = OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, generator);
-      if (!first) batch.mask_documents(24, kShape.seq_len);
-      llama.forward_backward(batch.views(), 1.0f / 128, first, !first);
-      add(llama.losses());
+    std::vector<OwnedBatch> batches;
+    for (int64_t i = 0; i < kMicroBatches; ++i) {
+      batches.push_back(OwnedBatch::random(kShape.tokens(), llama.config().vocab_size, generator));
+      if (i > 0) batches.back().mask_documents(24, kShape.seq_len);
     }
+    llama.run(step_entries(kMicroBatches, in_flight),
+              {.count = kMicroBatches,
+               .micro_batch = [&](int64_t i) { return batches[static_cast<size_t>(i)].views(); },
+               .scale = 1.0f / 128,
+               .after_losses = [&](int64_t) { add(llama.losses()); }});
     add(model.parameters().gradients());
     if (measures) llama.fp8_stats()->end(*alone, model.stream());
     if (measures) add(llama.fp8_stats()->values());
@@ -114,6 +122,15 @@ TEST_P(RecipeTest, ModesGiveTheSameBits) {
   EXPECT_TRUE(same_bits(numbers_of(GetParam(), kFull), expected)) << "full";
   for (const double ratio : {0.25, 0.5, 0.75}) {
     EXPECT_TRUE(same_bits(numbers_of(GetParam(), block_mode(ratio)), expected)) << "block, ratio " << ratio;
+  }
+}
+
+TEST_P(RecipeTest, SeveralMicroBatchesInFlightGiveTheSameBits) {
+  const std::vector<float> expected = numbers_of(GetParam(), kNone);
+  for (const ActivationCheckpointing& mode : {kNone, kSelective, kFull, block_mode(0.5)}) {
+    for (const int64_t in_flight : {2, 3}) {
+      EXPECT_TRUE(same_bits(numbers_of(GetParam(), mode, false, in_flight), expected)) << in_flight << " in flight";
+    }
   }
 }
 

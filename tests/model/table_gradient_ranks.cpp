@@ -202,11 +202,11 @@ TEST_P(TableGradients, AreUnitsOfFsdp) {
         constexpr int64_t kMicroBatches = 3;
         for (int64_t i = 0; i < kMicroBatches; ++i) {
           const DeviceTokens tokens(stream_, tokens_of(rank_, kMicroBatches * step + i, sizes, dtype), sizes, dtype);
-          fsdp.begin_micro_batch(i == 0, i + 1 == kMicroBatches);
-          if (!fsdp.begin_gradient(1)) stream_.zero(fsdp.gradient(1));
-          fsdp.reduce(1);
-          fsdp.begin_gradient(0);
-          fsdp.reduce_tokens(0, tokens.rows);
+          const MicroBatchPlace place{.first = i == 0, .last = i + 1 == kMicroBatches};
+          if (!fsdp.begin_gradient(1, place)) stream_.zero(fsdp.gradient(1));
+          fsdp.reduce(1, place);
+          fsdp.begin_gradient(0, place);
+          fsdp.reduce_tokens(0, tokens.rows, place);
           stream_.synchronize();  // the tokens end here
         }
         fsdp.finish_reductions();

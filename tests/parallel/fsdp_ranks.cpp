@@ -38,13 +38,12 @@ class FsdpRanks : public DeviceRanksTest {
     { const Fsdp planned(options, plan, stream_); }
     Arena arena(stream_.device(), plan.used());
     Fsdp fsdp(options, arena, stream_);
-    fsdp.begin_micro_batch(true, true);
     for (size_t u = 0; u < elements.size(); ++u) {
       const std::vector<float> terms = terms_of(rank_, elements[u]);
-      fsdp.begin_gradient(u);
+      fsdp.begin_gradient(u, {});
       stream_.copy(fsdp.gradient(u).raw(), terms.data(), fsdp.gradient(u).bytes());
       stream_.synchronize();
-      fsdp.reduce(u);
+      fsdp.reduce(u, {});
     }
     fsdp.finish_reductions();
     std::vector<std::vector<float>> found;

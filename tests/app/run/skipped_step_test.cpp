@@ -66,7 +66,7 @@ class Steps {
                             .lr = 1e-2,
                             .targets = kTokens,
                             .loss_limit = spoiled == Spoiled::kLoss ? 0.5f : std::numeric_limits<float>::infinity()};
-    for (int64_t i = 0; i < state.batch.num_micro_batches(); ++i) queue_micro_batch(state, step, i);
+    queue_entries(state, step, entries_of_step(state));
     const float nan = std::numeric_limits<float>::quiet_NaN();
     if (spoiled == Spoiled::kGradient) runtime_.stream().copy(state.parameters.gradients().raw(), &nan, sizeof(nan));
     finish_step(state, step);
