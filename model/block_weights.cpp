@@ -20,12 +20,12 @@ BlockWeightMemory::BlockWeightMemory(std::span<const LinearSpec> linears, Linear
 }
 
 BlockWeights::BlockWeights(const Options& o, Arena& arena)
-    : first_linear_(o.layer * static_cast<int64_t>(o.linears.size())),
+    : first_linear_(o.first_linear),
       stats_(o.stats),
       tensor_(o.tensor),
       is_fp8_(is_fp8(o.recipe)),
-      keeps_(o.parameters.fsdp().keeps_weight(ParameterLayout::block_unit(o.layer))),
-      rows_are_gathered_(o.parameters.travels_in_fp8(ParameterLayout::block_unit(o.layer))) {
+      keeps_(o.parameters.fsdp().keeps_weight(o.parameters.layout().block_unit(o.layer))),
+      rows_are_gathered_(o.parameters.travels_in_fp8(o.parameters.layout().block_unit(o.layer))) {
   const auto view = [&](const ParameterSpec& spec) { return o.parameters.full_weight(spec); };
   for (const LinearSpec& linear : o.linears) {
     const Tensor gathered = linear_matrix(view, o.parameters.layout(), linear, o.layer);

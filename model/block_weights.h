@@ -33,6 +33,7 @@ class BlockWeights {
     std::span<const LinearSpec> linears;  // of the block
     LinearPrecision recipe;
     int64_t layer;
+    int64_t first_linear;  // its place in the tables of linears
     LlamaMode mode;
     const AmaxTable* amaxes;                     // borrowed; per-tensor recipes
     Fp8StatsTable* stats;                        // borrowed; may be null
@@ -60,7 +61,7 @@ class BlockWeights {
   void add_stats(Stream& stream) const;
   void prepare(bool rows, bool columns, Stream& stream) const;
 
-  int64_t first_linear_;  // of the model
+  int64_t first_linear_;
   Fp8StatsTable* stats_;
   TensorGroup* tensor_;
   bool is_fp8_;

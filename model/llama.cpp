@@ -11,6 +11,7 @@
 #include "kernels/fp8/fp8_stats.h"
 #include "kernels/layers/embedding.h"
 #include "kernels/math/reduce.h"
+#include "kernels/math/sum_terms.h"
 
 namespace octavo {
 
@@ -23,8 +24,6 @@ ParameterView weights_of(const ShardedParameters& parameters) {
 ParameterView gradients_of(const ShardedParameters& parameters) {
   return [&parameters](const ParameterSpec& spec) { return parameters.full_gradient(spec); };
 }
-
-size_t unit_of(size_t layer) { return ParameterLayout::block_unit(static_cast<int64_t>(layer)); }
 
 }  // namespace
 
@@ -39,25 +38,29 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
               options.shape.tokens(), stream),
       sequences_(options.mesh != nullptr ? ContextGroupOptions{&options.mesh->context(), &options.mesh->micro_batch()}
                                          : ContextGroupOptions{}),
-      local_(local_config(options.config, {tensor_.rank(), tensor_.size()})),
-      embedding_(parameters.full_weight(parameters.layout().find("model.embed_tokens.weight"))),
-      head_weights_(weights_of(parameters), parameters.layout(), options.config),
-      head_gradients_(head_weights_) {
+      local_(local_config(options.config, {tensor_.rank(), tensor_.size()})) {
   const ModelConfig& config = options.config;
   options_.shape.tensor_ranks = tensor_.size();
   CHECK(options.cache == nullptr ||
             (!training() && !is_fp8(options.precision.linear) && tensor_.alone() && sequences_.alone()),
         "a cache is for inference on one rank without FP8");
+  CHECK(training() || is_whole(), "inference on a stage of a model");
   CHECK(options.shape.context == sequences_.place(), "a shape of rank {} of {} that share sequences, in a group of {}",
         options.shape.context.rank, options.shape.context.size, sequences_.place().size);
   const BatchShape& shape = options_.shape;
   const DType compute = options.precision.compute;
+  layers_.resize(static_cast<size_t>(layout().stage().end - layout().stage().begin));
+  std::iota(layers_.begin(), layers_.end(), size_t{0});
   linears_ = block_linears(local_, shape);
   shared_inputs_.resize(linears_.size());
   shared_fp8_inputs_.resize(linears_.size());
   sdpa_check_supported(config.head_dim, compute, stream.device());
-  losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
-  if (training() && options.z_loss > 0)
+  if (layout().has_embedding()) embedding_ = parameters.full_weight(layout().find("model.embed_tokens.weight"));
+  if (layout().has_head()) {
+    head_weights_ = HeadParameters(weights_of(parameters), layout(), config);
+    losses_ = arena.allocate("losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
+  }
+  if (training() && layout().has_head() && options.z_loss > 0)
     z_losses_ = arena.allocate("z-losses", DType::kFloat32, {shape.tokens()}, Lifetime::kStep);
   make_scratch(arena);
   CHECK(options.in_flight > 0, "{} micro-batches in flight", options.in_flight);
@@ -69,12 +72,10 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
   rope_table_ = arena.allocate("rope table", DType::kFloat32, {positions, config.head_dim});
   if (training()) make_gradients(arena);
   make_fp8_tables(arena);
-  for (int64_t layer = 0; training() && layer < config.num_layers; ++layer) {
-    recompute_.push_back(recompute_of(options.checkpointing, layer));
+  if (training()) {
+    for (const size_t layer : layers_) recompute_.push_back(recompute_of(options.checkpointing, number_of(layer)));
   }
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) make_block(layer, arena);
-  layers_.resize(weights_.size());
-  std::iota(layers_.begin(), layers_.end(), size_t{0});
+  for (const size_t layer : layers_) make_block(layer, arena);
 
   const int64_t workspace_bytes =
       std::max({block_workspace_bytes(local_, shape, options.precision, stream),
@@ -87,11 +88,12 @@ Llama::Llama(const LlamaOptions& options, ShardedParameters& parameters, Arena& 
 }
 
 void Llama::make_gradients(Arena& arena) {
-  const ParameterLayout& layout = parameters_->layout();
-  if (!fsdp_->takes_tokens(ParameterLayout::kEmbedding)) {
-    d_embedding_ = parameters_->full_gradient(layout.find("model.embed_tokens.weight"));
+  if (layout().has_embedding() && !fsdp_->takes_tokens(ParameterLayout::kEmbedding)) {
+    d_embedding_ = parameters_->full_gradient(layout().find("model.embed_tokens.weight"));
   }
-  head_gradients_ = HeadParameters(gradients_of(*parameters_), layout, options_.config);
+  if (layout().has_head()) {
+    head_gradients_ = HeadParameters(gradients_of(*parameters_), layout(), options_.config);
+  }
   if (has_kv_copies(options_.config, tensor_.size())) {
     const Arena::Tag tag(arena, Contents::kGradients);
     kv_copies_ = std::make_unique<KvCopies>(options_.config, TensorRank{tensor_.rank(), tensor_.size()}, arena);
@@ -100,7 +102,7 @@ void Llama::make_gradients(Arena& arena) {
 
 void Llama::make_fp8_tables(Arena& arena) {
   const PrecisionConfig& precision = options_.precision;
-  const int64_t linears = static_cast<int64_t>(linears_.size()) * options_.config.num_layers;
+  const auto linears = static_cast<int64_t>(linears_.size() * layers_.size());
   if (needs_amax(precision.linear)) {
     amaxes_ = std::make_unique<AmaxTable>(precision, linears, arena, options_.in_flight);
   }
@@ -115,6 +117,7 @@ void Llama::make_scratch(Arena& arena) {
                    block_scratch_ = std::make_unique<BlockScratch>(local_, shape, compute, training(), of_blocks);
                  },
                  [&](Arena& of_head) {
+                   if (!layout().has_head()) return;
                    head_activations_ = std::make_unique<HeadActivations>(local_, shape, options_.precision, training(),
                                                                          losses_, of_head);
                  }});
@@ -129,11 +132,12 @@ Tensor Llama::all_tokens() const {
 }
 
 LinearPrecision Llama::recipe_of(size_t layer) const {
-  return options_.precision.of_layer(static_cast<int64_t>(layer), options_.config.num_layers);
+  return options_.precision.of_layer(number_of(layer), options_.config.num_layers);
 }
 
-void Llama::make_block(int64_t layer, Arena& arena) {
-  const Arena::Tag tag(arena, Contents::kActivations, layer);
+void Llama::make_block(size_t layer, Arena& arena) {
+  const int64_t number = number_of(layer);
+  const Arena::Tag tag(arena, Contents::kActivations, number);
   weights_.push_back(make_weights(layer, arena));
   std::vector<LinearLayer> linears;
   for (size_t i = 0; i < linears_.size(); ++i) linears.push_back(make_linear(layer, i));
@@ -141,13 +145,13 @@ void Llama::make_block(int64_t layer, Arena& arena) {
     in_flight_[i].blocks.push_back(make_activations(layer, static_cast<int64_t>(i), linears, arena));
   }
   const auto parameter = [&](const char* name) -> const ParameterSpec& {
-    return parameters_->layout().find(layer_parameter(layer, name));
+    return layout().find(layer_parameter(number, name));
   };
   const HalfParts parts{
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
       .linear = [&](const char* name) { return linears[linear_of(name)]; },
-      .cache = options_.cache != nullptr ? options_.cache->layer(layer) : SdpaCache{}};
+      .cache = options_.cache != nullptr ? options_.cache->layer(number) : SdpaCache{}};
   blocks_.emplace_back(parts, *block_scratch_);
 }
 
@@ -160,11 +164,12 @@ size_t Llama::linear_of(const char* name) const {
   return static_cast<size_t>(linear - linears_.begin());
 }
 
-BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
+BlockWeights Llama::make_weights(size_t layer, Arena& arena) {
   return {{.parameters = *parameters_,
            .linears = linears_,
-           .recipe = recipe_of(static_cast<size_t>(layer)),
-           .layer = layer,
+           .recipe = recipe_of(layer),
+           .layer = number_of(layer),
+           .first_linear = table_index(layer, 0),
            .mode = options_.mode,
            .amaxes = amaxes_.get(),
            .stats = fp8_stats_.get(),
@@ -173,42 +178,41 @@ BlockWeights Llama::make_weights(int64_t layer, Arena& arena) {
           arena};
 }
 
-LinearLayer Llama::make_linear(int64_t layer, size_t i) {
+LinearLayer Llama::make_linear(size_t layer, size_t i) {
   const LinearSpec& linear = linears_[i];
-  const auto block = static_cast<size_t>(layer);
-  return LinearLayer({.recipe = recipe_of(block),
+  const auto gradient = [&] {
+    return training() ? linear_matrix(gradients_of(*parameters_), layout(), linear, number_of(layer)) : Tensor();
+  };
+  return LinearLayer({.recipe = recipe_of(layer),
                       .precision = options_.precision,
                       .shape = linear.shape,
                       .names = linear.names,
                       .gradient_slot = linear.gradient_slot,
-                      .weight = weights_[block].linear(i),
-                      .gradient = training()
-                                      ? linear_matrix(gradients_of(*parameters_), parameters_->layout(), linear, layer)
-                                      : Tensor(),
+                      .weight = weights_[layer].linear(i),
+                      .gradient = gradient(),
                       .amaxes = amaxes_.get(),
                       .stats = fp8_stats_.get(),
-                      .index = layer * static_cast<int64_t>(linears_.size()) + static_cast<int64_t>(i),
+                      .index = table_index(layer, i),
                       .scratch = linear_scratch_.get(),
                       .tensor = &tensor_,
                       .context = &sequences_,
                       .input = linear.input,
-                      .input_pass = input_pass(block, linear.input)});
+                      .input_pass = input_pass(layer, linear.input)});
 }
 
-BlockActivations Llama::make_activations(int64_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
+BlockActivations Llama::make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
                                          Arena& arena) {
-  const auto block = static_cast<size_t>(layer);
-  const LinearPrecision recipe = recipe_of(block);
+  const LinearPrecision recipe = recipe_of(layer);
   const auto of_linear = [&](const char* name) {
     const size_t i = linear_of(name);
-    const bool keeps_input = !training() || keeps(recompute_[block], linear_input_kind(linears_[i].input, recipe));
+    const bool keeps_input = !training() || keeps(recompute_[layer], linear_input_kind(linears_[i].input, recipe));
     std::unique_ptr<LinearInput>& shared = (is_fp8(recipe) ? shared_fp8_inputs_ : shared_inputs_)[i];
     return linears[i].make_activations(in_flight, keeps_input ? nullptr : &shared, arena);
   };
   return {local_,
           options_.shape,
           {.compute = options_.precision.compute,
-           .recompute = training() ? std::optional(recompute_[block]) : std::nullopt,
+           .recompute = training() ? std::optional(recompute_[layer]) : std::nullopt,
            .reads_norms = training() && !is_fp8(recipe) && tensor_.alone(),
            .of_linear = of_linear,
            .shared = shared_activations_,
@@ -238,6 +242,7 @@ BlockContext Llama::context(const Documents& documents) {
 
 // Each rank has the rows of its part of the vocabulary; the others' are zero.
 void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
+  fsdp_->use(ParameterLayout::kEmbedding);
   const ProfilerRange range(*stream_, "embedding");
   const Tensor rows = tensor_.alone() ? h0 : all_tokens();
   embedding_forward({.out = rows,
@@ -247,24 +252,27 @@ void Llama::forward_embedding(const MicroBatch& batch, const Tensor& h0) {
                      .share = 1.0 / tensor_.size()},
                     *stream_);
   if (!tensor_.alone()) tensor_.reduce_scatter(h0, rows, "embedding");
+  fsdp_->release(ParameterLayout::kEmbedding);
 }
 
 Tensor Llama::forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                              const Layers& layers) {
   const ProfilerRange forward(*stream_, "forward");
   fsdp_->gather(ParameterLayout::kNorms);
-  fsdp_->gather(ParameterLayout::kEmbedding);
+  if (layout().has_embedding()) fsdp_->gather(ParameterLayout::kEmbedding);
   fsdp_->gather(unit_of(layers.front()));
   fsdp_->use(ParameterLayout::kNorms);
-  fsdp_->use(ParameterLayout::kEmbedding);
-  forward_embedding(batch, a.blocks.front().h0());
-  fsdp_->release(ParameterLayout::kEmbedding);
+  if (layout().has_embedding()) forward_embedding(batch, a.blocks.front().h0());
   Tensor residual;
   for (size_t i = 0; i < layers.size(); ++i) {
     const size_t layer = layers[i];
     const size_t unit = unit_of(layer);
     const ProfilerRange range(*stream_, fsdp_->name(unit));
-    fsdp_->gather(i + 1 < layers.size() ? unit_of(layers[i + 1]) : parameters_->layout().head_unit());
+    if (i + 1 < layers.size()) {
+      fsdp_->gather(unit_of(layers[i + 1]));
+    } else if (layout().has_head()) {
+      fsdp_->gather(layout().head_unit());
+    }
     weights_[layer].prepare_forward(fsdp_->use(unit), *stream_);
     blocks_[layer].forward(c, a.blocks[layer], residual, a.delta);
     fsdp_->release(unit);
@@ -278,14 +286,14 @@ void Llama::forward(const MicroBatch& batch) {
   const BlockContext c = context(batch.documents);
   const LlamaActivations& a = in_flight_.front();
   const Tensor residual = forward_blocks(batch, a, c, layers_);
-  const size_t head = parameters_->layout().head_unit();
+  const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   head_loss(c, head_weights_, batch.targets, *head_activations_);
   fsdp_->release(head);
 }
 
-// Entries of a micro-batch that follow each other are one range.
+// Consecutive entries of one micro-batch are one range of the profile.
 void Llama::run(std::span<const StepEntry> entries, const StepBatches& step) {
   for (size_t i = 0; i < entries.size();) {
     const ProfilerRange range(*stream_, "micro-batch");
@@ -304,7 +312,7 @@ void Llama::run(const StepEntry& entry, const StepBatches& step) {
   if (entry.kind == StepEntry::Kind::kBackward) return backward_training(work);
   if (amaxes_) amaxes_->begin_micro_batch(number < options_.in_flight, number % options_.in_flight, *stream_);
   forward_training(work, step.scale);
-  if (step.after_losses) step.after_losses(number);
+  if (layout().has_head() && step.after_losses) step.after_losses(number);
 }
 
 void Llama::forward_backward(const MicroBatch& batch, float scale, bool first, bool last) {
@@ -337,26 +345,37 @@ void Llama::forward_backward(const MicroBatch& batch, float scale, const MicroBa
   backward_training(work);
 }
 
-// The norms' gradients are sums from the first on: the head's is added to them in forward.
+// The gradients of the norms are cleared before the first forward, because the head adds to one of them there.
 void Llama::forward_training(const Work& work, float scale) {
   CHECK(training(), "this model was made for inference");
   constexpr size_t kNorms = ParameterLayout::kNorms;
   const BlockContext c = context(work.batch.documents);
   if (!fsdp_->begin_gradient(kNorms, work.place)) stream_->zero(fsdp_->gradient(kNorms));
-  run_head(work, c, forward_blocks(work.batch, work.a, c, work.layers), scale);
+  const Tensor residual = forward_blocks(work.batch, work.a, c, work.layers);
+  if (layout().has_head()) return run_head(work, c, residual, scale);
+  sum_terms(
+      {.out = work.a.delta.view({residual.numel()}), .terms = residual.view({residual.numel()}), .accumulate = true},
+      *stream_);
 }
 
 void Llama::backward_training(const Work& work) {
+  if (!layout().has_head()) measure_gradient(work.a);
   backward_blocks(work, context(work.batch.documents));
-  backward_embedding(work);
+  if (layout().has_embedding()) backward_embedding(work);
   fsdp_->reduce(ParameterLayout::kNorms, work.place);
+}
+
+// Measures the gradient that the last block takes, as the head does in a stage that has it.
+void Llama::measure_gradient(const LlamaActivations& a) {
+  const Tensor slot = blocks_.back().output_gradient_amax(a.blocks.back());
+  if (slot.defined()) amax({.out = slot, .x = a.delta.view({a.delta.numel()})}, *stream_);
 }
 
 // Forward and backward, chunk by chunk; `residual` is the last block's h1.
 void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& residual, float scale) {
   const ProfilerRange range(*stream_, "head");
   const LlamaActivations& a = work.a;
-  const size_t head = parameters_->layout().head_unit();
+  const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   head_loss_backward(c, {.weights = head_weights_,
@@ -370,8 +389,8 @@ void Llama::run_head(const Work& work, const BlockContext& c, const Tensor& resi
                          .z_loss = options_.z_loss,
                          .z_losses = z_losses_});
   fsdp_->release(head);
-  // A tied table's gradient is not complete yet.
-  if (!options_.config.tie_word_embeddings) fsdp_->reduce(head, work.place);
+  // A tied table is reduced when the embedding has added to its gradient.
+  if (head != ParameterLayout::kEmbedding || !layout().has_embedding()) fsdp_->reduce(head, work.place);
 }
 
 // Whether the block's activations have to be made again: those of the last recomputed block are still there, unless
@@ -428,8 +447,10 @@ void Llama::backward_embedding(const Work& work) {
   constexpr size_t kUnit = ParameterLayout::kEmbedding;
   const MicroBatch& batch = work.batch;
   const bool takes_tokens = fsdp_->takes_tokens(kUnit);
-  // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it.
-  if (!options_.config.tie_word_embeddings && !fsdp_->begin_gradient(kUnit, work.place) && !takes_tokens) {
+  // Rows that no token has keep what is there, so it must be something: a tied table has lm_head's gradient in it, if
+  // the head is here.
+  const bool has_heads = layout().has_head() && options_.config.tie_word_embeddings;
+  if (!has_heads && !fsdp_->begin_gradient(kUnit, work.place) && !takes_tokens) {
     stream_->zero(d_embedding_);
   }
   const Tensor& d_h0 = work.a.delta;
@@ -459,7 +480,7 @@ Tensor Llama::last_logits(const Tensor& inputs) {
   const LlamaActivations& a = in_flight_.front();
   const Tensor residual =
       forward_blocks({.inputs = inputs, .targets = {}, .order = {}, .documents = {}}, a, c, layers_);
-  const size_t head = parameters_->layout().head_unit();
+  const size_t head = layout().head_unit();
   fsdp_->use(head);
   head_norm_forward(c, head_weights_, residual, a.delta, *head_activations_);
   const Tensor logits =

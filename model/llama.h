@@ -1,4 +1,7 @@
-// Llama: forward, loss and backward of one micro-batch. Written once; ops run where the stream is.
+// Llama: forward, loss and backward of micro-batches. Written once; ops run where the stream is.
+//
+// The object is a stage of the model: the blocks that the layout of its parameters has, with the embedding before the
+// first block of the model and the head after the last one. A stage of all blocks is the whole model.
 //
 // The object borrows the parameters and takes its activations from the arena at construction; nothing is allocated
 // later. All work is queued on the stream given at construction, and what moves between ranks beside it; results are
@@ -29,12 +32,19 @@ struct MicroBatch {
   Documents documents;  // where the shape has a document mask
 };
 
-// What one micro-batch in flight has of the model: all that its forward leaves for its backward.
+// Activations of one micro-batch in flight: everything that its forward leaves for its backward.
 struct LlamaActivations {
-  std::vector<BlockActivations> blocks;  // by layer
-  // [share, hidden]; in forward, what the last block left to be added to the residual stream; in backward, the gradient
-  // of that stream.
+  std::vector<BlockActivations> blocks;  // by layer of the stage
+  // [share, hidden]. In forward, the part of the residual stream that the next norm is to add. In backward, the
+  // gradient of the residual stream.
   Tensor delta;
+
+  // Input of a stage without embedding, [share, hidden]. The caller writes it before a forward.
+  const Tensor& input() const { return blocks.front().h0(); }
+  // Edge of the stage, [share, hidden]. After a forward of a stage without head it holds the output, and before the
+  // backward the caller writes the gradient of the output here. After the backward of a stage without embedding it
+  // holds the gradient of the input.
+  const Tensor& edge() const { return delta; }
 };
 
 // In inference mode one block's activations serve all blocks, and forward_backward() is not available.
@@ -53,12 +63,12 @@ struct LlamaOptions {
   int64_t workspace_bytes = 0;  // of the stream's workspace, at least
 };
 
-// A step's micro-batches, for Llama::run().
+// The micro-batches of a step, for Llama::run().
 struct StepBatches {
   int64_t count = 1;
   std::function<MicroBatch(int64_t micro_batch)> micro_batch;
   float scale = 1;
-  // Called when losses() and z_losses() of a micro-batch are queued; the next micro-batch overwrites them.
+  // Function that is called when losses() and z_losses() of a micro-batch are queued. The next forward overwrites them.
   std::function<void(int64_t micro_batch)> after_losses = {};
 };
 
@@ -73,13 +83,14 @@ class Llama {
   // losses() = the loss of every token; the same on all tensor-parallel ranks.
   void forward(const MicroBatch& batch);
 
-  // Queues entries of a step (step_entries() of as many micro-batches and as many in flight), in order. A forward has
-  // losses() and z_losses() of every token, the former as forward(); the gradient of scale * (the sum of both) goes
-  // into the gradient shards: = of the step's first micro-batch, += of the later ones. Gradients are complete, over all
-  // ranks, once the reductions of the last micro-batch are finished.
+  // Queues entries of a step in order; step_entries() of the step, with as many micro-batches in flight as the model
+  // has activations for, are all of them. A forward makes losses() as forward(const MicroBatch&) does, and z_losses().
+  // The gradient of scale * (the sum of both) goes into the gradient shards: = from the first micro-batch of the step,
+  // += from the later ones. Gradients are complete, over all ranks, when the reductions of the last micro-batch are
+  // finished.
   void run(std::span<const StepEntry> entries, const StepBatches& step);
 
-  // The entries of one micro-batch.
+  // Queues forward and backward of one micro-batch.
   void forward_backward(const MicroBatch& batch, float scale, bool first, bool last);
 
   // Does forward_backward() of a step of one micro-batch, or of `several`, with a scale of 0 and over one block of each
@@ -99,7 +110,8 @@ class Llama {
   // Beside the one given at construction: that on which tensor-parallel ranks share tokens.
   Stream& token_transfers() { return tensor_.transfers(); }
 
-  const Tensor& losses() const { return losses_; }      // [tokens] float32
+  const LlamaActivations& activations(int64_t in_flight) const { return in_flight_[static_cast<size_t>(in_flight)]; }
+  const Tensor& losses() const { return losses_; }      // [tokens] float32; undefined without a head
   const Tensor& z_losses() const { return z_losses_; }  // the same; undefined without a z_loss
   const ModelConfig& config() const { return options_.config; }
   const BatchShape& shape() const { return options_.shape; }
@@ -114,20 +126,29 @@ class Llama {
   void make_gradients(Arena& arena);
   void make_fp8_tables(Arena& arena);
   void make_scratch(Arena& arena);
-  void make_block(int64_t layer, Arena& arena);
-  BlockWeights make_weights(int64_t layer, Arena& arena);
-  LinearLayer make_linear(int64_t layer, size_t i);
-  BlockActivations make_activations(int64_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
+  void make_block(size_t layer, Arena& arena);
+  BlockWeights make_weights(size_t layer, Arena& arena);
+  LinearLayer make_linear(size_t layer, size_t i);
+  BlockActivations make_activations(size_t layer, int64_t in_flight, const std::vector<LinearLayer>& linears,
                                     Arena& arena);
   size_t linear_of(const char* name) const;
   LinearPrecision recipe_of(size_t layer) const;
   bool training() const { return options_.mode == LlamaMode::kTraining; }
   void upload_rope_table();
   BlockContext context(const Documents& documents);
-  // Layers in rising order: all of the model, but to warm up.
+  const ParameterLayout& layout() const { return parameters_->layout(); }
+  bool is_whole() const { return layout().has_embedding() && layout().has_head(); }
+  // The number in the model of a layer of the stage.
+  int64_t number_of(size_t layer) const { return layout().stage().begin + static_cast<int64_t>(layer); }
+  size_t unit_of(size_t layer) const { return layout().block_unit(number_of(layer)); }
+  // The place of a linear in the tables of amaxes and statistics.
+  int64_t table_index(size_t layer, size_t linear) const {
+    return static_cast<int64_t>(layer * linears_.size() + linear);
+  }
+  // Layers of the stage in rising order, from 0: all, but to warm up.
   using Layers = std::vector<size_t>;
   Layers layers_of_each_kind() const;
-  // One micro-batch and its activations.
+  // A micro-batch with its activations and the layers to run.
   struct Work {
     const LlamaActivations& a;
     const MicroBatch& batch;
@@ -138,6 +159,7 @@ class Llama {
   void forward_backward(const MicroBatch& batch, float scale, const MicroBatchPlace& place, const Layers& layers);
   void forward_training(const Work& work, float scale);
   void backward_training(const Work& work);
+  void measure_gradient(const LlamaActivations& a);
   // Embedding and blocks; returns the last block's h1, to which a.delta is still to be added.
   Tensor forward_blocks(const MicroBatch& batch, const LlamaActivations& a, const BlockContext& c,
                         const Layers& layers);
@@ -178,7 +200,7 @@ class Llama {
 
   std::vector<LinearSpec> linears_;  // of a block
 
-  // By layer.
+  // By layer of the stage.
   std::vector<BlockWeights> weights_;
   std::vector<Block> blocks_;
   std::vector<Recompute> recompute_;  // in training

@@ -90,7 +90,7 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
     add({.name = std::move(name), .shape = {width}, .whole_shape = {width}, .counts = tensor_.rank == 0});
   };
   const std::vector<HalfSpec> halves = block_halves(c);
-  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) {
     for (const HalfSpec& half : halves) {
       for (const NormSpec& norm : half.norms) {
         add_norm(layer_parameter(layer, norm.name), norm.width);
@@ -98,12 +98,12 @@ void ParameterLayout::add_norms(const ModelConfig& c) {
       }
     }
   }
-  add_norm("model.norm.weight", c.hidden_size);
+  if (has_head()) add_norm("model.norm.weight", c.hidden_size);
   end_unit();
 }
 
 void ParameterLayout::add_block(const std::vector<LinearSpec>& linears, const ModelConfig& c, int64_t layer) {
-  auto index = layer * static_cast<int64_t>(linears.size());
+  auto index = (layer - stage_.begin) * static_cast<int64_t>(linears.size());
   begin_unit(fmt::format("block {}", layer), layer);
   for (const LinearSpec& linear : linears) add_linear(linear, c, layer, index++);
   end_unit();
@@ -141,22 +141,26 @@ void ParameterLayout::add_kv_heads(const std::string& name, const ModelConfig& c
   }
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor) : config_(config), tensor_(tensor) {
-  const auto add_table = [&](const char* name) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, TensorRank tensor, std::optional<LayerRange> stage)
+    : config_(config), tensor_(tensor), stage_(stage.value_or(LayerRange{0, config.num_layers})) {
+  CHECK(0 <= stage_.begin && stage_.begin < stage_.end && stage_.end <= config.num_layers,
+        "a stage of the blocks {} to {} of {}", stage_.begin, stage_.end, config.num_layers);
+  const auto add_table = [&](const char* unit, const char* name, bool counts) {
+    begin_unit(unit);
     lm_head_ = specs_.size();
-    add_matrix(name, {config.vocab_size, config.hidden_size}, rows_part(config.vocab_size, config.hidden_size),
-               kInitStd);
+    Part part = rows_part(config.vocab_size, config.hidden_size);
+    part.counts = counts;
+    add_matrix(name, {config.vocab_size, config.hidden_size}, part, kInitStd);
+    end_unit();
   };
+  const bool tied = config.tie_word_embeddings;
   add_norms(config);
-  begin_unit("embedding");
-  add_table("model.embed_tokens.weight");
-  end_unit();
+  // A tied table is on the last stage as well; that of the first stage counts.
+  if (has_embedding() || (has_head() && tied)) add_table("embedding", "model.embed_tokens.weight", has_embedding());
+  first_block_unit_ = units_.size();
   const std::vector<LinearSpec> linears = block_linears(config);
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) add_block(linears, config, layer);
-  if (config.tie_word_embeddings) return;
-  begin_unit("lm_head");
-  add_table("lm_head.weight");
-  end_unit();
+  for (int64_t layer = stage_.begin; layer < stage_.end; ++layer) add_block(linears, config, layer);
+  if (has_head() && !tied) add_table("lm_head", "lm_head.weight", true);
 }
 
 const ParameterSpec& ParameterLayout::find(std::string_view name) const {

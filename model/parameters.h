@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -31,7 +32,7 @@ struct ParameterSpec {
   int64_t offset = 0;          // first element in the flat order
   double init_std = 0;         // normal(0, init_std); 0: all ones (norm weights)
   size_t unit = 0;
-  int64_t linear = -1;  // the FP8 linear it belongs to, counted over all blocks; -1: none
+  int64_t linear = -1;  // the FP8 linear it belongs to, counted over the blocks of the stage; -1: none
 
   // Where the part lies in the whole parameter.
   std::vector<int64_t> whole_shape;
@@ -61,20 +62,34 @@ struct ParameterUnit {
   int64_t layer = -1;  // of a block
 };
 
-// The layout of all parameters of a model.
+// The blocks of a stage of a model, [begin, end). The first stage has the embedding as well, the last one the head.
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// The layout of all parameters of a stage, which may be the whole model.
 class ParameterLayout {
  public:
   static constexpr size_t kNorms = 0;
-  static constexpr size_t kEmbedding = 1;
-  static size_t block_unit(int64_t layer) { return 2 + static_cast<size_t>(layer); }
-  // The unit of lm_head: the embedding's when tied.
+  static constexpr size_t kEmbedding = 1;  // of a stage that has the table: for the embedding, or for a tied lm_head
+  size_t block_unit(int64_t layer) const { return first_block_unit_ + static_cast<size_t>(layer - stage_.begin); }
+  // The unit of lm_head: the embedding's when tied. Requires has_head().
   size_t head_unit() const { return specs_[lm_head_].unit; }
-  explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {});
+  // `stage`: the whole model unless given.
+  explicit ParameterLayout(const ModelConfig& config, TensorRank tensor = {}, std::optional<LayerRange> stage = {});
+
+  const ModelConfig& config() const { return config_; }  // of the whole model
+  const LayerRange& stage() const { return stage_; }
+  bool has_embedding() const { return stage_.begin == 0; }
+  bool has_head() const { return stage_.end == config_.num_layers; }
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   // That of another of the ranks that divide each layer; of which this is one.
-  ParameterLayout of_rank(int64_t rank) const { return ParameterLayout(config_, {.rank = rank, .size = tensor_.size}); }
-  // That of a rank that has all of every layer.
+  ParameterLayout of_rank(int64_t rank) const {
+    return ParameterLayout(config_, {.rank = rank, .size = tensor_.size}, stage_);
+  }
+  // That of a rank that has all of every layer of the model.
   ParameterLayout whole() const { return ParameterLayout(config_); }
   const TensorRank& tensor() const { return tensor_; }
   // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there
@@ -104,6 +119,8 @@ class ParameterLayout {
 
   ModelConfig config_;
   TensorRank tensor_;
+  LayerRange stage_;
+  size_t first_block_unit_ = 0;
   std::vector<ParameterUnit> units_;
   std::vector<ParameterSpec> specs_;
   std::unordered_map<std::string, size_t> first_of_name_;  // its spec

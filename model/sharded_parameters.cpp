@@ -101,7 +101,6 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
     const int64_t elements =
         is_table ? table->slice_rows * table->columns : shard_elements(layout.units()[u], groups.size());
     shard_begin_.push_back(shard_begin_.back() + elements);
-    num_layers_ = std::max(num_layers_, layout.units()[u].layer + 1);
   }
   find_pieces(groups.rank());
   {
@@ -131,7 +130,8 @@ ShardedParameters::ShardedParameters(const ParameterLayout& layout, const Precis
 // Per-tensor recipes need one number to cast a shard, so their blocks travel in FP8; or in float32, which gives the
 // same bytes after a cast at the other end. The other recipes scale rows and blocks, which shards cut.
 DType ShardedParameters::traveling_dtype(const ParameterUnit& unit) const {
-  if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers_))) return precision_.compute;
+  const int64_t num_layers = layout_->config().num_layers;
+  if (unit.layer < 0 || !needs_amax(precision_.of_layer(unit.layer, num_layers))) return precision_.compute;
   return precision_.fp8_all_gather ? DType::kFloat8E4M3 : DType::kFloat32;
 }
 
@@ -141,10 +141,11 @@ bool ShardedParameters::travels_in_fp8(size_t unit) const {
 
 std::optional<TableSpec> ShardedParameters::find_table(const ShardingOptions& sharding,
                                                        const DataParallelGroups& groups) const {
+  if (!layout_->has_embedding()) return std::nullopt;
   const ParameterSpec& embedding = layout_->find("model.embed_tokens.weight");
   return exchanged_table({.vocab_size = embedding.shape[0],
                           .hidden_size = embedding.shape[1],
-                          .tied = layout_->head_unit() == ParameterLayout::kEmbedding,
+                          .tied = layout_->config().tie_word_embeddings,
                           .compute = precision_.compute,
                           .tokens = sharding.tokens,
                           .ranks = groups.size(),

@@ -116,7 +116,6 @@ class ShardedParameters {
   const ParameterLayout* layout_;
   const Mesh* mesh_;
   PrecisionConfig precision_;
-  int64_t num_layers_ = 0;
   std::vector<int64_t> shard_begin_;  // of each unit in shard buffers, and the end of the last
   std::vector<ParameterPiece> pieces_;
   Tensor master_;

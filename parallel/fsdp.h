@@ -135,10 +135,10 @@ class Fsdp {
   // The compute stream waits until the gradient's slot is free, and clears the unit's padding where other things lay
   // there. True when the ops are to add to what it holds.
   bool begin_gradient(size_t unit, const MicroBatchPlace& place);
-  // Whether the gradient that the micro-batch leaves is reduced as it is: no later one adds to it before that.
+  // Whether reduce() reduces the full gradient into gradient_shard(). Otherwise later micro-batches add to it first.
   bool is_complete(size_t unit, const MicroBatchPlace& place) const { return place.last || !keeps_gradient(unit); }
-  // The compute stream has queued the last writer: reduces into gradient_shard(), where it is complete, and adds to
-  // that but for the first micro-batch; over replicas with the last micro-batch.
+  // The compute stream has queued the last writer. Reduces the gradient into gradient_shard() if it is_complete(): =
+  // with the first micro-batch, += with later ones. Sums the shards over replicas with the last micro-batch.
   void reduce(size_t unit, const MicroBatchPlace& place);
   // The same of a table, where takes_tokens(): of the gradients of this rank's tokens, which are copied on the compute
   // stream.

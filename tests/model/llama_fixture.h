@@ -111,10 +111,11 @@ class TinyLlama {
             LlamaMode mode = LlamaMode::kTraining, LinearPrecision linear = LinearPrecision::kBFloat16,
             bool fp8_stats = false)
       : TinyLlama(options(config, shape, compute, mode, linear, fp8_stats)) {}
-  explicit TinyLlama(const LlamaOptions& options)
-      : layout_(options.config),
+  // `stage`: the whole model unless given.
+  explicit TinyLlama(const LlamaOptions& options, std::optional<LayerRange> stage = {})
+      : layout_(options.config, {}, stage),
         stream_(Stream::cpu()),
-        arena_(Device::kCpu, plan(options).used()),
+        arena_(Device::kCpu, plan(options, stage).used()),
         parameters_(layout_, options.precision, {}, options.mode, {}, arena_, stream_),
         llama_(options, parameters_, arena_, stream_) {
     std::mt19937_64 generator(99);
@@ -145,10 +146,10 @@ class TinyLlama {
   }
 
   // Returns an arena as large as its parameters and activations need.
-  static Arena plan(const LlamaOptions& options) {
+  static Arena plan(const LlamaOptions& options, std::optional<LayerRange> stage = {}) {
     Arena plan(Device::kCpu);
     Stream stream = Stream::cpu();
-    const ParameterLayout layout(options.config);
+    const ParameterLayout layout(options.config, {}, stage);
     ShardedParameters parameters(layout, options.precision, {}, options.mode, {}, plan, stream);
     const Llama llama(options, parameters, plan, stream);
     return plan;

@@ -191,7 +191,8 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAReplicaIsFound) {
   CheckedTraining training(draw(size_, 1), 1, group_, stream_);
   expect_sound(training.step(1));
   TrainingState& state = training.state();
-  expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::block_unit(1)),
+  expect_flip_found(training,
+                    state.parameters.unit_shard(state.parameters.master(), state.parameters.layout().block_unit(1)),
                     "replicas differ in weights of block 1 (shard 0)");
   expect_flip_found(training, state.parameters.unit_shard(state.parameters.master(), ParameterLayout::kNorms),
                     "weights of norms (shard 0)");
@@ -199,7 +200,7 @@ TEST_P(CorruptionCheckRanks, AFlippedBitInAReplicaIsFound) {
     expect_flip_found(training, state.parameters.unit_shard(moment.shards, ParameterLayout::kEmbedding),
                       fmt::format("{} of embedding (shard 0)", moment.name));
   }
-  expect_flip_found(training, state.parameters.fsdp().weight_shard(ParameterLayout::block_unit(0)),
+  expect_flip_found(training, state.parameters.fsdp().weight_shard(state.parameters.layout().block_unit(0)),
                     "cast weights of block 0 (shard 0)");
 }
 
@@ -237,7 +238,8 @@ TEST_P(CorruptionCheckRanks, AWrongMicroBatchIsFound) {
   CheckedTraining training(draw(size_, 1), 1, group_, stream_);
   expect_sound(training.step(1));
   const int victim = size_ - 1;
-  const Tensor& weights = training.state().parameters.fsdp().weight_shard(ParameterLayout::block_unit(0));
+  const Tensor& weights =
+      training.state().parameters.fsdp().weight_shard(training.state().parameters.layout().block_unit(0));
   const CorruptionVerdict verdict = training.step(2, [&] {
     if (rank_ == victim) training.flip(weights, 1, 6);
   });
@@ -252,7 +254,7 @@ TEST_P(CorruptionCheckRanks, WrongGatheredWeightsAreFound) {
   training.gather();
   TrainingState& state = training.state();
   const int victim = size_ - 1;
-  if (rank_ == victim) training.flip(state.parameters.fsdp().weight(ParameterLayout::block_unit(1)), 1, 6);
+  if (rank_ == victim) training.flip(state.parameters.fsdp().weight(state.parameters.layout().block_unit(1)), 1, 6);
   const CorruptionVerdict verdict = training.step(2);
   expect_found(verdict, {victim}, "a micro-batch computed twice gives different");
   EXPECT_FALSE(verdict.copies_differ);
