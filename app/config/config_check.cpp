@@ -62,7 +62,7 @@ void check_schedule(const Config& config) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  CHECK_INPUT(optimizer.type == OptimizerType::kMuon || optimizer.momentum == OptimizerConfig().momentum,
+  CHECK_INPUT(traits(optimizer.type).takes_momentum || optimizer.momentum == OptimizerConfig().momentum,
               "optimizer.momentum is {}, but optimizer.type is {}, which has no momentum; leave the key out, or set "
               "optimizer.type to muon",
               optimizer.momentum, name_of(kOptimizerType, optimizer.type));

@@ -37,8 +37,8 @@ inline constexpr auto kSchedule = std::to_array<Choice<Schedule>>({{"cosine", Sc
                                                                    {"inverse_sqrt", Schedule::kInverseSqrt}});
 inline constexpr auto kDecay = std::to_array<Choice<Decay>>({{"linear", Decay::kLinear}, {"sqrt", Decay::kSqrt}});
 inline constexpr auto kOptimizerType =
-    std::to_array<Choice<OptimizerType>>({{optimizer_name(OptimizerType::kAdamw), OptimizerType::kAdamw},
-                                          {optimizer_name(OptimizerType::kMuon), OptimizerType::kMuon}});
+    std::to_array<Choice<OptimizerType>>({{traits(OptimizerType::kAdamw).name, OptimizerType::kAdamw},
+                                          {traits(OptimizerType::kMuon).name, OptimizerType::kMuon}});
 inline constexpr auto kFloatType =
     std::to_array<Choice<DType>>({{"float32", DType::kFloat32}, {"bfloat16", DType::kBFloat16}});
 inline constexpr auto kStateType = std::to_array<Choice<DType>>(

@@ -1,5 +1,6 @@
 #include "app/inputs/resumable.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
@@ -17,10 +18,13 @@ bool has_tensor(const Checkpoint& checkpoint, const char* state, const Parameter
   return found != nullptr && found->shape == parameter.whole_shape;
 }
 
-// Muon keeps one state of a matrix; AdamW, which also takes what Muon leaves, keeps two.
+// Returns whether the checkpoint has all that an optimizer keeps of the parameter.
 bool has_optimizer_states(const Checkpoint& checkpoint, const ParameterSpec& parameter) {
-  return has_tensor(checkpoint, kMomentumState, parameter) || (has_tensor(checkpoint, kFirstMomentState, parameter) &&
-                                                               has_tensor(checkpoint, kSecondMomentState, parameter));
+  return std::ranges::any_of(kOptimizers, [&](const OptimizerTraits& optimizer) {
+    return std::ranges::all_of(optimizer.states, [&](const OptimizerStateTraits& state) {
+      return has_tensor(checkpoint, state.name, parameter);
+    });
+  });
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ int64_t micro_batches_of(const PredictedRun& run) {
 }
 
 bool depends_on_shards(const PredictedRun& run, int64_t gpus_per_node) {
-  if (run.config.optimizer.type == OptimizerType::kMuon) return true;
+  if (traits(run.config.optimizer.type).matrices_alone) return true;
   const ModelConfig& model = run.config.model;
   return exchanged_table({.vocab_size = model.vocab_size / run.mesh.tensor,
                           .hidden_size = model.hidden_size,

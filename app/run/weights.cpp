@@ -121,18 +121,19 @@ ParameterReader converting_reader(const ParameterReader& first, const ParameterR
   };
 }
 
-// Each type keeps something of a block's matrices that the other does not.
-void check_optimizer_type(const Checkpoint& checkpoint, const ParameterLayout& layout, OptimizerType type) {
-  const auto matrix = std::find_if(layout.specs().begin(), layout.specs().end(),
-                                   [&](const ParameterSpec& spec) { return layout.units()[spec.unit].layer >= 0; });
-  const auto has = [&](const char* state) { return checkpoint.has(fmt::format("{}.{}", state, matrix->name)); };
-  const OptimizerType saved = has(kMomentumState)      ? OptimizerType::kMuon
-                              : has(kFirstMomentState) ? OptimizerType::kAdamw
-                                                       : type;
-  CHECK_INPUT(saved == type,
+// The optimizer's type is that of the config that the checkpoint was saved with; an imported one has no states.
+void check_optimizer_type(const Checkpoint& checkpoint, OptimizerType type) {
+  const nlohmann::json& meta = checkpoint.meta();
+  const nlohmann::json::json_pointer section("/config/optimizer");
+  if (!meta.contains(section)) return;
+  const bool is_named = meta.contains(section / "type") && meta.at(section / "type").is_string();
+  const std::string saved =
+      is_named ? meta.at(section / "type").get<std::string>() : traits(OptimizerType::kAdamw).name;
+  const std::string name = traits(type).name;
+  CHECK_INPUT(saved == name,
               "{}: was saved with optimizer.type {}, whose states are not those of {}, expected the same; with "
               "checkpoint.resume never and model.init_from {} a run begins with its weights",
-              checkpoint.path().string(), optimizer_name(saved), optimizer_name(type), checkpoint.path().string());
+              checkpoint.path().string(), saved, name, checkpoint.path().string());
 }
 
 }  // namespace
@@ -146,7 +147,7 @@ void load_weights(Checkpoint& checkpoint, const ShardedParameters& parameters, S
 void load_optimizer(Checkpoint& checkpoint, const ShardedParameters& parameters, const Optimizer& optimizer,
                     Stream& stream) {
   const ParameterLayout& layout = parameters.layout();
-  check_optimizer_type(checkpoint, layout, optimizer.type());
+  check_optimizer_type(checkpoint, optimizer.type());
   for (const OptimizerState& state : optimizer.states()) {
     const std::string prefix = fmt::format("{}.", state.name);
     const auto first = std::find_if(layout.specs().begin(), layout.specs().end(),

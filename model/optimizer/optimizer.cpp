@@ -21,18 +21,21 @@ Optimizer::Optimizer(const OptimizerConfig& config, ShardedParameters& parameter
       amaxes_(amaxes),
       counted_gradients_(parameters.counted_gradients()),
       grad_sum_of_squares_(arena.allocate("gradient norm", DType::kFloat32, {1})) {
-  const bool has_muon = config.type == OptimizerType::kMuon;
-  const auto of_muon = [=](const ParameterUnit& unit) { return has_muon && Muon::updates(unit); };
-  // Codes stand for the first moment alone.
-  const DType others = config.state_dtype == DType::kFloat8E4M3 ? DType::kBFloat16 : config.state_dtype;
-  states_.push_back(make_state(kFirstMomentState, config.state_dtype, arena, std::not_fn(of_muon)));
-  states_.push_back(make_state(kSecondMomentState, others, arena, std::not_fn(of_muon)));
-  if (has_muon) states_.push_back(make_state(kMomentumState, others, arena, of_muon));
+  const OptimizerTraits& own = traits(config.type);
+  const auto is_matrices = [&](const ParameterUnit& unit) { return own.matrices_alone && Muon::updates(unit); };
+  const auto add_states = [&](const OptimizerTraits& optimizer, const std::function<bool(const ParameterUnit&)>& has) {
+    for (const OptimizerStateTraits& state : optimizer.states) {
+      const bool rounds = config.state_dtype == DType::kFloat8E4M3 && !state.may_be_codes;
+      states_.push_back(make_state(state.name, rounds ? DType::kBFloat16 : config.state_dtype, arena, has));
+    }
+  };
+  add_states(traits(OptimizerType::kAdamw), std::not_fn(is_matrices));
+  if (own.matrices_alone) add_states(own, is_matrices);
   if (config.ema_decay > 0) {
     states_.push_back(make_state(kEmaState, DType::kFloat32, arena, [](const ParameterUnit&) { return true; }));
     states_.back().begins_as_weights = true;
   }
-  if (has_muon) muon_.emplace(config, parameters, arena);
+  if (own.matrices_alone) muon_.emplace(config, parameters, arena);
   find_segments();
 }
 
@@ -56,7 +59,7 @@ const OptimizerState& Optimizer::state(std::string_view name) const {
 
 int64_t Optimizer::workspace_bytes(const OptimizerConfig& config, const ParameterLayout& layout, DType compute,
                                    const Stream& stream) {
-  return config.type == OptimizerType::kMuon ? Muon::workspace_bytes(layout, compute, stream) : 0;
+  return traits(config.type).matrices_alone ? Muon::workspace_bytes(layout, compute, stream) : 0;
 }
 
 void Optimizer::warm_up(Stream& stream) {

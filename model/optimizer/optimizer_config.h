@@ -2,7 +2,9 @@
 // (model/optimizer/schedule.h), and the average of the weights.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/dtype.h"
 
@@ -12,7 +14,6 @@ enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd, kInverseSqrt 
 enum class Decay : uint8_t { kLinear, kSqrt };
 
 enum class OptimizerType : uint8_t { kAdamw, kMuon };
-constexpr const char* optimizer_name(OptimizerType type) { return type == OptimizerType::kMuon ? "muon" : "adamw"; }
 
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::kAdamw;
@@ -33,10 +34,33 @@ struct OptimizerConfig {
   double ema_decay = 0;  // 0: no average of the weights
 };
 
-// OptimizerState::name of what AdamW and Muon keep of a matrix of a block, and of the average of the weights.
+// Names of states, in plans, and in checkpoints before the parameter's.
 inline constexpr const char* kFirstMomentState = "exp_avg";
 inline constexpr const char* kSecondMomentState = "exp_avg_sq";
 inline constexpr const char* kMomentumState = "momentum";
-inline constexpr const char* kEmaState = "ema";
+inline constexpr const char* kEmaState = "ema";  // of any optimizer: the average of the weights
+
+// A state that an optimizer keeps of a parameter it updates.
+struct OptimizerStateTraits {
+  const char* name;
+  bool may_be_codes;  // with state_dtype float8_e4m3 it is codes, else bfloat16 (kernels/optimizer/adamw_float8.h)
+};
+inline constexpr OptimizerStateTraits kAdamwStates[] = {{kFirstMomentState, true}, {kSecondMomentState, false}};
+inline constexpr OptimizerStateTraits kMuonStates[] = {{kMomentumState, false}};
+
+struct OptimizerTraits {
+  OptimizerType type;
+  const char* name;  // in configs
+  std::span<const OptimizerStateTraits> states;
+  bool takes_momentum;  // OptimizerConfig::momentum, else beta1 and beta2
+  bool matrices_alone;  // updates the blocks' matrices as whole matrices; the other parameters are AdamW's
+};
+
+inline constexpr OptimizerTraits kOptimizers[] = {
+    {OptimizerType::kAdamw, "adamw", kAdamwStates, false, false},
+    {OptimizerType::kMuon, "muon", kMuonStates, true, true},
+};
+
+constexpr const OptimizerTraits& traits(OptimizerType type) { return kOptimizers[static_cast<size_t>(type)]; }
 
 }  // namespace octavo
