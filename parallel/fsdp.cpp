@@ -86,40 +86,42 @@ std::vector<size_t> Fsdp::slots_of(size_t pool, size_t State::*slot) const {
   return slots;
 }
 
-// Pool by pool; the weights of one may lie over the gradients of another.
+void Fsdp::allocate_weight_slots(size_t pool, Arena& arena) {
+  const FsdpPool& p = options_.pools[pool];
+  int64_t number = 0;
+  for (const size_t i : slots_of(pool, &State::weight_slot)) {
+    Slot& slot = weight_slots_[i];
+    const Arena::Tag tag(arena, Contents::kGatheredWeights, p.of_blocks ? number++ : -1);
+    slot.memory = arena.allocate("gathered " + p.name, DType::kUInt8, {slot.bytes}, p.weight_lifetime);
+  }
+}
+
+void Fsdp::allocate_gradient_slots(size_t pool, Arena& arena) {
+  const FsdpPool& p = options_.pools[pool];
+  int64_t number = 0;
+  for (const size_t i : slots_of(pool, &State::gradient_slot)) {
+    Slot& slot = gradient_slots_[i];
+    const Arena::Tag tag(arena, Contents::kGradients, p.of_blocks ? number++ : -1);
+    slot.memory = arena.allocate("full gradients of " + p.name, DType::kUInt8, {slot.bytes}, p.gradient_lifetime);
+  }
+}
+
+// The weights of a pool may lie over the gradients of another.
 void Fsdp::allocate_slots(Arena& arena) {
-  const auto part = [this](size_t pool, std::vector<Slot>& slots, size_t State::*slot, const char* what,
-                           Lifetime FsdpPool::*lifetime, Contents contents) {
-    const FsdpPool& p = options_.pools[pool];
-    return [this, pool, &slots, slot, name = what + p.name, lasts = p.*lifetime, contents](Arena& memory) {
-      int64_t number = 0;
-      for (const size_t i : slots_of(pool, slot)) {
-        const Arena::Tag tag(memory, contents, options_.pools[pool].of_blocks ? number++ : -1);
-        slots[i].memory = memory.allocate(name, DType::kUInt8, {slots[i].bytes}, lasts);
-      }
-    };
-  };
-  const auto weights = [&](size_t pool) {
-    return part(pool, weight_slots_, &State::weight_slot, "gathered ", &FsdpPool::weight_lifetime,
-                Contents::kGatheredWeights);
-  };
-  const auto gradients = [&](size_t pool) {
-    return part(pool, gradient_slots_, &State::gradient_slot, "full gradients of ", &FsdpPool::gradient_lifetime,
-                Contents::kGradients);
-  };
   std::vector<bool> overlaid(options_.pools.size(), false);
   for (size_t pool = 0; pool < options_.pools.size(); ++pool) {
     const std::optional<size_t> over = options_.gradients ? weights_over(pool) : std::nullopt;
     if (!over) {
-      weights(pool)(arena);
+      allocate_weight_slots(pool, arena);
       continue;
     }
-    arena.overlay({weights(pool), gradients(*over)});
+    arena.overlay({[&](Arena& memory) { allocate_weight_slots(pool, memory); },
+                   [&](Arena& memory) { allocate_gradient_slots(*over, memory); }});
     overlaid[*over] = true;
     for (const size_t u : units_of(options_, *over)) states_[u].overwrites = slots_of(pool, &State::weight_slot);
   }
   for (size_t pool = 0; options_.gradients && pool < options_.pools.size(); ++pool) {
-    if (!overlaid[pool]) gradients(pool)(arena);
+    if (!overlaid[pool]) allocate_gradient_slots(pool, arena);
   }
 }
 

@@ -180,6 +180,8 @@ class Fsdp {
   int64_t full_gradient_bytes(size_t unit) const;
   std::vector<size_t> slots_of(size_t pool, size_t State::*slot) const;
   std::optional<size_t> weights_over(size_t pool) const;
+  void allocate_weight_slots(size_t pool, Arena& arena);
+  void allocate_gradient_slots(size_t pool, Arena& arena);
   void allocate_slots(Arena& arena);
   void lay_out_weights(Arena& arena);
   void lay_out_gradients(Arena& arena);

@@ -154,11 +154,13 @@ void quantize_any(const Fp8Operand& operand, float amax, const Tensor& x, bool t
 
 float value_of(const Tensor& amax) { return amax.defined() ? amax.data<float>()[0] : 0.0f; }
 
-void cast_result(const Fp8Cast& cast, const Tensor& result) {
+void cast_values(const Fp8Cast& cast, const Tensor& x, bool measured) {
   const float amax = cast.bound ? *cast.bound : value_of(cast.amax);
-  quantize_any(cast.rows, amax, result, false, false);
-  quantize_any(cast.columns, amax, result, true, false);
+  quantize_any(cast.rows, amax, x, false, measured);
+  quantize_any(cast.columns, amax, x, true, measured);
 }
+
+void cast_result(const Fp8Cast& cast, const Tensor& result) { cast_values(cast, result, false); }
 
 void dequantize(float* out, const Fp8Operand& operand) {
   const int64_t rows = operand.data.dim(0);
@@ -206,12 +208,12 @@ void amax(const Amax& args, Stream& stream) {
 }
 
 void quantize(const Quantize& args, Stream& stream) {
-  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax};
+  const Fp8Cast cast{.rows = args.rows, .columns = args.columns, .amax = args.amax, .bound = args.bound};
   check_operands(cast, "quantize", args.x.dim(0), args.x.dim(1));
   const ScalingTraits& scaling = traits(cast.scaling());
   CHECK(!args.bound || (scaling.takes_amax && !args.amax.defined()),
         "quantize: a bound beside an amax, or with scaling {}", scaling.name);
-  if (!args.bound) check_amax(cast, "quantize");
+  check_amax(cast, "quantize");
   CHECK(!args.measured || scaling.measures_apart, "quantize: measured with scaling {}, which is not by row",
         scaling.name);
   if (args.amax_out.defined()) expect_tensor(args.amax_out, "quantize amax_out", DType::kFloat32, {1});
@@ -219,9 +221,7 @@ void quantize(const Quantize& args, Stream& stream) {
   const OpTimer timer(stream, "quantize", 0, static_cast<double>(passes * args.x.bytes() + cast_bytes(cast)));
   if (timer.planned()) return;
   if (ran_on_cuda<cuda::quantize>(args, stream)) return;
-  const float amax = args.bound ? *args.bound : cpu::value_of(args.amax);
-  cpu::quantize_any(args.rows, amax, args.x, false, args.measured);
-  cpu::quantize_any(args.columns, amax, args.x, true, args.measured);
+  cpu::cast_values(cast, args.x, args.measured);
   cpu::with_compute_dtype(args.x.dtype(), [&]<typename T>() { cpu::update_amax<T>(args.amax_out, args.x); });
 }
 
