@@ -21,7 +21,7 @@ class Spikes {
   Spikes(int64_t window, double threshold, double least_spread)
       : window_(window), threshold_(threshold), least_spread_(least_spread) {}
 
-  // Adds the value of a step that counts: it was not skipped, and the run does not roll back from it.
+  // Adds the value of a step that was not skipped.
   void add(int64_t step, double value);
   // Returns how many standard deviations `value` lies above the mean, or 0 if too few values are known.
   double z_score(int64_t step, double value) const;

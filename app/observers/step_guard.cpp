@@ -60,12 +60,10 @@ Judgement StepGuard::judge(const Step& step) {
     return judgement;
   }
   in_a_row_ = 0;
-  // A run that goes on with it gets used to it; one that goes back never had it.
-  if (!spike || config_.on_loss_spike == OnLossSpike::kWarn) {
-    losses_.add(number, loss);
-    // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
-    if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
-  }
+  // A spike counts too, so that a run that continues gets used to a new level. A rollback restores the earlier values.
+  losses_.add(number, loss);
+  // The norms of the first steps of a run fall so fast that they do not tell which later norm is unusual.
+  if (number > config_.loss_spike_window) grad_norms_.add(number, grad_norm);
   return judgement;
 }
 

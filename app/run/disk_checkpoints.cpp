@@ -196,7 +196,6 @@ void DiskCheckpoints::attempt(const std::function<void()>& work) {
   try {
     work();
     if (writer_.pending()) return;
-    failed_saves_ = 0;
     report_saved();
   } catch (const std::exception& error) {
     if (!runtime_.group().shares(error)) throw;
@@ -206,6 +205,7 @@ void DiskCheckpoints::attempt(const std::function<void()>& work) {
 
 // The slowest rank's time.
 void DiskCheckpoints::report_saved() {
+  failed_saves_ = 0;
   saved_step_ = saving_step_;
   const auto milliseconds = runtime_.group().all_reduce_max(std::llround(1e3 * writer_.write_seconds()));
   const double seconds = static_cast<double>(std::max<int64_t>(1, milliseconds)) / 1e3;

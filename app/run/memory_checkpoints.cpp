@@ -96,6 +96,12 @@ void MemoryCheckpoints::free() {
   free_left();
 }
 
+void MemoryCheckpoints::discard() {
+  if (!writer_) return;
+  free();
+  begin();
+}
+
 // Returns the directory in memory that an earlier start named, or an empty path.
 fs::path MemoryCheckpoints::left_directory() {
   return found_by_root("looking for what is in memory", runtime_.group(),

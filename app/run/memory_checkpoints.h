@@ -45,6 +45,8 @@ class MemoryCheckpoints {
   void poll();
   // Frees the memory. Called when all that the run or stage did is on disk.
   void free();
+  // Discards what is saved, because the run rolls back to an earlier state. Collective.
+  void discard();
 
  private:
   std::filesystem::path left_directory();

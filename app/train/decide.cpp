@@ -57,7 +57,7 @@ Actions decide(const Facts& facts) {
   const Due& due = facts.due;
   const Wishes& wishes = facts.wishes;
   const bool rolls_back = wishes.back != Back::kNone;
-  if (facts.over_limit) return {.save = Save::kLastGood, .next = Next::kGiveUp};
+  if (facts.over_limit && wishes.back != Back::kComparison) return {.save = Save::kLastGood, .next = Next::kGiveUp};
   if (wishes.stop && rolls_back && facts.has_checkpoint) return {.notice = Notice::kNotSaved, .next = Next::kStop};
   if (wishes.stop) return {.save = final_save(facts), .next = Next::kStop};
   if (wishes.back == Back::kComparison) return {.next = Next::kToComparison};

@@ -4,8 +4,9 @@
 // same. The loop (app/train/training_loop.h) collects the facts, and app/train/run_actions.h performs the actions.
 //
 // Promises, which tests/app/train/decide_test.cpp checks on drawn sequences of events:
-// - A state is not saved while steps are being skipped, while a comparison with bfloat16 is running, or when the run
-//   was to roll back from it. There is one exception: where there is no checkpoint to roll back to, a stop saves it.
+// - A run that continues saves no state while steps are being skipped or a comparison with bfloat16 is running. The
+//   final save is made nevertheless.
+// - A state that the run was to roll back from is saved only where there is no checkpoint to roll back to.
 // - A stop ends the run at the step that sees it.
 // - A save that is owed is made as soon as nothing stands against it, unless the run rolls back.
 #pragma once

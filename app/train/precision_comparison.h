@@ -48,6 +48,8 @@ class PrecisionComparison {
   // The gap found by the step that was added last. Null unless a comparison ended with that step.
   const std::optional<double>& gap() const { return gap_; }
   bool wants_rollback() const;
+  // Whether a comparison is running that falls back to bfloat16 if FP8 fails.
+  bool can_roll_back() const { return running() && config_.precision_guard.action == OnPrecisionGap::kBFloat16; }
   // Called when all ranks know that the run is not rolled back by an earlier comparison. The batches are kept no
   // longer, unless a comparison is running.
   void settle();

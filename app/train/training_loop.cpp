@@ -107,7 +107,9 @@ void TrainingLoop::judge(Step& step) {
   step.row.set("precision_gap", parts_.comparison.gap());
   if (parts_.guard.skipped() > 0) step.row.set("skipped_steps", parts_.guard.skipped());
   if (!parts_.runtime.group().is_root()) return;
-  if (parts_.comparison.wants_rollback()) wanted_.roll_back(Back::kComparison, 0);
+  if (parts_.comparison.wants_rollback() || (parts_.guard.has_given_up() && parts_.comparison.can_roll_back())) {
+    wanted_.roll_back(Back::kComparison, 0);
+  }
   warn_of(step);
   if (step.judgement.spike && parts_.config.training.on_loss_spike == OnLossSpike::kRollback) {
     wanted_.roll_back(Back::kCheckpoint, step.number);

@@ -23,6 +23,28 @@ namespace {
 
 constexpr size_t kRecentSteps = 8;  // more than are pending
 
+// Key of a manifest: the ranges [begin, end] of samples that rollbacks left out.
+constexpr const char* kRolledBack = "rolled_back";
+
+nlohmann::json to_json(const std::vector<SampleRange>& ranges) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const SampleRange& range : ranges) json.push_back({range.begin, range.end});
+  return json;
+}
+
+std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
+  std::vector<SampleRange> ranges;
+  const auto found = checkpoint.meta().find(kRolledBack);
+  if (found == checkpoint.meta().end()) return ranges;
+  try {
+    for (const nlohmann::json& range : *found) ranges.push_back({range.at(0), range.at(1)});
+  } catch (const nlohmann::json::exception&) {
+    throw InputError(fmt::format("{}: the manifest's {} is no list of ranges of samples [begin, end]",
+                                 checkpoint.path().string(), kRolledBack));
+  }
+  return ranges;
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(const Config& config, Runtime& runtime, StartupTimer& timer, DiskCheckpoints& checkpoints,
@@ -89,7 +111,9 @@ void TrainingRun::open_data(const nlohmann::json* loader_state) {
   options.context = runtime_.mesh().context_rank();
   data_report_.reset();
   loader_.reset();
-  loader_ = open_loader(config_, options, loader_state, runtime_.group().is_root());
+  Config config = config_;
+  config.data.skip.insert(config.data.skip.end(), rolled_back_.begin(), rolled_back_.end());
+  loader_ = open_loader(config, options, loader_state, runtime_.group().is_root());
   next_sample_ = loader_->state().next_sample;
   data_report_.emplace(config_.data, *loader_, samples_left(config_, start_.step));
   start_.loader_state = loader_->state_json();
@@ -105,6 +129,9 @@ void TrainingRun::load(Checkpoint& checkpoint) {
             .steps_s = steps_s != meta.end() && steps_s->is_number() ? steps_s->get<double>() : 0,
             .guard = meta.value("guard", nlohmann::json()),
             .bfloat16_until = meta.value("bfloat16_until", int64_t{0})};
+  for (const SampleRange& range : rolled_back_from(checkpoint)) {
+    if (std::find(rolled_back_.begin(), rolled_back_.end(), range) == rolled_back_.end()) rolled_back_.push_back(range);
+  }
   const bool has_loader = meta.contains("loader");  // an imported model has none and starts the data from the beginning
   open_data(has_loader ? &meta.at("loader") : nullptr);
   timer_.mark("data");
@@ -219,9 +246,10 @@ double TrainingRun::loss_of_step(Step step) {
 }
 
 void TrainingRun::save(const Progress& progress, Save which) {
-  const nlohmann::json meta = {{"config", to_json(config_)}, {"loader", progress.loader_state},
-                               {"tokens", progress.tokens},  {"steps_s", progress.steps_s},
-                               {"guard", progress.guard},    {"bfloat16_until", progress.bfloat16_until}};
+  const nlohmann::json meta = {{"config", to_json(config_)},        {"loader", progress.loader_state},
+                               {"tokens", progress.tokens},         {"steps_s", progress.steps_s},
+                               {"guard", progress.guard},           {"bfloat16_until", progress.bfloat16_until},
+                               {kRolledBack, to_json(rolled_back_)}};
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
     memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_.last_path());
@@ -260,10 +288,13 @@ void TrainingRun::roll_back(int64_t step) {
           "the newest undamaged checkpoint, {}, belongs to an earlier stage, so step {} cannot be rolled back to it",
           checkpoint->path().string(), step);
     samples = found->second;
-    config_.data.skip.push_back(samples);
+    rolled_back_.push_back(samples);
     load(*checkpoint);
     recent_samples_.clear();
   });
+  // A later start would resume what was saved in memory after the checkpoint, and so undo the rollback.
+  staged_ = &checkpoints_.staged();
+  memory_checkpoints_.discard();
   publish_weights(state_);
   announce_new_state();
   if (!runtime_.group().is_root()) return;

@@ -85,7 +85,8 @@ class TrainingRun {
   void poll_saves();
   bool weights_are_finite();
 
-  // Rolls back to the last checkpoint. The samples of a step, one of the last few, are skipped from then on.
+  // Rolls back to the last checkpoint, and discards the checkpoint in memory. The samples of a step, one of the last
+  // few, are skipped from then on, also after the run has been resumed.
   void roll_back(int64_t step);
   // Sets the progress to an earlier one, whose state the caller restores.
   void return_to(const Progress& progress);
@@ -119,6 +120,7 @@ class TrainingRun {
   int64_t next_sample_ = 0;
   std::optional<DataReport> data_report_;
   std::deque<std::pair<int64_t, SampleRange>> recent_samples_;  // of the last steps
+  std::vector<SampleRange> rolled_back_;  // Samples that rollbacks left out, in addition to data.skip.
   bool warned_of_no_targets_ = false;
   Progress start_;
 };

@@ -73,6 +73,21 @@ TEST_F(MemoryCheckpointsTest, BelongsToTheNewestOnDisk) {
   EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)) << "another one is the newest";
 }
 
+TEST_F(MemoryCheckpointsTest, IsDiscardedByARollback) {
+  {
+    SavingProcess run(config());
+    start(run);
+    save_on_disk(run, 2);
+    save_in_memory(run, 6);
+    run.memory_checkpoints.discard();
+    EXPECT_TRUE(run.memory_checkpoints.due(4)) << "the run saves again";
+  }
+  {
+    SavingProcess killed(config());
+    EXPECT_FALSE(killed.memory_checkpoints.open(killed.checkpoints.newest(), killed.needed));
+  }
+}
+
 TEST_F(MemoryCheckpointsTest, ADamagedOneIsLeft) {
   leave_step_4();
   const fs::path shard = memory_directory(dir_ / "checkpoints") / "step_00000004/rank_00000.safetensors";

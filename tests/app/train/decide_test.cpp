@@ -21,6 +21,11 @@ TEST(DecideTest, ARunGivesUpWhateverElseIsDueOrWished) {
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kLastGood, .next = Next::kGiveUp}));
 }
 
+TEST(DecideTest, ARunThatFailsInFp8FallsBackToBFloat16BeforeItGivesUp) {
+  const Facts facts{.wishes = {.back = Back::kComparison}, .skipping = true, .over_limit = true, .comparing = true};
+  EXPECT_EQ(decide(facts), (Actions{.next = Next::kToComparison}));
+}
+
 TEST(DecideTest, AStopSavesUnlessTheRunWasToRollBack) {
   Facts facts{.wishes = {.stop = true}};
   EXPECT_EQ(decide(facts), (Actions{.save = Save::kFinal, .next = Next::kStop}));

@@ -64,5 +64,40 @@ TEST_F(TrainingRunTest, DoesNotRollBackToAnEarlierStage) {
                   {"step_00000003, belongs to an earlier stage", "step 6 cannot be rolled back to it"});
 }
 
+// Samples 0 to 19 belong to steps 1 to 5, so the samples of step 6 begin with 20.
+TEST_F(TrainingRunTest, SkipsTheSamplesOfASpikeAlsoAfterItIsResumed) {
+  RunProcess process(run_config({"training.steps=20", "checkpoint.keep=0"}));
+  const auto start = [&](std::optional<Checkpoint> resumed) {
+    return TrainingRun(process.config, process.runtime, process.timer, process.checkpoints, process.memory_checkpoints,
+                       std::move(resumed), [](Arena&) {});
+  };
+  int64_t step = 0;
+  {
+    TrainingRun first = start({});
+    take_steps_and_save(first, step, 5);
+    take_steps(first, step, 6);
+    first.roll_back(6);
+    step = 5;
+    EXPECT_EQ(first.next_batch(6).samples, (SampleRange{20, 28}));
+  }
+  {
+    TrainingRun second = start(process.checkpoints.open_last({}));
+    EXPECT_EQ(second.next_batch(6).samples, (SampleRange{20, 24})) << "saved before the rollback";
+  }
+  {
+    TrainingRun third = start(process.checkpoints.open_last({}));
+    take_steps(third, step, 6);
+    third.roll_back(6);
+    step = 5;
+    take_steps_and_save(third, step, 6);
+  }
+  TrainingRun fourth = start(process.checkpoints.open_last({}));
+  EXPECT_EQ(fourth.start().step, 6);
+  take_steps(fourth, step, 7);
+  EXPECT_EQ(fourth.next_batch(8).samples.end, 36) << "seven steps, and the samples 20 to 23 that are left out";
+  fourth.roll_back(7);
+  EXPECT_EQ(fourth.next_batch(7).samples.end, 36);
+}
+
 }  // namespace
 }  // namespace octavo
