@@ -53,14 +53,44 @@ void expect_text(const Json& json, const char* key, const char* expected, const 
   CHECK_INPUT(json.at(key) == expected, "{}: {} is {}, expected \"{}\"", path, key, json.at(key).dump(), expected);
 }
 
-void check_supported_architecture(const Json& json, const std::string& path) {
+// An architecture of Hugging Face. A model belongs to the one that has qk-norm if it has.
+struct Architecture {
+  const char* model_type;
+  const char* class_name;
+  bool qk_norm;
+  int64_t head_dim;  // Default. 0 means hidden_size / num_attention_heads.
+};
+constexpr Architecture kArchitectures[] = {{"llama", "LlamaForCausalLM", false, 0},
+                                           {"qwen3", "Qwen3ForCausalLM", true, 128}};
+
+const Architecture& architecture_of(const Json& json, const std::string& path) {
   CHECK_INPUT(json.is_object(), "{}: is not a JSON object", path);
-  CHECK_INPUT(given(json, "model_type"), "{}: has no model_type, expected \"llama\"", path);
-  expect_text(json, "model_type", "llama", path);
+  std::string known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (json.contains("model_type") && json.at("model_type") == architecture.model_type) return architecture;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : " or ", architecture.model_type);
+  }
+  CHECK_INPUT(given(json, "model_type"), "{}: has no model_type, expected {}", path, known);
+  throw InputError(fmt::format("{}: model_type is {}, expected {}", path, json.at("model_type").dump(), known));
+}
+
+// Every layer of Octavo's models attends to all tokens before its own.
+void check_no_sliding_window(const Json& json, const std::string& path) {
+  CHECK_INPUT(!get_flag(json, "use_sliding_window", path),
+              "{}: use_sliding_window is true, expected false: Octavo attends to all tokens", path);
+  if (!given(json, "layer_types")) return;
+  for (const Json& type : json.at("layer_types")) {
+    CHECK_INPUT(type == "full_attention", "{}: layer_types has {}, expected \"full_attention\" alone", path,
+                type.dump());
+  }
+}
+
+void check_supported_architecture(const Json& json, const std::string& path) {
   if (given(json, "hidden_act")) expect_text(json, "hidden_act", "silu", path);
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     CHECK_INPUT(!get_flag(json, key, path), "{}: {} is true, expected false: Octavo's linears have no bias", path, key);
   }
+  check_no_sliding_window(json, path);
   CHECK_INPUT(!given(json, "quantization_config"), "{}: has a quantization_config, expected weights in a float dtype",
               path);
 }
@@ -131,7 +161,7 @@ void parse_rope(const Json& json, const std::string& path, ModelConfig& config) 
   }
 }
 
-// Writes the members. `positions` goes to the place of rope's members in the list.
+// Writes the members. `positions`, the members of rope, go to the place of the first field without a name of its own.
 template <typename Struct>
 void write_hf_fields(const Struct& fields, nlohmann::ordered_json& json, const nlohmann::ordered_json& positions = {}) {
   for_each_field(fields, [&](const auto& field, const auto& value) {
@@ -155,8 +185,10 @@ int64_t max_positions(const ModelConfig& config, const HfMetadata& metadata) {
 }  // namespace
 
 ModelConfig parse_hf_config(const Json& json, const std::string& path) {
+  const Architecture& architecture = architecture_of(json, path);
   check_supported_architecture(json, path);
   ModelConfig config;
+  config.qk_norm = architecture.qk_norm;
   config.rms_norm_eps = 1e-6;  // Default of transformers.
   read_hf_fields(json, path, config);
   CHECK_INPUT(config.num_heads > 0, "{}: num_attention_heads is {}, expected a positive number", path,
@@ -164,7 +196,8 @@ ModelConfig parse_hf_config(const Json& json, const std::string& path) {
   if (!given(json, "num_key_value_heads")) config.num_kv_heads = config.num_heads;
   CHECK_INPUT(config.num_kv_heads > 0, "{}: num_key_value_heads is {}, expected a positive number", path,
               config.num_kv_heads);
-  if (!given(json, "head_dim")) config.head_dim = config.hidden_size / config.num_heads;
+  if (!given(json, "head_dim"))
+    config.head_dim = architecture.head_dim > 0 ? architecture.head_dim : config.hidden_size / config.num_heads;
   parse_rope(json, path, config);
   config.validate(path);
   return config;
@@ -192,14 +225,21 @@ nlohmann::ordered_json make_hf_config(const ModelConfig& config, const HfMetadat
                                             {"rope_theta", config.rope_theta},
                                             {"rope_scaling", scaling},
                                             {"rope_parameters", rope}};
+  const auto* architecture = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                                          [&](const Architecture& a) { return a.qk_norm == config.qk_norm; });
   nlohmann::ordered_json json;
-  json["architectures"] = {"LlamaForCausalLM"};
-  json["model_type"] = "llama";
+  json["architectures"] = {architecture->class_name};
+  json["model_type"] = architecture->model_type;
   write_hf_fields(config, json, positions);
   json["hidden_act"] = "silu";
   json["attention_bias"] = false;
   json["attention_dropout"] = 0.0;
-  json["mlp_bias"] = false;
+  if (config.qk_norm) {
+    json["use_sliding_window"] = false;
+    json["sliding_window"] = nullptr;
+  } else {
+    json["mlp_bias"] = false;
+  }
   json["initializer_range"] = 0.02;
   json["bos_token_id"] = metadata.bos_token_id;
   json["eos_token_id"] = metadata.eos_token_id;

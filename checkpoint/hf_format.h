@@ -1,6 +1,6 @@
-// The config.json of Hugging Face's Llama models, as transformers 4 and 5 write and read it. They differ in rope:
-// version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 has rope_parameters
-// {rope_theta, rope_type, factor, ...}. A file may have both if they agree.
+// The config.json of Hugging Face's Llama and dense Qwen3 models, as transformers 4 and 5 write and read it. They
+// differ in rope: version 4 has rope_theta and rope_scaling {rope_type or type, factor, ...}, version 5 has
+// rope_parameters {rope_theta, rope_type, factor, ...}. A file may have both if they agree.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct HfMetadata {
 inline constexpr const char* kHfConfigName = "config.json";
 
 // Returns the shape that a config.json describes. `path` names it in messages. Throws an InputError for a model that
-// Octavo does not compute (another model_type, biases, another activation, rope types other than default and llama3,
-// quantization), and for a shape that ModelConfig::validate refuses.
+// Octavo does not compute (another model_type, biases, another activation, a sliding window, rope types other than
+// default and llama3, quantization), and for a shape that ModelConfig::validate refuses.
 ModelConfig parse_hf_config(const nlohmann::json& json, const std::string& path);
 HfMetadata parse_hf_metadata(const nlohmann::json& json);
 

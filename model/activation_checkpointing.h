@@ -4,7 +4,7 @@
 //
 //   mode       blocks keep                                         made again
 //   none       all                                                 nothing
-//   selective  what products and attention make, residuals, rstd   norms, swiglu, and the casts to FP8
+//   selective  what products and attention make, residuals, rstd   norms, qk-norm with rope, swiglu, casts to FP8
 //   full       their input h0                                      the block's forward up to gate_up
 //   block      `ratio` of the blocks, spread evenly, as full; the others as none
 //
@@ -44,6 +44,7 @@ Recompute recompute_of(const ActivationCheckpointing& checkpointing, int64_t lay
 enum class Activation : uint8_t {
   kBlockInput,   // h0, of which all others can be made
   kOutput,       // of a product, of attention, the residual between them, and the norms' rstd
+  kRotated,      // queries and keys after qk-norm and rope; rope alone happens in place
   kLinearInput,  // what a linear's weight gradient reads: the values, their gathered shares, or their FP8 columns
   kMadeAgain,    // such an input that backward makes again in every mode
 };
@@ -61,6 +62,7 @@ constexpr bool keeps(Recompute recompute, Activation activation) {
     case Activation::kOutput:
       return recompute != Recompute::kBlock;
     case Activation::kLinearInput:
+    case Activation::kRotated:
       return recompute == Recompute::kNothing;
     case Activation::kMadeAgain:
       return false;

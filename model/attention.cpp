@@ -1,16 +1,23 @@
 #include "model/attention.h"
 
+#include <algorithm>
+
+#include "kernels/attention/qk_norm_rope.h"
 #include "kernels/attention/rope.h"
 
 namespace octavo {
 
 namespace {
 constexpr const char* kAttentionNorm = "input_layernorm.weight";
-}
+constexpr const char* kQueryNorm = "self_attn.q_norm.weight";
+constexpr const char* kKeyNorm = "self_attn.k_norm.weight";
+}  // namespace
 
 HalfSpec attention_spec(const ModelConfig& c, const BatchShape& shape) {
   const int64_t kv_width = c.num_kv_heads * c.head_dim;
-  return {.norms = {{kAttentionNorm, c.hidden_size}},
+  std::vector<NormSpec> norms{{kAttentionNorm, c.hidden_size}};
+  if (c.qk_norm) norms.insert(norms.end(), {{kQueryNorm, c.head_dim}, {kKeyNorm, c.head_dim}});
+  return {.norms = std::move(norms),
           .linears = {{.names = {"qkv", "qkv_d_x", "qkv_d_w"},
                        .shape = {shape.tokens(), c.hidden_size, c.qkv_width(), Divided::kOutputs},
                        .matrices = {{"self_attn.q_proj.weight", c.attention_width()},
@@ -34,12 +41,16 @@ AttentionActivations::AttentionActivations(const ModelConfig& config, const Batc
   norm.rstd = memory.get(Activation::kOutput, "rstd1", DType::kFloat32, {share});
   norm.out = memory.norm("norm1", "qkv", {share, config.hidden_size});
   norm.linear = memory.of_linear("qkv");
-  qkv = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
+  projected = memory.get(Activation::kOutput, "qkv", compute, {tokens, config.qkv_width()});
+  qkv = config.qk_norm ? memory.get(Activation::kRotated, "rotated qkv", compute, {tokens, config.qkv_width()})
+                       : projected;
   attention = memory.get(Activation::kOutput, "attention", compute, {tokens, config.attention_width()});
   const int64_t pieces = shape.context.pieces();
   lse = memory.get(Activation::kOutput, "lse", DType::kFloat32,
                    {pieces * shape.micro_batch_size, config.num_heads, shape.seq_len / pieces});
   o = memory.of_linear("o");
+  // The forward of a block that is recomputed whole has made qkv by then.
+  rotates_again = config.qk_norm && memory.recompute == Recompute::kCheap;
 }
 
 SharedKeys::SharedKeys(const ModelConfig& config, const BatchShape& shape, DType compute, bool gradients,
@@ -63,21 +74,74 @@ AttentionScratch::AttentionScratch(const ModelConfig& config, const BatchShape& 
       arena.allocate("gradient of attention", compute, {shape.tokens(), config.attention_width()}, Lifetime::kBlock);
 }
 
+QkNormParameters::QkNormParameters(const HalfParts& parts) {
+  if (!parts.config.qk_norm) return;
+  q_weight = parts.weight(kQueryNorm);
+  k_weight = parts.weight(kKeyNorm);
+  d_q_weight = parts.gradient(kQueryNorm);
+  d_k_weight = parts.gradient(kKeyNorm);
+}
+
 Attention::Attention(const HalfParts& parts, const AttentionScratch& scratch)
     : norm_(parts, kAttentionNorm),
       qkv_(parts.linear("qkv")),
       o_(parts.linear("o")),
+      qk_norm_(parts),
       cache_(parts.cache),
       scratch_(scratch) {}
 
 void Attention::forward(const BlockContext& c, const AttentionActivations& a, const Tensor& residual,
                         const Tensor& delta, ForwardPass pass) const {
   norm_.forward(c, a.norm, residual.defined() ? delta : a.norm.h, residual, qkv_, pass);
-  qkv_.forward(a.norm.linear, {.y = a.qkv, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
-  rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = c.config.num_heads, .num_kv_heads = c.config.num_kv_heads},
-       c.stream);
+  qkv_.forward(a.norm.linear, {.y = a.projected, .x = a.norm.out, .made = Made::kCast, .pass = pass}, c.stream);
+  rotate(c, a);
   attend(c, a);
   o_.forward(a.o, {.y = delta, .x = a.attention, .pass = pass}, c.stream);
+}
+
+void Attention::rotate(const BlockContext& c, const AttentionActivations& a) const {
+  const ModelConfig& model = c.config;
+  if (!model.qk_norm) {
+    return rope({.qkv = a.qkv, .table = c.rope_table, .num_heads = model.num_heads, .num_kv_heads = model.num_kv_heads},
+                c.stream);
+  }
+  qk_norm_rope_forward({.out = a.qkv,
+                        .qkv = a.projected,
+                        .table = c.rope_table,
+                        .q_weight = qk_norm_.q_weight,
+                        .k_weight = qk_norm_.k_weight,
+                        .num_heads = model.num_heads,
+                        .num_kv_heads = model.num_kv_heads,
+                        .eps = static_cast<float>(model.rms_norm_eps)},
+                       c.stream);
+}
+
+// Turns the gradient of `qkv` into that of `projected`, or into its cast.
+void Attention::rotate_backward(const BlockContext& c, const AttentionActivations& a) const {
+  const ModelConfig& model = c.config;
+  if (!model.qk_norm) {
+    return rope({.qkv = scratch_.d_qkv,
+                 .table = c.rope_table,
+                 .num_heads = model.num_heads,
+                 .num_kv_heads = model.num_kv_heads,
+                 .inverse = true,
+                 .amax = qkv_.gradient_amax(a.norm.linear),
+                 .cast = qkv_.gradient_cast(a.norm.linear)},
+                c.stream);
+  }
+  qk_norm_rope_backward({.d_qkv = scratch_.d_qkv,
+                         .d_q_weight = qk_norm_.d_q_weight,
+                         .d_k_weight = qk_norm_.d_k_weight,
+                         .qkv = a.projected,
+                         .table = c.rope_table,
+                         .q_weight = qk_norm_.q_weight,
+                         .k_weight = qk_norm_.k_weight,
+                         .num_heads = model.num_heads,
+                         .num_kv_heads = model.num_kv_heads,
+                         .eps = static_cast<float>(model.rms_norm_eps),
+                         .amax = qkv_.gradient_amax(a.norm.linear),
+                         .cast = qkv_.gradient_cast(a.norm.linear)},
+                        c.stream);
 }
 
 void Attention::attend(const BlockContext& c, const AttentionActivations& a) const {
@@ -126,7 +190,6 @@ void Attention::attend_backward(const BlockContext& c, const AttentionActivation
 // An input is made again before the gradient that its linear is to read: both may be on their way in the linears'
 // scratch.
 void Attention::backward(const BlockContext& c, const AttentionActivations& a, const HalfBackward& args) const {
-  const Tensor& d_qkv = scratch_.d_qkv;
   const Tensor& d_attention = scratch_.d_attention;
   o_.forward(a.o, {.y = {}, .x = a.attention, .pass = ForwardPass::kInputAgain}, c.stream);
   o_.backward(
@@ -134,18 +197,13 @@ void Attention::backward(const BlockContext& c, const AttentionActivations& a, c
       {.d_x = d_attention, .d_y = args.d_h, .x = a.attention, .made = Made::kMeasured, .accumulate = args.accumulate},
       c.stream);
   norm_.make_input_again(c, a.norm, qkv_);
+  if (a.rotates_again) rotate(c, a);
   attend_backward(c, a);
-  rope({.qkv = d_qkv,
-        .table = c.rope_table,
-        .num_heads = c.config.num_heads,
-        .num_kv_heads = c.config.num_kv_heads,
-        .inverse = true,
-        .amax = qkv_.gradient_amax(a.norm.linear),
-        .cast = qkv_.gradient_cast(a.norm.linear)},
-       c.stream);
-  qkv_.backward(a.norm.linear,
-                {.d_x = args.d_norm, .d_y = d_qkv, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
-                c.stream);
+  rotate_backward(c, a);
+  qkv_.backward(
+      a.norm.linear,
+      {.d_x = args.d_norm, .d_y = scratch_.d_qkv, .x = a.norm.out, .made = Made::kCast, .accumulate = args.accumulate},
+      c.stream);
   norm_.backward(c, a.norm, args);
 }
 
@@ -154,7 +212,8 @@ SdpaShape sdpa_shape(const ModelConfig& config, const BatchShape& shape) {
 }
 
 int64_t attention_workspace_bytes(const ModelConfig& config, const BatchShape& shape, DType compute, Stream& stream) {
-  return sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask);
+  const int64_t norm = config.qk_norm ? qk_norm_rope_backward_workspace_bytes(config.head_dim, stream) : 0;
+  return std::max(norm, sdpa_workspace_bytes(sdpa_shape(config, shape), compute, stream, shape.document_mask));
 }
 
 }  // namespace octavo

@@ -1,6 +1,8 @@
 // The attention half of a block:
 //
 //   delta = o(attention(rope(qkv(norm(h)))))
+//
+// With ModelConfig::qk_norm, each query and key head is normalized before it is rotated.
 #pragma once
 
 #include "kernels/attention/sdpa.h"
@@ -16,10 +18,12 @@ struct AttentionActivations {
   AttentionActivations(const ModelConfig& config, const BatchShape& shape, const ActivationMemory& memory);
 
   NormActivations norm;  // norm.h is h0, norm.linear is of qkv
+  Tensor projected;      // [tokens, qkv_width] the qkv product; the same memory as `qkv` unless qk_norm is true
   Tensor qkv;            // [tokens, qkv_width] rotated
   Tensor attention;      // [tokens, heads * head_dim] input of o
   Tensor lse;            // [pieces * batch, heads, seq_len / pieces] float32, of one piece on one rank
   LinearActivations o;
+  bool rotates_again = false;  // whether backward makes `qkv` again from `projected`
 };
 
 // Keys and values of whole sequences, where ranks share them (kernels/attention/sdpa.h). They are gathered in
@@ -42,6 +46,14 @@ struct AttentionScratch {
   SharedKeys shared;
 };
 
+// The weights of qk-norm and their gradients, [head_dim]. Undefined without qk-norm.
+struct QkNormParameters {
+  explicit QkNormParameters(const HalfParts& parts);
+
+  Tensor q_weight, k_weight;      // compute dtype
+  Tensor d_q_weight, d_k_weight;  // float32; undefined in inference
+};
+
 // With a cache (HalfParts) a forward continues the sequences that it holds, and adds its own tokens to them.
 class Attention {
  public:
@@ -58,12 +70,15 @@ class Attention {
   const Tensor& qkv_gradient() const { return qkv_.gradient(); }  // of the weight
 
  private:
+  void rotate(const BlockContext& context, const AttentionActivations& a) const;
+  void rotate_backward(const BlockContext& context, const AttentionActivations& a) const;
   void attend(const BlockContext& context, const AttentionActivations& a) const;
   void attend_backward(const BlockContext& context, const AttentionActivations& a) const;
   void gather_keys(const BlockContext& context, const AttentionActivations& a) const;
 
   HalfNorm norm_;
   LinearLayer qkv_, o_;
+  QkNormParameters qk_norm_;
   SdpaCache cache_;
   AttentionScratch scratch_;
 };

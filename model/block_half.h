@@ -43,6 +43,7 @@ struct BlockContext {
 
 // What a half of one layer takes from its model.
 struct HalfParts {
+  const ModelConfig& config;  // the rank's local_config
   // A norm's weight, or its gradient, by the name in HalfSpec; the latter is undefined in inference.
   std::function<Tensor(const char*name)> weight, gradient;
   // A linear of the block, by its name (LinearNames::forward).

@@ -17,10 +17,10 @@ struct Preset {
   ModelConfig config;
 };
 
-// Meta's published shapes (config.json of the models); llama3_1_8b is the 1.8B of the PyTorch float8 work.
-const std::array<Preset, 6>& presets() {
+// Published shapes (config.json of the models); llama3_1.8b is the 1.8B of the PyTorch float8 work.
+const std::array<Preset, 8>& presets() {
   static const RopeScaling scaling_32{32.0, 1.0, 4.0, 8192};
-  static const std::array<Preset, 6> all{{
+  static const std::array<Preset, 8> all{{
       {"llama3_1b", {2048, 8192, 16, 32, 8, 64, 128256, 500000.0, scaling_32, 1e-5, true}},
       {"llama3_1.8b", {2048, 7168, 24, 16, 8, 128, 128256, 500000.0, std::nullopt, 1e-5, false}},
       {"llama3_3b", {3072, 8192, 28, 24, 8, 128, 128256, 500000.0, scaling_32, 1e-5, true}},
@@ -28,6 +28,8 @@ const std::array<Preset, 6>& presets() {
       {"llama3_70b", {8192, 28672, 80, 64, 8, 128, 128256, 500000.0, std::nullopt, 1e-5, false}},
       {"llama3_405b",
        {16384, 53248, 126, 128, 8, 128, 128256, 500000.0, RopeScaling{8.0, 1.0, 4.0, 8192}, 1e-5, false}},
+      {"qwen3_0.6b", {1024, 3072, 28, 16, 8, 128, 151936, 1000000.0, std::nullopt, 1e-6, true, true}},
+      {"qwen3_8b", {4096, 12288, 36, 32, 8, 128, 151936, 1000000.0, std::nullopt, 1e-6, false, true}},
   }};
   return all;
 }
@@ -69,7 +71,8 @@ void check_attention(const ModelConfig& model) {
               "model.num_kv_heads is {}, expected a divisor of model.num_heads {}{}", model.num_kv_heads,
               model.num_heads, would_work(divisors_near(model.num_kv_heads, model.num_heads)));
   CHECK_INPUT(model.head_dim % 2 == 0, "model.head_dim is {}, rope needs an even number", model.head_dim);
-  CHECK_INPUT(model.hidden_size % model.num_heads == 0,
+  // Hugging Face demands it of Llama models.
+  CHECK_INPUT(model.qk_norm || model.hidden_size % model.num_heads == 0,
               "model.hidden_size is {}, expected a multiple of model.num_heads {}{}", model.hidden_size,
               model.num_heads, would_work(multiples_near(model.hidden_size, model.num_heads)));
   CHECK_INPUT(sdpa_has_kernels_for(model.head_dim),
@@ -86,7 +89,8 @@ int64_t ModelConfig::num_parameters() const {
 int64_t ModelConfig::num_matmul_parameters() const {
   const int64_t attention = hidden_size * qkv_width() + attention_width() * hidden_size;
   const int64_t mlp = 3 * hidden_size * intermediate_size;
-  return num_layers * (attention + mlp + 2 * hidden_size) + hidden_size + vocab_size * hidden_size;
+  const int64_t norms = 2 * hidden_size + (qk_norm ? 2 * head_dim : 0);
+  return num_layers * (attention + mlp + norms) + hidden_size + vocab_size * hidden_size;
 }
 
 double ModelConfig::flops_per_token(int64_t seq_len) const {

@@ -1,4 +1,4 @@
-// The shape of a Llama model, and the presets of published ones.
+// The shape of a Llama or Qwen3 model, and the presets of published ones.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct ModelConfig {
   std::optional<RopeScaling> rope_scaling;
   double rms_norm_eps = 1e-5;
   bool tie_word_embeddings = false;  // lm_head.weight is model.embed_tokens.weight
+  bool qk_norm = false;              // RMSNorm of each query and key head before rope
 
   int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
   int64_t attention_width() const { return num_heads * head_dim; }

@@ -148,6 +148,7 @@ void Llama::make_block(size_t layer, Arena& arena) {
     return layout().find(layer_parameter(number, name));
   };
   const HalfParts parts{
+      .config = local_,
       .weight = [&](const char* name) { return parameters_->full_weight(parameter(name)); },
       .gradient = [&](const char* name) { return training() ? parameters_->full_gradient(parameter(name)) : Tensor(); },
       .linear = [&](const char* name) { return linears[linear_of(name)]; },

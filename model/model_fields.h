@@ -25,7 +25,7 @@ enum class Presence : uint8_t {
 template <typename Struct>
 struct ShapeField {
   const char* name;     // in configs and manifests
-  const char* hf_name;  // in Hugging Face's config.json; null: of the rope, which has two layouts there
+  const char* hf_name;  // in Hugging Face's config.json; null: it says so in another way (checkpoint/hf_format.cpp)
   std::variant<int64_t Struct::*, double Struct::*, bool Struct::*, std::optional<RopeScaling> Struct::*> member;
   int64_t most;  // of an integer, from 1; a floating-point number is above 0
   Presence presence;
@@ -34,7 +34,7 @@ struct ShapeField {
 
 // clang-format off
 inline constexpr ShapeField<ModelConfig> kModelFields[] = {
-    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream, a multiple of num_heads."},
+    {"hidden_size", "hidden_size", &ModelConfig::hidden_size, kMaxHidden, Presence::kRequired, "Width of the residual stream, a multiple of num_heads unless qk_norm is true."},
     {"intermediate_size", "intermediate_size", &ModelConfig::intermediate_size, kMaxIntermediate, Presence::kRequired, "Width of the SwiGLU."},
     {"num_layers", "num_hidden_layers", &ModelConfig::num_layers, kMaxLayers, Presence::kRequired, "Transformer blocks."},
     {"num_heads", "num_attention_heads", &ModelConfig::num_heads, kMaxHeads, Presence::kRequired, "Query heads."},
@@ -45,6 +45,7 @@ inline constexpr ShapeField<ModelConfig> kModelFields[] = {
     {"rope_scaling", nullptr, &ModelConfig::rope_scaling, 0, Presence::kDefault, "Llama 3.1's scaling of the rotary embedding; none takes away the preset's."},
     {"rms_norm_eps", "rms_norm_eps", &ModelConfig::rms_norm_eps, 0, Presence::kDefault, "Added to the mean square in RMSNorm."},
     {"tie_word_embeddings", "tie_word_embeddings", &ModelConfig::tie_word_embeddings, 0, Presence::kDefault, "Whether lm_head.weight is model.embed_tokens.weight."},
+    {"qk_norm", nullptr, &ModelConfig::qk_norm, 0, Presence::kDefault, "Whether RMSNorm is applied to each query and key head before rope, as in Qwen3."},
 };
 
 inline constexpr ShapeField<RopeScaling> kRopeScalingFields[] = {

@@ -72,20 +72,41 @@ TIED = SHAPE | {
         "original_max_position_embeddings": 32,
     },
 }
+# RMSNorm of each query and key head before rope, as Qwen3 has it; attention twice as wide as the model.
+QWEN3 = SHAPE | {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 144,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+ARCHITECTURES = {
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+}
 # name: (config, batch, seq, seed, the longest document or None for one document per sequence, optimizer)
 CASES = {
     "gqa": (GQA, 2, 40, 1, None, "adamw"),
     "tied_ropescaled": (TIED, 2, 48, 2, None, "adamw"),
     "documents": (GQA, 2, 40, 3, 25, "adamw"),
     "muon": (GQA, 2, 40, 4, None, "muon"),
+    "qwen3": (QWEN3, 2, 128, 5, None, "adamw"),
 }
 MOMENTUM = 0.95  # Momentum of Muon.
 
 
 def make_model(config, seed):
-    """Returns a Llama whose weights are float32 numbers, in float32."""
+    """Returns a model whose weights are float32 numbers, in float32."""
     torch.manual_seed(seed)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, attn_implementation="sdpa"))
+    shape = dict(config)
+    make_config, make = (getattr(transformers, name) for name in ARCHITECTURES[shape.pop("model_type", "llama")])
+    model = make(make_config(**shape, attn_implementation="sdpa"))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:

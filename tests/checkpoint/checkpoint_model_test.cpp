@@ -31,7 +31,7 @@ TEST(CheckpointModel, NamesTheFirstDifference) {
 
 // Every field has its own value, so that a field that is lost or left at its default is detected.
 TEST(CheckpointModel, EveryFieldComesBack) {
-  const ModelConfig config{512, 384, 3, 8, 2, 32, 40, 7.0, RopeScaling{16, 2, 3, 64}, 1e-3, true};
+  const ModelConfig config{512, 384, 3, 8, 2, 32, 40, 7.0, RopeScaling{16, 2, 3, 64}, 1e-3, true, true};
   const nlohmann::json json = model_config_to_json(config);
   for_each_field(config, [&](const auto& field, const auto& value) {
     EXPECT_EQ(json.at(field.name), shape_to_json<nlohmann::json>(value)) << field.name;
@@ -55,12 +55,15 @@ TEST(CheckpointModel, FieldsWithADefaultMayBeMissing) {
     }
   });
   nlohmann::json json = model_config_to_json(config);
-  for (const char* field : {"rope_theta", "rope_scaling", "rms_norm_eps", "tie_word_embeddings"}) json.erase(field);
+  for (const char* field : {"rope_theta", "rope_scaling", "rms_norm_eps", "tie_word_embeddings", "qk_norm"}) {
+    json.erase(field);
+  }
   const ModelConfig read = model_config_from_json(json);
   EXPECT_EQ(read.num_layers, config.num_layers);
   EXPECT_EQ(read.rope_theta, ModelConfig{}.rope_theta);
   EXPECT_EQ(read.rms_norm_eps, ModelConfig{}.rms_norm_eps);
   EXPECT_FALSE(read.tie_word_embeddings);
+  EXPECT_FALSE(read.qk_norm);
 }
 
 }  // namespace

@@ -107,7 +107,9 @@ TEST(HfFormat, WritesWhatBothVersionsRead) {
     EXPECT_EQ(both.at("dtype"), "float32");
     EXPECT_EQ(both.at("bos_token_id"), 1);
     EXPECT_TRUE(both.at("eos_token_id").is_null());
-    EXPECT_EQ(both.at("architectures"), Json::array({"LlamaForCausalLM"}));
+    EXPECT_EQ(both.at("architectures"), Json::array({config.qk_norm ? "Qwen3ForCausalLM" : "LlamaForCausalLM"}));
+    EXPECT_EQ(both.at("model_type"), config.qk_norm ? "qwen3" : "llama");
+    EXPECT_EQ(both.contains("use_sliding_window"), config.qk_norm);
   }
 }
 
@@ -172,6 +174,46 @@ TEST(HfFormat, RefusesWhatIsNotThisLlama) {
   expect_refused({{"vocab_size", "many"}}, "vocab_size");
   expect_refused({{"num_attention_heads", 0}}, "num_attention_heads");
   expect_refused({{"num_key_value_heads", 5}}, "num_kv_heads");
+}
+
+// This is Qwen3 0.6B as transformers 4 writes it.
+Json qwen3_config() {
+  return Json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+    "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+    "use_sliding_window": false, "vocab_size": 151936})");
+}
+
+TEST(HfFormat, ReadsQwen3) {
+  EXPECT_EQ(parse_hf_config(qwen3_config(), "config.json"), model_preset("qwen3_0.6b"));
+  Json json = qwen3_config();
+  json.erase("head_dim");  // 128 in transformers, whatever the hidden size is
+  json["hidden_size"] = 1000;
+  json["sliding_window"] = 4096;  // not used
+  json["layer_types"] = Json::array({"full_attention", "full_attention"});
+  ModelConfig expected = model_preset("qwen3_0.6b");
+  expected.hidden_size = 1000;
+  EXPECT_EQ(parse_hf_config(json, "config.json"), expected);
+}
+
+TEST(HfFormat, RefusesOtherQwen3) {
+  const auto expect_message = [](const Json& changes, const std::string& message) {
+    Json json = qwen3_config();
+    json.merge_patch(changes);
+    EXPECT_EQ(refusal(json), "config.json: " + message);
+  };
+  expect_message({{"model_type", "qwen3_moe"}}, R"(model_type is "qwen3_moe", expected "llama" or "qwen3")");
+  expect_message({{"attention_bias", true}}, "attention_bias is true, expected false: Octavo's linears have no bias");
+  expect_message({{"use_sliding_window", true}},
+                 "use_sliding_window is true, expected false: Octavo attends to all tokens");
+  expect_message({{"layer_types", {"full_attention", "sliding_attention"}}},
+                 R"(layer_types has "sliding_attention", expected "full_attention" alone)");
+  expect_message({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+                 R"(rope_scaling: the rope type is "yarn", expected "default" or "llama3")");
 }
 
 }  // namespace

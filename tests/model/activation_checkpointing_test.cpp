@@ -54,11 +54,13 @@ struct Recipe {
   DType compute;
   LinearPrecision linear = LinearPrecision::kBFloat16;
   int64_t bf16_layers = 0;  // at the start
+  bool qk_norm = false;
 };
 
 LlamaOptions options_of(const Recipe& recipe, const ActivationCheckpointing& checkpointing) {
   ModelConfig config = fp8_config();
   config.num_layers = 4;
+  config.qk_norm = recipe.qk_norm;
   return {.config = config,
           .shape = kShape,
           .precision = {.compute = recipe.compute, .linear = recipe.linear, .bf16_first_layers = recipe.bf16_layers},
@@ -165,7 +167,17 @@ INSTANTIATE_TEST_SUITE_P(
         Recipe{.name = "tensorwise_mixed",
                .compute = DType::kBFloat16,
                .linear = LinearPrecision::kFp8Tensorwise,
-               .bf16_layers = 1}),
+               .bf16_layers = 1},
+        Recipe{.name = "qk_norm_float32", .compute = DType::kFloat32, .qk_norm = true},
+        Recipe{.name = "qk_norm_rowwise",
+               .compute = DType::kBFloat16,
+               .linear = LinearPrecision::kFp8Rowwise,
+               .qk_norm = true},
+        Recipe{.name = "qk_norm_tensorwise_mixed",
+               .compute = DType::kBFloat16,
+               .linear = LinearPrecision::kFp8Tensorwise,
+               .bf16_layers = 1,
+               .qk_norm = true}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace

@@ -13,14 +13,16 @@ namespace {
 
 TEST(ModelPresets, HaveThePublishedShapes) {
   EXPECT_EQ(model_preset_names(), (std::vector<std::string>{"llama3_1b", "llama3_1.8b", "llama3_3b", "llama3_8b",
-                                                            "llama3_70b", "llama3_405b"}));
+                                                            "llama3_70b", "llama3_405b", "qwen3_0.6b", "qwen3_8b"}));
   for (const std::string& name : model_preset_names()) {
     const ModelConfig config = model_preset(name);
+    const bool qwen = name.starts_with("qwen3");
     config.validate();
-    EXPECT_EQ(config.vocab_size, 128256) << name;
+    EXPECT_EQ(config.vocab_size, qwen ? 151936 : 128256) << name;
     EXPECT_EQ(config.num_kv_heads, 8) << name;
-    EXPECT_EQ(config.rope_theta, 500000) << name;
-    EXPECT_EQ(config.attention_width(), config.hidden_size) << name;
+    EXPECT_EQ(config.rope_theta, qwen ? 1000000 : 500000) << name;
+    EXPECT_EQ(config.attention_width() == config.hidden_size, name != "qwen3_0.6b") << name;
+    EXPECT_EQ(config.qk_norm, qwen) << name;
   }
   for (const auto& [name, factor] :
        std::map<std::string, double>{{"llama3_1b", 32}, {"llama3_3b", 32}, {"llama3_405b", 8}}) {
@@ -87,6 +89,7 @@ TEST(ModelConfig, EqualityLooksAtEveryField) {
       [](auto& c) { c.vocab_size++; },         [](auto& c) { c.rope_theta++; },
       [](auto& c) { c.rms_norm_eps *= 2; },    [](auto& c) { c.tie_word_embeddings = false; },
       [](auto& c) { c.rope_scaling.reset(); }, [](auto& c) { c.rope_scaling->factor = 8; },
+      [](auto& c) { c.qk_norm = true; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     ModelConfig changed = config;

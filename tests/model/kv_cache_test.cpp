@@ -41,12 +41,15 @@ std::vector<Case> cases() {
   scaled.rope_scaling = RopeScaling{8.0, 1.0, 4.0, 16};
   ModelConfig own_kv_heads = tiny_config();
   own_kv_heads.num_kv_heads = own_kv_heads.num_heads;
+  ModelConfig qk_norm = tiny_config();
+  qk_norm.qk_norm = true;
   ModelConfig large_heads = tiny_config();
   large_heads.head_dim = 128;
   large_heads.num_layers = 1;
   return {{"Grouped", tiny_config()},  {"Tied", tied},
           {"RopeScaling", scaled},     {"OwnKvHeads", own_kv_heads},
-          {"LargeHeads", large_heads}, {"BFloat16", tiny_config(), DType::kBFloat16}};
+          {"LargeHeads", large_heads}, {"BFloat16", tiny_config(), DType::kBFloat16},
+          {"QkNorm", qk_norm}};
 }
 
 // A model of prompts and one of single tokens on one cache.

@@ -13,6 +13,7 @@ struct Variant {
   bool scaled_rope = false;
   bool masked = false;
   int64_t num_kv_heads = 2;
+  bool qk_norm = false;
 };
 
 class LlamaTest : public ::testing::TestWithParam<Variant> {
@@ -21,6 +22,7 @@ class LlamaTest : public ::testing::TestWithParam<Variant> {
     ModelConfig c = tiny_config();
     c.tie_word_embeddings = GetParam().tied;
     c.num_kv_heads = GetParam().num_kv_heads;
+    c.qk_norm = GetParam().qk_norm;
     if (GetParam().scaled_rope) c.rope_scaling = RopeScaling{4.0, 1.0, 4.0, 16};
     return c;
   }
@@ -33,14 +35,20 @@ class LlamaTest : public ::testing::TestWithParam<Variant> {
   std::mt19937_64 generator_{4242};
 };
 
-INSTANTIATE_TEST_SUITE_P(Variants, LlamaTest,
-                         ::testing::Values(Variant{.name = "untied"}, Variant{.name = "tied", .tied = true},
-                                           Variant{.name = "rope_scaling", .scaled_rope = true},
-                                           Variant{.name = "documents", .masked = true},
-                                           Variant{
-                                               .name = "one_kv_head", .tied = true, .masked = true, .num_kv_heads = 1},
-                                           Variant{.name = "all_kv_heads", .num_kv_heads = 4}),
-                         [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, LlamaTest,
+    ::testing::Values(Variant{.name = "untied"}, Variant{.name = "tied", .tied = true},
+                      Variant{.name = "rope_scaling", .scaled_rope = true},
+                      Variant{.name = "documents", .masked = true},
+                      Variant{.name = "one_kv_head", .tied = true, .masked = true, .num_kv_heads = 1},
+                      Variant{.name = "all_kv_heads", .num_kv_heads = 4}, Variant{.name = "qk_norm", .qk_norm = true},
+                      Variant{.name = "qk_norm_tied",
+                              .tied = true,
+                              .scaled_rope = true,
+                              .masked = true,
+                              .num_kv_heads = 1,
+                              .qk_norm = true}),
+    [](const auto& instance) { return std::string(instance.param.name); });
 
 // The change of the loss along `direction`: central differences of fourth order of the model's own float32 loss.
 double directional_derivative(TinyLlama& model, OwnedBatch& batch, const ParameterSpec& spec,

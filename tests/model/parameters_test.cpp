@@ -37,6 +37,8 @@ TEST(ParameterLayout, CountsAreThePublishedOnes) {
       {"llama3_405b", 405'853'388'800},
       // 2 * 128256 * 2048 + 24 (2 * 2048^2 + 2 * 1024 * 2048 + 3 * 7168 * 2048 + 2 * 2048) + 2048
       {"llama3_1.8b", 1'884'391'424},
+      {"qwen3_0.6b", 596'049'920},
+      {"qwen3_8b", 8'190'735'360},
   };
   for (const std::string& name : model_preset_names()) {
     const ModelConfig config = model_preset(name);
@@ -45,7 +47,8 @@ TEST(ParameterLayout, CountsAreThePublishedOnes) {
     for (const ParameterSpec& spec : layout.specs()) total += spec.numel();
     EXPECT_EQ(total, published.at(name)) << name;
     EXPECT_EQ(config.num_parameters(), published.at(name)) << name;
-    EXPECT_EQ(layout.total_elements(), total) << name << " needs no padding";
+    const int64_t padding = config.qk_norm ? config.num_layers * 2 * (kParameterAlignment - config.head_dim) : 0;
+    EXPECT_EQ(layout.total_elements(), total + padding) << name << " needs no other padding";
     const int64_t table = config.tie_word_embeddings ? 0 : config.vocab_size * config.hidden_size;
     EXPECT_EQ(config.num_matmul_parameters(), total - table) << name;
   }
@@ -81,6 +84,14 @@ TEST(ParameterLayout, HasTheNamesAndShapesOfHuggingFace) {
   tied.tie_word_embeddings = true;
   expected.erase("lm_head.weight");
   EXPECT_EQ(shapes_of(tied), expected);
+  ModelConfig qk_norm = tied;
+  qk_norm.qk_norm = true;
+  for (int layer = 0; layer < 3; ++layer) {
+    for (const char* norm : {"q_norm", "k_norm"}) {
+      expected[fmt::format("model.layers.{}.self_attn.{}.weight", layer, norm)] = {2};
+    }
+  }
+  EXPECT_EQ(shapes_of(qk_norm), expected);
 }
 
 TEST(ParameterLayout, IsInOrderAlignedAndPacked) {

@@ -26,6 +26,7 @@ model:
   rope_scaling: {factor: 16.0, low_freq_factor: 2, high_freq_factor: 3, original_max_position_embeddings: 4096}
   rms_norm_eps: 1.0e-6
   tie_word_embeddings: true
+  qk_norm: true
   init_from: weights/hf
 data:
   train:
@@ -83,7 +84,8 @@ TEST_F(ConfigTest, ReadsEveryKey) {
   EXPECT_EQ(config.preset, "llama3_8b");
   EXPECT_EQ(config.init_from, "weights/hf");
   EXPECT_TRUE(config.model_given());
-  EXPECT_TRUE(model == (ModelConfig{1024, 2816, 4, 8, 2, 64, 1000, 10000.0, RopeScaling{16, 2, 3, 4096}, 1e-6, true}));
+  EXPECT_TRUE(model ==
+              (ModelConfig{1024, 2816, 4, 8, 2, 64, 1000, 10000.0, RopeScaling{16, 2, 3, 4096}, 1e-6, true, true}));
   ASSERT_EQ(config.data.train.size(), 2u);
   EXPECT_EQ(config.data.train[0].paths, std::vector<std::string>{"data/fineweb"});
   EXPECT_EQ(config.data.train[0].name, "web");

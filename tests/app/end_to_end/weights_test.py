@@ -100,7 +100,8 @@ class GoldenTest(Scratch):
 
     def compare_configs(self, original, exported):
         before, after = (json.loads((path / "config.json").read_text()) for path in (original, exported))
-        self.assertEqual(after["architectures"], ["LlamaForCausalLM"])
+        architecture = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[before["model_type"]]
+        self.assertEqual(after["architectures"], [architecture])
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                     "head_dim", "vocab_size", "rms_norm_eps", "tie_word_embeddings", "model_type", "bos_token_id",
                     "eos_token_id", "hidden_act", "max_position_embeddings"):

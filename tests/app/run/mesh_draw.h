@@ -167,6 +167,7 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   c.training.z_loss = dice.yes() ? 0.02 : 0.0;
   draw_optimizer(dice, draw);
   draw_lm_head(dice, tensor_ranks, draw);
+  c.model.qk_norm = dice.yes();
   return draw;
 }
 
@@ -174,18 +175,19 @@ inline std::string MeshDraw::describe() const {
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;
   return fmt::format(
-      "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}, vocabulary {}{}; sequences of {}{}, global batch "
+      "hidden {}, ffn {}, {} layers, {} heads and {} kv heads of {}{}, vocabulary {}{}; sequences of {}{}, global "
+      "batch "
       "{}, "
       "micro-batch {}, on one rank {}; copies {}, context ranks {}, tensor ranks {} in {} stretches; weights {}, "
       "gradients {}; linears "
       "{}, "
       "{} of them not in FP8, gathered {}, lm_head {}; recomputation {} of {}; {} clipped at {}; z-loss {}",
-      m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, m.vocab_size,
-      m.tie_word_embeddings ? ", tied" : "", config.data.seq_len, config.data.document_mask ? " with documents" : "",
-      config.training.global_batch_size, config.training.micro_batch_size, one_rank_micro_batch_size,
-      p.data_parallel_replicate, p.context_parallel, p.tensor_parallel, p.tensor_parallel_chunks,
-      reshard_after_forward ? "gathered anew" : "kept", p.accumulate_unsharded ? "kept" : "sharded",
-      precision_name(config.precision), config.precision.bf16_first_layers,
+      m.hidden_size, m.intermediate_size, m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim,
+      m.qk_norm ? " with norms" : "", m.vocab_size, m.tie_word_embeddings ? ", tied" : "", config.data.seq_len,
+      config.data.document_mask ? " with documents" : "", config.training.global_batch_size,
+      config.training.micro_batch_size, one_rank_micro_batch_size, p.data_parallel_replicate, p.context_parallel,
+      p.tensor_parallel, p.tensor_parallel_chunks, reshard_after_forward ? "gathered anew" : "kept",
+      p.accumulate_unsharded ? "kept" : "sharded", precision_name(config.precision), config.precision.bf16_first_layers,
       config.precision.fp8_all_gather ? "so" : "wide", traits(config.precision.lm_head).name,
       static_cast<int>(checkpointing.mode), checkpointing.ratio,
       config.optimizer.type == OptimizerType::kMuon ? "Muon" : "AdamW", config.optimizer.grad_clip,
