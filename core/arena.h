@@ -1,6 +1,6 @@
-// Memory is planned, then allocated once. A component's constructor takes its buffers from an Arena by name; a run lays
-// everything out twice: first on a planning Arena, which only counts, then on one that holds a single allocation of
-// that size. So the plan that is printed is the plan that runs.
+// Plans memory first and allocates it once. The constructor of a component takes its buffers from an Arena by name. A
+// run lays everything out twice: first in a planning Arena, which only counts, and then in one with a single allocation
+// of that size. So the printed plan is what the run allocates.
 //
 //   Arena plan(device);               Model(config, plan);       // counts
 //   Arena arena(device, plan.used()); Model model(config, arena); // real addresses
@@ -18,14 +18,14 @@
 
 namespace octavo {
 
-// One owned allocation on a device or in pinned host memory, zeroed but for what adopt() takes. Move-only.
+// One owned allocation on a device or in pinned host memory. It is zeroed, except memory from adopt(). Move-only.
 class Buffer {
  public:
   Buffer() = default;
   static Buffer device(Device device, int64_t bytes);
-  // Page-locked when `device` is a GPU, so that copies are asynchronous.
+  // Returns host memory, page-locked if `device` is a GPU, so that copies are asynchronous.
   static Buffer host(Device device, int64_t bytes);
-  // Takes over memory as it is; `release` may do nothing, for memory that somebody else owns.
+  // Takes over existing memory. `release` may do nothing if another object owns the memory.
   static Buffer adopt(void* data, int64_t bytes, void (*release)(void*)) { return Buffer(data, bytes, release); }
 
   void* data() const { return data_.get(); }
@@ -37,10 +37,10 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// How long the contents of a tensor are needed.
+// Time for which the contents of a tensor are needed: the whole run, one step, or one block.
 enum class Lifetime : uint8_t { kRun, kStep, kBlock };
 
-// What a tensor holds, for those who read the plan.
+// Kind of a tensor's contents, shown to readers of the plan.
 enum class Contents : uint8_t { kOther, kWeights, kGatheredWeights, kOptimizer, kGradients, kActivations };
 
 class Arena {
@@ -50,11 +50,11 @@ class Arena {
     int64_t bytes;
     Lifetime lifetime;
     Contents contents;
-    int64_t block;  // number of the block that has the tensor, or of the slot that blocks take in turn; -1 for none
-    bool overlaid = false;  // lies in memory that other items are counted for
+    int64_t block;  // Number of the block that has the tensor, or of the slot that blocks use in turn; -1 for neither.
+    bool overlaid = false;  // Whether the tensor shares memory that other items are counted for.
   };
 
-  // States what the tensors hold that are allocated while it exists, and which block has them.
+  // Labels the tensors that are allocated while this object exists with their contents and block.
   class Tag {
    public:
     Tag(Arena& arena, Contents contents, int64_t block = -1)
@@ -70,27 +70,27 @@ class Arena {
 
    private:
     Arena& arena_;
-    Contents contents_;  // before
+    Contents contents_;  // Label to restore.
     int64_t block_;
   };
 
-  // A planning arena: allocate() returns tensors whose addresses must not be used, and used() says what they need.
+  // Makes a planning arena. The addresses of its tensors must not be used; used() returns the bytes that they need.
   explicit Arena(Device device) : device_(device) {}
-  // An arena of `capacity` bytes, allocated and zeroed now.
+  // Allocates and zeroes an arena of `capacity` bytes.
   Arena(Device device, int64_t capacity);
-  // An arena in memory of the device.
+  // Makes an arena in the given memory of the device.
   Arena(Device device, Buffer buffer) : device_(device), buffer_(std::move(buffer)) {}
 
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // The next tensor, aligned to 256 bytes. `lifetime` is for those who read the plan: what is needed for less than the
-  // run has its place all the same. Throws when a real arena is full.
+  // Returns the next tensor, aligned to 256 bytes. `lifetime` informs readers of the plan only; the memory is reserved
+  // for the whole run. Throws if a real arena is full.
   Tensor allocate(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
                   Lifetime lifetime = Lifetime::kRun);
 
-  // One stretch of memory for tensors of several parts that are never needed at the same time: each part, called twice,
-  // allocates its own from the arena it is given, the same both times. The last call's tensors are those to use.
+  // Lets several parts share memory, because their tensors are never needed at the same time. Each part is called twice
+  // and must allocate the same tensors both times. The tensors of the second call are the ones to use.
   using Part = std::function<void(Arena&)>;
   void overlay(std::initializer_list<Part> parts);
 
@@ -106,9 +106,9 @@ class Arena {
 
   Device device_;
   Buffer buffer_;
-  int64_t origin_ = 0;  // of a planning arena in the one that it is a part of
+  int64_t origin_ = 0;  // Offset of a planning arena inside the arena that it is a part of.
   int64_t used_ = 0;
-  Contents contents_ = Contents::kOther;  // of the next tensor
+  Contents contents_ = Contents::kOther;  // Contents of the next tensor.
   int64_t block_ = -1;
   std::vector<Item> items_;
 };

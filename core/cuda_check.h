@@ -1,11 +1,11 @@
-// Error checks for the files that call CUDA; included by them alone.
+// Error checks, included only by files that call CUDA.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace octavo::cuda {
 
-// Throws Error naming `what` unless status is cudaSuccess.
+// Throws an Error that names `what` unless status is cudaSuccess.
 void check(cudaError_t status, const char* what);
 
 }  // namespace octavo::cuda

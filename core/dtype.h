@@ -1,4 +1,4 @@
-// Element types and the host-side bfloat16.
+// Element types, and bfloat16 on the host.
 #pragma once
 
 #include <bit>
@@ -44,8 +44,8 @@ constexpr const char* dtype_name(DType dtype) {
   return "?";
 }
 
-// bfloat16 storage on the host: the upper half of a float32. Conversion from float rounds to nearest even; NaN stays
-// NaN (quiet), values beyond the largest finite bfloat16 become infinity, as on the GPU.
+// bfloat16 on the host: the upper half of a float32. Conversion from float rounds to nearest even. NaN stays NaN
+// (quiet), and values beyond the largest finite bfloat16 become infinity, as on the GPU.
 struct BFloat16 {
   uint16_t bits = 0;
 

@@ -1,4 +1,4 @@
-// The sentence of a failure, for messages.
+// Text of an exception for messages.
 #pragma once
 
 #include <exception>
@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// What an exception says, in words also where its type says nothing more than its name.
+// Returns the message of the exception. For std::bad_alloc, whose what() is only a name, returns a sentence.
 inline std::string failure_text(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of host memory" : error.what();
 }

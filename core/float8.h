@@ -3,9 +3,9 @@
 //   e4m3: 4 exponent bits (bias 7), 3 mantissa bits, largest 448, smallest 2^-9; one NaN pattern (0x7f), no infinity
 //   e5m2: 5 exponent bits (bias 15), 2 mantissa bits, largest 57344, smallest 2^-16; here without infinity
 //
-// Conversion from float rounds to nearest even; what lies beyond the largest finite value saturates to it. NaN and
-// infinity become NaN (0x7f), so that a broken value surfaces in the loss and is never a silent large or zero number.
-// The CUDA kernels convert with the hardware's saturating instruction and the same rule for infinity: equal bytes.
+// Conversion from float rounds to nearest even and saturates to the largest finite value. NaN and infinity become NaN
+// (0x7f), so that a broken value shows in the loss and never becomes a silent large number or zero. The CUDA kernels
+// convert to the same bytes with the hardware's saturating instruction and this rule for infinity.
 #pragma once
 
 #include <array>
@@ -14,14 +14,15 @@
 
 namespace octavo {
 
-// The values of all 256 bytes of a format with this many mantissa bits, in which magnitudes above `max_bits` are NaN.
+// Returns the values of all 256 bytes of a format with this many mantissa bits. Magnitudes above `max_bits` are NaN.
 constexpr std::array<float, 256> float8_values(int mantissa_bits, int bias, uint32_t max_bits) {
   std::array<float, 256> values{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     const uint32_t magnitude = byte & 0x7fu;
-    const auto offset = static_cast<uint32_t>(127 - bias);  // between float's exponents and these
+    // Difference between the exponent bias of float and that of the format.
+    const auto offset = static_cast<uint32_t>(127 - bias);
     uint32_t word = (magnitude << (23 - mantissa_bits)) + (offset << 23);
-    if (magnitude >> mantissa_bits == 0) {  // subnormal, in units of the smallest value
+    if (magnitude >> mantissa_bits == 0) {  // Subnormal values are multiples of the smallest value.
       const uint32_t unit = (offset + 1 - static_cast<uint32_t>(mantissa_bits)) << 23;
       word = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * std::bit_cast<float>(unit));
     }
@@ -43,7 +44,7 @@ struct Float8 {
   explicit Float8(float value) : bits(encode(value)) {}
   explicit operator float() const { return decode(bits); }
 
-  // The largest finite value.
+  // Returns the largest finite value.
   static float max() { return decode(static_cast<uint8_t>(kMaxBits)); }
 
   static float decode(uint8_t byte) { return kValues[byte]; }
@@ -57,7 +58,7 @@ struct Float8 {
     constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
     uint32_t rounded;
     if (magnitude_word < kMinNormal) {
-      // Subnormal: adding 2^23 in units of the smallest value rounds to an integer, to nearest even.
+      // For subnormal values, adding 2^23 in units of the smallest value rounds to an integer, to nearest even.
       constexpr int kUnitExponent = kBias - 1 + kMantissaBits;
       const float units = std::bit_cast<float>(magnitude_word) * std::bit_cast<float>((127u + kUnitExponent) << 23);
       rounded = std::bit_cast<uint32_t>(units + 8388608.0f) - 0x4b000000u;

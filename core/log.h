@@ -1,5 +1,6 @@
-// The log of a run: lines for people, through spdlog's default logger. Control characters in them
-// (of paths and names) are escaped. spdlog's own headers would have every file that logs compile its formatting anew.
+// The log of a run: lines for people, written through spdlog's default logger. Control characters of paths and names
+// are escaped. This header hides spdlog, because its headers would make every file that logs compile the formatting
+// again.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,13 +17,13 @@ namespace octavo {
 
 using LogSink = std::shared_ptr<spdlog::sinks::sink>;
 
-// Lines go to every sink that was added and not removed, whichever threads log meanwhile. main() starts the log with
-// the console; before that, lines go where spdlog's default logger has them.
+// Starts the log with the console. Lines go to every sink that was added and not removed, and threads may log
+// meanwhile. Before this call lines go to spdlog's default logger.
 void start_log(LogSink console);
 void add_log_sink(LogSink sink);
 void remove_log_sink(LogSink sink);
 
-// A detail is for files of the log alone (app/records/run_folder.h), not for the console.
+// Importance of a line. A detail goes to log files only (app/records/run_folder.h), not to the console.
 enum class LogLevel { kDetail, kInfo, kWarning };
 void log_line(LogLevel level, const std::string& text);
 

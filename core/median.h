@@ -6,7 +6,7 @@
 
 namespace octavo {
 
-// The middle one by size, of an even number the mean of the two in the middle. There is one at least.
+// Returns the median of at least one value. For an even number of values it is the mean of the two middle ones.
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();

@@ -6,14 +6,14 @@
 
 namespace octavo {
 
-// Its output function, whose fixed point is 0.
+// SplitMix64's output function. It maps 0 to 0.
 constexpr uint64_t finalize_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
 
-// What its state grows by from number to number, and the number behind the state x.
+// SplitMix64's increment of the state, and the number that follows the state x.
 inline constexpr uint64_t kSplitMixIncrement = 0x9e3779b97f4a7c15ull;
 constexpr uint64_t mix_bits(uint64_t x) { return finalize_bits(x + kSplitMixIncrement); }
 

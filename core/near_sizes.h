@@ -1,4 +1,4 @@
-// What would do in place of a size that does not divide, for messages.
+// Suggests valid sizes close to one that does not divide, for messages.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,19 @@ struct SizeRange {
   int64_t largest = std::numeric_limits<int64_t>::max();
 };
 
-// Whether a size would do.
+// Returns whether a size is valid.
 using SizeCheck = std::function<bool(int64_t)>;
 
-// The multiples of `unit` next to `size`, which is none: the one below and the one above where they are in the range
+// Returns the multiples of `unit` just below and just above `size`, which is not a multiple, if they are in the range
 // and pass the check.
 std::vector<int64_t> multiples_near(int64_t size, int64_t unit, SizeRange range = {}, const SizeCheck& passes = {});
 
-// The divisors of `whole` next to `size`, which is none: the largest below and the smallest above that pass the check.
+// Returns the largest divisor of `whole` below `size` and the smallest one above it that pass the check. `size` is not
+// a divisor.
 std::vector<int64_t> divisors_near(int64_t size, int64_t whole, const SizeCheck& passes = {});
 
-// "; 3 or 6 would work", "; 3 or 6 ranks would work" with " ranks" as `of_what`; nothing where there are no sizes.
+// Returns "; 3 or 6 would work", or "; 3 or 6 ranks would work" if `of_what` is " ranks". Returns nothing without
+// sizes.
 std::string would_work(const std::vector<int64_t>& sizes, const std::string& of_what = "");
 
 }  // namespace octavo

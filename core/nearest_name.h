@@ -1,4 +1,4 @@
-// What somebody meant who wrote a name that there is not.
+// Finds the known name that a misspelt name probably means.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 
 namespace octavo {
 
-// The edit distance (Levenshtein), but a name cut short (warmup of warmup_steps, batch_size of global_batch_size) is
-// near the whole.
+// Returns the edit distance (Levenshtein). A name that lacks its beginning or end (warmup for warmup_steps, batch_size
+// for global_batch_size) is close to the whole name.
 size_t name_distance(std::string_view written, std::string_view known);
 
-// How far a name is at most from one that may have been meant; not so far that none of its letters stays.
+// Returns the largest distance at which a name may be a misspelling. It is small enough that some letters must agree.
 inline size_t largest_slip(std::string_view written) {
   return std::min(std::max<size_t>(1, written.size()) - 1, std::max<size_t>(2, written.size() / 2));
 }
 
-// The nearest of the known names, where one may have been meant.
+// Returns the nearest known name if it is close enough to be meant.
 std::optional<std::string> nearest_name(std::string_view written, std::span<const std::string> known);
 
 }  // namespace octavo

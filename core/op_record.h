@@ -1,6 +1,6 @@
-// OpRecord: what was queued on planned streams (Stream::planned), in the order of the calls, in place of running it:
-// the ops with what they do and move, as they report it when they are timed, the collectives, and the events by which
-// the streams wait for each other. So the program itself says what a step is made of, without a GPU.
+// OpRecord: a record of everything that was queued on dry-run streams (Stream::planned) instead of running it. It has
+// the ops with their FLOPs and bytes, the collectives, and the events by which the streams wait for each other, in the
+// order of the calls. So a step of the model can be analysed without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -11,63 +11,64 @@
 
 namespace octavo {
 
-// What an op cannot be faster than.
+// The resource that limits the speed of an op.
 enum class OpBound : uint8_t {
-  kMemory,             // moving its bytes
-  kProduct,            // its FLOPs at the rate of products in the compute dtype
-  kFp8Product,         // its FLOPs at the rate of FP8 products
-  kAttentionForward,   // its FLOPs at the rate of attention
-  kAttentionBackward,  // the same, of the backward
-  kCommunication,      // the links between ranks
+  kMemory,             // Memory bandwidth.
+  kProduct,            // FLOPs at the rate of matrix multiplication in the compute dtype.
+  kFp8Product,         // FLOPs at the rate of matrix multiplication in FP8.
+  kAttentionForward,   // FLOPs at the rate of attention's forward.
+  kAttentionBackward,  // FLOPs at the rate of attention's backward.
+  kCommunication,      // Links between ranks.
 };
 
 struct Op {
-  const char* name = "";  // a string literal
-  double flops = 0;       // floating-point operations asked for
-  double bytes = 0;       // it must move at least; of a collective, of the whole tensor
+  const char* name = "";  // String literal.
+  double flops = 0;       // Number of floating-point operations.
+  double bytes = 0;  // Least number of bytes that the op must move. For a collective, the bytes of the whole tensor.
   OpBound bound = OpBound::kMemory;
-  bool casts = false;  // it writes its result in FP8, in place of the values or with them
+  bool casts = false;  // Whether the op also casts its result to FP8.
 
-  // Of a product d [m, n] over k.
+  // Sizes of a matrix multiplication with result [m, n] and contracted size k.
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  const char* precision = "";  // as machine files name it; a string literal
+  const char* precision = "";  // Name of the precision in machine files. String literal.
   bool fast_accumulation = false;
 
-  const char* axis = "";  // of a collective: the communicator's name, valid as long as that
+  const char* axis = "";  // Name of the communicator of a collective. It must outlive the record.
 
-  // What stands in place of an op: the beginning of a range of that name, or the end of the last one that began.
+  // Marks the beginning of a range, or the end of the last range that began, instead of an op.
   enum class Mark : uint8_t { kNone, kBegin, kEnd };
   Mark mark = Mark::kNone;
 
-  bool operator==(const Op&) const = default;  // of texts the address
+  bool operator==(const Op&) const = default;  // Compares texts by address.
 };
 
 class OpRecord {
  public:
   enum class Action : uint8_t {
     kOp,
-    kSignal,  // an event is recorded
-    kWait,    // the stream waits for one
-    kBegin,   // a range begins (ProfilerRange)
-    kEnd,     // the last range that began ends
+    kSignal,  // An event is recorded.
+    kWait,    // The stream waits for an event.
+    kBegin,   // A range begins (ProfilerRange).
+    kEnd,     // The last range that began ends.
   };
   struct Entry {
     Action action = Action::kOp;
-    int stream = 0;  // in the order in which they were made, from 0
+    int stream = 0;  // Number of the stream in order of creation, from 0.
     size_t index =
-        0;  // of the op in ops(), or of the range in ranges(); of kSignal and kWait, the number of the event, from 1
+        // Index of the op in ops() or of the range in ranges(). For kSignal and kWait the number of the event, from 1.
+        0;
   };
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // Those that state the same are one.
+  // Distinct ops. Equal ops share one element.
   const std::vector<Op>& ops() const { return ops_; }
-  // Names of ranges, one for each that began.
+  // Names of the ranges in the order in which they began.
   const std::vector<std::string>& ranges() const { return ranges_; }
   size_t streams() const { return streams_; }
   size_t signals() const { return signals_; }
-  // Forgets the entries, not the streams, ops and ranges.
+  // Deletes the entries. Streams, ops and ranges stay.
   void clear() { entries_.clear(); }
 
  private:

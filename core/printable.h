@@ -1,5 +1,4 @@
-// Text of unknown origin (a path, a name in a file, a library's message) as it may stand in one line of a terminal or
-// log.
+// Makes text of unknown origin (a path, a name in a file, a library's message) safe to print on one line.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +7,21 @@
 
 namespace octavo {
 
-// The most bytes of a sentence that says what went wrong.
+// Maximum number of bytes of an error sentence.
 inline constexpr size_t kMaxSentenceBytes = 600;
 
-// `text` with control characters (those of Unicode that change the direction of text included) and bytes that are no
-// UTF-8 as \n, \t, \x1b or \u202e. What is then longer than `max_bytes`
-// loses its middle, so that both the name at its beginning and what was expected at its end are kept.
+// Returns `text` with control characters and invalid UTF-8 escaped as \n, \t, \x1b or \u202e. Control characters
+// include those of Unicode that change the direction of text. If the result exceeds `max_bytes`, its middle is removed,
+// so that the name at its beginning and the expectation at its end stay.
 std::string printable(std::string_view text, size_t max_bytes = kMaxSentenceBytes);
 
-// Text of many lines, as a model writes it: the same, but that newlines and tabs stay, and all of it does.
+// Escapes text of many lines, such as a model's output. Newlines and tabs stay, and nothing is removed.
 std::string printable_lines(std::string_view text);
 
-// Whether all of it is UTF-8; control characters may be.
+// Returns whether the whole text is valid UTF-8. Control characters are allowed.
 bool is_utf8(std::string_view text);
 
-// How many bytes at the end of `text` are the beginning of a UTF-8 character that is not whole; at most 3.
+// Returns the number of bytes at the end of `text` that begin an incomplete UTF-8 character, at most 3.
 size_t incomplete_character_bytes(std::string_view text);
 
 }  // namespace octavo

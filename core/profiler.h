@@ -1,13 +1,12 @@
-// Profiler: the time each op takes, by name, and a timeline of them. Off (null in the Stream) it costs one comparison
-// an op.
+// Profiler: the time of each op by name, and a timeline. If the Stream has none, an op costs one comparison.
 //
-// Every op's front function opens an OpTimer; on a GPU it records two events around the op's launches, on the CPU it
-// reads the clock. What encloses ops (a block, the optimizer) opens a ProfilerRange. Times are collected with totals()
-// and spans() after the stream was synchronized. On a planned stream the op is recorded (core/op_record.h), and does
-// not run.
+// The front function of every op opens an OpTimer. On a GPU the timer records two events around the launches of the op,
+// and on the CPU it reads the clock. Code that encloses ops (a block, the optimizer) opens a ProfilerRange. totals()
+// and spans() return the times after the stream was synchronized. On a dry-run stream the op is recorded
+// (core/op_record.h) and does not run.
 //
-// In a CUDA build ops and ranges are NVTX ranges of the host too, for Nsight Systems; without that, nothing listens,
-// and each costs a comparison.
+// In a CUDA build ops and ranges are also NVTX ranges for Nsight Systems. Without a profiler attached each costs a
+// comparison.
 #pragma once
 
 #include <cstdint>
@@ -26,34 +25,35 @@ class Profiler {
   struct Total {
     int64_t calls = 0;
     double milliseconds = 0;
-    double flops = 0;      // floating-point operations asked for, where the op says
-    double fp8_flops = 0;  // of those, in FP8 products
-    double bytes = 0;      // bytes the op must move at least, where the op says
+    double flops = 0;      // Floating-point operations, if the op states them.
+    double fp8_flops = 0;  // FLOPs among them that are FP8 matmuls.
+    double bytes = 0;      // Least number of bytes that the op must move, if the op states it.
     bool communication = false;
   };
 
   enum class Kind : uint8_t { kOp, kRange, kHostRange };
-  // From `begin_ms` to `end_ms` of the stream, as far behind an event; on a GPU the host queued it meanwhile or
-  // earlier, from `host_begin_ms` to `host_end_ms` of host_clock_ms(). Of a host range the latter alone.
+  // One entry of a timeline. begin_ms and end_ms are times on the stream since an event. host_begin_ms and host_end_ms
+  // are the times of host_clock_ms() at which the host queued it. A host range has host times only.
   struct Span {
     Kind kind = Kind::kOp;
-    Op op;                  // of a range the name alone
-    const char* what = "";  // of a collective: what it sends
+    Op op;                  // The op. A range has a name only.
+    const char* what = "";  // Contents that a collective sends.
     double begin_ms = 0;
     double end_ms = 0;
     double host_begin_ms = 0;
     double host_end_ms = 0;
   };
 
-  // kOps: for totals() alone. kCollectives: nothing but the collectives.
+  // Amount of detail to record. kOps is enough for totals(), kTimeline also supports spans(), and kCollectives records
+  // collectives only.
   enum class Detail : uint8_t { kOps, kTimeline, kCollectives };
   explicit Profiler(Device device, Detail detail = Detail::kOps) : device_(device), detail_(detail) {}
 
-  // Sums by op name of everything recorded since the last clear(). Call after Stream::synchronize(). Throws what the
-  // end of an op threw; spans() does too.
+  // Returns the sums by op name since the last clear(). Call it after Stream::synchronize(). Throws an exception that
+  // the end of an op threw, as spans() does.
   std::map<std::string, Total> totals() const;
-  // All of it in the order of its beginnings, those of one stream nested in each other. Names are those
-  // that ops and ranges gave, and valid as long. `origin`: recorded before, with timing, on a stream of the device.
+  // Returns all spans in the order in which they began. Spans of one stream nest. Names are those that ops and ranges
+  // gave. `origin` is a timing event that was recorded earlier on a stream of the device.
   std::vector<Span> spans(const Event& origin) const;
   void clear() { used_ = 0; }
 
@@ -73,24 +73,24 @@ class Profiler {
 
   Device device_;
   Detail detail_;
-  std::vector<Record> records_;  // events are reused after clear()
+  std::vector<Record> records_;  // Records. Their events are reused after clear().
   size_t used_ = 0;
   std::exception_ptr failure_;
 };
 
-// The clock of a timeline's host times, in milliseconds; also that of a CPU's streams.
+// Returns the host's clock in milliseconds. It is also the clock of CPU streams.
 double host_clock_ms();
 
-// From now on CPU ops whose work is less than this run on the calling thread alone, as waking the other threads and
-// waiting for them would take longer. Work is bytes moved plus half the FLOPs. 0, with which a process starts, shares
-// every op among OpenMP's threads. For the whole process, like omp_set_num_threads().
+// Sets the least amount of work for which a CPU op uses several threads. Smaller ops run on the calling thread, because
+// waking other threads would take longer. Work is bytes moved plus half the FLOPs. 0, the initial value, lets every op
+// use all threads. Applies to the whole process, like omp_set_num_threads().
 void set_least_shared_work(double work);
 
-// Times the enclosing scope on `stream` as `op`, and chooses the number of its threads on the CPU. On a planned stream
-// it records the op instead, and throws where that has no record.
+// Times the enclosing scope on `stream` as `op`, and chooses the number of its CPU threads. On a dry-run stream it
+// records the op instead, and throws if the stream has no record.
 class OpTimer {
  public:
-  // `what`: see Profiler::Span.
+  // `what` is Profiler::Span::what.
   OpTimer(const Stream& stream, const Op& op, const char* what = "");
   OpTimer(const Stream& stream, const char* name, double flops = 0, double bytes = 0)
       : OpTimer(stream, Op{.name = name, .flops = flops, .bytes = bytes}) {}
@@ -98,18 +98,18 @@ class OpTimer {
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
-  // The op was recorded, and there is nothing to run it on.
+  // Returns whether the op was recorded on a dry-run stream and must not run.
   bool planned() const { return stream_.is_planned(); }
 
  private:
   const Stream& stream_;
   Profiler* profiler_;
   size_t index_ = 0;
-  int threads_ = 0;  // number of OpenMP's threads to restore at the end of the scope; 0 where it was not changed
+  int threads_ = 0;  // Number of OpenMP threads to restore at the end of the scope. 0 means unchanged.
 };
 
-// Names what is queued on `stream` in the enclosing scope, in timelines; or with kHostRange what the host does in it,
-// as waiting. `name` is borrowed, as long as the timeline.
+// Names the work that is queued on `stream` in the enclosing scope. With kHostRange it names what the host does, such
+// as waiting. `name` must outlive the timeline.
 class ProfilerRange {
  public:
   ProfilerRange(const Stream& stream, const char* name, Profiler::Kind kind = Profiler::Kind::kRange);
@@ -119,7 +119,7 @@ class ProfilerRange {
 
  private:
   const Stream& stream_;
-  Profiler* profiler_;  // of a timeline
+  Profiler* profiler_;  // Profiler with a timeline.
   size_t index_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Host memory in tens of gigabytes, for a GPU to copy to: the staging memory of checkpoints. The system takes as long
-// to hand out and clear so many pages as all else of a start together. So a thread asks for them while training begins,
-// and they are locked where they are first needed, which is quick once they are there. Not thread-safe, not movable.
+// Host memory of tens of gigabytes that a GPU copies checkpoints to. Getting and clearing that many pages takes the
+// system as long as the rest of a start. So a thread requests them while training begins, and they are page-locked at
+// their first use, which is fast once they exist. Not thread-safe, not movable.
 #pragma once
 
 #include <atomic>
@@ -13,19 +13,19 @@ namespace octavo {
 
 class StagingMemory {
  public:
-  // For copies from `device`.
+  // Makes staging memory for copies from `device`.
   explicit StagingMemory(Device device) : device_(device) {}
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
-  // Makes sure of `bytes`; what they hold is lost where there were fewer. Returns at once, and a thread goes on. Throws
-  // where the system refuses so much.
+  // Ensures that `bytes` are available. Loses the contents if it grows. Returns at once while a thread continues.
+  // Throws if the system refuses so much memory.
   void reserve(int64_t bytes);
   int64_t bytes() const { return memory_.bytes(); }
 
-  // The reserved bytes, page-locked when the device is a GPU, the calling thread's current one: in place, or where the
-  // system does not let pages of its own be locked, allocated anew. Waits for the thread.
+  // Returns the reserved bytes after waiting for the thread. If the device is a GPU, the bytes are page-locked for the
+  // calling thread's current device: in place, or in a new allocation if the system refuses to lock them.
   void* data();
 
  private:
@@ -33,7 +33,7 @@ class StagingMemory {
 
   Device device_;
   Buffer memory_;
-  bool ready_ = true;  // the thread's work is done, and the pages are locked where they have to be
+  bool ready_ = true;  // Whether the thread is done and the pages are locked where necessary.
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

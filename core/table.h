@@ -1,5 +1,5 @@
-// Table: rows of values as aligned text and as JSON. Each value is stated once, with its key in JSON, its title in the
-// text and how the text shows it.
+// Table: rows of values as aligned text and as JSON. Each value is stated once, with its JSON key, its title and its
+// format.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,11 +9,11 @@
 namespace octavo {
 
 struct Column {
-  const char* key = "";       // in JSON; empty for a column of the text alone
-  std::string title = {};     // in the text
-  int width = 0;              // in the text; negative for a column aligned to the left, 0 for one of JSON alone
-  const char* format = "{}";  // of numbers in the text; "," separates thousands
-  double scale = 1;           // factor of numbers in the text
+  const char* key = "";       // Key in JSON. Empty for a column of the text only.
+  std::string title = {};     // Title in the text.
+  int width = 0;              // Width in the text. Negative aligns to the left, and 0 means a column of JSON only.
+  const char* format = "{}";  // Format of numbers in the text. "," separates thousands.
+  double scale = 1;           // Factor of numbers in the text.
 };
 
 class Table {
@@ -22,12 +22,12 @@ class Table {
 
   // Begins a row.
   Table& row();
-  // Adds the next value of the row. The columns are those of the first row. In the text null is "-", and true is "yes".
+  // Adds the next value of the row. The first row defines the columns. In the text null is "-" and true is "yes".
   Table& add(const Column& column, const Json& value);
 
-  // Returns an array with an object for each row.
+  // Returns an array with one object per row.
   Json json() const;
-  // Returns a line of titles and a line for each row, each with its newline and without trailing spaces.
+  // Returns a line of titles and one line per row, each with a newline and without trailing spaces.
   std::string text() const;
 
  private:

@@ -1,4 +1,4 @@
-// Tensor: a view of dense row-major memory with a dtype and a shape. It owns nothing; the memory belongs to an Arena,
+// Tensor: a view of dense row-major memory with a dtype and a shape. It owns nothing. The memory belongs to an Arena,
 // or to staging memory on the host, and must outlive the view. Copying a Tensor copies the view. Constness is shallow,
 // as in std::span.
 #pragma once
@@ -17,7 +17,7 @@ class Tensor {
   static constexpr int kMaxDims = 4;
 
   Tensor() = default;
-  // `data` points to the first element; dimensions outermost first, at most kMaxDims of them. Throws on a negative one.
+  // `data` points to the first element. Dimensions are outermost first, at most kMaxDims. Throws if one is negative.
   Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape);
 
   bool defined() const { return data_ != nullptr; }
@@ -27,19 +27,19 @@ class Tensor {
   int64_t numel() const;
   int64_t bytes() const { return numel() * dtype_bytes(dtype_); }
   bool same_shape(const Tensor& other) const { return ndim_ == other.ndim_ && shape_ == other.shape_; }
-  std::string describe() const;  // "float32 [16, 256]"
+  std::string describe() const;  // Returns "float32 [16, 256]".
 
   void* raw() const { return data_; }
-  // The elements, typed; throws when T is not the tensor's dtype.
+  // Returns a typed pointer to the elements. Throws if T is not the tensor's dtype.
   template <typename T>
   T* data() const {
     expect_dtype(DTypeOf<T>::value);
     return static_cast<T*>(data_);
   }
 
-  // Rows [begin, end) of the outermost dimension.
+  // Returns rows [begin, end) of the outermost dimension.
   Tensor rows(int64_t begin, int64_t end) const;
-  // The same elements under another shape of equal size.
+  // Returns the same elements with another shape of equal size.
   Tensor view(std::initializer_list<int64_t> shape) const;
 
  private:
@@ -51,7 +51,7 @@ class Tensor {
   std::array<int64_t, kMaxDims> shape_{};
 };
 
-// Throws unless `tensor` has this dtype and shape; `name` is what the message calls it.
+// Throws unless `tensor` has this dtype and shape. `name` is its name in the message.
 void expect_tensor(const Tensor& tensor, const char* name, DType dtype, std::initializer_list<int64_t> shape);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// Threads of a system that may refuse to start one: a user's limit on processes (ulimit -u) or a container's is
-// reached.
+// Threads on a system that may refuse to start one, because a user's limit on processes (ulimit -u) or a container's
+// limit is reached.
 #pragma once
 
 #include <functional>
@@ -8,16 +8,15 @@
 
 namespace octavo {
 
-// Starts a thread that runs `work`, which must not throw. Error naming `purpose` ("writing a checkpoint") when the
-// system refuses.
+// Starts a thread that runs `work`, which must not throw. Throws an Error that names `purpose` ("writing a checkpoint")
+// if the system refuses.
 std::thread start_thread(const char* purpose, std::function<void()> work);
 
-// Starts a thread for work that the caller can do by itself or do without. The result is not joinable when the system
-// refuses.
+// Starts a thread for work that the caller can do itself or omit. The result is not joinable if the system refuses.
 std::thread start_thread_if_possible(std::function<void()> work);
 
-// Threads that share work with the calling thread: as many of those asked for as the system gives. The destructor waits
-// for all of them. Not movable.
+// Threads that share work with the calling thread: as many of the requested ones as the system allows. The destructor
+// waits for all of them. Not movable.
 class HelperThreads {
  public:
   HelperThreads() = default;

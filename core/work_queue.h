@@ -1,4 +1,4 @@
-// A thread that does what it is given, in order: work that nobody waits for.
+// A thread that runs functions in order, for work that nobody waits for.
 #pragma once
 
 #include <condition_variable>
@@ -14,22 +14,22 @@ namespace octavo {
 class WorkQueue {
  public:
   WorkQueue();
-  // Waits until all is done.
+  // Waits until all work is done.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
   // `work` must not throw.
   void post(std::function<void()> work);
-  // Until all that was posted before is done.
+  // Waits until all earlier work is done.
   void wait();
 
  private:
   void run();
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // the one being done is still in front
+  std::deque<std::function<void()>> queue_;  // Work to do. The function that is running stays in front.
   bool stopping_ = false;
 
   std::thread thread_;

@@ -1,4 +1,4 @@
-// The checksum of checkpoints: XXH3 of 64 bits (github.com/Cyan4973/xxHash), for errors of disks, not of attackers.
+// The checksum of checkpoints: 64-bit XXH3 (github.com/Cyan4973/xxHash). It detects disk errors, not attacks.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace octavo {
 
-// Of `count` bytes at `bytes`.
+// Returns the checksum of `count` bytes at `bytes`.
 uint64_t checksum(const void* bytes, int64_t count);
-// The same as 16 hex digits.
+// Returns the checksum as 16 hex digits.
 std::string checksum_hex(const void* bytes, int64_t count);
 
-// The same of bytes that come piece by piece, however they are divided.
+// Computes the checksum of bytes that arrive in chunks of any size.
 class Checksum {
  public:
   Checksum();
@@ -21,7 +21,7 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void add(const void* bytes, int64_t count);
-  std::string hex() const;  // of all that was added
+  std::string hex() const;  // Returns the checksum of all added bytes.
 
  private:
   struct State;

@@ -1,4 +1,5 @@
-// EmbeddedFile: a file of the source tree that is part of the program (octavo_embed() in cmake/OctavoLibrary.cmake).
+// EmbeddedFile: a file of the source tree that is compiled into the program (octavo_embed() in
+// cmake/OctavoLibrary.cmake).
 #pragma once
 
 #include <span>
@@ -6,7 +7,7 @@
 namespace octavo {
 
 struct EmbeddedFile {
-  const char* name;  // without folder and extension
+  const char* name;  // Name without folder and extension.
   const char* text;
 };
 

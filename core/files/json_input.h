@@ -1,6 +1,5 @@
-// JSON from outside (files and lines that users or other programs wrote), read safely: in time and memory proportional
-// to the text, without recursion, and no number converted to a type that it does not fit; and printed so that it does
-// nothing to a terminal.
+// Reads untrusted JSON safely: in time and memory proportional to the text, without recursion, and without converting a
+// number to a type that it does not fit. Prints JSON without control characters.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +10,35 @@
 
 namespace octavo {
 
-// Lists and objects within one another; every format that Octavo reads stays far below.
+// Maximum nesting of lists and objects. Every format that Octavo reads stays far below.
 inline constexpr int kMaxJsonDepth = 64;
-// Of text whose objects keep the order of their keys: nlohmann compares each key with all before it.
+// Maximum size of text that is parsed into objects with ordered keys, because nlohmann compares each key with all
+// earlier ones.
 inline constexpr int64_t kMaxOrderedJsonBytes = int64_t{64} << 10;
 
-// InputError naming `where`: not JSON (with the place), or nested more than kMaxJsonDepth deep. A deeper tree would be
-// of no use: nlohmann copies, compares and prints trees by recursion. Text
-// of more than kMaxOrderedJsonBytes is refused by the ordered one.
-// `visit` sees what is parsed as it is completed, and leaves out what it answers false for: so text whose tree would be
-// too large can be taken part by part.
+// Parses JSON. Throws an InputError that names `where` if the text is not JSON (with the place), is nested more than
+// kMaxJsonDepth deep, or, for the ordered version, is longer than kMaxOrderedJsonBytes. `visit` is called for each
+// completed value and drops it by returning false, so that large text can be processed part by part.
 nlohmann::json parse_json(std::string_view text, const std::string& where,
                           const nlohmann::json::parser_callback_t& visit = nullptr);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
-// The same of a file; also InputError when it cannot be read.
+// Parses a file. Throws an InputError also if it cannot be read.
 nlohmann::json read_json_file(const std::string& path);
 
-// What an exception of the library says, without its label: "type must be number, but is string".
+// Returns the message of a library exception without its label: "type must be number, but is string".
 std::string reason_of(const nlohmann::json::exception& error);
 
-// `json` as text for a terminal or log, `indent` as of dump(): control characters beyond those that JSON itself escapes
-// are escaped too (DEL and U+0080 to U+009F), and what is no UTF-8 becomes U+FFFD.
+// Returns `json` as text for a terminal or log, with `indent` as in dump(). DEL and U+0080 to U+009F are escaped too,
+// and invalid UTF-8 becomes U+FFFD.
 std::string printable_json(const nlohmann::json& json, int indent = -1);
 std::string printable_json(const nlohmann::ordered_json& json, int indent = -1);
 
-// A value as an integer; InputError beginning with `name` when it is none or not from `least` to `most`.
+// Returns a value as an integer. Throws an InputError that begins with `name` if it is not an integer from `least` to
+// `most`.
 int64_t as_integer(const nlohmann::json& value, const std::string& name, int64_t least = 0,
                    int64_t most = std::numeric_limits<int64_t>::max());
-// The same of json[key], which must be there; `where` names the object.
+// Returns json[key] as an integer. The key must exist; `where` names the object in messages.
 int64_t integer_at(const nlohmann::json& json, const char* key, const std::string& where, int64_t least = 0,
                    int64_t most = std::numeric_limits<int64_t>::max());
 

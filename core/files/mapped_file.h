@@ -1,4 +1,4 @@
-// A whole file mapped read-only into memory: the kernel pages it in on demand and all ranks of a node share the pages.
+// A whole file mapped read-only into memory. The kernel reads pages on demand, and all ranks of a node share them.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace octavo {
 
-// Move-only. The bytes stay at the same address when the object is moved. Reading is safe from any thread. A
-// file that is truncated while it is mapped ends the process with a sentence (core/files/mapping_faults.h); one that is
-// written to shows its new bytes, so what was checked of it has to be checked again when it is used.
+// Move-only. The address of the bytes does not change when the object is moved. Reading is safe from any thread. If the
+// file is truncated while it is mapped, the process ends with a sentence (core/files/mapping_faults.h). If it is
+// written to, the new bytes become visible, so values that were checked must be checked again when they are used.
 class MappedFile {
  public:
   MappedFile() = default;
-  // InputError when the file is missing, unreadable or not a regular file; Error when it cannot be mapped.
+  // Throws an InputError if the file is missing, unreadable or not regular, and an Error if it cannot be mapped.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -25,7 +25,7 @@ class MappedFile {
 
  private:
   std::string path_;
-  const std::byte* data_ = nullptr;  // null for an empty file
+  const std::byte* data_ = nullptr;  // Null for an empty file.
   int64_t size_bytes_ = 0;
 };
 

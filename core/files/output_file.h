@@ -1,5 +1,5 @@
-// A file written under a temporary name and renamed when it is whole, so that a reader (or the next run) never meets
-// half a file, whatever interrupts the writer.
+// A file that is written under a temporary name and renamed when it is complete, so that no reader ever sees half a
+// file, whatever interrupts the writer.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,25 @@
 
 namespace octavo {
 
-// A kind of file that a command writes where its user says, and the content by which the command recognizes one that it
-// wrote earlier. Nothing else at such a path is replaced.
+// A kind of file that a command writes to a path of the user, with the text by which the command recognizes its own
+// earlier files. Nothing else at such a path is replaced.
 struct OutputKind {
-  const char* name;  // in messages: "a page of octavo report"
-  const char* mark;  // text in the first 64 KiB of each file of this kind and of no other file
+  const char* name;  // Name in messages: "a page of octavo report".
+  const char* mark;  // Text in the first 64 KiB of each file of this kind, and of no other file.
 };
 
-// InputError unless there is nothing at `path`, an empty file or a file of this kind. A symbolic link is refused too.
+// Throws an InputError unless `path` is free or has an empty file or a file of this kind. A symbolic link is refused
+// too.
 void check_output(const std::string& path, const OutputKind& kind);
 
-// Not movable, used by one thread. Writes to PATH.tmp; the destructor removes that file unless rename() was reached.
+// Writes to PATH.tmp. The destructor removes that file unless rename() succeeded. Not movable, used by one thread.
 class OutputFile {
  public:
-  // Replaces any file at `path`. InputError when the file cannot be created (no such directory, no permission) or what
-  // is at `path` is not a file (a directory, a device, /dev/stdout), Error when the disk is full. What an earlier
-  // writer left at PATH.tmp is removed; a link there is not followed.
+  // Creates PATH.tmp, replacing the remains of an earlier writer; a link there is not followed. rename() will replace
+  // any file at `path`. Throws an InputError if the file cannot be created (no such directory, no permission) or if
+  // `path` is a directory, a device or /dev/stdout, and an Error if the disk is full.
   explicit OutputFile(std::string path);
-  // Replaces only what check_output allows.
+  // Replaces only what check_output() allows.
   OutputFile(const std::string& path, const OutputKind& kind);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -36,7 +37,7 @@ class OutputFile {
 
   const std::string& path() const { return path_; }
 
-  // Appends; buffered. Error naming the file when the system refuses (a full disk).
+  // Appends bytes, buffered. Throws an Error that names the file if the system refuses (a full disk).
   void write(const void* bytes, size_t size_bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
   template <typename T>
@@ -44,10 +45,10 @@ class OutputFile {
     write(values.data(), values.size_bytes());
   }
 
-  // Writes out everything buffered, down to the device, and closes: after it only rename() is allowed. Error when any
-  // byte could not be stored.
+  // Writes all buffered bytes to the device and closes the file. Only rename() is allowed afterwards. Throws an Error
+  // if a byte could not be stored.
   void finish();
-  // Moves the finished file to its final name, replacing an older one.
+  // Renames the finished file to its final name, replacing an older one.
   void rename();
 
  private:
@@ -62,17 +63,17 @@ class OutputFile {
   std::string path_, temporary_;
   std::unique_ptr<std::FILE, Close> file_;
   bool renamed_ = false;
-  std::string old_;  // where set_old_aside() moved the older file; empty where there was none
+  std::string old_;  // Path of the older file after set_old_aside(). Empty if there was none.
 };
 
-// Gives finished files their final names in their order. The older files disappear first, in the reverse order. Error
-// when the system refuses one of the names; all older files have theirs again then.
+// Gives finished files their final names in order. Older files are moved away first, in reverse order. Throws an Error
+// if the system refuses one of the names; all older files then have their names again.
 void rename_together(std::span<OutputFile* const> files);
 
-// A whole file of this content, down to the device, replacing an older one; that the rename is there too, the caller
-// sees to (sync_directory). Throws as OutputFile.
+// Writes a whole file to the device, replacing an older one. The caller must sync the directory to make the rename
+// durable (sync_directory). Throws like OutputFile.
 void write_output_file(const std::string& path, std::string_view content);
-// Replaces only what check_output allows.
+// Replaces only what check_output() allows.
 void write_output_file(const std::string& path, const OutputKind& kind, std::string_view content);
 
 }  // namespace octavo

@@ -1,5 +1,5 @@
-// Files of gigabytes written at the rate of the disk: past the page cache where the file system can (O_DIRECT), several
-// blocks in flight at once.
+// Writes files of gigabytes at the rate of the disk: without the page cache if the file system supports it (O_DIRECT),
+// and with several blocks in flight.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace octavo {
 
-// Writes the file `path`, replacing one that is there: all `parts`, one after the other, from anywhere in memory.
-// Returns when it is on the device. Error naming the file when the system refuses (a full disk, said before the first
-// byte where the file system can set the room aside); what was written stays for the caller to remove. Takes 4 threads
-// and 32 MiB meanwhile.
+// Writes all `parts`, from anywhere in memory, one after the other to the file `path`, replacing an existing file.
+// Returns when the bytes are on the device. Throws an Error that names the file if the system refuses. A full disk is
+// detected before the first byte if the file system can reserve space. The caller removes a partial file. Uses 4
+// threads and 32 MiB.
 void write_file_in_parallel(const std::string& path, std::span<const std::span<const std::byte>> parts);
 
 }  // namespace octavo
