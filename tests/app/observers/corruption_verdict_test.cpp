@@ -65,10 +65,9 @@ TEST_F(CorruptionVerdictTest, TheMicroBatchDecidesBetweenTwoCopies) {
   make(2);
   hashes_[1].parts[0] = 18;
   hashes_[1].second[1] = 3;
-  expect(
-      {1}, true,
-      "silent corruption on rank 1 on host1: a micro-batch computed twice gives different gradients of norms; copies "
-      "differ in weights of norms");
+  expect({1}, true,
+         "silent corruption on rank 1 on host1: a micro-batch computed twice gives different gradients of norms; "
+         "replicas differ in weights of norms");
 }
 
 TEST_F(CorruptionVerdictTest, ARankThatDiffersFromItselfIsNamed) {
