@@ -132,15 +132,16 @@ void start(const Config& config, const MeshChoice& mesh, const PlanTarget& targe
                                   ? predicted_time(run, *target.machine, target.cluster, samples_left(config, step))
                                   : time_on_cpu()});
   }
+  const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
   if (is_finished) {
     log_info("the run would have nothing to do: step {} of {} is reached in {}", step, config.training.steps,
              resumed->path().string());
   } else if (resumed) {
-    const bool may_be_in_memory = config.checkpoint.in_memory && config.checkpoint.resume == "auto";
     log_info("the run would resume {} after step {}{}", resumed->path().string(), step,
              may_be_in_memory ? ", or a later one in the memory of its machines" : "");
   } else {
-    log_info("the run would begin with step 1");
+    log_info("the run would begin with step 1{}",
+             may_be_in_memory ? ", or resume a checkpoint in the memory of its machines" : "");
   }
 }
 

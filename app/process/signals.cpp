@@ -170,8 +170,7 @@ void StopSignals::acknowledge() {
   if (step > 0) {
     const char* again = received == SIGINT ? "; Ctrl-C again ends at once" : "";
     if (group_.is_root())
-      log_event(EventKind::kNote, step, "{}: saving a checkpoint at the end of step {}, then ending{}", what, step,
-                again);
+      log_event(EventKind::kNote, step, "{}: saving a checkpoint after the current step, then ending{}", what, again);
     return;
   }
   if (group_.is_root()) log_info("{} before the first step: nothing is to be saved", what);

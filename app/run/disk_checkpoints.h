@@ -15,6 +15,7 @@
 #include "app/config/config.h"
 #include "app/process/runtime.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_format.h"
 #include "checkpoint/checkpoint_writer.h"
 
 namespace octavo {
@@ -69,6 +70,8 @@ class DiskCheckpoints {
   void restart_clock() { last_begun_ = std::chrono::steady_clock::now(); }
   // Whether a checkpoint is being written. Equal on all ranks.
   bool pending() const { return writer_.pending(); }
+  // Name of the directory that is being written. Empty if none is.
+  std::string pending_name() const { return pending() ? step_directory_name(saving_step_) : ""; }
   // Gives a checkpoint that is being written two seconds to become complete.
   void wait_briefly();
   // Starts the checkpoint of `step` from the state as it is on the stream (CheckpointWriter::save).

@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 
 // Key of the manifest of a checkpoint in memory: the mark of the newest checkpoint on disk at that time.
 constexpr const char* kOnDisk = "newest_on_disk";
+// Key of the name of the checkpoint that was being written to disk at that time. It may be the newest one now.
+constexpr const char* kPendingOnDisk = "pending_on_disk";
 
 }  // namespace
 
@@ -28,10 +30,14 @@ std::optional<Checkpoint> MemoryCheckpoints::open(const std::optional<fs::path>&
   if (left.empty()) return std::nullopt;
   use(left);
   const std::string mark = mark_of(newest_on_disk);
+  const std::string name = newest_on_disk ? newest_on_disk->filename().string() : "none";
   std::optional<Checkpoint> newest;
   try {
     newest = memory_->bring_together(
-        [&](const Checkpoint& checkpoint) { return checkpoint.meta().value(kOnDisk, nlohmann::json()) == mark; },
+        [&](const Checkpoint& checkpoint) {
+          const nlohmann::json& meta = checkpoint.meta();
+          return meta.value(kOnDisk, nlohmann::json()) == mark || meta.value(kPendingOnDisk, nlohmann::json()) == name;
+        },
         needed);
   } catch (const InputError& error) {
     if (!runtime_.group().shares(error)) throw;
@@ -76,12 +82,14 @@ bool MemoryCheckpoints::due(int64_t step) const {
 }
 
 void MemoryCheckpoints::save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
-                             const std::optional<fs::path>& newest_on_disk) {
+                             const DiskCheckpoints& on_disk) {
+  const std::optional<fs::path> newest_on_disk = on_disk.last_path();
   if (newest_on_disk != marked_) {
     mark_ = mark_of(newest_on_disk);
     marked_ = newest_on_disk;
   }
   meta[kOnDisk] = mark_;
+  meta[kPendingOnDisk] = on_disk.pending_name();
   attempt([&] { writer_->save(step, config_.model, meta, pieces); });
 }
 

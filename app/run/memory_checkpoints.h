@@ -12,6 +12,7 @@
 
 #include "app/config/config.h"
 #include "app/process/runtime.h"
+#include "app/run/disk_checkpoints.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/machine_memory.h"
@@ -36,9 +37,9 @@ class MemoryCheckpoints {
 
   // Whether checkpoint.in_memory_every asks for a checkpoint after this step, and no earlier one is being written.
   bool due(int64_t step) const;
-  // Starts the checkpoint of `step`, whose newest one on disk is `newest_on_disk` (CheckpointWriter::save).
+  // Starts the checkpoint of `step`, and records the newest checkpoints on disk (CheckpointWriter::save).
   void save(int64_t step, nlohmann::json meta, std::span<const CheckpointTensor> pieces,
-            const std::optional<std::filesystem::path>& newest_on_disk);
+            const DiskCheckpoints& on_disk);
   // Reached when the last save has copied the state. Only after a save.
   const Event& staged() const { return writer_->staged(); }
   // Completes a save on its way if all ranks have written their parts.

@@ -252,7 +252,7 @@ void TrainingRun::save(const Progress& progress, Save which) {
                                {kRolledBack, to_json(rolled_back_)}};
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
-    memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_.last_path());
+    memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_);
     staged_ = &memory_checkpoints_.staged();
   } else {
     checkpoints_.save(progress.step, meta, pieces, which == Save::kFinal);

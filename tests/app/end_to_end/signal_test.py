@@ -54,7 +54,7 @@ class ScriptSignalTest(Signalled):
         process.send_signal(number)
         result = self.finish(process)
         self.assertEqual(result.code, STOPPED, result.out[-500:] + result.err)
-        self.assertIn("SIGUSR1 received: saving a checkpoint at the end of step", result.out)
+        self.assertIn("SIGUSR1 received: saving a checkpoint after the current step", result.out)
         self.assertRegex(result.err, r"the ranks are told to save a checkpoint and end\n\Z", "Open MPI adds nothing")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
         self.assertEqual(max(self.metrics()), int(checkpoints(self.dir / "checkpoints")[0][5:]))

@@ -140,7 +140,7 @@ class TerminalTest(Scratch):
         terminal.type("\x03")
         code, text = terminal.finish()
         self.assertEqual(code, STOPPED, text)
-        self.assertRegex(text, r"SIGINT received: saving a checkpoint at the end of step \d+, then ending; Ctrl-C again ends at once")
+        self.assertRegex(text, r"SIGINT received: saving a checkpoint after the current step, then ending; Ctrl-C again ends at once")
         self.assertEqual(len(checkpoints(self.dir / "checkpoints")), 1)
 
     def test_a_second_ctrl_c_ends_at_once(self):

@@ -26,7 +26,7 @@ class MemoryCheckpointsTest : public RunTest {
   }
   static void save_in_memory(SavingProcess& run, int64_t step) {
     ASSERT_TRUE(run.memory_checkpoints.due(step));
-    run.memory_checkpoints.save(step, run.meta, run.pieces, run.checkpoints.last_path());
+    run.memory_checkpoints.save(step, run.meta, run.pieces, run.checkpoints);
     while (!run.memory_checkpoints.due(step)) run.memory_checkpoints.poll();
   }
   static void start(SavingProcess& run) {
@@ -71,6 +71,18 @@ TEST_F(MemoryCheckpointsTest, BelongsToTheNewestOnDisk) {
   EXPECT_EQ(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)->step(), 4);
   save_on_disk(again, 3);
   EXPECT_FALSE(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)) << "another one is the newest";
+}
+
+TEST_F(MemoryCheckpointsTest, BelongsToACheckpointThatWasBeingWritten) {
+  {
+    SavingProcess killed(config());
+    start(killed);
+    killed.checkpoints.save(2, killed.meta, killed.pieces, false);
+    save_in_memory(killed, 4);
+    killed.checkpoints.finish();
+  }
+  SavingProcess again(config());
+  EXPECT_EQ(again.memory_checkpoints.open(again.checkpoints.newest(), again.needed)->step(), 4);
 }
 
 TEST_F(MemoryCheckpointsTest, IsDiscardedByARollback) {
