@@ -168,6 +168,8 @@ inline MeshDraw MeshDraw::of(uint64_t seed, int ranks, Device device) {
   draw_optimizer(dice, draw);
   draw_lm_head(dice, tensor_ranks, draw);
   c.model.qk_norm = dice.yes();
+  // A head of two elements can be so short that its norm amplifies rounding beyond the tolerances.
+  if (c.model.qk_norm) c.model.rms_norm_eps = 0.1;
   return draw;
 }
 
