@@ -53,10 +53,12 @@ void check_sections(const ConfigNode& tree, const std::vector<std::string>& sect
 // Sets the fields of the shape that a config may leave out because the others imply them.
 void derive_heads(Config& config) {
   ModelConfig& model = config.model;
-  const std::vector<std::string>& given = config.model_fields;
+  const auto is_given = [&given = config.model_fields](const char* field) {
+    return std::find(given.begin(), given.end(), field) != given.end();
+  };
   if (model.num_kv_heads == 0) model.num_kv_heads = model.num_heads;
-  const bool has_head_dim = std::find(given.begin(), given.end(), "head_dim") != given.end();
-  if (has_head_dim || model.num_heads == 0 || model.hidden_size == 0) return;
+  const bool is_of_preset = model.head_dim != 0 && !is_given("hidden_size") && !is_given("num_heads");
+  if (is_given("head_dim") || is_of_preset || model.num_heads == 0 || model.hidden_size == 0) return;
   CHECK_INPUT(model.hidden_size % model.num_heads == 0,
               "{}: model.hidden_size is {}, which model.num_heads {} does not divide, expected a multiple of it{}",
               config.source, model.hidden_size, model.num_heads,
