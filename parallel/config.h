@@ -13,7 +13,7 @@ struct MeshShape {
   int64_t shard = 1;
   int64_t tensor = 1;
   int64_t context = 1;
-  auto operator<=>(const MeshShape&) const = default;
+  auto operator<=>(const MeshShape&) const = default;  // NOLINT(modernize-use-nullptr): a fault of clang-tidy 14
 
   int64_t data() const;    // ranks that work on different samples
   int64_t shards() const;  // ranks that share one copy of the parameters

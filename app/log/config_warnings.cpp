@@ -22,7 +22,7 @@ std::vector<std::string> config_warnings(const Config& config, std::span<const D
                     dataset.epochs_at_end, dataset.name, kManyEpochs));
   }
   if (!config.data.validation.empty() && config.validation.every == 0) {
-    warnings.push_back(
+    warnings.emplace_back(
         "data.validation names datasets, but validation.every is 0, so that the run never computes a validation loss");
   }
   return warnings;
