@@ -119,7 +119,7 @@ void OutputFile::put_old_back() noexcept {
 
 void rename_together(std::span<OutputFile* const> files) {
   try {
-    for (auto file = files.rbegin(); file != files.rend(); ++file) (*file)->set_old_aside();
+    for (size_t i = files.size(); i-- > 0;) files[i]->set_old_aside();
     for (OutputFile* file : files) file->rename();
   } catch (...) {
     for (OutputFile* file : files) file->put_old_back();
