@@ -4,6 +4,8 @@
 #include <cmath>
 #include <span>
 
+#include "app/config/config_node.h"
+#include "app/config/config_values.h"
 #include "app/config/stages.h"
 #include "app/inputs/same_files.h"
 #include "app/memory/plan_memory.h"
@@ -23,25 +25,15 @@ namespace {
 
 constexpr size_t kRecentSteps = 8;  // more than are pending
 
-// Key of a manifest: the ranges [begin, end] of samples that rollbacks left out.
-constexpr const char* kRolledBack = "rolled_back";
-
-nlohmann::json to_json(const std::vector<SampleRange>& ranges) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const SampleRange& range : ranges) json.push_back({range.begin, range.end});
-  return json;
-}
+// Key of a manifest for the ranges of samples that rollbacks left out. They are written as those of data.skip.
+constexpr SampleRanges kRolledBack{"rolled_back"};
 
 std::vector<SampleRange> rolled_back_from(const Checkpoint& checkpoint) {
+  const std::string source = checkpoint.path().string();
+  const ConfigNode node = node_from_json(checkpoint.meta().value(kRolledBack.key, nlohmann::json()), source);
   std::vector<SampleRange> ranges;
-  const auto found = checkpoint.meta().find(kRolledBack);
-  if (found == checkpoint.meta().end()) return ranges;
-  try {
-    for (const nlohmann::json& range : *found) ranges.push_back({range.at(0), range.at(1)});
-  } catch (const nlohmann::json::exception&) {
-    throw InputError(fmt::format("{}: the manifest's {} is no list of ranges of samples [begin, end]",
-                                 checkpoint.path().string(), kRolledBack));
-  }
+  CHECK_INPUT(kRolledBack.read(node, ranges), "{}: {} of the manifest is wrong, expected {}", source, kRolledBack.key,
+              kRolledBack.expected());
   return ranges;
 }
 
@@ -246,10 +238,13 @@ double TrainingRun::loss_of_step(Step step) {
 }
 
 void TrainingRun::save(const Progress& progress, Save which) {
-  const nlohmann::json meta = {{"config", to_json(config_)},        {"loader", progress.loader_state},
-                               {"tokens", progress.tokens},         {"steps_s", progress.steps_s},
-                               {"guard", progress.guard},           {"bfloat16_until", progress.bfloat16_until},
-                               {kRolledBack, to_json(rolled_back_)}};
+  const nlohmann::json meta = {{"config", to_json(config_)},
+                               {"loader", progress.loader_state},
+                               {"tokens", progress.tokens},
+                               {"steps_s", progress.steps_s},
+                               {"guard", progress.guard},
+                               {"bfloat16_until", progress.bfloat16_until},
+                               {kRolledBack.key, kRolledBack.write(rolled_back_)}};
   const std::vector<CheckpointTensor> pieces = saved_tensors(state_, runtime_);
   if (which == Save::kInMemory) {
     memory_checkpoints_.save(progress.step, meta, pieces, checkpoints_);

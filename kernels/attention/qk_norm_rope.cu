@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/rotated.cuh"
 #include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cuda.h"
 #include "kernels/math/add_partials.cuh"
@@ -35,11 +36,6 @@ struct Arguments {
   __host__ __device__ int rotated_heads() const { return heads[0] + heads[1]; }
   __device__ const float* angles_of(int64_t token) const { return table + token % seq_len * head_dim; }
 };
-
-// An element turned with the other one of its pair, which the first of a pair takes with its sign turned.
-__device__ float rotated(float x, float other, float cosine, float sine) {
-  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
-}
 
 __device__ float rstd_of(float squares, int head_dim, float eps) {
   return rsqrtf(squares / static_cast<float>(head_dim) + eps);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/rotated.cuh"
 #include "kernels/cuda/amax.cuh"
 #include "kernels/fp8/fp8_cast.cuh"
 
@@ -19,12 +20,6 @@ struct RopeSizes {
   int head_dim;
   float direction;  // -1 turns back
 };
-
-// Of an element and the other one of its pair, which the first of a pair takes with its sign turned. Spelled out, so
-// that every kernel rounds alike.
-__device__ float rotated(float x, float other, float cosine, float sine) {
-  return __fmaf_rn(other, sine, __fmul_rn(x, cosine));
-}
 
 // A thread keeps N angles of its token and rotates the pairs they belong to in every `slots`-th head. For the
 // amax it looks at the value heads as well. kStore: else the result is only measured.
