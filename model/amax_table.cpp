@@ -46,7 +46,8 @@ void AmaxTable::collect(const Tensor& current, Stream& stream) {
   amax_history({.scaling = scaling_, .history = history_, .current = current, .row = row_, .factor = factor_}, stream);
 }
 
-// Of a run's first step, whose earlier micro-batches its row of the history holds: all of them to number 0.
+// Called at the end of a run's first step. The row of the history holds the amaxes of the earlier micro-batches.
+// Collects those of all micro-batches and moves them to the first slot.
 void AmaxTable::take_back_row(Stream& stream) {
   if (uses_history_) return;
   const Tensor row = history_.rows(row_, row_ + 1);

@@ -103,8 +103,8 @@ class Llama {
   // it holds them as well afterwards. Without tensor parallelism.
   Tensor last_logits(const Tensor& inputs);
 
-  // After a step's last micro-batch: delayed scaling takes its amaxes into the history, unless it is passed over
-  // (AmaxTable::end_step).
+  // Called after the last micro-batch of a step. Delayed scaling takes the amaxes of the step into the history, unless
+  // the step is skipped (AmaxTable::end_step).
   void end_step(const Tensor& skip);
 
   // Beside the one given at construction: that on which tensor-parallel ranks share tokens.

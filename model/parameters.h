@@ -85,11 +85,11 @@ class ParameterLayout {
   bool has_head() const { return stage_.end == config_.num_layers; }
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  // That of another of the ranks that divide each layer; of which this is one.
+  // Returns the layout of another tensor-parallel rank.
   ParameterLayout of_rank(int64_t rank) const {
     return ParameterLayout(config_, {.rank = rank, .size = tensor_.size}, stage_);
   }
-  // That of a rank that has all of every layer of the model.
+  // Returns the layout of the whole model on one rank.
   ParameterLayout whole() const { return ParameterLayout(config_); }
   const TensorRank& tensor() const { return tensor_; }
   // The first part of that name (kv heads that a rank has several copies of are parts of their own); throws when there

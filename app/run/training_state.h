@@ -76,7 +76,8 @@ float loss_scale(const TrainingStep& step);
 // ranks, clip, update. Queued on the stream; state.loss, state.skip and the optimizer's norm are there when it gets
 // there.
 void training_step(TrainingState& state, const TrainingStep& step);
-// Its parts: entries of the step's list, in order; and all that follows the last.
+// The parts of training_step(). Returns the entries of a step. queue_entries() queues some of them, in order, and
+// finish_step() queues the work that follows the last entry.
 std::vector<StepEntry> entries_of_step(const TrainingState& state);
 void queue_entries(TrainingState& state, const TrainingStep& step, std::span<const StepEntry> entries);
 void finish_step(TrainingState& state, const TrainingStep& step);

@@ -125,10 +125,11 @@ class TokenFile {
   // Whether PREFIX.bin holds the sequences in the order of the index, so that byte offsets tell how many tokens come
   // before a sequence.
   bool in_order_ = true;
-  // For llm.c, and Megatron files that are not in order: the number of tokens before each document, and the total.
+  // Number of tokens before each document, then the total. Used for llm.c files and for Megatron files whose documents
+  // are not in order.
   std::vector<int64_t> begins_;
-  // For other files: the number of tokens before every kStride-th document, so that a search reads few pages of the
-  // index.
+  // Number of tokens before every kStride-th document, so that a search reads few pages of the index. Used for all
+  // other files.
   static constexpr int64_t kStride = 4096;
   std::vector<int64_t> sparse_begins_;
 };

@@ -50,18 +50,19 @@ struct PaddedTensors {
   int64_t bytes = 0;                  // of all of them, a multiple of 256
 };
 
-// Which rows the padded sequences of a batch are copies of: sequence i of those of its document i, its queries or all
-// keys that they attend to. The same on the host and on the device, wherever the documents lie.
+// Maps the padded sequences of a batch to the rows that they are copies of: sequence i has the queries of document i of
+// the batch, or all keys that these queries attend to. Valid on the host and on the device, depending on where
+// `documents` lies.
 struct PaddedRows {
   enum class Of : uint8_t { kQueries, kKeys };
 
-  // How many rows sequence i has before its padding: none where it holds no document.
+  // Returns the number of rows of sequence i before its padding. 0 if the sequence holds no document.
   constexpr int64_t length(int64_t i) const {
     if (i >= count) return 0;
     return of == Of::kQueries ? documents[i].length : documents[i].keys();
   }
-  // The row that the first of them is a copy of, the others follow; its element of lse, where they are queries; and the
-  // rank's piece that they lie in. i < count.
+  // For the first row of sequence i, these return the row it is a copy of, its element of lse (queries only), and the
+  // rank's piece that it lies in. The other rows follow. Require i < count.
   constexpr int64_t first_row(int64_t i) const {
     return of == Of::kQueries ? documents[i].begin : shape.first_key(documents[i]);
   }

@@ -1,4 +1,4 @@
-// Whether an optimizer step is to be passed over, decided on the device so that the host need not wait for it:
+// Decides on the device whether an optimizer step is skipped, so that the host does not have to wait:
 //
 //   skip = 1 where the loss or the gradient norm is not finite, or the loss is above its limit; else 0
 //
